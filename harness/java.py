@@ -1,0 +1,55 @@
+"""Is there a Java that ZooKeeper, Spark and Kafka run on? Standard library only: `make` asks before anything is installed.
+
+Run as a program it prints nothing and exits with 0, or one line that says what to install, and 1.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+MINIMUM = 17
+INSTALL = (
+    f"install a JDK or JRE, version {MINIMUM} or later (Debian or Ubuntu: apt-get install openjdk-17-jre-headless; "
+    "macOS: brew install openjdk), or set JAVA_HOME"
+)
+
+
+class JavaMissing(RuntimeError):
+    """No Java, or one that is too old; the text is one line that says what to install."""
+
+
+def find_java() -> str:
+    """The path of a `java` of version 17 or later, from JAVA_HOME or PATH. Raises JavaMissing."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if found is None or not Path(found).exists():
+        where = f"JAVA_HOME is {home}, which has no bin/java" if home else "there is no `java` on the PATH"
+        raise JavaMissing(f"Java {MINIMUM} or later is needed and {where}: {INSTALL}.")
+    try:
+        ran = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        raise JavaMissing(f"Java {MINIMUM} or later is needed and {found} does not run ({e}): {INSTALL}.") from None
+    version = java_version(ran.stderr + ran.stdout)
+    if version is None:
+        raise JavaMissing(f"Java {MINIMUM} or later is needed and `{found} -version` names no version: {INSTALL}.")
+    if version < MINIMUM:
+        raise JavaMissing(f"Java {MINIMUM} or later is needed and {found} is Java {version}: {INSTALL}.")
+    return found
+
+
+def java_version(text: str) -> int | None:
+    """The feature version in the output of `java -version`: 8 for "1.8.0_402", 17 for "17.0.15"; None if there is none."""
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else None
+
+
+if __name__ == "__main__":
+    try:
+        find_java()
+    except JavaMissing as e:
+        sys.exit(str(e))

@@ -1,0 +1,59 @@
+"""Hypothesis strategies for every message of every version, drawn from the definition tables themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from wire.primitives import Primitive
+from wire.registry import API_KEYS, message_class
+from wire.schema import Field, Message, Struct
+
+INT_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+
+#: (message class, version) of every message that has a definition
+MESSAGES = [
+    (cls, version)
+    for api in API_KEYS
+    for direction in ("request", "response")
+    if (cls := message_class(api.key, direction)) is not None  # type: ignore[arg-type]
+    for version in range(cls.__versions__.first, cls.__versions__.last + 1)
+]
+MESSAGE_IDS = [f"{cls.__name__}-{version}" for cls, version in MESSAGES]
+
+
+def _primitive(f: Field) -> st.SearchStrategy[Any]:
+    kind = f.type.name
+    if f.name.endswith("error_code"):
+        return st.integers(-1, 127)  # the codes that kio knows as an enum
+    if f.name.endswith("_time_ms"):
+        return st.integers(0, 2**31 - 1)  # kio makes timedeltas of them
+    if kind in INT_BITS:
+        half = 2 ** (INT_BITS[kind] - 1)
+        return st.integers(-half, half - 1)
+    return {
+        "bool": st.booleans(),
+        "uint16": st.integers(0, 65535),
+        "float64": st.floats(allow_nan=False),
+        "uuid": st.uuids(),
+        "string": st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
+        "bytes": st.binary(max_size=12),
+        "records": st.binary(max_size=12),
+    }[kind]
+
+
+def _value(f: Field, version: int, max_array: int) -> st.SearchStrategy[Any]:
+    one = _primitive(f) if isinstance(f.type, Primitive) else structs(f.type, version, max_array)
+    value = st.lists(one, max_size=max_array).map(tuple) if f.array else one
+    return st.none() | value if version in f.nullable else value
+
+
+def structs(cls: type[Struct], version: int, max_array: int = 3) -> st.SearchStrategy[Any]:
+    """Instances of ``cls`` in which every field that ``version`` has is drawn, and every other is at its default."""
+    present = {f.name: _value(f, version, max_array) for f in cls.__fields__ if version in f.versions}
+    return st.builds(cls, **present)
+
+
+def messages(cls: type[Message], version: int) -> st.SearchStrategy[Any]:
+    return structs(cls, version)

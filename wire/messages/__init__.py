@@ -1,0 +1,2 @@
+"""Kafka's message definitions: one file per API, one version-ranged table per message (`wire.schema` says how to read
+them). To add a version, edit its table and the API's row in `wire.registry`."""

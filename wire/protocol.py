@@ -1,0 +1,130 @@
+"""Whole frames: header and body together, in both directions. This is what the rest of the house calls.
+
+All of it is pure, and all failures are ``WireError``: ``EncodeError`` for what we were asked to write, ``DecodeError``
+for what a peer sent. A decoder consumes its whole frame or raises.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import construct
+
+from wire import errors
+from wire.headers import Header, read_request_header, read_response_header, write_request_header, write_response_header
+from wire.primitives import explain, remaining
+from wire.registry import API_VERSIONS, ApiKey, Direction, api, check_version, message_class
+from wire.schema import Message, struct_for
+
+
+def encode_request(message: Message, *, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
+    """A request without its length (``wire.frame`` adds it). Raises EncodeError, UnsupportedVersion."""
+    known = _api_of(message, "request")
+    check_version(known, api_version)
+    stream = io.BytesIO()
+    header = Header(api_key=known.key, api_version=api_version, correlation_id=correlation_id, client_id=client_id)
+    write_request_header(stream, known, header)
+    _write_body(stream, known, message, api_version)
+    return stream.getvalue()
+
+
+def decode_request(frame: bytes) -> tuple[Header, Message]:
+    """The request in ``frame`` (without its length).
+
+    An ApiVersions request of a version that is not known comes back with that version in its header and an empty body
+    (rule B1.37); every other such request raises UnsupportedVersion. Raises DecodeError.
+    """
+    stream = io.BytesIO(frame)
+    known, header = read_request_header(stream)
+    try:
+        if known.key == API_VERSIONS and header.api_version not in known.versions:
+            return header, _class_of(known, "request")()
+        check_version(known, header.api_version)
+        return header, _read_body(stream, known, "request", header.api_version)
+    except errors.DecodeError as e:
+        e.api_key, e.api_version, e.correlation_id = known.key, header.api_version, header.correlation_id
+        raise
+
+
+def decode_request_header(frame: bytes) -> Header:
+    """The header alone: also of APIs whose bodies are not defined here, and of any version. Raises DecodeError."""
+    return read_request_header(io.BytesIO(frame))[1]
+
+
+def encode_response(message: Message, *, api_version: int, correlation_id: int) -> bytes:
+    """A response without its length. To an ApiVersions request of unknown version the answer is in version 0 (B1.37).
+
+    Raises EncodeError, UnsupportedVersion.
+    """
+    known = _api_of(message, "response")
+    if known.key == API_VERSIONS and api_version not in known.versions:
+        api_version = 0
+    check_version(known, api_version)
+    stream = io.BytesIO()
+    write_response_header(stream, known, api_version, correlation_id)
+    _write_body(stream, known, message, api_version)
+    return stream.getvalue()
+
+
+def decode_response(frame: bytes, *, api_key: int, api_version: int) -> tuple[Header, Message]:
+    """The response in ``frame`` to a request of that API and version.
+
+    ApiVersions: an UNSUPPORTED_VERSION answer in version 0 is read as such, whatever was asked; the header then says
+    version 0. Raises DecodeError.
+    """
+    known = api(api_key)
+    if known.key == API_VERSIONS and _refused_version(frame):
+        api_version = 0
+    check_version(known, api_version)
+    stream = io.BytesIO(frame)
+    header = read_response_header(stream, known, api_version)
+    try:
+        return header, _read_body(stream, known, "response", api_version)
+    except errors.DecodeError as e:
+        e.api_key, e.api_version, e.correlation_id = known.key, header.api_version, header.correlation_id
+        raise
+
+
+def _refused_version(frame: bytes) -> bool:
+    """Whether an ApiVersions response is the refusal in version 0: error 35, an int32 count and as many entries."""
+    if len(frame) < 10 or frame[4:6] != b"\x00\x23":
+        return False
+    return len(frame) == 10 + 6 * int.from_bytes(frame[6:10], "big", signed=True)
+
+
+def _api_of(message: Message, direction: Direction) -> ApiKey:
+    if not isinstance(message, Message) or message.__direction__ != direction:
+        raise errors.EncodeError(f"a {direction} expected, not {type(message).__qualname__}")
+    return api(message.__api_key__)
+
+
+def _class_of(known: ApiKey, direction: Direction) -> type[Message]:
+    cls = message_class(known.key, direction)
+    if cls is None:
+        raise errors.UnsupportedVersion(f"the body of {known.name} is not defined here")
+    return cls
+
+
+def _write_body(stream: io.BytesIO, known: ApiKey, message: Message, version: int) -> None:
+    body = struct_for(type(message), version, version in known.flexible)
+    try:
+        body.build_stream(message, stream)
+    except construct.ConstructError as e:
+        _, reason, where = explain(e)
+        raise errors.EncodeError(f"{type(message).__name__} {version}: {reason} at {where}") from None
+    except (struct.error, TypeError, ValueError, AttributeError) as e:
+        raise errors.EncodeError(f"{type(message).__name__} {version}: {e}") from e
+
+
+def _read_body(stream: io.BytesIO, known: ApiKey, direction: Direction, version: int) -> Message:
+    cls = _class_of(known, direction)
+    body = struct_for(cls, version, version in known.flexible)
+    try:
+        message: Message = body.parse_stream(stream)
+    except construct.ConstructError as e:
+        kind, reason, where = explain(e)
+        raise kind(f"{cls.__name__} {version}: {reason} at {where}, offset {stream.tell()}") from None
+    if left := remaining(stream):
+        raise errors.TrailingBytes(f"{cls.__name__} {version}: {left} bytes left over after offset {stream.tell()}")
+    return message

@@ -1,0 +1,262 @@
+"""Message definitions: one version-ranged field table each, and the construct Struct of every version made from it.
+
+A message is a class whose body is the table, in wire order and in the terms of Kafka's own definitions:
+
+    @request(api_key=7, versions="0-3", flexible="3+")
+    class ControlledShutdownRequest(Message):
+        broker_id: int = field(INT32, "0+")
+        broker_epoch: int = field(INT64, "2+", default=-1, ignorable=True)
+
+The decorators make it a frozen, slotted, keyword-only dataclass in which every field has Kafka's default, and keep
+the table as ``__fields__``. Structures stand inside the message that owns them; arrays are written ``[INT32]``.
+``struct_for(cls, version)`` is the Construct of one version, built once: nothing asks for the version while parsing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import uuid
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
+
+import construct
+from construct.lib import Container
+
+from wire import errors
+from wire.primitives import Array, Primitive, Refused, TaggedField, TaggedFields
+
+
+class Versions(NamedTuple):
+    """An inclusive range of versions, as Kafka writes it: "3+", "1-4", "2" or "none"."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> Versions:
+        if text == "none":
+            return cls(0, -1)
+        if text.endswith("+"):
+            return cls(int(text[:-1]), 32767)
+        first, _, last = text.partition("-")
+        return cls(int(first), int(last or first))
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.first <= version <= self.last
+
+    def __str__(self) -> str:
+        if self.last < self.first:
+            return "none"
+        if self.last == 32767:
+            return f"{self.first}+"
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+class Field(NamedTuple):
+    """One row of a table. ``type`` is a Primitive or a Struct class; ``array`` says that it is repeated."""
+
+    name: str
+    type: Any
+    array: bool
+    versions: Versions
+    default: Any
+    nullable: Versions
+    ignorable: bool
+    tag: int | None
+    tagged: Versions
+    flexible: Versions | None
+
+
+class Struct:
+    """Base of every message and of the structures inside one."""
+
+    __slots__ = ("_unknown_tagged_fields",)
+    __fields__: ClassVar[tuple[Field, ...]] = ()
+
+    @property
+    def unknown_tagged_fields(self) -> tuple[TaggedField, ...]:
+        """Tagged fields that came with the structure and that its definition does not know; they are written back."""
+        return getattr(self, "_unknown_tagged_fields", ())
+
+
+class Message(Struct):
+    """Base of requests and responses."""
+
+    __slots__ = ()
+    __api_key__: ClassVar[int]
+    __direction__: ClassVar[Literal["request", "response"]]
+    __versions__: ClassVar[Versions]
+    __flexible__: ClassVar[Versions]
+
+
+S = TypeVar("S", bound=Struct)
+M = TypeVar("M", bound=Message)
+
+
+def field(
+    type: Any,
+    versions: str,
+    *,
+    default: Any = dataclasses.MISSING,
+    nullable: str = "none",
+    ignorable: bool = False,
+    tag: int | None = None,
+    tagged: str = "none",
+    flexible: str | None = None,
+) -> Any:
+    """A row of a table. ``type`` is a Primitive, a Struct class, or either in a list for an array.
+
+    Without ``default`` the field has its type's zero: 0, "", False, (), the zero uuid, or a structure of defaults.
+    ``ignorable`` fields are dropped silently in versions that lack them; the others must then be at their default
+    (rule 13.2). ``flexible`` narrows the message's flexible versions for this field alone.
+    """
+    array = isinstance(type, list)
+    element = type[0] if array else type
+    if default is dataclasses.MISSING:
+        default = () if array else element.zero if isinstance(element, Primitive) else element()
+    spec = Field(
+        "", element, array, Versions.parse(versions), default, Versions.parse(nullable), ignorable, tag,
+        Versions.parse(tagged), None if flexible is None else Versions.parse(flexible),
+    )  # fmt: skip
+    return dataclasses.field(default=default, metadata={"kafka": spec})
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def struct(cls: type[S]) -> type[S]:
+    """Make a structure of the class, see the module's docstring."""
+    made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
+    rows: Any = dataclasses.fields(made)  # type: ignore[arg-type]  # a dataclass only since the line above
+    made.__fields__ = tuple(f.metadata["kafka"]._replace(name=f.name) for f in rows)
+    return made
+
+
+def _message(
+    direction: Literal["request", "response"], api_key: int, versions: str, flexible: str, cls: type[M]
+) -> type[M]:
+    made = struct(cls)
+    made.__direction__ = direction
+    made.__api_key__ = api_key
+    made.__versions__ = Versions.parse(versions)
+    made.__flexible__ = Versions.parse(flexible)
+    return made
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def request(*, api_key: int, versions: str, flexible: str) -> Callable[[type[M]], type[M]]:
+    """Make a request of the class: which API, its valid versions, and those of them that are flexible (KIP-482)."""
+    return functools.partial(_message, "request", api_key, versions, flexible)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def response(*, api_key: int, versions: str, flexible: str) -> Callable[[type[M]], type[M]]:
+    """Make a response of the class, like ``request``."""
+    return functools.partial(_message, "response", api_key, versions, flexible)
+
+
+class AsStruct(construct.Adapter):
+    """Between construct's Container and the dataclass, for one version; holds the rules of 13.2."""
+
+    def __init__(self, subcon: construct.Construct, cls: type[Struct], version: int) -> None:
+        super().__init__(subcon)
+        self.cls = cls
+        self.version = version
+        present = [f for f in cls.__fields__ if version in f.versions]
+        self.plain = tuple(f.name for f in present if version not in f.tagged)
+        self.tagged = tuple((f.name, f.default) for f in present if version in f.tagged)
+        self.absent = tuple((f.name, f.default) for f in cls.__fields__ if f not in present and not f.ignorable)
+
+    def _decode(self, obj: Container, context: Container, path: str) -> Struct:
+        values = {name: obj[name] for name in self.plain}
+        unknown: tuple[TaggedField, ...] = ()
+        if "tagged_fields" in obj:
+            values.update(obj.tagged_fields)
+            unknown = values.pop(TaggedFields.UNKNOWN)
+        made = self.cls(**values)
+        if unknown:
+            object.__setattr__(made, "_unknown_tagged_fields", unknown)
+        return made
+
+    def _encode(self, obj: Struct, context: Container, path: str) -> dict[str, Any]:
+        if not isinstance(obj, self.cls):
+            raise Refused(errors.EncodeError, f"{self.cls.__qualname__} expected, not {type(obj).__qualname__}", path)
+        for name, default in self.absent:
+            if (value := getattr(obj, name)) != default:
+                reason = f"version {self.version} has no {name}, and {_short(value)} is not its default"
+                raise Refused(errors.EncodeError, reason, f"{path} -> {name}")
+        values: dict[str, Any] = {name: getattr(obj, name) for name in self.plain}
+        tagged = {name: v for name, default in self.tagged if (v := getattr(obj, name)) != default}
+        values["tagged_fields"] = {**tagged, TaggedFields.UNKNOWN: obj.unknown_tagged_fields}
+        return values
+
+
+def struct_for(cls: type[Struct], version: int, flexible: bool) -> construct.Construct:
+    """The Construct of ``cls`` in one version, as a part of a message that is (or is not) flexible in it."""
+    key = (cls, version, flexible)
+    found = _structs.get(key)
+    if found is None:
+        found = _structs[key] = _build_struct(cls, version, flexible)
+    return found
+
+
+_structs: dict[tuple[type[Struct], int, bool], construct.Construct] = {}
+
+
+def _build_struct(cls: type[Struct], version: int, flexible: bool) -> construct.Construct:
+    subcons: list[construct.Construct] = []
+    tagged: dict[int, tuple[str, construct.Construct]] = {}
+    for f in cls.__fields__:
+        if version not in f.versions:
+            continue
+        subcon = _construct_for(f, version, flexible if f.flexible is None else version in f.flexible)
+        if version in f.tagged and f.tag is not None:
+            tagged[f.tag] = (f.name, subcon)
+        else:
+            subcons.append(f.name / subcon)
+    if flexible:
+        subcons.append("tagged_fields" / TaggedFields(tagged))
+    return AsStruct(construct.Struct(*subcons), cls, version)
+
+
+def _construct_for(f: Field, version: int, compact: bool) -> construct.Construct:
+    nullable = version in f.nullable
+    if isinstance(f.type, Primitive):
+        element = f.type.construct_for(compact=compact, nullable=nullable and not f.array)
+    else:
+        element = struct_for(f.type, version, compact)
+    if not f.array:
+        return element
+    return Array(element, max(1, min_bytes(f.type, version, compact)), compact=compact, nullable=nullable)
+
+
+@functools.cache
+def min_bytes(type: Any, version: int, compact: bool) -> int:
+    """The least that one value of ``type`` occupies in that version."""
+    if isinstance(type, Primitive):
+        if type.construct is not None or compact:
+            return type.min_bytes
+        return 2 if type.name == "string" else 4
+    total = 1 if compact else 0
+    for f in type.__fields__:
+        if version in f.versions and version not in f.tagged:
+            total += (1 if compact else 4) if f.array else min_bytes(f.type, version, compact)
+    return total
+
+
+def as_dict(value: Any, version: int) -> Any:
+    """A message as plain data of that version: dicts, lists, numbers, strings; uuids as text, bytes as hex."""
+    if isinstance(value, Struct):
+        fields = (f for f in value.__fields__ if version in f.versions)
+        return {f.name: as_dict(getattr(value, f.name), version) for f in fields}
+    if isinstance(value, (tuple, list)):
+        return [as_dict(v, version) for v in value]
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
