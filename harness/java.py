@@ -1,4 +1,4 @@
-"""Is there a Java that ZooKeeper, Spark and Kafka run on? Standard library only: `make` asks before anything is installed.
+"""Is there a Java that ZooKeeper, Spark and Kafka run on? Standard library only: `make` asks before it installs.
 
 Run as a program it prints nothing and exits with 0, or one line that says what to install, and 1.
 """
@@ -43,7 +43,7 @@ def find_java() -> str:
 
 
 def java_version(text: str) -> int | None:
-    """The feature version in the output of `java -version`: 8 for "1.8.0_402", 17 for "17.0.15"; None if there is none."""
+    """The feature version that `java -version` printed: 8 for "1.8.0_402", 17 for "17.0.15"; None if there is none."""
     match = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(match[1]) if match else None
 
