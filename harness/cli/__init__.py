@@ -1,0 +1,77 @@
+"""The `kce` command. Each command lives in a module of this package and is imported only when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+from typing import Any
+
+import click
+
+from captures.errors import CaptureError
+from harness.errors import HarnessError
+from harness.java import JavaMissing
+
+#: command -> where it is and the line that `kce --help` shows for it
+COMMANDS: dict[str, tuple[str, str]] = {
+    "decode": ("harness.cli.captures:decode", "Print every request and response in a capture, one line each."),
+    "analyze": ("harness.cli.captures:analyze", "Let Spark say what the control plane in captures did, and why."),
+}
+
+EPILOG = """\b
+Examples:
+  kce decode incident.pcapng --api LeaderAndIsr       what the controller told the brokers
+  kce analyze *.pcap.gz --report report.html          what happened, with pictures
+
+Every command has its own --help.
+"""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by name and imports one when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(
+    cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
+@click.version_option(importlib.metadata.version("kafka-controller-emulator"), "-V", "--version", prog_name="kce")
+def cli() -> None:
+    """The control plane of Kafka, made visible, drivable and testable.
+
+    A controller elected through ZooKeeper drives stub brokers over TCP with epoch-stamped requests; the traffic can be
+    recorded, decoded and explained.
+    """
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run `kce` and return its exit code: 0, 1 for a failure told in one line, 2 for wrong usage, 130 after Ctrl-C."""
+    try:
+        result: Any = cli.main(argv, prog_name="kce", standalone_mode=False)
+    except click.ClickException as e:
+        e.show()
+        return e.exit_code
+    except (HarnessError, CaptureError, JavaMissing) as e:
+        click.echo(f"kce: {e}", err=True)
+        return 1
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:  # the reader of a pipe has enough: `kce decode ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return result if isinstance(result, int) else 0
