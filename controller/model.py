@@ -1,0 +1,144 @@
+"""The controller's vocabulary: identifiers, epochs, and frozen values (rules 5.1, 5.6-5.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, NewType
+from uuid import UUID
+
+BrokerId = NewType("BrokerId", int)
+#: czxid of a broker's registration (rule 1.20)
+BrokerEpoch = NewType("BrokerEpoch", int)
+#: content of /controller_epoch
+ControllerEpoch = NewType("ControllerEpoch", int)
+#: ZooKeeper version of /controller_epoch: what every controller write is conditional on (rule 1.46)
+EpochZkVersion = NewType("EpochZkVersion", int)
+
+NO_LEADER = BrokerId(-1)
+#: stands in UpdateMetadata for a partition of a topic that is being deleted (rule 7.17)
+LEADER_DURING_DELETE = BrokerId(-2)
+#: stands in StopReplica for a topic that is being deleted (rule 5.13)
+EPOCH_DURING_DELETE = -2
+NO_EPOCH = -1
+
+RECOVERED = 0
+RECOVERING = 1
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class PartitionReplica(NamedTuple):
+    """One replica of one partition."""
+
+    topic_partition: TopicPartition
+    replica: BrokerId
+
+
+class Endpoint(NamedTuple):
+    """Where a listener of a broker is reached. ``security_protocol`` is Kafka's name, such as PLAINTEXT."""
+
+    listener: str
+    security_protocol: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker as it registered itself (rules 1.16-1.19). ``features``: name -> (min_version, max_version)."""
+
+    id: BrokerId
+    endpoints: tuple[Endpoint, ...]
+    rack: str | None = None
+    features: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        return next((e for e in self.endpoints if e.listener == listener), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAssignment:
+    """Replicas of a partition in preference order; those being added and removed while it is reassigned."""
+
+    replicas: tuple[BrokerId, ...] = ()
+    adding: tuple[BrokerId, ...] = ()
+    removing: tuple[BrokerId, ...] = ()
+
+    @property
+    def origin(self) -> tuple[BrokerId, ...]:
+        return tuple(r for r in self.replicas if r not in self.adding)
+
+    @property
+    def target(self) -> tuple[BrokerId, ...]:
+        return tuple(r for r in self.replicas if r not in self.removing)
+
+    @property
+    def is_being_reassigned(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    def reassign_to(self, target: Iterable[BrokerId]) -> ReplicaAssignment:
+        """The assignment during a move to ``target`` (rule 5.7)."""
+        wanted = tuple(target)
+        full = tuple(dict.fromkeys((*wanted, *self.origin)))
+        return ReplicaAssignment(
+            full,
+            tuple(r for r in full if r not in self.origin),
+            tuple(r for r in full if r not in wanted),
+        )
+
+    def remove_replica(self, replica: BrokerId) -> ReplicaAssignment:
+        return ReplicaAssignment(
+            tuple(r for r in self.replicas if r != replica),
+            tuple(r for r in self.adding if r != replica),
+            tuple(r for r in self.removing if r != replica),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsr:
+    """Who leads a partition. ``partition_epoch`` is the data version of its state znode (rule 1.29)."""
+
+    leader: BrokerId
+    isr: tuple[BrokerId, ...]
+    leader_epoch: int = 0
+    recovery_state: int = RECOVERED
+    partition_epoch: int = 0
+
+    def new_leader(self, leader: BrokerId) -> LeaderAndIsr:
+        return self.new_leader_and_isr(leader, self.isr)
+
+    def new_leader_and_isr(self, leader: BrokerId, isr: Iterable[BrokerId]) -> LeaderAndIsr:
+        return replace(self, leader=leader, isr=tuple(isr), leader_epoch=self.leader_epoch + 1)
+
+    def new_recovering(self, leader: BrokerId, isr: Iterable[BrokerId]) -> LeaderAndIsr:
+        return replace(self.new_leader_and_isr(leader, isr), recovery_state=RECOVERING)
+
+    def new_epoch(self) -> LeaderAndIsr:
+        return self.new_leader_and_isr(self.leader, self.isr)
+
+    def with_partition_epoch(self, partition_epoch: int) -> LeaderAndIsr:
+        return replace(self, partition_epoch=partition_epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Leadership:
+    """A LeaderAndIsr and the controller epoch that decided it (rule 5.9)."""
+
+    leader_and_isr: LeaderAndIsr
+    controller_epoch: ControllerEpoch
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """What /brokers/topics/T says (rule 1.25). ``topic_id`` is None for topics made before 2.8."""
+
+    topic: str
+    topic_id: UUID | None
+    partitions: dict[int, ReplicaAssignment]

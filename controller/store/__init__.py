@@ -1,0 +1,186 @@
+"""The metadata store port: what the controller asks of ZooKeeper, and nothing of how it is asked.
+
+``zookeeper.KazooStore`` is ZooKeeper through kazoo (the only importer of it); ``memory.MemoryStore`` is its twin in
+process. Both are clients with a session of their own. Reads take many paths at once and answer in order, errors in
+place, so that one event of the controller costs one round trip where it can. Watches are one-shot, as ZooKeeper's
+are; what fires is told to ``on_watch`` in the trio thread, in the order in which the server said it, and never after
+the session that set the watch has ended.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class StoreError(Exception):
+    """Base of what a store answers instead of a result."""
+
+
+class NodeError(StoreError):
+    """An error about one node; ``path`` names it."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"{type(self).__name__}: {path}")
+        self.path = path
+
+
+class NoNode(NodeError):
+    pass
+
+
+class NodeExists(NodeError):
+    pass
+
+
+class BadVersion(NodeError):
+    pass
+
+
+class NotEmpty(NodeError):
+    pass
+
+
+class NoChildrenForEphemerals(NodeError):
+    pass
+
+
+class SessionExpired(StoreError):
+    """The session in which the operation was issued has ended; whether the operation took place is not known."""
+
+
+class StoreUnavailable(StoreError):
+    """The store could not be reached in time. The text says where it was looked for."""
+
+
+class Stat(NamedTuple):
+    """What ZooKeeper knows of a node besides its data. Times in ms since the epoch."""
+
+    czxid: int
+    mzxid: int
+    ctime: int
+    mtime: int
+    version: int
+    cversion: int
+    ephemeral_owner: int
+    pzxid: int
+
+
+class Data(NamedTuple):
+    """A node's data and stat. ``data`` is empty for a node without any."""
+
+    data: bytes
+    stat: Stat
+
+
+ANY_VERSION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    path: str
+    data: bytes = b""
+    ephemeral: bool = False
+    sequential: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetData:
+    path: str
+    data: bytes
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    path: str
+    version: int = ANY_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    path: str
+    version: int
+
+
+Op = Create | SetData | Delete | Check
+#: of Create: the path that was made; of SetData: the new Stat; of Delete and Check: None
+OpResult = str | Stat | None
+
+
+class MultiFailed(StoreError):
+    """An atomic group of operations was refused. ``error`` is the first failure, ``index`` the operation's place."""
+
+    def __init__(self, index: int, error: StoreError) -> None:
+        super().__init__(f"operation {index} of a multi: {error}")
+        self.index = index
+        self.error = error
+
+
+class WatchType(enum.Enum):
+    CREATED = "created"
+    CHANGED = "changed"
+    DELETED = "deleted"
+    CHILDREN = "children changed"
+
+
+class WatchEvent(NamedTuple):
+    type: WatchType
+    path: str
+
+
+class SessionState(enum.Enum):
+    """``EXPIRED`` is told before anything of a new session; ``ESTABLISHED`` when there is one again."""
+
+    CONNECTED = "connected"
+    DISCONNECTED = "disconnected"
+    EXPIRED = "expired"
+    ESTABLISHED = "established"
+
+
+class MetadataStore(Protocol):
+    """A client of the store. Paths are absolute, below the chroot. Every method may raise SessionExpired."""
+
+    #: called in the trio thread; must not block
+    on_watch: Callable[[WatchEvent], None]
+    on_session: Callable[[SessionState], None]
+
+    @property
+    def session_id(self) -> int:
+        """Of the current session; 0 before the first."""
+        ...
+
+    async def get_data(self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:
+        """Data of each path, or NoNode in place. A watch is set only on a node that exists."""
+        ...
+
+    async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
+        """Stat of each path, None where there is no node. A watch is set either way."""
+        ...
+
+    async def get_children(self, paths: Sequence[str], *, watch: bool = False) -> list[list[str] | StoreError]:
+        """Names of the children of each path, sorted, or NoNode in place."""
+        ...
+
+    async def write(self, ops: Sequence[Op]) -> list[OpResult | StoreError]:
+        """Each operation by itself, all of them under way at once; errors in place."""
+        ...
+
+    async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
+        """Each group atomically, all groups under way at once; a group that is refused in place."""
+        ...
+
+    async def aclose(self) -> None:
+        """End the session; its ephemeral nodes vanish."""
+        ...
+
+
+def value(answer: T | StoreError) -> T:
+    """The result, or the error raised."""
+    if isinstance(answer, StoreError):
+        raise answer
+    return answer

@@ -1,0 +1,314 @@
+"""The ZooKeeper layout of Kafka: paths, and the JSON in the nodes (rules of section 1). Pure.
+
+Encoders give what Kafka 3.9 writes; decoders take what any Kafka has written, ignore keys they do not know (1.1) and
+raise ``BadZNode`` where the rules call it an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from controller.metadata_version import MetadataVersion
+from controller.model import (
+    RECOVERED,
+    Broker,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+    LeaderAndIsr,
+    Leadership,
+    ReplicaAssignment,
+    TopicAssignment,
+    TopicPartition,
+)
+
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+BROKER_IDS = "/brokers/ids"
+BROKER_SEQUENCE_ID = "/brokers/seqid"
+TOPICS = "/brokers/topics"
+DELETE_TOPICS = "/admin/delete_topics"
+REASSIGN_PARTITIONS = "/admin/reassign_partitions"
+PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
+ISR_CHANGE_NOTIFICATION = "/isr_change_notification"
+LOG_DIR_EVENT_NOTIFICATION = "/log_dir_event_notification"
+CLUSTER_ID = "/cluster/id"
+FEATURE = "/feature"
+
+#: rule 1.3: what every broker makes at start-up, before anything else
+TOP_LEVEL = (
+    "/consumers",
+    BROKER_IDS,
+    TOPICS,
+    "/config/changes",
+    DELETE_TOPICS,
+    BROKER_SEQUENCE_ID,
+    ISR_CHANGE_NOTIFICATION,
+    "/latest_producer_id_block",
+    LOG_DIR_EVENT_NOTIFICATION,
+    *(f"/config/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips", "client-metrics")),
+)
+
+#: rule 1.13: content of /controller_epoch before the first election
+INITIAL_CONTROLLER_EPOCH = 0
+
+
+class BadZNode(ValueError):
+    """A node whose content is not what Kafka writes there. The text names the path."""
+
+
+def broker_path(broker: int) -> str:
+    return f"{BROKER_IDS}/{broker}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"/config/topics/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(tp: TopicPartition) -> str:
+    return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}"
+
+
+def partition_state_path(tp: TopicPartition) -> str:
+    return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}/state"
+
+
+def delete_topic_path(topic: str) -> str:
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+def _dump(obj: object) -> bytes:
+    return json.dumps(obj, separators=(",", ":")).encode()
+
+
+def _load(data: bytes) -> dict[str, Any] | None:
+    """The JSON object in ``data``; None where it is no JSON object."""
+    try:
+        obj = json.loads(data)
+    except ValueError:
+        return None
+    return obj if isinstance(obj, dict) else None
+
+
+# controller, rules 1.8-1.14
+
+
+def encode_controller(broker: int, now_ms: int) -> bytes:
+    return _dump({"version": 2, "brokerid": broker, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
+
+
+def decode_controller(data: bytes) -> BrokerId | None:
+    """The active controller's id; None where the node holds no JSON. Raises BadZNode (1.9)."""
+    try:
+        obj = json.loads(data)
+    except ValueError:
+        return None
+    if isinstance(obj, int) and not isinstance(obj, bool):  # as old Kafka wrote it (1.10)
+        return BrokerId(obj)
+    if not isinstance(obj, dict) or not isinstance(obj.get("brokerid"), int):
+        raise BadZNode(f"{CONTROLLER} holds no brokerid: {data[:100]!r}")
+    return BrokerId(obj["brokerid"])
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    return str(epoch).encode()
+
+
+def decode_controller_epoch(data: bytes) -> ControllerEpoch:
+    try:
+        return ControllerEpoch(int(data))
+    except ValueError:
+        raise BadZNode(f"{CONTROLLER_EPOCH} holds no number: {data[:100]!r}") from None
+
+
+# brokers, rules 1.15-1.19
+
+
+def encode_broker(broker: Broker, ibp: MetadataVersion, now_ms: int, jmx_port: int = -1) -> bytes:
+    version = ibp.broker_znode_version
+    plaintext = next((e for e in broker.endpoints if e.security_protocol == "PLAINTEXT"), None)
+    obj: dict[str, Any] = {
+        "version": version,
+        "host": plaintext.host if plaintext else None,
+        "port": plaintext.port if plaintext else -1,
+        "endpoints": [f"{e.listener}://{e.host}:{e.port}" for e in broker.endpoints],
+        "jmx_port": jmx_port,
+        "timestamp": str(now_ms),
+    }
+    if broker.rack is not None and version >= 3:
+        obj["rack"] = broker.rack
+    if version >= 4:
+        obj["listener_security_protocol_map"] = {e.listener: e.security_protocol for e in broker.endpoints}
+    if version >= 5:
+        obj["features"] = {
+            name: {"min_version": low, "max_version": high} for name, (low, high) in broker.features.items()
+        }
+    return _dump(obj)
+
+
+def decode_broker(broker: int, data: bytes) -> Broker:
+    """Raises BadZNode."""
+    obj = _load(data)
+    where = broker_path(broker)
+    try:
+        if obj is None or (version := obj["version"]) < 1:
+            raise BadZNode(f"{where} holds no broker: {data[:100]!r}")
+        rack = obj.get("rack")
+        features = {n: (f["min_version"], f["max_version"]) for n, f in (obj.get("features") or {}).items()}
+        if version == 1:
+            endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", "PLAINTEXT", obj["host"], int(obj["port"])),)
+        else:
+            protocols = obj.get("listener_security_protocol_map") or {}
+            endpoints = tuple(decode_endpoint(text, protocols) for text in obj["endpoints"])
+    except (KeyError, TypeError, ValueError) as e:
+        raise BadZNode(f"{where}: {e!r} in {data[:200]!r}") from None
+    return Broker(BrokerId(broker), endpoints, rack, features)
+
+
+def decode_endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
+    """``LISTENER://host:port``; a listener that ``protocols`` does not name is its own security protocol (1.19)."""
+    listener, separator, address = text.partition("://")
+    host, colon, port = address.rpartition(":")
+    if not separator or not colon:
+        raise ValueError(f"{text!r} is not LISTENER://host:port")
+    return Endpoint(listener, protocols.get(listener, listener), host.strip("[]"), int(port))
+
+
+# topics and partitions, rules 1.25-1.29
+
+
+def encode_topic_id(topic_id: UUID) -> str:
+    return base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+
+
+def decode_topic_id(text: str) -> UUID:
+    return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+def encode_topic(topic_id: UUID | None, partitions: Mapping[int, ReplicaAssignment]) -> bytes:
+    obj: dict[str, Any] = {
+        "version": 3,
+        "partitions": {str(p): a.replicas for p, a in partitions.items()},
+        "adding_replicas": {str(p): a.adding for p, a in partitions.items() if a.adding},
+        "removing_replicas": {str(p): a.removing for p, a in partitions.items() if a.removing},
+    }
+    if topic_id is not None:
+        obj["topic_id"] = encode_topic_id(topic_id)
+    return _dump(obj)
+
+
+def decode_topic(topic: str, data: bytes) -> TopicAssignment:
+    """Content that is no JSON is an empty assignment (1.26). Raises BadZNode."""
+    obj = _load(data) or {}
+    try:
+        text = obj.get("topic_id")
+        adding, removing = obj.get("adding_replicas") or {}, obj.get("removing_replicas") or {}
+        partitions = {
+            int(p): ReplicaAssignment(tuple(replicas), tuple(adding.get(p, ())), tuple(removing.get(p, ())))
+            for p, replicas in (obj.get("partitions") or {}).items()
+        }
+        return TopicAssignment(topic, decode_topic_id(text) if text else None, dict(sorted(partitions.items())))
+    except (TypeError, ValueError, AttributeError) as e:
+        raise BadZNode(f"{topic_path(topic)}: {e} in {data[:200]!r}") from None
+
+
+def encode_partition_state(leadership: Leadership) -> bytes:
+    state = leadership.leader_and_isr
+    obj = {
+        "version": 1,
+        "leader": state.leader,
+        "leader_epoch": state.leader_epoch,
+        "controller_epoch": leadership.controller_epoch,
+        "isr": state.isr,
+    }
+    if state.recovery_state != RECOVERED:
+        obj["leader_recovery_state"] = state.recovery_state
+    return _dump(obj)
+
+
+def decode_partition_state(data: bytes, partition_epoch: int) -> Leadership | None:
+    """None where the node does not hold a partition state (6.14 calls that "no leader/isr information")."""
+    obj = _load(data)
+    try:
+        if obj is None:
+            return None
+        state = LeaderAndIsr(
+            leader=BrokerId(int(obj["leader"])),
+            isr=tuple(BrokerId(int(r)) for r in obj["isr"]),
+            leader_epoch=int(obj["leader_epoch"]),
+            recovery_state=int(obj.get("leader_recovery_state", RECOVERED)),
+            partition_epoch=partition_epoch,
+        )
+        return Leadership(state, ControllerEpoch(int(obj["controller_epoch"])))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+# configuration, cluster id, features, admin triggers
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    return _dump({"version": 1, "config": dict(config)})
+
+
+def decode_config(data: bytes) -> dict[str, str]:
+    """Missing or empty data is no overrides (1.34)."""
+    obj = _load(data) if data else None
+    config = (obj or {}).get("config") or {}
+    return {str(k): str(v) for k, v in config.items()}
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _dump({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    """Raises BadZNode."""
+    obj = _load(data)
+    if obj is None or not isinstance(obj.get("id"), str):
+        raise BadZNode(f"{CLUSTER_ID} holds no id: {data[:100]!r}")
+    return str(obj["id"])
+
+
+def encode_feature(version: int, *, enabled: bool, features: Mapping[str, Any]) -> bytes:
+    """/feature (1.41). ``features``: name -> {"max_version_level": n, ...} as it stands in the node."""
+    return _dump({"version": version, "status": int(enabled), "features": dict(features)})
+
+
+def decode_feature(data: bytes) -> tuple[bool, dict[str, Any]]:
+    """(enabled, features). Raises BadZNode."""
+    obj = _load(data)
+    if obj is None or obj.get("version") not in (1, 2) or obj.get("status") not in (0, 1):
+        raise BadZNode(f"{FEATURE} holds no features: {data[:200]!r}")
+    if not isinstance(obj.get("features"), dict):
+        raise BadZNode(f"{FEATURE} holds no features: {data[:200]!r}")
+    return bool(obj["status"]), obj["features"]
+
+
+def decode_partition_list(data: bytes) -> list[TopicPartition]:
+    """The partitions that an isr-change notification or a preferred election names (1.32, 1.39); [] for no JSON."""
+    obj = _load(data) or {}
+    return [TopicPartition(p["topic"], int(p["partition"])) for p in obj.get("partitions") or ()]
+
+
+def encode_partition_list(partitions: Iterable[TopicPartition]) -> bytes:
+    return _dump({"version": 1, "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]})
+
+
+def decode_log_dir_event(data: bytes) -> BrokerId | None:
+    """The broker that lost a log directory (1.33)."""
+    obj = _load(data) or {}
+    broker = obj.get("broker")
+    return BrokerId(broker) if isinstance(broker, int) else None
