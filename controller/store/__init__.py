@@ -49,8 +49,11 @@ class NoChildrenForEphemerals(NodeError):
     pass
 
 
-class SessionExpired(StoreError):
-    """The session in which the operation was issued has ended; whether the operation took place is not known."""
+class SessionExpired(Exception):
+    """The session in which the operation was issued has ended; whether the operation took place is not known.
+
+    No StoreError: nothing that is tried next in that session can succeed, so it is never an answer in place.
+    """
 
 
 class StoreUnavailable(StoreError):

@@ -155,6 +155,8 @@ class KazooStore(store.MetadataStore):
         self._token = token
         # of the connection thread: (children?, path) -> (czxid, mzxid or pzxid) when the watch was set, None if absent
         self._armed: dict[tuple[bool, str], tuple[int, int] | None] = {}
+        # (children?, path) -> the one function that kazoo is given for it: it tells each of a path's functions
+        self._watchers: dict[tuple[bool, str], Callable[[WatchedEvent], None]] = {}
         self._generation = 0
         self._connected_once = False
         self._lost = False
@@ -362,16 +364,20 @@ class KazooStore(store.MetadataStore):
     # on kazoo's connection thread
 
     def _watcher(self, children: bool, path: str) -> Callable[[WatchedEvent], None]:
-        generation = self._live_generation
+        known = self._watchers.get((children, path))
+        if known is not None:
+            return known
+        generation = self._generation
 
         def fired(event: WatchedEvent) -> None:
             kind = _WATCH_TYPES.get(event.type)
             if kind is None:  # kazoo drops its watches with the connection; see _rearm
                 return
             self._armed.pop((children, path), None)
+            self._watchers.pop((children, path), None)
             _in_trio(self._token, self._tell_watch, generation, WatchEvent(kind, path))
 
-        return fired
+        return self._watchers.setdefault((children, path), fired)
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
@@ -389,6 +395,7 @@ class KazooStore(store.MetadataStore):
             self._lost = True
             self._generation += 1
             self._armed.clear()
+            self._watchers.clear()
             _in_trio(self._token, self._tell_session, SessionState.EXPIRED)
 
     def _rearm(self) -> None:

@@ -1,0 +1,191 @@
+"""The channels to the brokers: one queue and one task each, one request in flight, resent until it is answered (8c).
+
+A channel connects to the broker's control-plane listener where there is one, else to its inter-broker listener (8.28),
+and speaks fixed versions without asking for ApiVersions (8.19). Whatever goes wrong with an attempt, the connection is
+closed and the same request is sent again after 100 ms (8.31): delivery is at least once, in order. Nothing overtakes a
+request that is stuck (8.32), and nothing is changed in it on the way: its epochs are those of when it was made (8.35).
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+import wire
+from controller.errors import IllegalState
+from controller.model import Broker, BrokerId, Endpoint
+from controller.request_batch import OnResponse, Outbox
+
+log = logging.getLogger(__name__)
+
+#: between two attempts (rule 8.31)
+RETRY_BACKOFF_S = 0.1
+
+
+class Connection(Protocol):
+    """A connection that carries whole frames; handed in by whoever builds the controller."""
+
+    async def send_frame(self, payload: bytes) -> None: ...
+    async def receive_frame(self) -> bytes: ...
+    async def aclose(self) -> None: ...
+
+
+Dial = Callable[[str, int], Awaitable[Connection]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelConfig:
+    """Timeouts in ms: Kafka's `request.timeout.ms` and `controller.socket.timeout.ms` (rule 8.29)."""
+
+    broker_id: BrokerId
+    inter_broker_listener: str
+    control_plane_listener: str | None = None
+    request_timeout_ms: int = 30_000
+    socket_timeout_ms: int = 30_000
+
+    @property
+    def listener(self) -> str:
+        return self.control_plane_listener or self.inter_broker_listener
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    request: wire.Message
+    api_version: int
+    on_response: OnResponse | None
+    enqueued_at: float
+
+
+class Channel:
+    """To one broker. ``run`` sends what ``enqueue`` was given, until it is cancelled."""
+
+    def __init__(self, config: ChannelConfig, broker: BrokerId, endpoint: Endpoint, dial: Dial) -> None:
+        self.broker = broker
+        self.endpoint = endpoint
+        self.queue: collections.deque[_Queued] = collections.deque()
+        self._config = config
+        self._dial = dial
+        self._filled = trio.Event()
+        self._correlation_id = 0
+        self._connection: Connection | None = None
+        self.scope = trio.CancelScope()
+        self.stopped = trio.Event()
+
+    def enqueue(self, request: wire.Message, api_version: int, on_response: OnResponse | None) -> None:
+        self.queue.append(_Queued(request, api_version, on_response, trio.current_time()))
+        self._filled.set()
+
+    async def run(self) -> None:
+        """Rule 8.31. Ends only by cancellation of ``scope``; then the connection is closed and the queue dropped."""
+        try:
+            with self.scope:
+                while True:
+                    await self._next()
+        finally:
+            self.queue.clear()
+            await self._disconnect()
+            self.stopped.set()
+
+    async def _next(self) -> None:
+        while not self.queue:
+            self._filled = trio.Event()
+            await self._filled.wait()
+        queued = self.queue[0]
+        response = await self._deliver(queued)
+        self.queue.popleft()
+        if queued.on_response is not None:
+            queued.on_response(response)
+
+    async def _deliver(self, queued: _Queued) -> wire.Message:
+        while True:
+            try:
+                return await self._attempt(queued)
+            except (OSError, EOFError, trio.BrokenResourceError, trio.TooSlowError, wire.DecodeError) as e:
+                log.warning(
+                    "controller %d: %s to broker %d at %s:%d is sent again, the attempt failed: %s",
+                    self._config.broker_id,
+                    type(queued.request).__name__,
+                    self.broker,
+                    self.endpoint.host,
+                    self.endpoint.port,
+                    e or type(e).__name__,
+                )
+            await self._disconnect()
+            await trio.sleep(RETRY_BACKOFF_S)
+
+    async def _attempt(self, queued: _Queued) -> wire.Message:
+        if self._connection is None:
+            with trio.fail_after(self._config.socket_timeout_ms / 1000):
+                self._connection = await self._dial(self.endpoint.host, self.endpoint.port)
+        correlation_id = self._correlation_id
+        self._correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        frame = wire.encode_request(
+            queued.request,
+            api_version=queued.api_version,
+            correlation_id=correlation_id,
+            client_id=str(self._config.broker_id),
+        )
+        with trio.fail_after(self._config.request_timeout_ms / 1000):
+            await self._connection.send_frame(frame)
+            answer = await self._connection.receive_frame()
+        api_key = queued.request.__api_key__
+        header, response = wire.decode_response(answer, api_key=api_key, api_version=queued.api_version)
+        if header.correlation_id != correlation_id:
+            raise wire.InvalidValue(f"the answer has correlation id {header.correlation_id}, not {correlation_id}")
+        return response
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with trio.move_on_after(1) as scope:
+                scope.shield = True
+                await connection.aclose()
+
+
+class ChannelManager(Outbox):
+    """All channels. Its tasks run in ``nursery``; ``add_broker`` and ``remove_broker`` are the event loop's to call."""
+
+    def __init__(self, config: ChannelConfig, dial: Dial, nursery: trio.Nursery) -> None:
+        self._config = config
+        self._dial = dial
+        self._nursery = nursery
+        self._channels: dict[BrokerId, Channel] = {}
+
+    def add_brokers(self, brokers: Iterable[Broker]) -> None:
+        """Start a channel where there is none (8.36). Raises IllegalState for a broker without the listener (8.28)."""
+        for broker in brokers:
+            if broker.id in self._channels:
+                continue
+            endpoint = broker.endpoint(self._config.listener)
+            if endpoint is None:
+                raise IllegalState(f"broker {broker.id} has no listener {self._config.listener}: {broker.endpoints}")
+            channel = self._channels[broker.id] = Channel(self._config, broker.id, endpoint, self._dial)
+            self._nursery.start_soon(channel.run)
+
+    async def remove_brokers(self, ids: Iterable[BrokerId]) -> None:
+        """Stop channels and drop what is queued, without callbacks (rules 8.36, 8.37)."""
+        stopping = [channel for broker in ids if (channel := self._channels.pop(broker, None)) is not None]
+        for channel in stopping:
+            channel.scope.cancel()
+        for channel in stopping:
+            await channel.stopped.wait()
+
+    async def shutdown(self) -> None:
+        """Rule 4.30."""
+        await self.remove_brokers(list(self._channels))
+
+    def send(self, broker: BrokerId, request: wire.Message, api_version: int, on_response: OnResponse | None) -> None:
+        channel = self._channels.get(broker)
+        if channel is None:
+            log.warning("%s for broker %d is dropped: there is no channel to it", type(request).__name__, broker)
+            return
+        channel.enqueue(request, api_version, on_response)
+
+    def queue_sizes(self) -> dict[BrokerId, int]:
+        """Requests not yet answered, by broker."""
+        return {broker: len(channel.queue) for broker, channel in self._channels.items()}

@@ -1,0 +1,274 @@
+"""The controller's one mutable state: what it believes the cluster to be (rules of section 5).
+
+Only the event loop's task touches it. Unknown topics and partitions read as empty, never as errors (5.12).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from uuid import UUID
+
+from controller.errors import IllegalState
+from controller.model import (
+    EPOCH_DURING_DELETE,
+    NO_EPOCH,
+    Broker,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    EpochZkVersion,
+    Leadership,
+    PartitionReplica,
+    ReplicaAssignment,
+    TopicPartition,
+)
+
+
+class PartitionState(enum.Enum):
+    """Rules 6.1 and 6.2. The value is Kafka's code for metrics."""
+
+    NEW = 0
+    ONLINE = 1
+    OFFLINE = 2
+    NON_EXISTENT = 3
+
+
+class ReplicaState(enum.Enum):
+    """Rules 6.18 and 6.19."""
+
+    NEW = 1
+    ONLINE = 2
+    OFFLINE = 3
+    DELETION_STARTED = 4
+    DELETION_SUCCESSFUL = 5
+    DELETION_INELIGIBLE = 6
+    NON_EXISTENT = 7
+
+
+#: state -> the states from which it may be entered
+VALID_PREVIOUS_PARTITION_STATES: dict[PartitionState, frozenset[PartitionState]] = {
+    PartitionState.NEW: frozenset({PartitionState.NON_EXISTENT}),
+    PartitionState.ONLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
+    PartitionState.OFFLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
+    PartitionState.NON_EXISTENT: frozenset({PartitionState.OFFLINE}),
+}
+_ALIVE = frozenset({ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE})
+VALID_PREVIOUS_REPLICA_STATES: dict[ReplicaState, frozenset[ReplicaState]] = {
+    ReplicaState.NEW: frozenset({ReplicaState.NON_EXISTENT}),
+    ReplicaState.ONLINE: _ALIVE,
+    ReplicaState.OFFLINE: _ALIVE,
+    ReplicaState.DELETION_STARTED: frozenset({ReplicaState.OFFLINE}),
+    ReplicaState.DELETION_SUCCESSFUL: frozenset({ReplicaState.DELETION_STARTED}),
+    ReplicaState.DELETION_INELIGIBLE: frozenset({ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED}),
+    ReplicaState.NON_EXISTENT: frozenset({ReplicaState.DELETION_SUCCESSFUL}),
+}
+
+
+class ControllerContext:
+    """Brokers, topics, assignments, leadership, and the states of partitions and replicas."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything; the epoch reads 0 afterwards (rule 4.31)."""
+        self.epoch = ControllerEpoch(0)
+        self.epoch_zk_version = EpochZkVersion(0)
+        self._brokers: dict[BrokerId, Broker] = {}
+        self._broker_epochs: dict[BrokerId, BrokerEpoch] = {}
+        self.shutting_down: set[BrokerId] = set()
+        self.topics: set[str] = set()
+        self.topic_ids: dict[str, UUID] = {}
+        self.topic_names: dict[UUID, str] = {}
+        self._assignments: dict[str, dict[int, ReplicaAssignment]] = {}
+        self.leadership: dict[TopicPartition, Leadership] = {}
+        self.being_reassigned: set[TopicPartition] = set()
+        self.partition_states: dict[TopicPartition, PartitionState] = {}
+        self.replica_states: dict[PartitionReplica, ReplicaState] = {}
+        self.replicas_on_offline_dirs: dict[BrokerId, set[TopicPartition]] = {}
+        self.topics_to_delete: set[str] = set()
+        self.topics_with_deletion_started: set[str] = set()
+        self.topics_ineligible_for_deletion: set[str] = set()
+        self.offline_partition_count = 0
+
+    # brokers, 5.1, 5.2
+
+    def set_live_brokers(self, brokers: Iterable[tuple[Broker, BrokerEpoch]]) -> None:
+        self._brokers.clear()
+        self._broker_epochs.clear()
+        self.add_live_brokers(brokers)
+
+    def add_live_brokers(self, brokers: Iterable[tuple[Broker, BrokerEpoch]]) -> None:
+        for broker, epoch in brokers:
+            self._brokers[broker.id] = broker
+            self._broker_epochs[broker.id] = epoch
+
+    def remove_live_brokers(self, ids: Iterable[BrokerId]) -> None:
+        for broker in ids:
+            self._brokers.pop(broker, None)
+            self._broker_epochs.pop(broker, None)
+
+    def update_broker(self, broker: Broker) -> None:
+        """Replace the descriptor only; the epoch stays (rule 5.2)."""
+        self._brokers[broker.id] = broker
+
+    @property
+    def broker_epochs(self) -> dict[BrokerId, BrokerEpoch]:
+        """Of every registered broker, shutting down or not."""
+        return self._broker_epochs
+
+    @property
+    def live_or_shutting_down_brokers(self) -> list[Broker]:
+        return list(self._brokers.values())
+
+    @property
+    def live_broker_ids(self) -> set[BrokerId]:
+        return set(self._broker_epochs) - self.shutting_down
+
+    @property
+    def live_or_shutting_down_broker_ids(self) -> set[BrokerId]:
+        return set(self._broker_epochs)
+
+    def broker(self, broker_id: BrokerId) -> Broker | None:
+        return self._brokers.get(broker_id)
+
+    # topics and assignments
+
+    def set_topics(self, topics: Iterable[str]) -> None:
+        self.topics = set(topics)
+
+    def add_topic_id(self, topic: str, topic_id: UUID) -> None:
+        """Rule 5.5. Raises IllegalState for a topic not known, or an id or a name that is bound otherwise."""
+        if topic not in self.topics:
+            raise IllegalState(f"{topic} is not a known topic")
+        if self.topic_ids.get(topic, topic_id) != topic_id:
+            raise IllegalState(f"{topic} has id {self.topic_ids[topic]}, not {topic_id}")
+        if self.topic_names.get(topic_id, topic) != topic:
+            raise IllegalState(f"topic id {topic_id} belongs to {self.topic_names[topic_id]}, not to {topic}")
+        self.topic_ids[topic] = topic_id
+        self.topic_names[topic_id] = topic
+
+    def assignment(self, tp: TopicPartition) -> ReplicaAssignment:
+        return self._assignments.get(tp.topic, {}).get(tp.partition, _NO_ASSIGNMENT)
+
+    def replicas(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
+        return self.assignment(tp).replicas
+
+    def set_assignment(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
+        self._assignments.setdefault(tp.topic, {})[tp.partition] = assignment
+
+    def topic_assignments(self, topic: str) -> dict[int, ReplicaAssignment]:
+        return dict(self._assignments.get(topic, {}))
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, p) for p in self._assignments.get(topic, {})]
+
+    def all_partitions(self) -> Iterator[TopicPartition]:
+        for topic, partitions in self._assignments.items():
+            for partition in partitions:
+                yield TopicPartition(topic, partition)
+
+    def remove_topic(self, topic: str) -> None:
+        """Rule 5.17: partition and replica states are left behind, as Kafka leaves them."""
+        self.topics_to_delete.discard(topic)
+        self.topics_with_deletion_started.discard(topic)
+        self.topics.discard(topic)
+        if (topic_id := self.topic_ids.pop(topic, None)) is not None:
+            self.topic_names.pop(topic_id, None)
+        for partition in self._assignments.pop(topic, {}):
+            self.leadership.pop(TopicPartition(topic, partition), None)
+
+    # replicas
+
+    def is_replica_online(self, broker: BrokerId, tp: TopicPartition, *, include_shutting_down: bool = False) -> bool:
+        """Rule 5.11."""
+        if broker not in self._broker_epochs or (broker in self.shutting_down and not include_shutting_down):
+            return False
+        return tp not in self.replicas_on_offline_dirs.get(broker, ())
+
+    def partitions_on_broker(self, broker: BrokerId) -> list[TopicPartition]:
+        return [tp for tp in self.all_partitions() if broker in self.replicas(tp)]
+
+    def replicas_on_brokers(self, brokers: Iterable[BrokerId]) -> list[PartitionReplica]:
+        wanted = set(brokers)
+        return [PartitionReplica(tp, r) for tp in self.all_partitions() for r in self.replicas(tp) if r in wanted]
+
+    def replicas_of_partitions(self, partitions: Iterable[TopicPartition]) -> list[PartitionReplica]:
+        return [PartitionReplica(tp, r) for tp in partitions for r in self.replicas(tp)]
+
+    def replicas_of_topic(self, topic: str) -> list[PartitionReplica]:
+        return self.replicas_of_partitions(self.partitions_of(topic))
+
+    def all_replicas(self) -> tuple[list[PartitionReplica], list[PartitionReplica]]:
+        """(online, offline)"""
+        online: list[PartitionReplica] = []
+        offline: list[PartitionReplica] = []
+        for tp in self.all_partitions():
+            for replica in self.replicas(tp):
+                where = online if self.is_replica_online(replica, tp) else offline
+                where.append(PartitionReplica(tp, replica))
+        return online, offline
+
+    # leadership
+
+    @property
+    def partitions_with_leaders(self) -> list[TopicPartition]:
+        """Rule 5.14: leadership is known, though the leader may be none."""
+        return [tp for tp in self.leadership if not self.is_queued_for_deletion(tp.topic)]
+
+    @property
+    def partitions_with_offline_leader(self) -> list[TopicPartition]:
+        return [
+            tp
+            for tp, known in self.leadership.items()
+            if not self.is_replica_online(known.leader_and_isr.leader, tp) and not self.is_queued_for_deletion(tp.topic)
+        ]
+
+    def leader_epoch_for_stop_replica(self, tp: TopicPartition) -> int:
+        """Rule 5.13."""
+        if self.is_queued_for_deletion(tp.topic):
+            return EPOCH_DURING_DELETE
+        known = self.leadership.get(tp)
+        return NO_EPOCH if known is None else known.leader_and_isr.leader_epoch
+
+    # deletion
+
+    def is_queued_for_deletion(self, topic: str) -> bool:
+        return topic in self.topics_to_delete
+
+    # states, 5.19, 5.22
+
+    def put_partition_state(self, tp: TopicPartition, state: PartitionState) -> None:
+        before = self.partition_states.get(tp, PartitionState.NON_EXISTENT)
+        if tp.topic not in self.topics_with_deletion_started:
+            self.offline_partition_count += (state is PartitionState.OFFLINE) - (before is PartitionState.OFFLINE)
+        if state is PartitionState.NON_EXISTENT:
+            self.partition_states.pop(tp, None)
+        else:
+            self.partition_states[tp] = state
+
+    def partition_state(self, tp: TopicPartition) -> PartitionState:
+        return self.partition_states.get(tp, PartitionState.NON_EXISTENT)
+
+    def partitions_in_state(self, *states: PartitionState) -> list[TopicPartition]:
+        return [tp for tp, state in self.partition_states.items() if state in states]
+
+    def put_replica_state(self, replica: PartitionReplica, state: ReplicaState) -> None:
+        self.replica_states[replica] = state
+
+    def replica_state(self, replica: PartitionReplica) -> ReplicaState:
+        return self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
+
+    def replicas_in_state(self, topic: str, state: ReplicaState) -> list[PartitionReplica]:
+        return [r for r in self.replicas_of_topic(topic) if self.replica_states[r] is state]
+
+    def all_replicas_in_state(self, topic: str, state: ReplicaState) -> bool:
+        """A replica without a state is an error (rule 5.23)."""
+        return all(self.replica_states[r] is state for r in self.replicas_of_topic(topic))
+
+    def any_replica_in_state(self, topic: str, state: ReplicaState) -> bool:
+        return any(self.replica_states[r] is state for r in self.replicas_of_topic(topic))
+
+
+_NO_ASSIGNMENT = ReplicaAssignment()

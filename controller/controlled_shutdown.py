@@ -1,0 +1,50 @@
+"""A broker that says goodbye before it goes (rules 11.41-11.47)."""
+
+from __future__ import annotations
+
+import logging
+
+from controller.context import PartitionState, ReplicaState
+from controller.core import Core
+from controller.errors import BrokerNotAvailable, StaleBrokerEpoch
+from controller.leader_selection import Strategy
+from controller.model import BrokerId, PartitionReplica, TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+async def shut_down_broker(core: Core, broker: BrokerId, broker_epoch: int) -> set[TopicPartition]:
+    """Move leadership away from ``broker`` and take it out of ISRs; gives what it still leads (11.43-11.45).
+
+    Raises StaleBrokerEpoch, BrokerNotAvailable; KeyError for an unregistered broker that names an epoch, which the
+    requester sees as UNKNOWN_SERVER_ERROR (11.42).
+    """
+    context = core.context
+    if broker_epoch != -1:
+        cached = context.broker_epochs[broker]
+        if broker_epoch < cached:
+            raise StaleBrokerEpoch(f"broker {broker} has epoch {cached}, the request names {broker_epoch}")
+    if broker not in context.live_or_shutting_down_broker_ids:
+        raise BrokerNotAvailable(f"broker {broker} is not registered")
+    context.shutting_down.add(broker)
+    log.info("broker %d shuts down; shutting down: %s", broker, sorted(context.shutting_down))
+    affected = [
+        tp
+        for tp in context.partitions_on_broker(broker)
+        if len(context.replicas(tp)) > 1 and tp in context.leadership and not context.is_queued_for_deletion(tp.topic)
+    ]
+    led = [tp for tp in affected if context.leadership[tp].leader_and_isr.leader == broker]
+    followed = [tp for tp in affected if context.leadership[tp].leader_and_isr.leader != broker]
+    await core.partitions.handle_state_changes(led, PartitionState.ONLINE, Strategy.CONTROLLED_SHUTDOWN)
+    core.batch.new_batch()
+    for tp in followed:
+        core.batch.add_stop_replica([broker], tp, delete=False)
+    core.batch.send()
+    await core.replicas.handle_state_changes([PartitionReplica(tp, broker) for tp in followed], ReplicaState.OFFLINE)
+    return {
+        tp
+        for tp, known in context.leadership.items()
+        if known.leader_and_isr.leader == broker
+        and len(context.replicas(tp)) > 1
+        and not context.is_queued_for_deletion(tp.topic)
+    }

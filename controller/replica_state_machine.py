@@ -1,0 +1,201 @@
+"""Replica states: NonExistent -> New -> Online <-> Offline -> deletion (rules of section 6c).
+
+The transitions are `context.VALID_PREVIOUS_REPLICA_STATES`. Going offline takes the replica out of the ISR in
+ZooKeeper; the deletion states belong to `topic_deletion`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from controller.context import VALID_PREVIOUS_REPLICA_STATES, ControllerContext, ReplicaState
+from controller.errors import ControllerMoved, StateChangeFailed
+from controller.kafka_zk_client import KafkaZkClient
+from controller.model import (
+    NO_LEADER,
+    BrokerId,
+    LeaderAndIsr,
+    Leadership,
+    PartitionReplica,
+    TopicPartition,
+)
+from controller.request_batch import ControllerRequestBatch
+from controller.store import NoNode, SessionExpired, StoreError
+
+log = logging.getLogger(__name__)
+state_change_log = logging.getLogger("state.change.logger")
+
+
+class ReplicaStateMachine:
+    def __init__(self, context: ControllerContext, zk: KafkaZkClient, batch: ControllerRequestBatch) -> None:
+        self._context = context
+        self._zk = zk
+        self._batch = batch
+
+    async def startup(self) -> None:
+        """Rule 6.32: states first, then online replicas are told, then offline ones leave their ISRs."""
+        online, offline = self._context.all_replicas()
+        for replica in online:
+            self._context.put_replica_state(replica, ReplicaState.ONLINE)
+        for replica in offline:
+            self._context.put_replica_state(replica, ReplicaState.DELETION_INELIGIBLE)
+        await self.handle_state_changes(online, ReplicaState.ONLINE)
+        await self.handle_state_changes(offline, ReplicaState.OFFLINE)
+
+    async def handle_state_changes(self, replicas: Iterable[PartitionReplica], target: ReplicaState) -> None:
+        """Move replicas to ``target`` in one batch (rule 6.21).
+
+        Raises ControllerMoved and SessionExpired; any other failure is logged and leaves states as they are.
+        """
+        by_broker: dict[BrokerId, list[PartitionReplica]] = {}
+        for replica in replicas:
+            by_broker.setdefault(replica.replica, []).append(replica)
+        if not by_broker:
+            return
+        try:
+            self._batch.new_batch()
+            for broker, of_broker in by_broker.items():
+                await self._change(broker, of_broker, target)
+            self._batch.send()
+        except (ControllerMoved, SessionExpired):
+            log.error("controller moved while moving replicas to %s", target.name)
+            raise
+        except Exception:
+            log.exception("moving replicas to %s failed", target.name)
+
+    async def _change(self, broker: BrokerId, replicas: Sequence[PartitionReplica], target: ReplicaState) -> None:
+        allowed = VALID_PREVIOUS_REPLICA_STATES[target]
+        valid = []
+        for replica in replicas:
+            current = self._context.replica_state(replica)
+            if current in allowed:
+                valid.append(replica)
+            else:
+                log.error("replica %d of %s cannot go from %s to %s", broker, replica.topic_partition, current, target)
+        match target:
+            case ReplicaState.NEW:
+                self._to_new(valid)
+            case ReplicaState.ONLINE:
+                self._to_online(valid)
+            case ReplicaState.OFFLINE:
+                await self._to_offline(broker, valid)
+            case ReplicaState.NON_EXISTENT:
+                for replica in valid:  # rule 6.31
+                    tp = replica.topic_partition
+                    self._context.set_assignment(tp, self._context.assignment(tp).remove_replica(broker))
+                    self._log_change(replica, target)
+                    self._context.replica_states.pop(replica, None)
+            case _:
+                for replica in valid:
+                    self._put(replica, target)
+                    if target is ReplicaState.DELETION_STARTED:
+                        self._batch.add_stop_replica([broker], replica.topic_partition, delete=True)
+
+    def _put(self, replica: PartitionReplica, target: ReplicaState) -> None:
+        self._log_change(replica, target)
+        self._context.put_replica_state(replica, target)
+
+    def _log_change(self, replica: PartitionReplica, target: ReplicaState) -> None:
+        state_change_log.debug(
+            "controller epoch %d: replica %d of %s from %s to %s",
+            self._context.epoch,
+            replica.replica,
+            replica.topic_partition,
+            self._context.replica_state(replica).name,
+            target.name,
+        )
+
+    def _to_new(self, replicas: Iterable[PartitionReplica]) -> None:
+        for replica in replicas:  # rule 6.22
+            tp = replica.topic_partition
+            known = self._context.leadership.get(tp)
+            if known is not None and known.leader_and_isr.leader == replica.replica:
+                log.error("replica %d of %s cannot become New, it is the leader", replica.replica, tp)
+                continue
+            if known is not None:
+                self._tell(replica, known, is_new=True)
+            self._put(replica, ReplicaState.NEW)
+
+    def _to_online(self, replicas: Iterable[PartitionReplica]) -> None:
+        for replica in replicas:
+            tp = replica.topic_partition
+            if self._context.replica_state(replica) is ReplicaState.NEW:  # rule 6.23
+                assignment = self._context.assignment(tp)
+                if replica.replica not in assignment.replicas:
+                    log.error("adding replica %d to the assignment of %s", replica.replica, tp)
+                    grown = replace(assignment, replicas=(*assignment.replicas, replica.replica))
+                    self._context.set_assignment(tp, grown)
+            elif (known := self._context.leadership.get(tp)) is not None:  # rule 6.24
+                self._tell(replica, known, is_new=False)
+            self._put(replica, ReplicaState.ONLINE)
+
+    def _tell(self, replica: PartitionReplica, known: Leadership, *, is_new: bool) -> None:
+        tp = replica.topic_partition
+        self._batch.add_leader_and_isr([replica.replica], tp, known, self._context.assignment(tp), is_new=is_new)
+
+    # -> Offline
+
+    async def _to_offline(self, broker: BrokerId, replicas: Sequence[PartitionReplica]) -> None:
+        for replica in replicas:  # rule 6.25: with the epoch from before the ISR changes
+            self._batch.add_stop_replica([broker], replica.topic_partition, delete=False)
+        with_leadership = [r for r in replicas if r.topic_partition in self._context.leadership]
+        removed = await self._remove_from_isr(broker, [r.topic_partition for r in with_leadership])
+        for tp, known in removed.items():  # rule 6.26
+            if not self._context.is_queued_for_deletion(tp.topic):
+                others = [r for r in self._context.replicas(tp) if r != broker]
+                self._batch.add_leader_and_isr(others, tp, known, self._context.assignment(tp), is_new=False)
+            self._put(PartitionReplica(tp, broker), ReplicaState.OFFLINE)
+        for replica in replicas:  # rule 6.27
+            if replica.topic_partition not in self._context.leadership:
+                everyone = self._context.live_or_shutting_down_broker_ids
+                self._batch.add_update_metadata(everyone, [replica.topic_partition])
+                self._put(replica, ReplicaState.OFFLINE)
+
+    async def _remove_from_isr(
+        self, broker: BrokerId, partitions: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, Leadership]:
+        """Rules 6.28-6.30; partitions that failed are logged and left out."""
+        done: dict[TopicPartition, Leadership] = {}
+        remaining = list(partitions)
+        while remaining:
+            remaining = await self._remove_from_isr_once(broker, remaining, done)
+        return done
+
+    async def _remove_from_isr_once(
+        self, broker: BrokerId, partitions: Sequence[TopicPartition], done: dict[TopicPartition, Leadership]
+    ) -> list[TopicPartition]:
+        context = self._context
+        shrunk: dict[TopicPartition, LeaderAndIsr] = {}
+        for tp, known in (await self._zk.get_partition_states(partitions)).items():
+            if known is None or isinstance(known, NoNode):
+                if not context.is_queued_for_deletion(tp.topic):
+                    self._failed(broker, tp, StateChangeFailed(f"there is no leader and ISR information of {tp}"))
+            elif isinstance(known, StoreError):
+                self._failed(broker, tp, known)
+            elif known.controller_epoch > context.epoch:
+                self._failed(broker, tp, StateChangeFailed(f"written by controller epoch {known.controller_epoch}"))
+            elif broker in known.leader_and_isr.isr:
+                state = known.leader_and_isr
+                leader = NO_LEADER if state.leader == broker else state.leader
+                # the last member stays, even dead (7.18)
+                isr = state.isr if len(state.isr) == 1 else tuple(r for r in state.isr if r != broker)
+                shrunk[tp] = state.new_leader_and_isr(leader, isr)
+            else:
+                done[tp] = context.leadership[tp] = Leadership(known.leader_and_isr, context.epoch)
+        written = await self._zk.update_leader_and_isr(shrunk, context.epoch, context.epoch_zk_version)
+        for tp, state in written.updated.items():
+            done[tp] = context.leadership[tp] = Leadership(state, context.epoch)
+        for tp, error in written.failed.items():
+            self._failed(broker, tp, error)
+        return written.retry
+
+    def _failed(self, broker: BrokerId, tp: TopicPartition, error: Exception) -> None:
+        log.error(
+            "replica %d of %s stays %s: %s",
+            broker,
+            tp,
+            self._context.replica_state(PartitionReplica(tp, broker)),
+            error,
+        )

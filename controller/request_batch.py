@@ -1,0 +1,361 @@
+"""What one step of the controller wants to tell which broker, gathered and then sent (rules of sections 8a and 8b).
+
+A batch is new, is added to, and is sent: LeaderAndIsr first, then UpdateMetadata, then StopReplica, so that per broker
+they arrive in that order. Building the messages is ``build_*`` below: pure, one function per request.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import wire
+from controller.context import ControllerContext
+from controller.errors import IllegalState
+from controller.metadata_version import MetadataVersion
+from controller.model import (
+    LEADER_DURING_DELETE,
+    Broker,
+    BrokerId,
+    Leadership,
+    ReplicaAssignment,
+    TopicPartition,
+)
+
+ZERO = uuid.UUID(int=0)
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+#: what to do with a broker's answer; called with the decoded response
+OnResponse = Callable[[wire.Message], None]
+
+
+class Outbox(Protocol):
+    """The channels to the brokers, as a batch sees them: it enqueues and never waits."""
+
+    def send(self, broker: BrokerId, request: wire.Message, api_version: int, on_response: OnResponse | None) -> None:
+        """Enqueue for one broker; an unknown broker is warned about and dropped (rule 8.30)."""
+        ...
+
+
+class Responses(Protocol):
+    """Where the answers go; each only enqueues an event (rule 3.41)."""
+
+    def leader_and_isr(self, response: wire.LeaderAndIsrResponse, broker: BrokerId) -> None: ...
+    def update_metadata(self, response: wire.UpdateMetadataResponse, broker: BrokerId) -> None: ...
+    def stop_replica(
+        self, response: wire.StopReplicaResponse, broker: BrokerId, deleted: frozenset[TopicPartition]
+    ) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrState:
+    """One partition in a LeaderAndIsr request."""
+
+    leadership: Leadership
+    assignment: ReplicaAssignment
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaState:
+    """One partition in a StopReplica request."""
+
+    leader_epoch: int
+    delete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchConfig:
+    """``inter_broker_listener``: of the live leaders in LeaderAndIsr, whichever the controller connects to (8.15)."""
+
+    broker_id: BrokerId
+    ibp: MetadataVersion
+    inter_broker_listener: str
+
+
+class ControllerRequestBatch:
+    """One of Kafka's three independent batches (rule 8.1). Reads the context, changes nothing in it."""
+
+    def __init__(self, config: BatchConfig, context: ControllerContext, outbox: Outbox, responses: Responses) -> None:
+        self._config = config
+        self._context = context
+        self._outbox = outbox
+        self._responses = responses
+        self.clear()
+
+    def clear(self) -> None:
+        self._leader_and_isr: dict[BrokerId, dict[TopicPartition, LeaderAndIsrState]] = {}
+        self._stop_replica: dict[BrokerId, dict[TopicPartition, StopReplicaState]] = {}
+        self._update_metadata_brokers: set[BrokerId] = set()
+        self._update_metadata: dict[TopicPartition, Leadership] = {}
+
+    def new_batch(self) -> None:
+        """Raises IllegalState when the last batch was not sent (rule 8.2)."""
+        left = {
+            "LeaderAndIsr": self._leader_and_isr,
+            "StopReplica": self._stop_replica,
+            "UpdateMetadata": self._update_metadata_brokers,
+        }
+        for name, content in left.items():
+            if content:
+                raise IllegalState(f"the last batch still holds {name} content while a new one is made: {content}")
+
+    def add_leader_and_isr(
+        self,
+        brokers: Iterable[BrokerId],
+        tp: TopicPartition,
+        leadership: Leadership,
+        assignment: ReplicaAssignment,
+        *,
+        is_new: bool,
+    ) -> None:
+        """Rules 8.3, 8.5: the last addition wins, but for is_new, which sticks; all brokers get its metadata."""
+        for broker in brokers:
+            if broker >= 0:
+                states = self._leader_and_isr.setdefault(broker, {})
+                sticky = is_new or (tp in states and states[tp].is_new)
+                states[tp] = LeaderAndIsrState(leadership, assignment, sticky)
+        self.add_update_metadata(self._context.live_or_shutting_down_broker_ids, [tp])
+
+    def add_stop_replica(self, brokers: Iterable[BrokerId], tp: TopicPartition, *, delete: bool) -> None:
+        """Rule 8.6: the epoch is sampled now; delete sticks."""
+        epoch = self._context.leader_epoch_for_stop_replica(tp)
+        for broker in brokers:
+            if broker >= 0:
+                states = self._stop_replica.setdefault(broker, {})
+                sticky = delete or (tp in states and states[tp].delete)
+                states[tp] = StopReplicaState(epoch, sticky)
+
+    def add_update_metadata(self, brokers: Iterable[BrokerId], partitions: Iterable[TopicPartition]) -> None:
+        """Rules 8.7, 8.9: one map of partitions for all brokers of the batch; those without leadership are skipped."""
+        self._update_metadata_brokers.update(broker for broker in brokers if broker >= 0)
+        for tp in partitions:
+            known = self._context.leadership.get(tp)
+            if known is not None:
+                self._update_metadata[tp] = known
+
+    def send(self) -> None:
+        """Enqueue what was gathered, to brokers that are registered (rules 8.12-8.17)."""
+        live = self._context.live_or_shutting_down_broker_ids
+        for broker in sorted(live & self._leader_and_isr.keys()):
+            self._send_leader_and_isr(broker, self._leader_and_isr[broker])
+        self._send_update_metadata(sorted(live & self._update_metadata_brokers))
+        for broker in sorted(live & self._stop_replica.keys()):
+            self._send_stop_replica(broker, self._stop_replica[broker])
+        self.clear()
+
+    def _send_leader_and_isr(self, broker: BrokerId, states: Mapping[TopicPartition, LeaderAndIsrState]) -> None:
+        version = self._config.ibp.leader_and_isr_version
+        request = build_leader_and_isr(version, self._config, self._context, broker, states)
+
+        def answered(response: wire.Message) -> None:
+            assert isinstance(response, wire.LeaderAndIsrResponse)
+            self._responses.leader_and_isr(response, broker)
+
+        self._outbox.send(broker, request, version, answered)
+
+    def _send_update_metadata(self, brokers: Iterable[BrokerId]) -> None:
+        version = self._config.ibp.update_metadata_version
+        build = build_update_metadata(version, self._config, self._context, self._update_metadata)
+        for broker in brokers:
+
+            def answered(response: wire.Message, broker: BrokerId = broker) -> None:
+                assert isinstance(response, wire.UpdateMetadataResponse)
+                self._responses.update_metadata(response, broker)
+
+            self._outbox.send(broker, build(self._context.broker_epochs[broker]), version, answered)
+
+    def _send_stop_replica(self, broker: BrokerId, states: Mapping[TopicPartition, StopReplicaState]) -> None:
+        version = self._config.ibp.stop_replica_version
+        deleted = frozenset(tp for tp, state in states.items() if state.delete)
+
+        def answered(response: wire.Message) -> None:
+            assert isinstance(response, wire.StopReplicaResponse)
+            self._responses.stop_replica(response, broker, deleted)
+
+        if version >= 3:
+            self._outbox.send(
+                broker, build_stop_replica(version, self._config, self._context, broker, states), version, answered
+            )
+            return
+        for delete in (True, False):  # rule 8.22: deletions first, and only they are called back
+            some = {tp: state for tp, state in states.items() if state.delete is delete}
+            if some:
+                request = build_stop_replica(version, self._config, self._context, broker, some)
+                self._outbox.send(broker, request, version, answered if delete else None)
+
+
+def build_leader_and_isr(
+    version: int,
+    config: BatchConfig,
+    context: ControllerContext,
+    broker: BrokerId,
+    states: Mapping[TopicPartition, LeaderAndIsrState],
+) -> wire.LeaderAndIsrRequest:
+    """Rules 8.4, 8.14-8.16, 13.7-13.11."""
+    partitions: dict[str, list[wire.LeaderAndIsrPartitionState]] = {}
+    for tp, state in states.items():
+        decided = state.leadership.leader_and_isr
+        partitions.setdefault(tp.topic, []).append(
+            wire.LeaderAndIsrPartitionState(
+                topic_name=tp.topic if version < 2 else "",
+                partition_index=tp.partition,
+                controller_epoch=state.leadership.controller_epoch,
+                leader=decided.leader,
+                leader_epoch=decided.leader_epoch,
+                isr=decided.isr,
+                partition_epoch=decided.partition_epoch,
+                replicas=state.assignment.replicas,
+                adding_replicas=state.assignment.adding,
+                removing_replicas=state.assignment.removing,
+                is_new=state.is_new,
+                leader_recovery_state=decided.recovery_state if version >= 6 else 0,
+            )
+        )
+    leaders = {state.leadership.leader_and_isr.leader for state in states.values()}
+    live_leaders = []
+    for live in context.live_or_shutting_down_brokers:
+        endpoint = live.endpoint(config.inter_broker_listener)
+        if live.id in leaders and endpoint is not None:
+            live_leaders.append(
+                wire.LeaderAndIsrLiveLeader(broker_id=live.id, host_name=endpoint.host, port=endpoint.port)
+            )
+    grouped = version >= 2
+    return wire.LeaderAndIsrRequest(
+        controller_id=config.broker_id,
+        controller_epoch=context.epoch,
+        broker_epoch=context.broker_epochs[broker],
+        ungrouped_partition_states=() if grouped else tuple(p for topic in partitions.values() for p in topic),
+        topic_states=tuple(
+            wire.LeaderAndIsrTopicState(
+                topic_name=topic, topic_id=context.topic_ids.get(topic, ZERO), partition_states=tuple(of_topic)
+            )
+            for topic, of_topic in partitions.items()
+        )
+        if grouped
+        else (),
+        live_leaders=tuple(live_leaders),
+    )
+
+
+def build_update_metadata(
+    version: int,
+    config: BatchConfig,
+    context: ControllerContext,
+    leadership: Mapping[TopicPartition, Leadership],
+) -> Callable[[int], wire.UpdateMetadataRequest]:
+    """The request as a function of the recipient's broker epoch, all that differs (rules 8.8-8.10, 13.16-13.21)."""
+    partitions: dict[str, list[wire.UpdateMetadataPartitionState]] = {}
+    for tp, known in leadership.items():
+        state = known.leader_and_isr
+        deleting = context.is_queued_for_deletion(tp.topic)
+        replicas = context.replicas(tp)
+        partitions.setdefault(tp.topic, []).append(
+            wire.UpdateMetadataPartitionState(
+                topic_name=tp.topic if version < 5 else "",
+                partition_index=tp.partition,
+                controller_epoch=known.controller_epoch,
+                leader=LEADER_DURING_DELETE if deleting else state.leader,
+                leader_epoch=0 if deleting else state.leader_epoch,
+                isr=state.isr,
+                zk_version=0 if deleting else state.partition_epoch,
+                replicas=replicas,
+                offline_replicas=tuple(r for r in replicas if not context.is_replica_online(r, tp)),
+            )
+        )
+    live_brokers = tuple(_update_metadata_broker(version, b) for b in context.live_or_shutting_down_brokers)
+    ungrouped = tuple(p for topic in partitions.values() for p in topic) if version < 5 else ()
+    topic_states = tuple(
+        wire.UpdateMetadataTopicState(
+            topic_name=topic, topic_id=context.topic_ids.get(topic, ZERO), partition_states=tuple(of_topic)
+        )
+        for topic, of_topic in partitions.items()
+        if version >= 5
+    )
+    epoch = context.epoch
+
+    def build(broker_epoch: int) -> wire.UpdateMetadataRequest:
+        return wire.UpdateMetadataRequest(
+            controller_id=config.broker_id,
+            controller_epoch=epoch,
+            broker_epoch=broker_epoch,
+            ungrouped_partition_states=ungrouped,
+            topic_states=topic_states,
+            live_brokers=live_brokers,
+        )
+
+    return build
+
+
+def _update_metadata_broker(version: int, broker: Broker) -> wire.UpdateMetadataBroker:
+    """Rule 8.21. Raises IllegalState where the version cannot say the broker's listeners."""
+    endpoints = broker.endpoints
+    if version == 0:
+        plaintext = next((e for e in endpoints if e.security_protocol == "PLAINTEXT"), None)
+        if plaintext is None:
+            raise IllegalState(f"broker {broker.id} has no PLAINTEXT endpoint, and UpdateMetadata 0 knows no other")
+        return wire.UpdateMetadataBroker(id=broker.id, v0_host=plaintext.host, v0_port=plaintext.port)
+    for endpoint in endpoints:
+        if version < 3 and endpoint.listener != endpoint.security_protocol:
+            raise IllegalState(
+                f"UpdateMetadata {version} has no listener names; broker {broker.id} has {endpoint.listener}"
+            )
+    return wire.UpdateMetadataBroker(
+        id=broker.id,
+        endpoints=tuple(
+            wire.UpdateMetadataEndpoint(
+                port=e.port,
+                host=e.host,
+                listener=e.listener,
+                security_protocol=SECURITY_PROTOCOLS[e.security_protocol],
+            )
+            for e in endpoints
+        ),
+        rack=broker.rack,
+    )
+
+
+def build_stop_replica(
+    version: int,
+    config: BatchConfig,
+    context: ControllerContext,
+    broker: BrokerId,
+    states: Mapping[TopicPartition, StopReplicaState],
+) -> wire.StopReplicaRequest:
+    """Rules 8.22, 13.23. Below version 3 all states have one ``delete``."""
+    topics: dict[str, dict[int, StopReplicaState]] = {}
+    for tp, state in states.items():
+        topics.setdefault(tp.topic, {})[tp.partition] = state
+    ungrouped: tuple[wire.StopReplicaPartitionV0, ...] = ()
+    topics_v1: tuple[wire.StopReplicaTopicV1, ...] = ()
+    topic_states: tuple[wire.StopReplicaTopicState, ...] = ()
+    if version == 0:
+        ungrouped = tuple(
+            wire.StopReplicaPartitionV0(topic_name=tp.topic, partition_index=tp.partition) for tp in states
+        )
+    elif version < 3:
+        topics_v1 = tuple(wire.StopReplicaTopicV1(name=t, partition_indexes=tuple(ps)) for t, ps in topics.items())
+    else:
+        topic_states = tuple(
+            wire.StopReplicaTopicState(
+                topic_name=topic,
+                partition_states=tuple(
+                    wire.StopReplicaPartitionState(
+                        partition_index=p, leader_epoch=state.leader_epoch, delete_partition=state.delete
+                    )
+                    for p, state in of_topic.items()
+                ),
+            )
+            for topic, of_topic in topics.items()
+        )
+    return wire.StopReplicaRequest(
+        controller_id=config.broker_id,
+        controller_epoch=context.epoch,
+        broker_epoch=context.broker_epochs[broker],
+        delete_partitions=version < 3 and any(state.delete for state in states.values()),
+        ungrouped_partitions=ungrouped,
+        topics=topics_v1,
+        topic_states=topic_states,
+    )

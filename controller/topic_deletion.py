@@ -1,0 +1,169 @@
+"""Deleting topics: which may go, which must wait, and what is done for each (rules 10.37-10.52).
+
+A topic that is queued for deletion is deleted by moving its replicas Offline -> DeletionStarted (StopReplica with
+delete) -> DeletionSuccessful, and then removing its nodes. A replica that is dead or whose deletion failed makes its
+topic ineligible until a broker event resumes it; nothing is retried by time (10.47).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from controller import zk_data
+from controller.context import PartitionState, ReplicaState
+from controller.core import Core
+from controller.events import ReplicaDeletionAnswered
+from controller.model import PartitionReplica
+from wire import ErrorCode, error_name
+
+log = logging.getLogger(__name__)
+
+
+class TopicDeletion:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._context = core.context
+
+    @property
+    def enabled(self) -> bool:
+        return self._core.config.delete_topic_enable
+
+    async def initialize(self, to_delete: set[str], ineligible: set[str]) -> None:
+        """At failover (rule 10.38)."""
+        if not self.enabled:
+            await self._remove_markers(to_delete)
+            return
+        self._context.topics_to_delete |= to_delete
+        self._context.topics_ineligible_for_deletion |= ineligible & to_delete
+
+    async def requested(self) -> None:
+        """/admin/delete_topics changed (rule 10.37)."""
+        wanted = await self._core.zk.get_topic_deletions()
+        unknown = wanted - self._context.topics
+        if unknown:
+            log.warning(
+                "topics %s are marked for deletion and do not exist: their markers are removed", sorted(unknown)
+            )
+            await self._remove_markers(unknown)
+        wanted -= unknown
+        if not wanted:
+            return
+        if not self.enabled:
+            log.info("delete.topic.enable is false: the markers of %s are removed", sorted(wanted))
+            await self._remove_markers(wanted)
+            return
+        for topic in wanted:
+            if any(tp.topic == topic for tp in self._context.being_reassigned):
+                self.mark_ineligible([topic], "topic reassignment in progress")
+        await self.enqueue(wanted)
+
+    async def _remove_markers(self, topics: Iterable[str]) -> None:
+        await self._core.zk.delete_topic_deletions(topics, self._context.epoch_zk_version)
+
+    async def enqueue(self, topics: Iterable[str]) -> None:
+        self._context.topics_to_delete |= set(topics)
+        await self.resume_all()
+
+    def mark_ineligible(self, topics: Iterable[str], reason: str) -> None:
+        """Only topics that are queued already can be marked (rule 10.39)."""
+        marked = set(topics) & self._context.topics_to_delete
+        if marked:
+            log.info("deletion of %s is halted: %s", sorted(marked), reason)
+            self._context.topics_ineligible_for_deletion |= marked
+
+    async def resume(self, topics: Iterable[str]) -> None:
+        """A broker or a reassignment cleared the way for these topics (rule 10.47)."""
+        if wanted := set(topics) & self._context.topics_to_delete:
+            self._context.topics_ineligible_for_deletion -= wanted
+            await self.resume_all()
+
+    # answers of brokers
+
+    async def answered(self, event: ReplicaDeletionAnswered) -> None:
+        """Rule 10.46."""
+        replicas = {PartitionReplica(tp, event.broker): code for tp, code in event.partition_errors}
+        if event.error_code != ErrorCode.NONE:
+            failed = set(replicas)
+        else:
+            failed = {replica for replica, code in replicas.items() if code != ErrorCode.NONE}
+        for replica in failed:
+            code = event.error_code or replicas[replica]
+            log.warning("broker %d did not delete %s: %s", event.broker, replica.topic_partition, error_name(code))
+        await self.fail_replicas(failed)
+        succeeded = [r for r in replicas if r not in failed]
+        if succeeded:
+            await self._core.replicas.handle_state_changes(succeeded, ReplicaState.DELETION_SUCCESSFUL)
+            await self.resume_all()
+
+    async def fail_replicas(self, replicas: Iterable[PartitionReplica]) -> None:
+        failed = [r for r in replicas if self._context.is_queued_for_deletion(r.topic_partition.topic)]
+        if failed:
+            await self._core.replicas.handle_state_changes(failed, ReplicaState.DELETION_INELIGIBLE)
+            self.mark_ineligible({r.topic_partition.topic for r in failed}, "replica deletion failure")
+            await self.resume_all()
+
+    # the work
+
+    async def resume_all(self) -> None:
+        """Rule 10.40: finish what is done, then all retries, then all starts."""
+        context = self._context
+        retry: list[str] = []
+        start: list[str] = []
+        for topic in sorted(context.topics_to_delete):
+            if context.all_replicas_in_state(topic, ReplicaState.DELETION_SUCCESSFUL):
+                await self._finish(topic)
+            elif not context.any_replica_in_state(
+                topic, ReplicaState.DELETION_STARTED
+            ) and context.any_replica_in_state(topic, ReplicaState.DELETION_INELIGIBLE):
+                retry.append(topic)
+            if (
+                context.is_queued_for_deletion(topic)
+                and not context.any_replica_in_state(topic, ReplicaState.DELETION_STARTED)
+                and topic not in context.topics_ineligible_for_deletion
+            ):
+                start.append(topic)
+        if retry:  # rule 10.41
+            ineligible = [r for t in retry for r in context.replicas_in_state(t, ReplicaState.DELETION_INELIGIBLE)]
+            await self._core.replicas.handle_state_changes(ineligible, ReplicaState.OFFLINE)
+        if start:
+            await self._start(start)
+
+    async def _start(self, topics: list[str]) -> None:
+        """Rule 10.42."""
+        context = self._context
+        partitions = [tp for topic in topics for tp in context.partitions_of(topic)]
+        fresh = [topic for topic in topics if topic not in context.topics_with_deletion_started]
+        if fresh:
+            of_fresh = [tp for topic in fresh for tp in context.partitions_of(topic)]
+            await self._core.partitions.handle_state_changes(of_fresh, PartitionState.OFFLINE)
+            await self._core.partitions.handle_state_changes(of_fresh, PartitionState.NON_EXISTENT)
+            context.topics_with_deletion_started |= set(fresh)
+        self._core.send_update_metadata_to_all(partitions)
+        await self._delete_partitions(topics)
+
+    async def _delete_partitions(self, topics: list[str]) -> None:
+        """Rule 10.43."""
+        context = self._context
+        dead: list[PartitionReplica] = []
+        to_stop: list[PartitionReplica] = []
+        for topic in topics:
+            for replica in context.replicas_of_topic(topic):
+                if not context.is_replica_online(replica.replica, replica.topic_partition):
+                    dead.append(replica)
+                elif context.replica_state(replica) is not ReplicaState.DELETION_SUCCESSFUL:
+                    to_stop.append(replica)
+        await self._core.replicas.handle_state_changes(dead, ReplicaState.DELETION_INELIGIBLE)
+        await self._core.replicas.handle_state_changes(to_stop, ReplicaState.OFFLINE)
+        await self._core.replicas.handle_state_changes(to_stop, ReplicaState.DELETION_STARTED)
+        self.mark_ineligible({r.topic_partition.topic for r in dead}, "offline replicas")
+
+    async def _finish(self, topic: str) -> None:
+        """Rule 10.48."""
+        zk, context = self._core.zk, self._context
+        zk.unregister_change_handler(zk_data.topic_path(topic))
+        done = context.replicas_in_state(topic, ReplicaState.DELETION_SUCCESSFUL)
+        await self._core.replicas.handle_state_changes(done, ReplicaState.NON_EXISTENT)
+        await zk.delete_topic_nodes(topic, context.epoch_zk_version)
+        context.remove_topic(topic)
+        log.info("topic %s is deleted", topic)
