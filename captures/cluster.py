@@ -1,0 +1,84 @@
+"""What a capture teaches about its cluster: which address is which broker's listener, which topic has which id.
+
+Control requests tell both: UpdateMetadata lists every broker with its listeners, LeaderAndIsr and UpdateMetadata name
+topics with their ids.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import NamedTuple
+
+import wire
+from captures.segments import address_text
+from captures.tcp_streams import Endpoint
+
+_SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+
+
+class Listener(NamedTuple):
+    """One listener of one broker, as the controller announced it."""
+
+    broker_id: int
+    name: str
+    host: str
+    port: int
+    rack: str | None
+
+
+def announced_listeners(body: wire.UpdateMetadataRequest) -> list[Listener]:
+    """The listeners that an UpdateMetadata request announces, whatever its version."""
+    listeners = []
+    for broker in body.live_brokers:
+        if broker.v0_host:  # version 0 knows one listener, PLAINTEXT (rule 13.21)
+            listeners.append(Listener(broker.id, "PLAINTEXT", broker.v0_host, broker.v0_port, broker.rack))
+        for e in broker.endpoints:
+            # versions 1 and 2 carry no name: it is the protocol's (rule 13.21)
+            protocol = _SECURITY_PROTOCOLS[e.security_protocol] if 0 <= e.security_protocol < 4 else ""
+            listeners.append(Listener(broker.id, e.listener or protocol, e.host, e.port, broker.rack))
+    return listeners
+
+
+class Cluster:
+    """Learns from control requests; the last announcement counts, for a broker may come back on another port."""
+
+    def __init__(self) -> None:
+        self.listeners: set[Listener] = set()
+        self._by_address: dict[tuple[str, int], Listener] = {}
+        self._by_port: dict[int, Listener] = {}
+        self._topic_names: dict[uuid.UUID, str] = {}
+
+    def learn(self, body: wire.Message | None) -> None:
+        if isinstance(body, wire.UpdateMetadataRequest):
+            for listener in announced_listeners(body):
+                self.listeners.add(listener)
+                self._by_address[listener.host, listener.port] = listener
+                self._by_port[listener.port] = listener
+        if isinstance(body, (wire.UpdateMetadataRequest, wire.LeaderAndIsrRequest)):
+            for topic in body.topic_states:
+                if topic.topic_id.int:
+                    self._topic_names[topic.topic_id] = topic.topic_name
+
+    def listener_at(self, endpoint: Endpoint) -> Listener | None:
+        """Whose listener an address is, by what was announced last; None if that is not known."""
+        found = self._by_address.get((address_text(endpoint[0]), endpoint[1]))
+        if found is not None:
+            return found
+        by_port = self._by_port.get(endpoint[1])
+        return by_port if by_port is not None and self.listeners_at(endpoint) else None
+
+    def listeners_at(self, endpoint: Endpoint) -> list[Listener]:
+        """All that was ever announced of an address: the same port may have been one broker's, then another's.
+
+        A broker may be announced by a name that packets do not show: then the port tells, if it is one broker's only.
+        """
+        address, port = address_text(endpoint[0]), endpoint[1]
+        exact = [listener for listener in self.listeners if (listener.host, listener.port) == (address, port)]
+        if exact:
+            return exact
+        by_port = [listener for listener in self.listeners if listener.port == port]
+        return by_port if len({listener.broker_id for listener in by_port}) == 1 else []
+
+    def topic_name(self, topic_id: uuid.UUID) -> str:
+        """The name of the topic with that id, or the id itself."""
+        return self._topic_names.get(topic_id) or str(topic_id)

@@ -1,0 +1,95 @@
+"""From a capture file to its messages, in the order of the packets that complete them.
+
+    with CaptureFile("incident.pcapng") as capture:
+        decoder = Decoder(capture)
+        for message in decoder.messages():
+            print(render.line(message, decoder.cluster))
+    print(decoder.quality.lines())
+
+``packet`` and ``time`` of a message are those of the packet with which the last of its bytes was captured. While
+something older may still come out of a connection (bytes are missing and may yet arrive), newer messages wait, for
+``MAX_WAIT_NS`` of the capture's time at most.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from captures.cluster import Cluster
+from captures.exchanges import Conversation, Message, NoResponse, Request, Response
+from captures.pcap import CaptureFile
+from captures.quality import Quality
+from captures.segments import Dissector, Place
+from captures.tcp_streams import Connection, End, Event, Streams
+
+MAX_WAIT_NS = 5_000_000_000
+MAX_WAITING_MESSAGES = 20_000
+
+
+class Decoder:
+    """Reads one capture, once. ``quality`` is complete when ``messages()`` has ended; ``cluster`` grows meanwhile."""
+
+    def __init__(self, capture: CaptureFile) -> None:
+        self.quality = Quality()
+        self.cluster = Cluster()
+        self._capture = capture
+        self._streams = Streams()
+        self._conversations: dict[Connection, Conversation] = {}
+        self._waiting: set[Conversation] = set()
+        self._heap: list[tuple[Place, int, Request | Response]] = []
+        self._count = 0
+
+    def messages(self) -> Iterator[Request | Response]:
+        dissector = Dissector(self._capture.name)
+        for packet in self._capture:
+            if packet.wire_bytes > len(packet.data):
+                self.quality.cut_packets += 1
+            segment = dissector.segment(packet)
+            if segment is None:
+                continue
+            for connection, events in self._streams.receive(segment):
+                self._converse(connection, events)
+            if self._heap:
+                yield from self._due(packet.time_ns)
+        for connection, events in self._streams.finish():
+            self._converse(connection, events)
+        self._waiting.clear()
+        yield from self._due(0)
+        dissector.finish()
+        self.quality.packets = self._capture.packets
+        self.quality.other_packets.update(dissector.other)
+        self.quality.problems += [f"{self._capture.name}: {problem}" for problem in self._capture.problems]
+
+    def _converse(self, connection: Connection, events: list[Event]) -> None:
+        conversation = self._conversations.get(connection)
+        if conversation is None:
+            conversation = self._conversations[connection] = Conversation(connection)
+        for event in events:
+            for message in conversation.receive(event):
+                self._take(message)
+        if events and isinstance(events[-1], End):
+            self.quality.add(conversation.quality)
+            del self._conversations[connection]
+            self._waiting.discard(conversation)
+        elif conversation.waiting:
+            self._waiting.add(conversation)
+        else:
+            self._waiting.discard(conversation)
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, NoResponse):
+            return
+        if isinstance(message, Request):
+            self.cluster.learn(message.body)
+        self._count += 1
+        heapq.heappush(self._heap, (message.place, self._count, message))
+
+    def _due(self, now_ns: int) -> Iterator[Request | Response]:
+        """The messages before which no other can come any more."""
+        free = not self._waiting and not self._streams.waiting
+        while self._heap:
+            place = self._heap[0][0]
+            if not (free or now_ns - place.time_ns > MAX_WAIT_NS or len(self._heap) > MAX_WAITING_MESSAGES):
+                return
+            yield heapq.heappop(self._heap)[2]

@@ -1,0 +1,363 @@
+"""Requests and their responses out of the TCP connections of a capture, decoded with ``wire``.
+
+A connection is taken for Kafka's when its client's first bytes are a request (of a connection that was under way when
+the capture began: when requests are recognised in it, beyond doubt); all others are left alone and counted. Kafka
+answers in order, so a response belongs to the oldest request that waits; its correlation id proves it, or, after a
+gap, finds the right one. Produce requests with acks=0 are not answered.
+
+What cannot be decoded has ``body`` None and says why in ``error``; nothing here raises on any bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import wire
+from captures.framing import Finder, Frame, Framer
+from captures.quality import Quality
+from captures.recognise import (
+    Start,
+    Verdict,
+    find_request,
+    find_response,
+    first_request,
+    is_quorum_fetch,
+    other_protocol,
+    produce_acks,
+    request_start,
+)
+from captures.segments import Place
+from captures.tcp_streams import Connection, Data, End, Endpoint, Event, Gap
+from wire.registry import BY_KEY, ApiKey, message_class
+
+#: Bytes of a connection looked at before it is taken for something other than Kafka.
+MAX_UNDECIDED_BYTES = 256 * 1024
+
+#: Requests that wait for their answer, and responses seen before their request (capture cards swap packets).
+MAX_AWAITED = 10_000
+MAX_EARLY = 64
+
+_PRODUCE = 0
+_FETCH = 1
+_SASL_HANDSHAKE = 17
+_KEY_AND_VERSION = struct.Struct(">hhi").unpack_from
+_CORRELATION_ID = struct.Struct(">i").unpack_from
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Who talks to whom. ``connection`` numbers the connections of a capture."""
+
+    connection: int
+    client: Endpoint
+    server: Endpoint
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One request. ``api`` is None for a key that no API has. ``frame_bytes`` is without the four of the length."""
+
+    peers: Peers
+    place: Place
+    api_key: int
+    api: ApiKey | None
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: wire.Message | None
+    error: str | None
+    frame_bytes: int
+    answered: bool  # whether Kafka answers it at all
+
+    @property
+    def api_name(self) -> str:
+        return f"Unknown({self.api_key})" if self.api is None else self.api.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Response:
+    """The response to ``request``. ``version`` is that of its body: 0 where an ApiVersions version was refused."""
+
+    request: Request
+    place: Place
+    version: int
+    body: wire.Message | None
+    error: str | None
+    frame_bytes: int
+
+    @property
+    def latency_ns(self) -> int:
+        return self.place.time_ns - self.request.place.time_ns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoResponse:
+    """The response to ``request`` will not come: Kafka sends none, or none was captured."""
+
+    request: Request
+
+
+Message = Request | Response | NoResponse
+
+
+class Conversation:
+    """One connection: takes its events, gives its messages, counts what happened to it in ``quality``."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.quality = Quality()
+        self._connection = connection
+        self._peers: Peers | None = None
+        self._client: int | None = None
+        self._undecided: list[Data | Gap] | None = []
+        self._undecided_bytes = 0
+        self._candidates: tuple[Framer, Framer] | None = None
+        self._requests: Framer
+        self._responses: Framer
+        self._last: Start | None = None
+        self._awaited: deque[Request] = deque()
+        self._early: OrderedDict[int, Frame] = OrderedDict()
+        self._sasl_tokens: int | None = None  # how many wait for their answer, while they may be exchanged
+
+    @property
+    def waiting(self) -> bool:
+        """Whether messages may still come out of what was captured before now."""
+        if self._peers is None:
+            return bool(self._undecided)
+        return bool(self._early) or self._requests.waiting or self._responses.waiting
+
+    def receive(self, event: Event) -> list[Message]:
+        """The messages that ``event`` completes, in order."""
+        if isinstance(event, End):
+            return self._finish()
+        if self._peers is not None:
+            return self._continue(event)
+        if self._undecided is None:
+            return []
+        return self._decide(event, self._undecided)
+
+    # who speaks what
+
+    def _decide(self, event: Data | Gap, undecided: list[Data | Gap]) -> list[Message]:
+        """Not known yet whether this is Kafka, or (its SYN was not captured) which side is the client."""
+        client = self._connection.client
+        undecided.append(event)
+        if isinstance(event, Data):
+            self._undecided_bytes += len(event.data)
+        if self._candidates is None and client is not None and isinstance(event, Data):
+            if event.side == client:
+                verdict = first_request(_sent(undecided, client))
+                if verdict is Verdict.YES:
+                    return self._begin(client, lost=False)
+                if verdict is Verdict.NO:
+                    return self._leave_alone()
+            return self._unless_too_much()
+        if self._candidates is None:
+            self._candidates = (_searching(self._find_first), _searching(self._find_first))
+            new = undecided
+        else:
+            new = [event]
+        for event in new:
+            framer = self._candidates[event.side]
+            if isinstance(event, Gap):
+                framer.gap(event.size)
+            elif client in (None, event.side):
+                framer.data(event.data, event.place)
+                if not framer.searching:
+                    return self._begin(event.side, lost=True)
+        return self._unless_too_much()
+
+    def _unless_too_much(self) -> list[Message]:
+        return self._leave_alone() if self._undecided_bytes > MAX_UNDECIDED_BYTES else []
+
+    def _begin(self, client: int, *, lost: bool) -> list[Message]:
+        """It is Kafka: take up what has been kept back."""
+        undecided, self._undecided, self._candidates = self._undecided or [], None, None
+        endpoints = self._connection.endpoints
+        self._client = client
+        self._peers = Peers(self._connection.number, endpoints[client], endpoints[1 - client])
+        self._requests = Framer(self._find_request, self._wants_request, lost=lost)
+        self._responses = Framer(self._find_response, self._wants_response, lost=lost)
+        self.quality.connections += 1
+        messages: list[Message] = []
+        for event in undecided:
+            messages += self._continue(event)
+        return messages
+
+    def _leave_alone(self) -> list[Message]:
+        if self._undecided:
+            client = 0 if self._connection.client is None else self._connection.client
+            sent = _sent(self._undecided, client), _sent(self._undecided, 1 - client)
+            self.quality.other_connections[other_protocol(*sent)] += 1
+        self._undecided, self._candidates = None, None
+        return []
+
+    # Kafka
+
+    def _continue(self, event: Data | Gap) -> list[Message]:
+        messages: list[Message] = []
+        framer = self._requests if event.side == self._client else self._responses
+        if isinstance(event, Gap):
+            self.quality.gaps += 1
+            self.quality.gap_bytes += event.size
+            frames = framer.gap(event.size)
+        else:
+            frames = framer.data(event.data, event.place)
+        if framer is self._requests:
+            for frame in frames:
+                self._request(frame, messages)
+            if frames and self._responses.searching:
+                frames = []
+                self._responses.search(frames)
+                for frame in frames:
+                    self._response(frame, messages)
+        else:
+            for frame in frames:
+                self._response(frame, messages)
+        return messages
+
+    def _request(self, frame: Frame, messages: list[Message]) -> None:
+        assert self._peers is not None
+        payload = frame.payload
+        if len(payload) < 8:
+            self.quality.undecodable += 1
+            self.quality.skipped_bytes += len(payload)
+            return
+        if self._sasl_tokens is not None:
+            if not isinstance(request_start(frame.length.to_bytes(4, "big") + payload), Start):
+                self._sasl_tokens += 1
+                return
+            self._sasl_tokens = None
+        key, version, correlation_id = _KEY_AND_VERSION(payload)
+        api = BY_KEY.get(key)
+        if key == _SASL_HANDSHAKE and version == 0:
+            self._sasl_tokens = 0  # after that version the tokens follow bare, not as SaslAuthenticate requests
+        client_id, body, error = _decode_request(frame, key)
+        acks = produce_acks(payload) if key == _PRODUCE else None
+        request = Request(
+            self._peers, frame.place, key, api, version, correlation_id, client_id, body, error, frame.length, acks != 0
+        )
+        self.quality.requests += 1
+        if api is None or (error is not None and not frame.lost):
+            self.quality.undecodable += 1
+        if api is not None:
+            self._last = Start(frame.length, api, version, correlation_id, client_id)
+            if not api.zk_broker or (key == _FETCH and is_quorum_fetch(payload, version, client_id)):
+                self.quality.kraft[api.name] += 1
+        messages.append(request)
+        if not request.answered:
+            messages.append(NoResponse(request))
+            return
+        self._awaited.append(request)
+        if len(self._awaited) > MAX_AWAITED:
+            self._unanswered(messages)
+        early = self._early.pop(correlation_id, None)
+        if early is not None:
+            self._response(early, messages)
+
+    def _response(self, frame: Frame, messages: list[Message]) -> None:
+        if len(frame.payload) < 4:
+            self.quality.skipped_bytes += len(frame.payload)
+            return
+        (correlation_id,) = _CORRELATION_ID(frame.payload)
+        if not any(request.correlation_id == correlation_id for request in self._awaited):
+            if self._sasl_tokens:
+                self._sasl_tokens -= 1
+                return
+            self._early[correlation_id] = frame
+            if len(self._early) > MAX_EARLY:
+                self._early.popitem(last=False)
+                self.quality.unmatched_responses += 1
+            return
+        while self._awaited[0].correlation_id != correlation_id:
+            self._unanswered(messages)  # Kafka answers in order: theirs were not captured
+        request = self._awaited.popleft()
+        version, body, error = _decode_response(frame, request)
+        if error is not None and not frame.lost:
+            self.quality.undecodable += 1
+        self.quality.responses += 1
+        messages.append(Response(request, frame.place, version, body, error, frame.length))
+
+    def _unanswered(self, messages: list[Message]) -> None:
+        messages.append(NoResponse(self._awaited.popleft()))
+        self.quality.unanswered += 1
+
+    def _finish(self) -> list[Message]:
+        if self._peers is None:
+            return self._leave_alone()
+        messages: list[Message] = []
+        for framer in (self._requests, self._responses):
+            framer.finish()
+            self.quality.skipped_bytes += framer.skipped
+            self.quality.unfinished += framer.unfinished
+            for length, place in framer.bad_lengths:
+                self.quality.bad_lengths += 1
+                self.quality.note(f"packet {place.packet} of {place.file}: a frame that announces {length} bytes")
+        self.quality.unmatched_responses += len(self._early)
+        self._early.clear()
+        while self._awaited:
+            self._unanswered(messages)
+        return messages
+
+    # what the framers ask
+
+    def _find_first(self, buffer: bytes, begin: int, borders: Collection[int]) -> tuple[Verdict, int]:
+        return find_request(buffer, begin, borders, None)
+
+    def _find_request(self, buffer: bytes, begin: int, borders: Collection[int]) -> tuple[Verdict, int]:
+        return find_request(buffer, begin, borders, self._last)
+
+    def _find_response(self, buffer: bytes, begin: int, borders: Collection[int]) -> tuple[Verdict, int]:
+        return find_response(buffer, begin, borders, [request.correlation_id for request in self._awaited])
+
+    def _wants_request(self, head: bytes) -> bool:
+        key = _KEY_AND_VERSION(head)[0]
+        return key in BY_KEY and message_class(key, "request") is not None
+
+    def _wants_response(self, head: bytes) -> bool:
+        (correlation_id,) = _CORRELATION_ID(head)
+        api = next((request.api for request in self._awaited if request.correlation_id == correlation_id), None)
+        return api is not None and message_class(api.key, "response") is not None
+
+
+def _sent(events: list[Data | Gap], side: int) -> bytes:
+    return b"".join(event.data for event in events if event.side == side and isinstance(event, Data))
+
+
+def _searching(find: Finder) -> Framer:
+    """A framer that is there to find the first frame."""
+    return Framer(find, lambda head: False, lost=True)
+
+
+def _decode_request(frame: Frame, key: int) -> tuple[str | None, wire.Message | None, str | None]:
+    """(client id, body, what is wrong)."""
+    if frame.lost:
+        error = f"{frame.lost} of its {frame.length} bytes are not in the capture"
+    elif key in BY_KEY and message_class(key, "request") is None:
+        error = None
+    else:
+        try:
+            header, body = wire.decode_request(frame.payload)
+        except wire.DecodeError as e:
+            error = str(e)
+        else:
+            return header.client_id, body, None
+    try:
+        return wire.decode_request_header(frame.payload).client_id, None, error
+    except wire.DecodeError as e:
+        return None, None, error or str(e)
+
+
+def _decode_response(frame: Frame, request: Request) -> tuple[int, wire.Message | None, str | None]:
+    """(version of the body, body, what is wrong)."""
+    if frame.lost:
+        return request.version, None, f"{frame.lost} of its {frame.length} bytes are not in the capture"
+    if request.api is None or message_class(request.api_key, "response") is None:
+        return request.version, None, None
+    try:
+        header, body = wire.decode_response(frame.payload, api_key=request.api_key, api_version=request.version)
+    except wire.DecodeError as e:
+        return request.version, None, str(e)
+    return header.api_version, body, None

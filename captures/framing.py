@@ -1,0 +1,214 @@
+"""Kafka's frames out of one direction of a connection that may have gaps, with the place that completes each.
+
+A frame of which bytes are missing is handed out as well, as far as it goes: its length is known, so the next one is
+where it should be. Only when the missing bytes hide where a frame ends (or a length is no length) is the stream lost,
+until a ``Finder`` recognises a frame in it. (``wire.FrameBuffer`` is for live streams: there a bad length is final.)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from captures.recognise import MAX_FRAME_BYTES, Verdict
+from captures.segments import Place
+
+#: What is kept of a frame whose body nobody will read.
+HEAD_BYTES = 64 * 1024
+
+#: How much is kept while looking for a frame.
+MAX_LOST_BYTES = 1024 * 1024
+
+_LENGTH = struct.Struct(">i")
+
+Finder = Callable[[bytes, int, Collection[int]], tuple[Verdict, int]]
+"""(buffer, where to begin, where packets begin) -> (YES, offset of a frame) or (MORE, where to begin next time)."""
+
+
+class Frame(NamedTuple):
+    """A frame without its length. ``payload`` is what was kept from its beginning, ``lost`` how much is missing.
+
+    ``place`` is that of the packet with which the last of its bytes was captured.
+    """
+
+    payload: bytes
+    length: int
+    lost: int
+    place: Place
+
+
+class Framer:
+    """Cuts one direction into frames.
+
+    ``wants`` is asked, with the first HEAD_BYTES of a longer frame, whether the rest is to be kept. ``skipped`` counts
+    bytes in which no frame was recognised, ``bad_lengths`` the lengths that could be none. ``unfinished`` tells, at the
+    end, whether a frame was begun and not completed.
+    """
+
+    def __init__(self, find: Finder, wants: Callable[[bytes], bool], *, lost: bool = False) -> None:
+        self.skipped = 0
+        self.unfinished = False
+        self.bad_lengths: list[tuple[int, Place]] = []
+        self._find = find
+        self._wants = wants
+        self._head = b""
+        self._length: int | None = None
+        self._body = bytearray()
+        self._keep = 0
+        self._seen = 0
+        self._missing = 0
+        self._place: Place | None = None
+        self._lost = lost
+        self._chunks: list[tuple[bytes, Place]] = []
+        self._chunk_bytes = 0
+        self._look_from = 0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether bytes are kept in which no frame has been recognised yet."""
+        return bool(self._chunks)
+
+    @property
+    def searching(self) -> bool:
+        """Whether it is not known where the next frame begins."""
+        return self._lost
+
+    def data(self, data: bytes, place: Place) -> list[Frame]:
+        """The frames that ``data`` completes."""
+        frames: list[Frame] = []
+        if self._lost:
+            self._search(data, place, frames)
+        else:
+            self._cut(data, 0, place, frames)
+        return frames
+
+    def gap(self, size: int) -> list[Frame]:
+        """``size`` bytes are missing here. The frames that thereby end, incomplete."""
+        frames: list[Frame] = []
+        if self._lost:
+            self._drop(len(self._chunks))
+        elif self._length is not None and size <= (remaining := self._length - self._seen):
+            self._missing += size
+            self._seen += size
+            self._keep = len(self._body)
+            if size == remaining:
+                self._hand_out(frames)
+        else:
+            if self._length is not None:
+                self._missing += self._length - self._seen
+                self._hand_out(frames)
+            self._lose()
+        return frames
+
+    def finish(self) -> None:
+        """Nothing more comes: tell what is left over."""
+        self._drop(len(self._chunks))
+        self.unfinished = bool(self._head) or self._length is not None
+        self._reset()
+
+    def _cut(self, data: bytes, at: int, place: Place, frames: list[Frame]) -> None:
+        size = len(data)
+        while at < size:
+            if self._length is None:
+                if not self._head and size - at >= 4:  # as a rule frames and packets begin together
+                    length = _LENGTH.unpack_from(data, at)[0]
+                    end = at + 4 + length
+                    if end <= size and length >= 4:
+                        frames.append(Frame(data[at + 4 : end], length, 0, place))
+                        at = end
+                        continue
+                taken = data[at : at + 4 - len(self._head)]
+                self._head += taken
+                at += len(taken)
+                self._place = place if self._place is None else max(self._place, place)
+                if len(self._head) == 4 and not self._begin():
+                    self._search(self._head + data[at:], place, frames)
+                    return
+            else:
+                at = self._continue(data, at, place, frames)
+
+    def _begin(self) -> bool:
+        length = _LENGTH.unpack(self._head)[0]
+        if not 4 <= length <= MAX_FRAME_BYTES:
+            assert self._place is not None
+            self.bad_lengths.append((length, self._place))
+            self._lose()
+            return False
+        self._head = b""
+        self._length = length
+        self._keep = min(length, HEAD_BYTES)
+        return True
+
+    def _continue(self, data: bytes, at: int, place: Place, frames: list[Frame]) -> int:
+        assert self._length is not None
+        end = min(at + self._length - self._seen, len(data))
+        room = self._keep - len(self._body)
+        if room > 0:
+            self._body += data[at : min(at + room, end)]
+            if len(self._body) == HEAD_BYTES and self._length > HEAD_BYTES and self._wants(bytes(self._body)):
+                self._keep = self._length
+                self._body += data[at + room : end]
+        self._seen += end - at
+        self._place = place if self._place is None else max(self._place, place)
+        if self._seen == self._length:
+            self._hand_out(frames)
+        return end
+
+    def _hand_out(self, frames: list[Frame]) -> None:
+        assert self._length is not None
+        assert self._place is not None
+        frames.append(Frame(bytes(self._body), self._length, self._missing, self._place))
+        self._reset()
+
+    def _reset(self) -> None:
+        self._head = b""
+        self._length = None
+        self._body = bytearray()
+        self._seen = self._missing = 0
+        self._place = None
+
+    def _lose(self) -> None:
+        head = self._head
+        self._reset()
+        self._head = head
+        self._lost = True
+        self._look_from = 0
+
+    def _search(self, data: bytes, place: Place, frames: list[Frame]) -> None:
+        self._head = b""
+        self._chunks.append((data, place))
+        self._chunk_bytes += len(data)
+        while self._chunk_bytes > MAX_LOST_BYTES and len(self._chunks) > 1:
+            self._drop(1)
+        self.search(frames)
+
+    def search(self, frames: list[Frame]) -> None:
+        """Look again in what is kept: something new may be known by which to recognise a frame."""
+        if not self._chunks:
+            return
+        buffer = b"".join(data for data, _ in self._chunks)
+        borders, at = [], 0
+        for data, _ in self._chunks:
+            borders.append(at)
+            at += len(data)
+        verdict, at = self._find(buffer, self._look_from, frozenset(borders))
+        if verdict is not Verdict.YES:
+            self._look_from = at
+            return
+        self.skipped += at
+        chunks, self._chunks, self._chunk_bytes, self._look_from, self._lost = self._chunks, [], 0, 0, False
+        for (data, place), begin in zip(chunks, borders, strict=True):
+            if begin + len(data) <= at:
+                continue
+            if self._lost:
+                self._search(data, place, frames)
+            else:
+                self._cut(data, max(0, at - begin), place, frames)
+
+    def _drop(self, count: int) -> None:
+        dropped = sum(len(data) for data, _ in self._chunks[:count])
+        del self._chunks[:count]
+        self.skipped += dropped
+        self._chunk_bytes -= dropped
+        self._look_from = max(0, self._look_from - dropped)

@@ -1,0 +1,432 @@
+"""Packets out of pcap and pcapng files, gzipped or not, from a path or a stream, in constant memory.
+
+    with CaptureFile("incident.pcapng.gz") as capture:
+        for packet in capture:
+            ...
+    capture.problems        # what made the file not wholly readable; empty if nothing did
+
+What is no capture at all raises CaptureError when it is opened. Whatever goes wrong after that (the file ends inside a
+packet, a block announces nonsense) ends the iteration, or skips the block where its borders are still known, and is
+told in ``problems``: nothing that could be read is lost to it.
+
+Sources: the libpcap file format (pcap-savefile(5)) and draft-ietf-opsawg-pcapng.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, NamedTuple, Self
+
+from captures.errors import CaptureError
+
+#: A longer packet or block is damage: the largest snaplen in use is 256 KiB, a TCP segment at most 64 KiB.
+MAX_BLOCK_BYTES = 16 * 1024 * 1024
+
+#: Problems told in full; a file with more of them is told by these.
+MAX_PROBLEMS = 20
+
+_CHUNK_BYTES = 1024 * 1024
+
+_PCAP_MAGICS = {
+    b"\xd4\xc3\xb2\xa1": ("<", 1000),
+    b"\xa1\xb2\xc3\xd4": (">", 1000),
+    b"\x4d\x3c\xb2\xa1": ("<", 1),
+    b"\xa1\xb2\x3c\x4d": (">", 1),
+}
+_GZIP_MAGIC = b"\x1f\x8b"
+_SECTION_HEADER = 0x0A0D0D0A
+_INTERFACE_DESCRIPTION = 1
+_OBSOLETE_PACKET = 2
+_SIMPLE_PACKET = 3
+_ENHANCED_PACKET = 6
+_JOURNAL_ENTRY = 9
+_BYTE_ORDERS = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
+
+#: How other files begin, for saying what was found instead of a capture.
+_OTHER_FILES = (
+    (b"\x7fELF", "an ELF program"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd; decompress it first"),
+    (b"\xfd7zXZ\x00", "compressed with xz; decompress it first"),
+    (b"BZh", "compressed with bzip2; decompress it first"),
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"%PDF", "a PDF document"),
+    (b"\x89PNG", "a PNG picture"),
+    (b"PAR1", "a Parquet file"),
+    (b"snoop\x00", "a snoop capture; convert it with editcap"),
+    (b"\x34\xcd\xb2\xa1", "a pcap of the modified kind; convert it with editcap"),
+)
+
+
+class Packet(NamedTuple):
+    """One packet. ``number`` counts from 1 over the file, as in Wireshark; ``time_ns`` is since 1970, UTC.
+
+    ``link_type`` is a LINKTYPE_ number. ``wire_bytes`` is its length on the wire: more than ``len(data)`` where the
+    capture cut it.
+    """
+
+    number: int
+    time_ns: int
+    link_type: int
+    data: bytes
+    wire_bytes: int
+
+
+class _Input:
+    """A binary stream behind a cursor. Owns about one chunk beyond the largest request made of it."""
+
+    def __init__(self, stream: BinaryIO | gzip.GzipFile) -> None:
+        # read1 returns what a pipe holds now, so that a live capture is not kept waiting for a full chunk
+        self._read = getattr(stream, "read1", stream.read)
+        self.buffer = b""
+        self.at = 0
+        self.base = 0
+        self.failure: str | None = None
+
+    @property
+    def offset(self) -> int:
+        """Of the cursor, from the start of the (decompressed) stream."""
+        return self.base + self.at
+
+    def have(self, count: int) -> bool:
+        """Whether ``count`` bytes stand at the cursor; reads on as far as needed."""
+        while len(self.buffer) - self.at < count:
+            chunk = self._next_chunk()
+            if not chunk:
+                return False
+            self.base += self.at
+            self.buffer = self.buffer[self.at :] + chunk
+            self.at = 0
+        return True
+
+    def skip(self, count: int) -> bool:
+        """Move the cursor by ``count`` without keeping what lies between. False if the stream ends before."""
+        while count > (there := len(self.buffer) - self.at):
+            count -= there
+            self.base += len(self.buffer)
+            self.at = 0
+            self.buffer = self._next_chunk()
+            if not self.buffer:
+                return False
+        self.at += count
+        return True
+
+    def _next_chunk(self) -> bytes:
+        if self.failure is not None:
+            return b""
+        try:
+            chunk: bytes = self._read(_CHUNK_BYTES)
+        except EOFError:
+            self.failure = "the gzip data is cut short"
+        except (zlib.error, gzip.BadGzipFile) as e:
+            self.failure = f"the gzip data is damaged ({e})"
+        except OSError as e:
+            self.failure = f"reading failed ({e.strerror or e})"
+        else:
+            return chunk
+        return b""
+
+
+class _Interface(NamedTuple):
+    link_type: int
+    snaplen: int
+    numerator: int
+    denominator: int
+    offset_ns: int
+
+
+class CaptureFile:
+    """An open capture, iterated once. Raises CaptureError, naming file and offset, for what is no capture.
+
+    ``source`` is a path, or a binary stream with the name to call it by. ``comments`` are those of the sections and
+    interfaces read so far.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> None:
+        self.comments: list[str] = []
+        self.problems: list[str] = []
+        self.packets = 0
+        self._open = contextlib.ExitStack()
+        self._file: BinaryIO | None = None
+        self._gzipped = False
+        if isinstance(source, (str, os.PathLike)):
+            self.name = name or os.fspath(source)
+            stream = _open(Path(source), self.name)
+            self._open.callback(stream.close)
+            self._file = stream
+        else:
+            self.name = name or str(getattr(source, "name", "stream"))
+            stream = source
+        try:
+            self._input = self._unzip(_Input(stream))
+            self._packets = self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __iter__(self) -> Iterator[Packet]:
+        yield from self._packets
+        if self._input.failure is not None:
+            self._problem(f"{self._input.failure} after packet {self.packets}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._open.close()
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """(bytes of the file read so far, bytes it has); None for streams, which have no end in sight."""
+        if self._file is None or not (size := os.fstat(self._file.fileno()).st_size):
+            return None
+        return self._file.tell(), size
+
+    def _problem(self, text: str) -> None:
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(text)
+
+    def _unzip(self, source: _Input) -> _Input:
+        """By what the file holds, not by its name."""
+        if not source.have(2) or source.buffer[:2] != _GZIP_MAGIC:
+            return source
+        self._gzipped = True
+        unzipped = self._open.enter_context(gzip.GzipFile(fileobj=_Rest(source)))
+        return _Input(unzipped)
+
+    def _start(self) -> Iterator[Packet]:
+        source = self._input
+        source.have(4)
+        magic = source.buffer[:4]
+        if magic in _PCAP_MAGICS:
+            if not source.have(24):
+                raise CaptureError(f"{self.name}: ends inside the pcap header, at offset {len(source.buffer)} of 24")
+            return self._pcap(*_PCAP_MAGICS[magic])
+        if magic == _SECTION_HEADER.to_bytes(4, "big"):
+            if not source.have(28):
+                raise CaptureError(f"{self.name}: ends inside its first pcapng block, at offset {len(source.buffer)}")
+            if source.buffer[8:12] not in _BYTE_ORDERS:
+                found = source.buffer[8:12].hex(" ")
+                raise CaptureError(f"{self.name}: no pcapng byte-order magic at offset 8, but {found}")
+            return self._pcapng()
+        raise CaptureError(f"{self.name}: not a capture: {self._what_it_is()}")
+
+    def _what_it_is(self) -> str:
+        source = self._input
+        source.have(512)
+        head = source.buffer[:512]
+        inside = "gzip data that holds " if self._gzipped else ""
+        if source.failure is not None:
+            return f"{source.failure} at offset {len(source.buffer)}"
+        if not head:
+            return "gzip data with nothing in it" if inside else "the file is empty"
+        for magic, what in _OTHER_FILES:
+            if head.startswith(magic):
+                return f"{inside or 'it is '}{what}"
+        if _is_text(head):
+            return f"{inside or 'it is '}text"
+        return f"{inside or 'it '}begins with {head[:8].hex(' ')} at offset 0, which neither pcap nor pcapng do"
+
+    # pcap
+
+    def _pcap(self, order: str, ns_per_unit: int) -> Iterator[Packet]:
+        source = self._input
+        major, minor, _, _, _, network = struct.unpack_from(order + "HHiIII", source.buffer, 4)
+        if major != 2:
+            raise CaptureError(f"{self.name}: pcap version {major}.{minor} at offset 4, known is 2.4")
+        source.at += 24
+        return self._pcap_packets(order, ns_per_unit, network & 0xFFFF)
+
+    def _pcap_packets(self, order: str, ns_per_unit: int, link_type: int) -> Iterator[Packet]:
+        source = self._input
+        header = struct.Struct(order + "IIII").unpack_from
+        while source.have(16):
+            seconds, fraction, captured, on_wire = header(source.buffer, source.at)
+            if captured > MAX_BLOCK_BYTES:
+                self._problem(
+                    f"packet {self.packets + 1} at offset {source.offset} announces {captured} bytes, "
+                    f"above {MAX_BLOCK_BYTES}: what follows is not read"
+                )
+                return
+            if not source.have(16 + captured):
+                self._cut_short(f"packet {self.packets + 1}", 16 + captured)
+                return
+            begin = source.at + 16
+            source.at = begin + captured
+            self.packets += 1
+            time_ns = seconds * 1_000_000_000 + fraction * ns_per_unit
+            yield Packet(self.packets, time_ns, link_type, source.buffer[begin : source.at], max(on_wire, captured))
+        if len(source.buffer) > source.at:
+            self._cut_short(f"the header of packet {self.packets + 1}", 16)
+
+    def _cut_short(self, where: str, needed: int) -> None:
+        there = len(self._input.buffer) - self._input.at
+        self._problem(f"ends inside {where}, at offset {self._input.offset}: {there} of {needed} bytes are there")
+
+    # pcapng
+
+    def _pcapng(self) -> Iterator[Packet]:
+        source = self._input
+        order = "<"
+        interfaces: list[_Interface] = []
+        last_time_ns = 0
+        while source.have(12):
+            if source.buffer[source.at : source.at + 4] == b"\n\r\r\n":
+                found = _BYTE_ORDERS.get(source.buffer[source.at + 8 : source.at + 12])
+                if found is None:
+                    self._problem(f"no byte-order magic in the section at offset {source.offset}: reading ends there")
+                    return
+                order, interfaces = found, []
+            kind, length = struct.unpack_from(order + "II", source.buffer, source.at)
+            where = f"the block at offset {source.offset}"
+            if length < 12 or length % 4:
+                self._problem(f"{where} announces {length} bytes, which no block has: reading ends there")
+                return
+            if length > MAX_BLOCK_BYTES:
+                self._problem(f"{where} announces {length} bytes, above {MAX_BLOCK_BYTES}: it is skipped")
+                if not source.skip(length):
+                    self._problem(f"ends inside {where}")
+                    return
+                continue
+            if not source.have(length):
+                self._cut_short(f"the block after packet {self.packets}", length)
+                return
+            block = source.buffer[source.at : source.at + length]
+            if block[-4:] != block[4:8]:
+                self._problem(f"{where} says its length twice and differently: reading ends there")
+                return
+            source.at += length
+            if kind in (_ENHANCED_PACKET, _SIMPLE_PACKET, _OBSOLETE_PACKET):
+                self.packets += 1
+                packet = self._packet(kind, order, block, interfaces, last_time_ns)
+                if packet is not None:
+                    last_time_ns = packet.time_ns
+                    yield packet
+            elif kind == _JOURNAL_ENTRY:
+                self.packets += 1  # Wireshark numbers these among the packets
+            elif kind == _SECTION_HEADER:
+                self.comments += _comments(order, block[24:-4])
+            elif kind == _INTERFACE_DESCRIPTION:
+                self._interface(order, block, interfaces)
+        if len(source.buffer) > source.at:
+            self._cut_short(f"the block after packet {self.packets}", 12)
+
+    def _interface(self, order: str, block: bytes, interfaces: list[_Interface]) -> None:
+        if len(block) < 20:
+            self._problem(f"an interface description of {len(block)} bytes after packet {self.packets}")
+            interfaces.append(_Interface(-1, 0, 1, 1, 0))  # later numbers must still fit
+            return
+        link_type, _, snaplen = struct.unpack_from(order + "HHI", block, 8)
+        numerator, denominator, offset_ns = 1000, 1, 0
+        for code, value in _options(order, block[16:-4]):
+            if code == 9 and len(value) == 1:  # if_tsresol
+                exponent = value[0] & 0x7F
+                base = 2 if value[0] & 0x80 else 10
+                numerator, denominator = 1_000_000_000, base**exponent
+            elif code == 14 and len(value) == 8:  # if_tsoffset
+                offset_ns = struct.unpack(order + "q", value)[0] * 1_000_000_000
+        self.comments += _comments(order, block[16:-4])
+        interfaces.append(_Interface(link_type, snaplen, numerator, denominator, offset_ns))
+
+    def _packet(
+        self, kind: int, order: str, block: bytes, interfaces: list[_Interface], last_time_ns: int
+    ) -> Packet | None:
+        begin = 12 if kind == _SIMPLE_PACKET else 28
+        if len(block) < begin + 4:
+            self._problem(f"packet {self.packets}: a packet block of {len(block)} bytes")
+            return None
+        if kind == _SIMPLE_PACKET:
+            interface_id = high = low = 0
+            (on_wire,) = struct.unpack_from(order + "I", block, 8)
+            captured = on_wire
+            if interfaces and interfaces[0].snaplen:
+                captured = min(captured, interfaces[0].snaplen)
+            captured = min(captured, len(block) - begin - 4)
+        elif kind == _OBSOLETE_PACKET:
+            interface_id, _, high, low, captured, on_wire = struct.unpack_from(order + "HHIIII", block, 8)
+        else:
+            interface_id, high, low, captured, on_wire = struct.unpack_from(order + "IIIII", block, 8)
+        if interface_id >= len(interfaces):
+            self._problem(f"packet {self.packets} is of interface {interface_id}, which its section does not describe")
+            return None
+        if captured > len(block) - begin - 4:
+            self._problem(f"packet {self.packets} announces {captured} bytes, more than its block holds")
+            return None
+        interface = interfaces[interface_id]
+        if kind == _SIMPLE_PACKET:
+            time_ns = last_time_ns  # this kind of block has no time: that of the packet before is the best there is
+        else:
+            ticks = high << 32 | low
+            time_ns = ticks * interface.numerator // interface.denominator + interface.offset_ns
+        data = block[begin : begin + captured]
+        return Packet(self.packets, time_ns, interface.link_type, data, max(on_wire, captured))
+
+
+class _Rest(io.RawIOBase):
+    """What an _Input has not handed out yet, as a file object for GzipFile."""
+
+    def __init__(self, source: _Input) -> None:
+        self._source = source
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        source = self._source
+        if not source.have(1):
+            if source.failure is not None:
+                raise OSError(source.failure)
+            return b""
+        end = len(source.buffer) if size < 0 else source.at + size
+        data = source.buffer[source.at : end]
+        source.at += len(data)
+        return data
+
+
+def _open(path: Path, name: str) -> BinaryIO:
+    try:
+        return path.open("rb", buffering=0)
+    except FileNotFoundError:
+        raise CaptureError(f"{name}: there is no such file") from None
+    except IsADirectoryError:
+        raise CaptureError(f"{name}: a directory, not a capture") from None
+    except PermissionError:
+        raise CaptureError(f"{name}: permission to read it is denied") from None
+    except OSError as e:
+        raise CaptureError(f"{name}: cannot be opened ({e.strerror or e})") from None
+
+
+def _is_text(head: bytes) -> bool:
+    try:
+        text = head.decode()
+    except UnicodeDecodeError as e:
+        if e.start < len(head) - 3:
+            return False
+        text = head[: e.start].decode()
+    return all(c.isprintable() or c.isspace() for c in text)
+
+
+def _options(order: str, data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + 4 <= len(data):
+        code, length = struct.unpack_from(order + "HH", data, at)
+        if code == 0 or at + 4 + length > len(data):
+            return
+        yield code, data[at + 4 : at + 4 + length]
+        at += 4 + (length + 3) // 4 * 4
+
+
+def _comments(order: str, options: bytes) -> list[str]:
+    return [value.decode(errors="replace") for code, value in _options(order, options) if code == 1]

@@ -1,0 +1,248 @@
+"""Messages as lines of text for people, and as JSON for programs."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import wire
+from captures.cluster import Cluster
+from captures.exchanges import Peers, Request, Response
+from captures.segments import endpoint_text
+from wire import error_name
+
+#: Partitions told one by one; of more, the first so many and how many there are besides.
+MAX_PARTITIONS = 4
+
+_DIM, _BOLD, _RED, _CYAN, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[36m", "\x1b[0m"
+
+
+def time_text(time_ns: int) -> str:
+    """UTC, ISO 8601, with microseconds."""
+    seconds, ns = divmod(time_ns, 1_000_000_000)
+    try:
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"@{seconds}.{ns // 1000:06d}"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ns // 1000:06d}Z"
+
+
+class Renderer:
+    """Lines of text. Keeps the width of the widest connection so far, so that what follows stands in columns."""
+
+    def __init__(self, cluster: Cluster, *, colour: bool = False) -> None:
+        self._cluster = cluster
+        self._colour = colour
+        self._width = 0
+
+    def line(self, message: Request | Response) -> str:
+        request = message if isinstance(message, Request) else message.request
+        asks = request is message
+        peers = self._peers(request.peers, "->" if asks else "<-")
+        self._width = max(self._width, len(peers))
+        name = f"{request.api_name} v{request.version}"
+        what = self._request(request) if isinstance(message, Request) else self._response(message)
+        if message.error is not None:
+            what = (
+                f"{what}, {self._paint(_RED, 'not decoded: ' + message.error)}"
+                if what
+                else self._paint(_RED, "not decoded: " + message.error)
+            )
+        return " ".join(
+            (
+                self._paint(_DIM, time_text(message.place.time_ns)),
+                f"{message.place.packet:>7}",
+                f"{peers:<{self._width}}",
+                "request " if asks else "response",
+                self._paint(_BOLD if asks else _CYAN, f"{name:<20}"),
+                f"#{request.correlation_id:<5}",
+                what,
+            )
+        ).rstrip()
+
+    def _paint(self, colour: str, text: str) -> str:
+        return f"{colour}{text}{_RESET}" if self._colour else text
+
+    def _peers(self, peers: Peers, arrow: str) -> str:
+        listener = self._cluster.listener_at(peers.server)
+        whose = "" if listener is None else f" (broker {listener.broker_id} {listener.name})"
+        return f"{endpoint_text(*peers.client)} {arrow} {endpoint_text(*peers.server)}{whose}"
+
+    def _request(self, request: Request) -> str:
+        client = "" if request.client_id is None else f"client {request.client_id!r}"
+        return _join(client, describe_request(request.body, self._cluster), "" if request.answered else "acks 0")
+
+    def _response(self, response: Response) -> str:
+        error, details = describe_response(response, self._cluster)
+        if error not in ("", "NONE"):
+            error = self._paint(_RED, error)
+        return _join(error, f"{response.latency_ns / 1e6:.3f} ms", details)
+
+
+def describe_request(body: wire.Message | None, cluster: Cluster) -> str:
+    """The epochs, topics and partitions of a request, in short."""
+    match body:
+        case None:
+            return ""
+        case wire.LeaderAndIsrRequest():
+            states = _flat(body.ungrouped_partition_states, body.topic_states)
+            partitions = [
+                f"{topic}-{p.partition_index} leader {p.leader} epoch {p.leader_epoch} isr {_ids(p.isr)}"
+                + (" new" if p.is_new else "")
+                for topic, p in states
+            ]
+            return _join(_control(body), _some(partitions))
+        case wire.UpdateMetadataRequest():
+            states = _flat(body.ungrouped_partition_states, body.topic_states)
+            partitions = [
+                # leader -2 takes the partition out of the brokers' caches (rule 8.9)
+                f"{topic}-{p.partition_index} "
+                + ("deleted" if p.leader == -2 else f"leader {p.leader} epoch {p.leader_epoch} isr {_ids(p.isr)}")
+                for topic, p in states
+            ]
+            live = f"brokers {_ids(sorted(broker.id for broker in body.live_brokers))}"
+            return _join(_control(body), live, _some(partitions))
+        case wire.StopReplicaRequest():
+            partitions = [f"{p.topic_name}-{p.partition_index}" for p in body.ungrouped_partitions]
+            partitions += [f"{t.name}-{index}" for t in body.topics for index in t.partition_indexes]
+            if body.delete_partitions:
+                partitions = [f"{partition} delete" for partition in partitions]
+            partitions += [
+                f"{t.topic_name}-{p.partition_index} epoch {p.leader_epoch}" + (" delete" if p.delete_partition else "")
+                for t in body.topic_states
+                for p in t.partition_states
+            ]
+            return _join(_control(body), _some(partitions))
+        case wire.ControlledShutdownRequest():
+            return f"broker {body.broker_id} broker epoch {body.broker_epoch}"
+        case wire.AlterPartitionRequest():
+            partitions = [
+                f"{t.topic_name or cluster.topic_name(t.topic_id)}-{p.partition_index} leader epoch {p.leader_epoch} "
+                f"isr {_ids(p.new_isr or [broker.broker_id for broker in p.new_isr_with_epochs])}"
+                for t in body.topics
+                for p in t.partitions
+            ]
+            return _join(f"broker {body.broker_id} broker epoch {body.broker_epoch}", _some(partitions))
+        case wire.MetadataRequest():
+            if body.topics is None:
+                return "all topics"
+            return "topics " + _some([t.name or cluster.topic_name(t.topic_id) for t in body.topics])
+        case wire.ApiVersionsRequest():
+            return _join(body.client_software_name, body.client_software_version)
+        case _:
+            return ""
+
+
+def describe_response(response: Response, cluster: Cluster) -> tuple[str, str]:
+    """(the name of the top-level error or "", what else there is to say in short)."""
+    body = response.body
+    code = getattr(body, "error_code", None)
+    error = "" if code is None else error_name(code)
+    match body:
+        case wire.LeaderAndIsrResponse() | wire.StopReplicaResponse():
+            return error, _some([f"{t}-{p} {error_name(c)}" for t, p, c in partition_errors(response) if c])
+        case wire.ControlledShutdownResponse():
+            left = [f"{p.topic_name}-{p.partition_index}" for p in body.remaining_partitions]
+            return error, "remaining " + _some(left) if left else ""
+        case wire.AlterPartitionResponse():
+            partitions = [
+                f"{t.topic_name or cluster.topic_name(t.topic_id)}-{p.partition_index} "
+                + (
+                    error_name(p.error_code)
+                    if p.error_code
+                    else f"isr {_ids(p.isr)} partition epoch {p.partition_epoch}"
+                )
+                for t in body.topics
+                for p in t.partitions
+            ]
+            return error, _some(partitions)
+        case wire.MetadataResponse():
+            leaders = [
+                f"{t.name or cluster.topic_name(t.topic_id)}"
+                + (f" {error_name(t.error_code)}" if t.error_code else f" {len(t.partitions)} partitions")
+                for t in body.topics
+            ]
+            controller = f"controller {body.controller_id}"
+            return error, _join(f"brokers {_ids(sorted(b.node_id for b in body.brokers))}", controller, _some(leaders))
+        case wire.ApiVersionsResponse():
+            return error, f"{len(body.api_keys)} APIs"
+        case _:
+            return error, ""
+
+
+def partition_errors(response: Response) -> list[tuple[str, int, int]]:
+    """(topic, partition, error code) of a LeaderAndIsr or StopReplica response.
+
+    LeaderAndIsr names topics by their id from version 5 on: their names are those of the request (rule 13.15).
+    """
+    body, asked = response.body, response.request.body
+    if isinstance(body, wire.StopReplicaResponse):
+        return [(p.topic_name, p.partition_index, p.error_code) for p in body.partition_errors]
+    if not isinstance(body, wire.LeaderAndIsrResponse):
+        return []
+    errors = [(p.topic_name, p.partition_index, p.error_code) for p in body.partition_errors]
+    topics = asked.topic_states if isinstance(asked, wire.LeaderAndIsrRequest) else ()
+    names = {t.topic_id: t.topic_name for t in topics}
+    errors += [
+        (names.get(t.topic_id, str(t.topic_id)), p.partition_index, p.error_code)
+        for t in body.topics
+        for p in t.partition_errors
+    ]
+    return errors
+
+
+def json_line(message: Request | Response, cluster: Cluster) -> str:
+    """One message as a line of JSON, as docs/decode.md describes it."""
+    request = message if isinstance(message, Request) else message.request
+    listener = cluster.listener_at(request.peers.server)
+
+    line: dict[str, Any] = {
+        "kind": "request" if request is message else "response",
+        "file": message.place.file,
+        "packet": message.place.packet,
+        "time": message.place.time_ns / 1e9,
+        "connection": {
+            "number": request.peers.connection,
+            "client": endpoint_text(*request.peers.client),
+            "server": endpoint_text(*request.peers.server),
+            "broker": None if listener is None else listener.broker_id,
+            "listener": None if listener is None else listener.name,
+        },
+        "api": request.api_name,
+        "api_key": request.api_key,
+        "version": request.version,
+        "correlation_id": request.correlation_id,
+        "client_id": request.client_id,
+        "bytes": message.frame_bytes,
+        "body": None if message.body is None else wire.as_dict(message.body, message.version),
+        "error": message.error,
+    }
+    if isinstance(message, Response):
+        line["request_packet"] = request.place.packet
+        line["latency_ms"] = message.latency_ns / 1e6
+    return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+
+
+def _control(body: wire.LeaderAndIsrRequest | wire.UpdateMetadataRequest | wire.StopReplicaRequest) -> str:
+    kraft = " (KRaft)" if body.is_kraft_controller else ""
+    return f"controller {body.controller_id}{kraft} epoch {body.controller_epoch} broker epoch {body.broker_epoch}"
+
+
+def _flat(ungrouped: Iterable[Any], topics: Iterable[Any]) -> list[tuple[str, Any]]:
+    """Partition states with their topic, of versions that group them by topic and of those that do not."""
+    return [(p.topic_name, p) for p in ungrouped] + [(t.topic_name, p) for t in topics for p in t.partition_states]
+
+
+def _some(items: Sequence[str]) -> str:
+    shown = "; ".join(items[:MAX_PARTITIONS])
+    return f"{shown}; and {len(items) - MAX_PARTITIONS} more" if len(items) > MAX_PARTITIONS else shown
+
+
+def _ids(ids: Iterable[int]) -> str:
+    return ",".join(map(str, ids)) or "none"
+
+
+def _join(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)

@@ -1,0 +1,242 @@
+"""TCP segments out of packets: link layers, VLAN tags, IPv4 and IPv6 with extension headers and fragments.
+
+Checksums are not looked at: a sender that leaves them to its network card is captured before the card fills them in.
+For the same reason an IP length of 0 (a segment that the card will cut) means "to the end of the packet".
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import struct
+from collections import Counter, OrderedDict
+from typing import NamedTuple
+
+from captures.pcap import Packet
+
+FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
+
+#: Datagrams whose fragments are kept at one time, and the bytes of one (IP's own limit).
+MAX_FRAGMENTED = 64
+MAX_DATAGRAM_BYTES = 65_535
+
+_LINK_ETHERNET = 1
+_LINK_NULL = 0
+_LINK_LOOP = 108
+_LINK_COOKED_V1 = 113
+_LINK_COOKED_V2 = 276
+_LINK_RAW = frozenset({12, 14, 101, 228, 229})
+
+_ETHERTYPE_IPV4 = 0x0800
+_ETHERTYPE_IPV6 = 0x86DD
+_VLAN_TAGS = frozenset({0x8100, 0x88A8, 0x9100})
+#: AF_INET, and what AF_INET6 is on Linux, the BSDs and macOS
+_NULL_FAMILIES = {2: _ETHERTYPE_IPV4, **dict.fromkeys((10, 24, 28, 30), _ETHERTYPE_IPV6)}
+_ETHERTYPE_NAMES = {0x0806: "ARP", 0x88CC: "LLDP"}
+
+_TCP = 6
+_PROTOCOL_NAMES = {1: "ICMP", 17: "UDP", 58: "ICMPv6", 132: "SCTP"}
+_HOP_BY_HOP, _ROUTING, _FRAGMENT, _AUTHENTICATION, _DESTINATION = 0, 43, 44, 51, 60
+
+_MALFORMED = "malformed or cut inside its headers"
+
+_TCP_HEADER = struct.Struct(">HHIIBB").unpack_from
+
+
+class Place(NamedTuple):
+    """Where something was captured: ``packet`` of ``file``, at ``time_ns``. Places compare by ``order`` first.
+
+    Within one file the order is the packet number; over several files it is whatever order their packets are read in.
+    """
+
+    order: int
+    time_ns: int
+    packet: int
+    file: str
+
+
+class Segment(NamedTuple):
+    """One TCP segment. Addresses are packed, 4 or 16 bytes. ``cut`` bytes of its payload were not captured."""
+
+    place: Place
+    source: bytes
+    source_port: int
+    destination: bytes
+    destination_port: int
+    sequence: int
+    acknowledgement: int
+    flags: int
+    payload: bytes
+    cut: int
+
+
+class _NotASegment(Exception):
+    """``what`` the packet is instead."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+
+class Dissector:
+    """Takes packets in the order of the file. ``other`` counts, by what they are, the packets that gave no segment."""
+
+    def __init__(self, file: str = "") -> None:
+        self._file = file
+        self.other: Counter[str] = Counter()
+        self._fragmented: OrderedDict[tuple[bytes, bytes, int], _Fragments] = OrderedDict()
+
+    def segment(self, packet: Packet) -> Segment | None:
+        """The TCP segment in it, or None. Never raises, whatever the bytes."""
+        try:
+            return self._link_layer(packet)
+        except _NotASegment as e:
+            self.other[e.what] += 1
+        except (struct.error, IndexError):
+            self.other[_MALFORMED] += 1
+        return None
+
+    def _link_layer(self, packet: Packet) -> Segment | None:
+        data = packet.data
+        link_type = packet.link_type
+        if link_type == _LINK_ETHERNET:
+            at, protocol = 14, data[12] << 8 | data[13]
+        elif link_type in _LINK_RAW:
+            at, protocol = 0, _ETHERTYPE_IPV6 if data[0] >> 4 == 6 else _ETHERTYPE_IPV4
+        elif link_type == _LINK_COOKED_V1:
+            at, protocol = 16, data[14] << 8 | data[15]
+        elif link_type == _LINK_COOKED_V2:
+            at, protocol = 20, data[0] << 8 | data[1]
+        elif link_type in (_LINK_NULL, _LINK_LOOP):
+            # the address family in the byte order of the host that captured; it is below 256 either way
+            family = int.from_bytes(data[:4], "big")
+            at, protocol = 4, _NULL_FAMILIES.get(family if family < 256 else int.from_bytes(data[:4], "little"), 0)
+        else:
+            raise _NotASegment(f"link type {link_type}, which is not known here")
+        while protocol in _VLAN_TAGS:
+            protocol = data[at + 2] << 8 | data[at + 3]
+            at += 4
+        if protocol == _ETHERTYPE_IPV4:
+            return self._ipv4(packet, at)
+        if protocol == _ETHERTYPE_IPV6:
+            return self._ipv6(packet, at)
+        raise _NotASegment(_ETHERTYPE_NAMES.get(protocol, f"link-layer protocol 0x{protocol:04x}"))
+
+    def _ipv4(self, packet: Packet, at: int) -> Segment | None:
+        data = packet.data
+        header_bytes = (data[at] & 0x0F) * 4
+        total = data[at + 2] << 8 | data[at + 3]
+        fragment = data[at + 6] << 8 | data[at + 7]
+        protocol = data[at + 9]
+        source, destination = data[at + 12 : at + 16], data[at + 16 : at + 20]
+        if header_bytes < 20 or len(destination) < 4:
+            raise _NotASegment(_MALFORMED)
+        if protocol != _TCP:
+            raise _NotASegment(_PROTOCOL_NAMES.get(protocol, f"IP protocol {protocol}"))
+        end = min(at + total, packet.wire_bytes) if total else packet.wire_bytes
+        begin = at + header_bytes
+        if fragment & 0x3FFF:
+            identification = data[at + 4] << 8 | data[at + 5]
+            key = (source, destination, identification)
+            more = bool(fragment & 0x2000)
+            return self._fragment(packet, key, (fragment & 0x1FFF) * 8, more, begin, end)
+        return self._tcp(packet, source, destination, data[begin:end], max(0, end - max(begin, len(data))))
+
+    def _ipv6(self, packet: Packet, at: int) -> Segment | None:
+        data = packet.data
+        length = data[at + 4] << 8 | data[at + 5]
+        following = data[at + 6]
+        source, destination = data[at + 8 : at + 24], data[at + 24 : at + 40]
+        if len(destination) < 16:
+            raise _NotASegment(_MALFORMED)
+        begin = at + 40
+        end = min(begin + length, packet.wire_bytes) if length else packet.wire_bytes
+        while following != _TCP:
+            if following in (_HOP_BY_HOP, _ROUTING, _DESTINATION):
+                following, begin = data[begin], begin + 8 + data[begin + 1] * 8
+            elif following == _AUTHENTICATION:
+                following, begin = data[begin], begin + 8 + data[begin + 1] * 4
+            elif following == _FRAGMENT:
+                inner = data[begin]
+                offset = data[begin + 2] << 8 | data[begin + 3]
+                identification = int.from_bytes(data[begin + 4 : begin + 8], "big")
+                begin += 8
+                if offset & 0xFFF9:
+                    if inner != _TCP:
+                        raise _NotASegment(_PROTOCOL_NAMES.get(inner, f"IP protocol {inner}"))
+                    key = (source, destination, identification)
+                    return self._fragment(packet, key, offset & 0xFFF8, bool(offset & 1), begin, end)
+                following = inner
+            else:
+                raise _NotASegment(_PROTOCOL_NAMES.get(following, f"IP protocol {following}"))
+        return self._tcp(packet, source, destination, data[begin:end], max(0, end - max(begin, len(data))))
+
+    def _fragment(
+        self, packet: Packet, key: tuple[bytes, bytes, int], offset: int, more: bool, begin: int, end: int
+    ) -> Segment | None:
+        piece = packet.data[begin:end]
+        if len(piece) < end - begin or offset + len(piece) > MAX_DATAGRAM_BYTES:
+            raise _NotASegment("IP fragment that is cut or beyond the end of a datagram")
+        fragments = self._fragmented.get(key)
+        if fragments is None:
+            fragments = self._fragmented[key] = _Fragments()
+            if len(self._fragmented) > MAX_FRAGMENTED:
+                self.other["IP fragment without the rest of its datagram"] += self._fragmented.popitem(False)[1].count
+        datagram = fragments.add(offset, piece, more)
+        if datagram is None:
+            return None
+        del self._fragmented[key]
+        return self._tcp(packet, key[0], key[1], datagram, 0)
+
+    def _tcp(self, packet: Packet, source: bytes, destination: bytes, data: bytes, cut: int) -> Segment | None:
+        source_port, destination_port, sequence, acknowledgement, offset, flags = _TCP_HEADER(data)
+        header_bytes = (offset >> 4) * 4
+        if header_bytes < 20 or header_bytes > len(data):
+            raise _NotASegment(_MALFORMED)
+        place = Place(packet.number, packet.time_ns, packet.number, self._file)
+        return Segment(
+            place, source, source_port, destination, destination_port,
+            sequence, acknowledgement, flags, data[header_bytes:], cut,
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        """At the end of the file: count the fragments that are left over."""
+        for fragments in self._fragmented.values():
+            self.other["IP fragment without the rest of its datagram"] += fragments.count
+        self._fragmented.clear()
+
+
+class _Fragments:
+    """The fragments of one datagram, first bytes winning where they overlap."""
+
+    def __init__(self) -> None:
+        self._pieces: dict[int, bytes] = {}
+        self._end: int | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self._pieces)
+
+    def add(self, offset: int, piece: bytes, more: bool) -> bytes | None:
+        """The whole datagram once it is there."""
+        self._pieces.setdefault(offset, piece)
+        if not more:
+            self._end = offset + len(piece)
+        if self._end is None:
+            return None
+        whole = bytearray()
+        for begin, data in sorted(self._pieces.items()):
+            if begin > len(whole):
+                return None
+            whole += data[len(whole) - begin :]
+        return bytes(whole[: self._end]) if len(whole) >= self._end else None
+
+
+@functools.lru_cache(maxsize=4096)
+def address_text(packed: bytes) -> str:
+    """An address as people write it."""
+    return str(ipaddress.ip_address(packed))
+
+
+def endpoint_text(address: bytes, port: int) -> str:
+    """``127.0.0.1:9092``, ``[::1]:9092``."""
+    return f"[{address_text(address)}]:{port}" if len(address) == 16 else f"{address_text(address)}:{port}"

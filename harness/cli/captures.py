@@ -1,0 +1,161 @@
+"""`kce decode` and `kce analyze`: what a capture holds, and what it means."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+
+from captures import selection
+from captures.cluster import Cluster
+from captures.decode import Decoder
+from captures.errors import CaptureError
+from captures.exchanges import Request, Response
+from captures.pcap import CaptureFile
+from captures.render import Renderer, json_line
+
+#: What of a capture on stdin is kept on disk when it has to be read twice (for --broker).
+MAX_SPOOLED_BYTES = 4 * 1024**3
+
+#: Files smaller than this are read before a progress bar would have been seen.
+_PROGRESS_FROM_BYTES = 8 * 1024**2
+_PROGRESS_EVERY = 500
+
+_FILE = "-"
+
+
+def _each(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """A callback that parses an option's values; the ValueError of ``parse`` tells what is wrong with one."""
+
+    def convert(_ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
+        try:
+            if isinstance(value, tuple):
+                return tuple(parse(text) for text in value)
+            return None if value is None else parse(value)
+        except ValueError as e:
+            raise click.BadParameter(str(e)) from None
+
+    return convert
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kce decode incident.pcapng
+  kce decode incident.pcap.gz --api LeaderAndIsr --api UpdateMetadata --broker 2
+  kce decode incident.pcapng --from 2026-11-21T02:45:22 --to 2026-11-21T02:45:23.5 --json | jq .body
+  tcpdump -i lo -w - tcp | kce decode -
+
+The exit code is 1 if the file is no capture, is damaged or cut short, or holds something other than the
+traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
+"""
+)
+@click.argument("file", type=click.Path(allow_dash=True))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines with the full bodies (docs/decode.md).")
+@click.option(
+    "--api", "apis", multiple=True, metavar="NAME", callback=_each(selection.api_key),
+    help="Only this API, such as LeaderAndIsr, in any case; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--broker", "brokers", multiple=True, metavar="ID|HOST:PORT",
+    help="Only what is sent to this broker, and its answers; may be repeated. Ids are learnt from UpdateMetadata.",
+)  # fmt: skip
+@click.option(
+    "--from", "since_ns", metavar="TIME", callback=_each(selection.time_ns),
+    help="Only from this time on (ISO 8601, UTC if it names no zone).",
+)  # fmt: skip
+@click.option("--to", "until_ns", metavar="TIME", callback=_each(selection.time_ns), help="Only before this time.")
+def decode(
+    file: str,
+    as_json: bool,
+    apis: tuple[int, ...],
+    brokers: tuple[str, ...],
+    since_ns: int | None,
+    until_ns: int | None,
+) -> int:
+    """Print every request and response in a capture, one line each, in the order of the packets that complete them.
+
+    FILE is a pcap or pcapng, gzipped or not, or - for standard input.
+    """
+    with _source(file, twice=bool(brokers)) as open_capture:
+        cluster = _learn(open_capture()) if brokers else None
+        try:
+            wanted = selection.Selection(
+                api_keys=apis, brokers=brokers, cluster=cluster, since_ns=since_ns, until_ns=until_ns
+            )
+        except ValueError as e:
+            raise CaptureError(f"{file}: {e}") from None
+        with open_capture() as capture:
+            decoder = Decoder(capture)
+            renderer = Renderer(decoder.cluster, colour=sys.stdout.isatty())
+            for message in _with_progress(capture, decoder.messages()):
+                if message in wanted:
+                    line = json_line(message, decoder.cluster) if as_json else renderer.line(message)
+                    sys.stdout.write(line + "\n")
+                    if file == _FILE:
+                        sys.stdout.flush()  # somebody may be watching a live capture
+            sys.stdout.flush()
+    for line in decoder.quality.lines():
+        click.echo(f"kce: {line}", err=True)
+    return 0 if decoder.quality.sound else 1
+
+
+@contextmanager
+def _source(file: str, *, twice: bool) -> Iterator[Callable[[], CaptureFile]]:
+    """How to open ``file``; standard input is put aside if it is to be opened twice."""
+    if file != _FILE:
+        yield lambda: CaptureFile(file)
+    elif not twice:
+        yield lambda: CaptureFile(sys.stdin.buffer, "standard input")
+    else:
+        with tempfile.TemporaryFile() as spool:
+            _spool(sys.stdin.buffer, spool)
+
+            def again() -> CaptureFile:
+                spool.seek(0)
+                return CaptureFile(spool, "standard input")
+
+            yield again
+
+
+def _spool(source: BinaryIO, spool: BinaryIO) -> None:
+    size = 0
+    while chunk := source.read(1024 * 1024):
+        size += len(chunk)
+        if size > MAX_SPOOLED_BYTES:
+            raise CaptureError(f"standard input: more than {MAX_SPOOLED_BYTES >> 30} GiB; with --broker, give a file")
+        spool.write(chunk)
+
+
+def _learn(capture: CaptureFile) -> Cluster:
+    """Read a capture for what it teaches about its cluster."""
+    with capture:
+        decoder = Decoder(capture)
+        for _ in _with_progress(capture, decoder.messages()):
+            pass
+        return decoder.cluster
+
+
+def _with_progress(capture: CaptureFile, messages: Iterator[Request | Response]) -> Iterator[Request | Response]:
+    """Show how far a long file is read, where that does not get between the lines."""
+    progress = capture.progress
+    if progress is None or progress[1] < _PROGRESS_FROM_BYTES or sys.stdout.isatty() or not sys.stderr.isatty():
+        yield from messages
+        return
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(capture.name, total=progress[1])
+        for count, message in enumerate(messages):
+            if count % _PROGRESS_EVERY == 0 and (progress := capture.progress) is not None:
+                bar.update(task, completed=progress[0])
+            yield message
+
+
+@click.command()
+def analyze() -> None:
+    """Coming."""
