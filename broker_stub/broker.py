@@ -1,0 +1,158 @@
+"""One broker: its parts, wired, from bound ports to drained connections. It knows no ZooKeeper.
+
+The life of one request through the reactor:
+
+ 1. an acceptor takes the connection and hands it to the next processor of that listener
+ 2. the connection's task reads until its frame buffer holds a whole frame, and then reads no more
+ 3. the processor looks at API key and version, refuses what is not served, decodes the rest
+ 4. it puts the request on the plane's bounded queue; while that is full the processor stands still
+ 5. a handler of the plane takes it and looks its API up in the table of handlers
+ 6. the API's function fences it and answers; or the request is parked, and the handler is free again
+ 7. whoever answers encodes the response and puts it into the queue of the processor that read the request
+ 8. the processor gives it to the connection, or drops it if that is gone
+ 9. the connection's task writes it; a slow reader holds up only itself
+10. only then is the next request of that connection looked at
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+
+import trio
+
+from broker_stub.alter_partition_manager import AlterPartitionManager
+from broker_stub.config import BrokerConfig
+from broker_stub.controlled_shutdown import ControlledShutdown
+from broker_stub.handlers.base import Services
+from broker_stub.handlers.kafka_apis import KafkaApis, served_apis
+from broker_stub.isr import IsrPolicy, LiveReplicasJoin, NoIsrChanges
+from broker_stub.log_manager import InMemoryLogManager, LogManager
+from broker_stub.metadata_cache import MetadataCache
+from broker_stub.metadata_version import IBP_2_7_IV2
+from broker_stub.model import Endpoint
+from broker_stub.node_to_controller import NodeToControllerChannel
+from broker_stub.ports import ControllerPort, Dial, NoController, Tap, no_tap
+from broker_stub.reactor import SocketServer
+from broker_stub.replica_manager import ReplicaManager
+
+logger = logging.getLogger("broker_stub.broker")
+
+
+class BrokerState(enum.IntEnum):
+    """Rule B11.2, without those states that belong to logs."""
+
+    NOT_RUNNING = 0
+    STARTING = 1
+    RUNNING = 3
+    PENDING_CONTROLLED_SHUTDOWN = 6
+    SHUTTING_DOWN = 7
+
+
+class Broker:
+    """A stub broker. Whoever starts it registers it, tells it its epoch, and lets clients in:
+
+        await nursery.start(broker.run)            # ports are bound: register broker.endpoints
+        broker.broker_epoch = czxid                # of every registration, also later ones (rule 9.7)
+        broker.enable_request_processing()
+        ...
+        await broker.shutdown(drain_seconds)       # `run` returns
+
+    Cancelling ``run`` is the death of the process: no controlled shutdown, no draining.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        dial: Dial,
+        cluster_id: str,
+        controller: ControllerPort | None = None,
+        tap: Tap = no_tap,
+        log_manager: LogManager | None = None,
+        isr_policy: IsrPolicy | None = None,
+    ) -> None:
+        self.config = config
+        self.state = BrokerState.NOT_RUNNING
+        #: czxid of our own registration (rule 9.7); -1, which fences nobody, until there is one
+        self.broker_epoch = -1
+        self.metadata_cache = MetadataCache(config.broker_id)
+        self._controller_channel = NodeToControllerChannel(
+            self.metadata_cache,
+            config.controller_listener_name,
+            dial,
+            client_id=str(config.broker_id),
+            request_timeout_seconds=config.request_timeout_ms / 1000,
+        )
+        self.alter_partition_manager = AlterPartitionManager(
+            config.broker_id,
+            lambda: self.broker_epoch,
+            self._controller_channel,
+            config.inter_broker_protocol_version,
+        )
+        self.replica_manager = ReplicaManager(
+            config.broker_id,
+            self.metadata_cache,
+            log_manager or InMemoryLogManager(),
+            isr_policy or self._default_isr_policy(),
+        )
+        services = Services(
+            config=config,
+            cluster_id=cluster_id,
+            served_apis=served_apis(),
+            metadata_cache=self.metadata_cache,
+            replica_manager=self.replica_manager,
+            controller=controller or NoController(),
+            broker_epoch=lambda: self.broker_epoch,
+        )
+        self.socket_server = SocketServer(config, KafkaApis(services), tap)
+        self._controlled_shutdown = ControlledShutdown(config, self.metadata_cache, dial)
+
+    def _default_isr_policy(self) -> IsrPolicy:
+        if self.config.inter_broker_protocol_version >= IBP_2_7_IV2:
+            return LiveReplicasJoin(self.metadata_cache, self.alter_partition_manager)
+        logger.warning(
+            "inter.broker.protocol.version=%s changes ISRs through ZooKeeper: this broker will not change any",
+            self.config.inter_broker_protocol_version,
+        )
+        return NoIsrChanges()
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """What to register: the advertised listeners, with the ports that are really bound (rule B11.5)."""
+        ports = {endpoint.listener: endpoint.port for endpoint in self.socket_server.bound_listeners()}
+        return tuple(e if e.port else e._replace(port=ports[e.listener]) for e in self.config.advertised_listeners)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """From bound ports to the end of ``shutdown``. Raises BindError before it has started.
+
+        Its nursery holds the sender of AlterPartition beside the socket server, and ends with the latter.
+        """
+        await self.socket_server.bind()
+        self.state = BrokerState.STARTING
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.alter_partition_manager.run)
+                await self.socket_server.run(task_status)
+                nursery.cancel_scope.cancel()
+        finally:
+            await self._controller_channel.forget()
+            self.state = BrokerState.NOT_RUNNING
+
+    def enable_request_processing(self) -> None:
+        """The last step of starting (rule 2.1). Raises BindError."""
+        self.socket_server.enable_request_processing()
+        self.state = BrokerState.RUNNING
+
+    async def shutdown(self, drain_seconds: float) -> None:
+        """Ask the controller to move leadership away, then stop serving (rule B11.15). A second call only waits.
+
+        The registration is the caller's to remove, afterwards. ``drain_seconds`` bounds the requests in progress; the
+        controlled shutdown has its own bounds, and is left out unless the broker was running and has it enabled.
+        """
+        if self.state is BrokerState.RUNNING and self.config.controlled_shutdown_enable:
+            self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+            await self._controlled_shutdown.run(self.broker_epoch)
+        if self.state is not BrokerState.NOT_RUNNING:
+            self.state = BrokerState.SHUTTING_DOWN
+        await self.socket_server.shutdown(drain_seconds)

@@ -1,0 +1,35 @@
+"""ApiVersions (key 18), versions 0-4, and any other by refusing it in version 0 (rules B1.37-B1.40)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from broker_stub.handlers.base import Handler, Services
+from broker_stub.reactor import Request, RequestContext
+from wire import ApiVersionsRequest, ApiVersionsResponse, ErrorCode
+
+#: of a client's software name and version (rule B1.38)
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_FIRST_VERSION_WITH_SOFTWARE: Final = 3
+
+
+async def handle(request: Request, message: ApiVersionsRequest, services: Services) -> None:
+    version = request.context.api_version
+    if not message.__versions__.first <= version <= message.__versions__.last:
+        request.respond(services.served_apis.unsupported_version_response())
+        return
+    if version >= _FIRST_VERSION_WITH_SOFTWARE:
+        software = message.client_software_name, message.client_software_version
+        if not all(_SOFTWARE.fullmatch(text) for text in software):
+            request.respond(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
+            return
+        request.connection.client_software_name, request.connection.client_software_version = software
+    request.respond_encoded(services.served_apis.encoded_response(version), ErrorCode.NONE)
+
+
+def error_response(message: ApiVersionsRequest, context: RequestContext, error: ErrorCode) -> ApiVersionsResponse:
+    return ApiVersionsResponse(error_code=error)
+
+
+HANDLER: Final = Handler(ApiVersionsRequest, handle, error_response)

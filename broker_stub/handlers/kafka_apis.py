@@ -1,0 +1,64 @@
+"""The dispatch table: API key -> handler. It is what ApiVersions lists and what the reactor serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import wire
+from broker_stub.errors import error_code
+from broker_stub.handlers import (
+    alter_partition,
+    api_versions,
+    controlled_shutdown,
+    leader_and_isr,
+    metadata,
+    stop_replica,
+    update_metadata,
+)
+from broker_stub.handlers.base import Handler, Services
+from broker_stub.handlers.served_apis import ServedApis
+from broker_stub.reactor import Request
+
+HANDLERS: Final[tuple[Handler[Any], ...]] = (
+    metadata.HANDLER,
+    leader_and_isr.HANDLER,
+    stop_replica.HANDLER,
+    update_metadata.HANDLER,
+    controlled_shutdown.HANDLER,
+    api_versions.HANDLER,
+    alter_partition.HANDLER,
+)
+
+
+def served_apis(handlers: Iterable[Handler[Any]] = HANDLERS) -> ServedApis:
+    return ServedApis(tuple(sorted((h.versions for h in handlers), key=lambda entry: entry.api_key)))
+
+
+class KafkaApis:
+    """The APIs of one broker, for its reactor; both planes use the same."""
+
+    def __init__(self, services: Services, handlers: Iterable[Handler[Any]] = HANDLERS) -> None:
+        self._services = services
+        self._handlers = {handler.api_key: handler for handler in handlers}
+        self._versions = {key: handler.request.__versions__ for key, handler in self._handlers.items()}
+
+    def refuse_unserved(self, api_key: int, api_version: int) -> None:
+        """Raises UnknownApiKey, UnsupportedVersion (rules B1.35, B1.36). ApiVersions is let in in any version."""
+        versions = self._versions.get(api_key)
+        if versions is None:
+            error: wire.DecodeError = wire.UnsupportedVersion(f"{wire.api(api_key).name} is not served by this broker")
+        elif versions.first <= api_version <= versions.last or api_key == wire.ApiVersionsRequest.__api_key__:
+            return
+        else:
+            error = wire.UnsupportedVersion(f"only versions {versions} are served")
+        error.api_key, error.api_version = api_key, api_version
+        raise error
+
+    async def handle(self, request: Request) -> None:
+        handler = self._handlers[request.context.header.api_key]
+        await handler.handle(request, request.message, self._services)
+
+    def error_response(self, request: Request, error: Exception) -> wire.Message | None:
+        handler = self._handlers[request.context.header.api_key]
+        return handler.error_response(request.message, request.context, error_code(error))

@@ -1,0 +1,24 @@
+"""UpdateMetadata (key 6), versions 0-8: fenced by broker and controller epoch, then cached (rules 9.35-9.42)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker_stub.handlers.base import Handler, Services, answering
+from broker_stub.reactor import RequestContext
+from wire import ErrorCode, UpdateMetadataRequest, UpdateMetadataResponse
+
+
+def respond(message: UpdateMetadataRequest, context: RequestContext, services: Services) -> UpdateMetadataResponse:
+    if services.is_stale_broker_epoch(message.broker_epoch):
+        return error_response(message, context, ErrorCode.STALE_BROKER_EPOCH)
+    error = services.replica_manager.maybe_update_metadata_cache(message, context.header.correlation_id)
+    return error_response(message, context, error)
+
+
+def error_response(message: UpdateMetadataRequest, context: RequestContext, error: ErrorCode) -> UpdateMetadataResponse:
+    """There is only the top-level code, also when it is NONE (rule 13.22)."""
+    return UpdateMetadataResponse(error_code=error)
+
+
+HANDLER: Final = Handler(UpdateMetadataRequest, answering(respond), error_response)

@@ -1,0 +1,141 @@
+"""What the controller last said about the cluster: the only source of Metadata answers (rules 9.35-9.42).
+
+A ``MetadataSnapshot`` never changes; each UpdateMetadata makes a new one, which replaces the old in one step. Whoever
+holds one sees one consistent state for as long as it likes.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+import trio
+
+from broker_stub.control_requests import NO_TOPIC_ID, endpoints_of, update_metadata_states
+from broker_stub.model import LEADER_DURING_DELETE, Endpoint, TopicPartition
+from wire import UpdateMetadataPartitionState, UpdateMetadataRequest
+
+state_change_logger = logging.getLogger("state.change.logger")
+
+_EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class AliveBroker:
+    """A registered broker, by what the controller passes on about it."""
+
+    broker_id: int
+    endpoints: Mapping[str, Endpoint]  # by listener name
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataSnapshot:
+    """The cluster at one moment; before the first UpdateMetadata there is nothing in it (rule B7.1)."""
+
+    controller_id: int | None = None
+    alive_brokers: Mapping[int, AliveBroker] = field(default_factory=lambda: _EMPTY)
+    topics: Mapping[str, Mapping[int, UpdateMetadataPartitionState]] = field(default_factory=lambda: _EMPTY)
+    topic_ids: Mapping[str, uuid.UUID] = field(default_factory=lambda: _EMPTY)
+    topic_names: Mapping[uuid.UUID, str] = field(default_factory=lambda: _EMPTY)
+
+    def partition(self, partition: TopicPartition) -> UpdateMetadataPartitionState | None:
+        return self.topics.get(partition.topic, _EMPTY).get(partition.partition)
+
+    def topic_id(self, topic: str) -> uuid.UUID:
+        """All zeros where none is known."""
+        return self.topic_ids.get(topic, NO_TOPIC_ID)
+
+    def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
+        """Where to reach an alive broker on that listener; None if it is not alive or lacks it."""
+        broker = self.alive_brokers.get(broker_id)
+        return None if broker is None else broker.endpoints.get(listener)
+
+    def controller_endpoint(self, listener: str) -> Endpoint | None:
+        return None if self.controller_id is None else self.endpoint(self.controller_id, listener)
+
+
+class MetadataCache:
+    """Owns the current snapshot. ``update`` does not await: nobody sees half of it."""
+
+    def __init__(self, broker_id: int) -> None:
+        self.broker_id = broker_id
+        self.snapshot = MetadataSnapshot()
+        self._updated = trio.Event()
+
+    def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
+        """Take in what a fenced request says, and return the partitions that it deletes.
+
+        There is no comparison of epochs: the last accepted request wins (rule 9.36).
+        """
+        old = self.snapshot
+        topics, topic_ids, deleted = _merged(old, request)
+        alive = {b.id: AliveBroker(b.id, MappingProxyType(endpoints_of(b)), b.rack) for b in request.live_brokers}
+        self._check_listeners(alive)
+        self.snapshot = MetadataSnapshot(
+            controller_id=request.controller_id if request.controller_id >= 0 else None,
+            alive_brokers=MappingProxyType(alive),
+            topics=MappingProxyType(topics),
+            topic_ids=old.topic_ids if topic_ids is None else MappingProxyType(topic_ids),
+            topic_names=(
+                old.topic_names if topic_ids is None else MappingProxyType({i: name for name, i in topic_ids.items()})
+            ),
+        )
+        self._updated.set()
+        self._updated = trio.Event()
+        return deleted
+
+    async def wait_until(self, predicate: Callable[[MetadataSnapshot], bool]) -> MetadataSnapshot:
+        """The first snapshot, from the current one on, for which ``predicate`` holds. For tests and for starting up."""
+        while not predicate(self.snapshot):
+            await self._updated.wait()
+        return self.snapshot
+
+    def _check_listeners(self, alive: Mapping[int, AliveBroker]) -> None:  # rule 9.39
+        own = alive.get(self.broker_id)
+        if own is None:
+            return
+        for broker in alive.values():
+            if broker.endpoints.keys() != own.endpoints.keys():
+                state_change_logger.error(
+                    "[Broker id=%d] Listeners are not the same on all brokers: %s here, %s on broker %d",
+                    self.broker_id, sorted(own.endpoints), sorted(broker.endpoints), broker.broker_id,
+                )  # fmt: skip
+
+
+def _merged(
+    old: MetadataSnapshot, request: UpdateMetadataRequest
+) -> tuple[dict[str, Mapping[int, UpdateMetadataPartitionState]], dict[str, uuid.UUID] | None, list[TopicPartition]]:
+    """Topics, topic ids (None: as they were) and deleted partitions. Only topics that are named are copied."""
+    topics = dict(old.topics)
+    topic_ids = dict(old.topic_ids)
+    for topic in request.topic_states:  # rule 9.37: versions 5 and 6 have no ids, and so remove them
+        if topic.topic_id == NO_TOPIC_ID:
+            topic_ids.pop(topic.topic_name, None)
+        else:
+            topic_ids[topic.topic_name] = topic.topic_id
+    deleted: list[TopicPartition] = []
+    changed: dict[str, dict[int, UpdateMetadataPartitionState]] = {}
+    for name, states in update_metadata_states(request):
+        if not states:
+            continue
+        partitions = changed.get(name)
+        if partitions is None:
+            partitions = changed[name] = dict(topics.get(name, _EMPTY))
+        for state in states:
+            if state.leader == LEADER_DURING_DELETE:
+                partitions.pop(state.partition_index, None)
+                deleted.append(TopicPartition(name, state.partition_index))
+            else:
+                partitions[state.partition_index] = state
+    for name, partitions in changed.items():
+        if partitions:
+            topics[name] = MappingProxyType(partitions)
+        else:
+            topics.pop(name, None)
+            topic_ids.pop(name, None)
+    return topics, None if topic_ids == old.topic_ids else topic_ids, deleted

@@ -1,0 +1,144 @@
+"""One accepted connection: read a request, hand it over, write its answer, read the next.
+
+That order is the whole of muting (rules B1.19-B1.21): while a request is in progress nothing is read, so there is never
+a second one, and answers leave in the order of their requests. Pipelined bytes stay in the frame buffer and the kernel.
+Each connection writes by itself, so that a peer that does not read holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Protocol
+
+import trio
+
+import wire
+from broker_stub.reactor.metrics import RequestMetrics
+from broker_stub.reactor.request_channel import Action, ConnectionContext, Response
+
+logger = logging.getLogger("broker_stub.reactor")
+
+
+class ConnectionOwner(Protocol):
+    """A processor, as its connections see it."""
+
+    metrics: RequestMetrics
+
+    def receive_completed(self, connection: Connection, frame: bytes) -> None:
+        """A whole request has come; the connection is muted until ``Connection.deliver``."""
+
+
+class Connection:
+    """Owns the stream and closes it. ``client_software_*`` are what ApiVersions said (rule B1.38)."""
+
+    def __init__(
+        self,
+        context: ConnectionContext,
+        stream: trio.abc.Stream,
+        owner: ConnectionOwner,
+        *,
+        max_frame_bytes: int,
+        max_idle_seconds: float,
+    ) -> None:
+        self.context = context
+        self.client_software_name = "unknown"
+        self.client_software_version = "unknown"
+        self._stream = stream
+        self._owner = owner
+        self._frames = wire.FrameBuffer(max_frame_bytes)
+        self._max_idle_seconds = max_idle_seconds
+        self._scope = trio.CancelScope()
+        self._expires_at = math.inf
+        self._muted = False
+        self._finishing = False
+        self._response: Response | None = None
+        self._response_due = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.context.connection_id}>"
+
+    async def serve(self) -> None:
+        """Until either side closes it; raises nothing. Whatever goes wrong here ends here."""
+        try:
+            with self._scope:
+                await self._serve()
+            if self._scope.cancelled_caught and not self._finishing:
+                self._expired()
+        except wire.DecodeError as e:
+            self.refuse(str(e))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
+            logger.debug("%s: connection lost: %s", self.context.connection_id, e.__cause__ or e)
+        except Exception:
+            logger.exception("%s: closed after an unexpected error", self.context.connection_id)
+        finally:
+            await trio.aclose_forcefully(self._stream)
+
+    async def _serve(self) -> None:
+        while not self._finishing:
+            frame = await self._next_frame()
+            if frame is None:
+                return
+            response = await self._have_answered(frame)
+            taken_at = trio.current_time()
+            if taken_at > self._expires_at:  # rule B1.53: the request was kept, its answer comes too late
+                self._expired()
+                return
+            if response.action is Action.SEND:
+                self._active()
+                await self._stream.send_all(response.frame)
+            self._muted = False
+            header = response.request.context.header
+            response.request.record(self._owner.metrics.of(wire.api(header.api_key).name), taken_at=taken_at)
+            if response.action is Action.CLOSE_CONNECTION:
+                return
+
+    async def _next_frame(self) -> bytes | None:
+        """None when the peer has closed. Raises wire.LimitExceeded."""
+        while (frame := self._frames.next_frame()) is None:
+            self._active()
+            data = await self._stream.receive_some()
+            if not data:
+                if len(self._frames):
+                    logger.info("%s: the peer closed inside a request", self.context.connection_id)
+                return None
+            self._frames.receive_data(data)
+        return frame
+
+    async def _have_answered(self, frame: bytes) -> Response:
+        self._muted = True
+        self._scope.deadline = math.inf
+        self._response_due = trio.Event()
+        self._owner.receive_completed(self, frame)
+        await self._response_due.wait()
+        assert self._response is not None
+        return self._response
+
+    def _active(self) -> None:
+        """Something moves: idle time starts anew."""
+        self._expires_at = self._scope.deadline = trio.current_time() + self._max_idle_seconds
+
+    def _expired(self) -> None:
+        self._owner.metrics.connections_expired += 1
+        logger.info("%s: closed, idle for longer than connections.max.idle.ms", self.context.connection_id)
+
+    def deliver(self, response: Response) -> None:
+        """The answer to the request in progress; unmutes once it has been written."""
+        self._response = response
+        self._response_due.set()
+
+    def refuse(self, reason: str) -> None:
+        """Close without an answer because of what the peer sent (rules B1.34, B1.35); no other connection notices."""
+        self._owner.metrics.connections_closed_for_bad_requests += 1
+        logger.warning("%s: closed: %s", self.context.connection_id, reason)
+        self.close()
+
+    def finish(self) -> None:
+        """Close as soon as no request is in progress."""
+        self._finishing = True
+        if not self._muted:
+            self._scope.cancel()
+
+    def close(self) -> None:
+        self._finishing = True
+        self._scope.cancel()

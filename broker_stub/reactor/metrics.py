@@ -1,0 +1,43 @@
+"""What the reactor counts, under the names of rule B1.33; times are sums of seconds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class ApiMetrics:
+    """The requests of one API. A mean is a sum divided by ``requests``; the five parts add up to ``total_time``."""
+
+    requests: int = 0
+    request_queue_time: float = 0.0
+    local_time: float = 0.0  # in the handler
+    remote_time: float = 0.0  # parked: waiting for somebody else after the handler went on
+    response_queue_time: float = 0.0
+    response_send_time: float = 0.0
+    errors: Counter[int] = field(default_factory=Counter)  # by top-level error code, NONE included
+
+    @property
+    def total_time(self) -> float:
+        waited = self.request_queue_time + self.response_queue_time + self.response_send_time
+        return waited + self.local_time + self.remote_time
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """One of these a socket server; tests assert on it."""
+
+    apis: dict[str, ApiMetrics] = field(default_factory=dict)  # by API name; those that were asked for
+    connections_accepted: int = 0
+    connections_open: int = 0
+    connections_refused: int = 0  # over max.connections.per.ip
+    connections_closed_for_bad_requests: int = 0
+    connections_expired: int = 0
+    handler_errors: int = 0  # exceptions that a handler let escape
+
+    def of(self, api_name: str) -> ApiMetrics:
+        found = self.apis.get(api_name)
+        if found is None:
+            found = self.apis[api_name] = ApiMetrics()
+        return found

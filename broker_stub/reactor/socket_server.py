@@ -1,0 +1,202 @@
+"""All listeners of a broker and what serves them: planes, their queues and handlers, from bind to drained.
+
+    await server.bind()                        # server.bound_listeners()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        server.enable_request_processing()     # clients are let in
+        ...
+        await server.shutdown(seconds)         # requests in progress are answered, then everything closes
+
+With `control.plane.listener.name` two planes share nothing (rules B1.5, B1.6, 9.65): the control plane with one
+processor, a queue of 20 and one handler, and the data plane with the rest. Both serve the same APIs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import dataclass, field
+
+import trio
+
+from broker_stub.config import BrokerConfig
+from broker_stub.model import Endpoint
+from broker_stub.ports import Tap, no_tap
+from broker_stub.reactor.acceptor import Acceptor
+from broker_stub.reactor.handler_pool import HandlerPool
+from broker_stub.reactor.metrics import RequestMetrics
+from broker_stub.reactor.processor import Processor
+from broker_stub.reactor.quotas import ConnectionQuotas
+from broker_stub.reactor.request_channel import Apis, RequestChannel
+
+logger = logging.getLogger("broker_stub.reactor")
+
+#: the control plane's, fixed by rule B1.5
+CONTROL_PLANE_QUEUE_SIZE = 20
+CONTROL_PLANE_THREADS = 1
+
+DATA_PLANE = "data-plane"
+CONTROL_PLANE = "control-plane"
+
+
+@dataclass(slots=True)
+class Plane:
+    """Listeners that share a request queue and handlers."""
+
+    name: str
+    channel: RequestChannel
+    handlers: HandlerPool
+    acceptors: list[Acceptor] = field(default_factory=list)
+
+
+class SocketServer:
+    """Owns every server socket, connection, processor and handler of one broker."""
+
+    def __init__(self, config: BrokerConfig, apis: Apis, tap: Tap = no_tap) -> None:
+        self.metrics = RequestMetrics()
+        self._config = config
+        self._apis = apis
+        self._tap = tap
+        self._quotas = ConnectionQuotas(config.max_connections_per_ip)
+        self._processor_ids = itertools.count()
+        self.planes = self._planes()
+        self._enabled = trio.Event()
+        self._stopping = trio.Event()
+        self._stopped = trio.Event()
+        self._drain_seconds = 0.0
+        self._running = False
+
+    def _planes(self) -> list[Plane]:
+        data = self._plane(DATA_PLANE, self._config.queued_max_requests, self._config.num_io_threads)
+        planes = [data]
+        for endpoint in self._config.listeners:
+            if endpoint.listener == self._config.control_plane_listener_name:
+                control = self._plane(CONTROL_PLANE, CONTROL_PLANE_QUEUE_SIZE, CONTROL_PLANE_THREADS)
+                control.acceptors.append(self._acceptor(endpoint, control.channel, CONTROL_PLANE_THREADS))
+                planes.insert(0, control)
+            else:
+                threads = self._config.num_network_threads[endpoint.listener]
+                data.acceptors.append(self._acceptor(endpoint, data.channel, threads))
+        return planes
+
+    def _plane(self, name: str, queue_size: int, handlers: int) -> Plane:
+        channel = RequestChannel(queue_size)
+        return Plane(name, channel, HandlerPool(name, handlers, channel, self._apis, self.metrics))
+
+    def _acceptor(self, endpoint: Endpoint, channel: RequestChannel, threads: int) -> Acceptor:
+        processors = [
+            Processor(
+                next(self._processor_ids),
+                endpoint.listener,
+                channel,
+                self._apis,
+                tap=self._tap,
+                quotas=self._quotas,
+                metrics=self.metrics,
+                max_frame_bytes=self._config.socket_request_max_bytes,
+                max_idle_seconds=self._config.connections_max_idle_ms / 1000,
+            )
+            for _ in range(threads)
+        ]
+        backlog = self._config.socket_listen_backlog_size
+        return Acceptor(endpoint, processors, backlog=backlog, quotas=self._quotas, metrics=self.metrics)
+
+    @property
+    def acceptors(self) -> list[Acceptor]:
+        return [acceptor for plane in self.planes for acceptor in plane.acceptors]
+
+    def bound_listeners(self) -> tuple[Endpoint, ...]:
+        """The listeners in the order of the configuration, with the ports that they really have."""
+        bound = {acceptor.endpoint.listener: acceptor.bound for acceptor in self.acceptors}
+        return tuple(bound[endpoint.listener] for endpoint in self._config.listeners)
+
+    def enable_request_processing(self) -> None:
+        """Let clients in. Raises BindError; RuntimeError once the server is stopped (rule B1.58)."""
+        if self._stopping.is_set():
+            raise RuntimeError("a stopped socket server cannot be enabled")
+        for acceptor in self.acceptors:
+            acceptor.listen()
+        self._enabled.set()
+
+    async def bind(self) -> None:
+        """All listeners or none. Raises BindError."""
+        try:
+            for acceptor in self.acceptors:
+                await acceptor.bind()
+        except BaseException:
+            self._close_listeners()
+            raise
+
+    def _close_listeners(self) -> None:
+        for acceptor in self.acceptors:
+            acceptor.close()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve from ``enable_request_processing`` until ``shutdown``. The listeners must be bound.
+
+        Three nurseries, one in another, because they end in turn: acceptors, then processors with their connections,
+        then handlers.
+        """
+        self._running = True
+        try:
+            async with trio.open_nursery() as handlers:
+                for plane in self.planes:
+                    handlers.start_soon(plane.handlers.run)
+                async with trio.open_nursery() as processors:
+                    self._start_processors(processors)
+                    task_status.started()
+                    await self._accept_until_stopping()
+                    deadline = trio.current_time() + self._drain_seconds
+                    await self._drain(deadline)
+                    processors.cancel_scope.cancel()
+                for plane in self.planes:
+                    plane.channel.shut_down()
+                handlers.cancel_scope.deadline = deadline
+        finally:
+            self._close_listeners()
+            self._stopping.set()
+            self._stopped.set()
+
+    def _start_processors(self, nursery: trio.Nursery) -> None:
+        for plane in self.planes:
+            for acceptor in plane.acceptors:
+                for processor in acceptor.processors:
+                    nursery.start_soon(processor.run, name=self._thread_name(plane, acceptor.endpoint, processor))
+
+    def _thread_name(self, plane: Plane, endpoint: Endpoint, processor: Processor) -> str:  # rule B1.9
+        where = f"{self._config.broker_id}-{endpoint.listener}-{endpoint.security_protocol}"
+        return f"{plane.name}-kafka-network-thread-{where}-{processor.processor_id}"
+
+    async def _accept_until_stopping(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._accept, nursery)
+            await self._stopping.wait()
+            nursery.cancel_scope.cancel()
+        self._close_listeners()
+
+    async def _accept(self, nursery: trio.Nursery) -> None:
+        await self._enabled.wait()
+        for plane in self.planes:
+            for acceptor in plane.acceptors:
+                end = acceptor.bound
+                name = f"{plane.name}-kafka-socket-acceptor-{end.listener}-{end.security_protocol}-{end.port}"
+                nursery.start_soon(acceptor.run, name=name)
+
+    async def _drain(self, deadline: float) -> None:
+        with trio.move_on_at(deadline) as scope:
+            async with trio.open_nursery() as nursery:
+                for acceptor in self.acceptors:
+                    for processor in acceptor.processors:
+                        nursery.start_soon(processor.drain)
+        if scope.cancelled_caught:
+            logger.warning("%d connections are cut off with a request in progress", self.metrics.connections_open)
+
+    async def shutdown(self, drain_seconds: float) -> None:
+        """Stop accepting, give requests in progress that long to be answered, cut off the rest. Returns when done.
+
+        A second shutdown waits for the first. It returns at once where ``run`` has ended or never began.
+        """
+        self._drain_seconds = drain_seconds
+        self._stopping.set()
+        if self._running:
+            await self._stopped.wait()

@@ -1,0 +1,221 @@
+"""What this broker hosts, and whether to obey a control request: the fencing of rules 9.8-9.34.
+
+All three control requests go through here, on whichever plane they came in. No method awaits, so each runs to its end
+before another starts: that is the one lock of rule 9.11.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from broker_stub.control_requests import StopReplica, leader_and_isr_states, leader_and_isr_topic_ids
+from broker_stub.errors import KafkaStorageError, error_code
+from broker_stub.isr import IsrPolicy
+from broker_stub.log_manager import LogManager
+from broker_stub.metadata_cache import MetadataCache
+from broker_stub.model import EPOCH_DURING_DELETE, NO_EPOCH, TopicPartition
+from broker_stub.partition import Partition
+from wire import ErrorCode, LeaderAndIsrPartitionState, LeaderAndIsrRequest, UpdateMetadataRequest
+
+state_change_logger = logging.getLogger("state.change.logger")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrOutcome:
+    """Codes of the partitions that got one (rule 9.27), or a top-level error and none."""
+
+    error: ErrorCode
+    partitions: Mapping[TopicPartition, ErrorCode]
+    topic_ids: Mapping[str, uuid.UUID]
+
+
+class ReplicaManager:
+    """Owns the hosted partitions and the highest controller epoch seen (rule 9.8; not persisted)."""
+
+    def __init__(
+        self, broker_id: int, metadata_cache: MetadataCache, log_manager: LogManager, isr_policy: IsrPolicy
+    ) -> None:
+        self.broker_id = broker_id
+        self.controller_epoch = 0
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self.offline_partitions: set[TopicPartition] = set()
+        self._metadata_cache = metadata_cache
+        self._log_manager = log_manager
+        self._isr_policy = isr_policy
+
+    def become_leader_or_follower(self, request: LeaderAndIsrRequest, correlation_id: int) -> LeaderAndIsrOutcome:
+        """Raises ValueError for a request that contradicts itself (rule 13.11)."""
+        topic_ids = leader_and_isr_topic_ids(request)
+        who = f"controller {request.controller_id} epoch {request.controller_epoch} correlation id {correlation_id}"
+        if self._is_stale(request.controller_epoch):
+            self._warn("Ignoring LeaderAndIsr of %s: its epoch is old, epoch %d is known", who, self.controller_epoch)
+            return LeaderAndIsrOutcome(ErrorCode.STALE_CONTROLLER_EPOCH, {}, topic_ids)
+        codes: dict[TopicPartition, ErrorCode] = {}
+        accepted: dict[TopicPartition, tuple[Partition, LeaderAndIsrPartitionState]] = {}  # of two for one, the last
+        for topic_partition, state in leader_and_isr_states(request):
+            if topic_partition in self.offline_partitions:  # rule 9.13
+                codes[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
+                self._warn("Ignoring LeaderAndIsr of %s for %s: its log directory is offline", who, topic_partition)
+                continue
+            partition = self._get_or_create(topic_partition)
+            code = self._judge(partition, state, topic_ids.get(topic_partition.topic), request.is_kraft_controller)
+            codes[topic_partition] = ErrorCode.NONE if code is None else code
+            if code is None:
+                accepted[topic_partition] = partition, state
+            self._log_verdict(who, partition, state, code)
+        self._apply(list(accepted.values()), topic_ids, codes)
+        return LeaderAndIsrOutcome(ErrorCode.NONE, codes, topic_ids)
+
+    def _judge(
+        self,
+        partition: Partition,
+        state: LeaderAndIsrPartitionState,
+        topic_id: uuid.UUID | None,
+        is_kraft_controller: bool,
+    ) -> ErrorCode | None:
+        """Rules 9.14-9.19: the code that ends the matter, or None where the state is to be applied."""
+        log_topic_id = partition.topic_id
+        if topic_id is not None and log_topic_id is not None and topic_id != log_topic_id:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        if state.leader_epoch < partition.leader_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if state.leader_epoch > partition.leader_epoch or is_kraft_controller:
+            return None if self.broker_id in state.replicas else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        # the epoch that is known already: only the topic id can be news (rule 9.19)
+        if topic_id is not None and log_topic_id is None:
+            if self._log_manager.has_log(partition.topic_partition):
+                self._log_manager.assign_topic_id(partition.topic_partition, topic_id)
+            return ErrorCode.NONE
+        if topic_id is None and log_topic_id is not None and state.leader != self.broker_id:
+            return ErrorCode.NONE  # a fetcher would go on without the id
+        return ErrorCode.STALE_CONTROLLER_EPOCH
+
+    def _apply(
+        self,
+        accepted: list[tuple[Partition, LeaderAndIsrPartitionState]],
+        topic_ids: Mapping[str, uuid.UUID],
+        codes: dict[TopicPartition, ErrorCode],
+    ) -> None:
+        """Leaders before followers (rule 9.20)."""
+        leading = [(partition, state) for partition, state in accepted if state.leader == self.broker_id]
+        following = [(partition, state) for partition, state in accepted if state.leader != self.broker_id]
+        for partition, state in leading + following:
+            topic_partition = partition.topic_partition
+            try:
+                changed = self._change_role(partition, state, topic_ids.get(topic_partition.topic))
+            except KafkaStorageError as e:  # rule 9.24
+                codes[topic_partition] = error_code(e)
+                self.mark_offline(topic_partition)
+                continue
+            if changed:
+                self._isr_policy.partition_changed(partition)
+
+    def _change_role(self, partition: Partition, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None) -> bool:
+        if state.leader == self.broker_id:
+            changed = partition.make_leader(state, topic_id)
+        elif state.leader in self._metadata_cache.snapshot.alive_brokers:
+            changed = partition.make_follower(state, topic_id)
+        else:  # rule 9.23: the code stays NONE all the same
+            partition.create_log_if_not_exists(state, topic_id)
+            self._warn("Not following leader %d of %s: it is not alive", state.leader, partition.topic_partition)
+            return False
+        if not changed:
+            self._warn(
+                "Skipping the change of %s: partition epoch %d is known, %d is older",
+                partition.topic_partition, partition.partition_epoch, state.partition_epoch,
+            )  # fmt: skip
+        return changed
+
+    def stop_replicas(
+        self, controller_id: int, controller_epoch: int, states: Mapping[TopicPartition, StopReplica]
+    ) -> tuple[ErrorCode, Mapping[TopicPartition, ErrorCode]]:
+        """The top-level code, and one for each partition unless that is an error (rules 9.9, 9.30-9.34)."""
+        if self._is_stale(controller_epoch):
+            self._warn("Ignoring StopReplica of controller %d: epoch %d is old", controller_id, controller_epoch)
+            return ErrorCode.STALE_CONTROLLER_EPOCH, {}
+        codes: dict[TopicPartition, ErrorCode] = {}
+        for topic_partition, state in states.items():
+            codes[topic_partition] = code = self._stop(topic_partition, state)
+            self._debug(
+                "StopReplica of controller %d epoch %d for %s: leader epoch %d, delete %s: %s",
+                controller_id, controller_epoch, topic_partition, state.leader_epoch, state.delete_partition, code.name,
+            )  # fmt: skip
+        return ErrorCode.NONE, codes
+
+    def _stop(self, topic_partition: TopicPartition, state: StopReplica) -> ErrorCode:
+        if topic_partition in self.offline_partitions:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        partition = self.partitions.get(topic_partition)
+        any_epoch = state.leader_epoch in (EPOCH_DURING_DELETE, NO_EPOCH)
+        if partition is not None and not any_epoch and state.leader_epoch < partition.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        if not state.delete_partition:  # its fetcher would stop; it stays, with its leader epoch (rules 9.31, 9.34)
+            return ErrorCode.NONE
+        if partition is not None:
+            del self.partitions[topic_partition]
+            partition.delete()
+            self._isr_policy.partition_changed(partition)
+        try:
+            self._log_manager.delete_log(topic_partition)  # also when it was not hosted: left over from earlier
+        except Exception as e:  # noqa: BLE001 - rule 9.32: whatever it is becomes this partition's code
+            self._warn("The log of %s cannot be deleted: %s", topic_partition, e)
+            return error_code(e)
+        return ErrorCode.NONE
+
+    def maybe_update_metadata_cache(self, request: UpdateMetadataRequest, correlation_id: int) -> ErrorCode:
+        """Rules 9.9, 9.35-9.40."""
+        if self._is_stale(request.controller_epoch):
+            self._warn(
+                "Ignoring UpdateMetadata of controller %d epoch %d correlation id %d: epoch %d is known",
+                request.controller_id, request.controller_epoch, correlation_id, self.controller_epoch,
+            )  # fmt: skip
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        deleted = self._metadata_cache.update(request)
+        self._debug(
+            "Cached UpdateMetadata of controller %d epoch %d correlation id %d: %d brokers, %d partitions deleted",
+            request.controller_id, request.controller_epoch, correlation_id, len(request.live_brokers), len(deleted),
+        )  # fmt: skip
+        self._isr_policy.metadata_changed(self.controller_epoch)
+        return ErrorCode.NONE
+
+    def mark_offline(self, topic_partition: TopicPartition) -> None:
+        """Its log directory failed: from now on only KAFKA_STORAGE_ERROR is answered for it."""
+        self.offline_partitions.add(topic_partition)
+        partition = self.partitions.pop(topic_partition, None)
+        if partition is not None:
+            partition.delete()
+            self._isr_policy.partition_changed(partition)
+        self._warn("%s is offline", topic_partition)
+
+    def _is_stale(self, controller_epoch: int) -> bool:
+        """Rule 9.8: an older epoch than the highest seen is; an equal or newer one is remembered."""
+        if controller_epoch < self.controller_epoch:
+            return True
+        self.controller_epoch = controller_epoch
+        return False
+
+    def _get_or_create(self, topic_partition: TopicPartition) -> Partition:
+        partition = self.partitions.get(topic_partition)
+        if partition is None:
+            partition = Partition(topic_partition, self.broker_id, self._log_manager)
+            self.partitions[topic_partition] = partition
+        return partition
+
+    def _log_verdict(
+        self, who: str, partition: Partition, state: LeaderAndIsrPartitionState, code: ErrorCode | None
+    ) -> None:
+        self._debug(
+            "LeaderAndIsr of %s for %s: leader %d leader epoch %d (known %d) partition epoch %d isr %s: %s",
+            who, partition.topic_partition, state.leader, state.leader_epoch, partition.leader_epoch,
+            state.partition_epoch, state.isr, "accepted" if code is None else code.name,
+        )  # fmt: skip
+
+    def _debug(self, text: str, *values: object) -> None:
+        if state_change_logger.isEnabledFor(logging.DEBUG):
+            state_change_logger.debug("[Broker id=%d] " + text, self.broker_id, *values)
+
+    def _warn(self, text: str, *values: object) -> None:
+        state_change_logger.warning("[Broker id=%d] " + text, self.broker_id, *values)
