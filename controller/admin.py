@@ -62,9 +62,8 @@ async def create_topic(
     if topic in existing or topic in await zk.get_topic_deletions():
         raise AdminError(f"topic {topic} already exists, or is still being deleted")
     if assignment is None:
-        brokers = {
-            broker_id: broker.rack for broker_id, (broker, _) in sorted((await zk.get_brokers(watch=False)).items())
-        }
+        registered = sorted((await zk.get_brokers(watch=False)).items())
+        brokers: dict[int, str | None] = {broker_id: broker.rack for broker_id, (broker, _) in registered}
         try:
             made: Mapping[int, Sequence[int]] = assign_replicas(brokers, partitions, replication_factor, random=random)
         except ValueError as e:

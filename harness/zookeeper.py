@@ -1,0 +1,139 @@
+"""A real ZooKeeper of our own: the server whose jars come inside the pyspark package, on loopback, for as long as it
+is wanted.
+
+    async with embedded_zookeeper(folder, guard) as address: ...   # "127.0.0.1:41234"
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from harness.errors import HarnessError
+from harness.guard import Guard
+from harness.java import find_java
+
+#: sessions are granted in multiples of it: a session timeout may be as short as two ticks
+TICK_MS = 250
+START_TIMEOUT_S = 60
+_TRIES = 5
+
+
+def spark_jars() -> Path:
+    """The folder of jars in the pyspark package. Raises HarnessError."""
+    spec = importlib.util.find_spec("pyspark")
+    where = Path(spec.submodule_search_locations[0]) / "jars" if spec and spec.submodule_search_locations else None
+    if where is None or not list(where.glob("zookeeper-3*.jar")):
+        raise HarnessError(
+            f"the pyspark package has no ZooKeeper among its jars ({where}): reinstall it with `make setup`"
+        )
+    return where
+
+
+def free_port() -> int:
+    """A port that was free a moment ago; whoever binds it must be ready to lose the race and ask again."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def embedded_zookeeper(folder: Path, guard: Guard, *, port: int | None = None) -> AsyncIterator[str]:
+    """Run ZooKeeper with its data under ``folder``; gives host:port, and stops it at the end.
+
+    ``port`` None takes a free one. Raises HarnessError when it does not come up, JavaMissing without Java.
+    """
+    java = find_java()
+    process, address = await _start(java, folder, guard, port)
+    try:
+        yield address
+    finally:
+        process.terminate()
+        with trio.CancelScope(shield=True), trio.move_on_after(5):
+            await trio.to_thread.run_sync(process.wait)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        guard.forget(process.pid)
+
+
+async def _start(java: str, folder: Path, guard: Guard, port: int | None) -> tuple[subprocess.Popen[bytes], str]:
+    data = folder / "data"
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise HarnessError(f"ZooKeeper's data folder {data} cannot be made: {e.strerror or e}") from None
+    log_path = folder / "zookeeper.log"
+    for attempt in range(_TRIES):
+        chosen = port or free_port()
+        process = _spawn(java, folder, data, chosen, log_path)
+        guard.watch(process.pid)
+        if await _is_up(process, chosen, data):
+            return process, f"127.0.0.1:{chosen}"
+        process.kill()
+        process.wait()
+        guard.forget(process.pid)
+        output = log_path.read_text(errors="replace")
+        if port is not None and "BindException" in output:
+            raise HarnessError(
+                f"port {port} for ZooKeeper is in use by another process: choose another with --zookeeper-port"
+            )
+        if "BindException" not in output or attempt == _TRIES - 1:
+            raise HarnessError(f"ZooKeeper did not start, see {log_path}: {_last_line(output)}")
+    raise AssertionError
+
+
+def _spawn(java: str, folder: Path, data: Path, port: int, log_path: Path) -> subprocess.Popen[bytes]:
+    config = folder / "zoo.cfg"
+    config.write_text(
+        f"tickTime={TICK_MS}\ndataDir={data}\nclientPort={port}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n"
+        "maxSessionTimeout=600000\nadmin.enableServer=false\n4lw.commands.whitelist=*\n"
+        "autopurge.purgeInterval=1\nautopurge.snapRetainCount=3\n"
+    )
+    command = [
+        java, "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
+        "-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", "-Djute.maxbuffer=10000000",
+        "-cp", f"{spark_jars()}/*", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config),
+    ]  # fmt: skip
+    with log_path.open("wb") as log:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0, cwd=folder,
+            env={k: v for k, v in os.environ.items() if k not in ("JAVA_TOOL_OPTIONS", "JVMFLAGS")},
+        )  # fmt: skip
+
+
+async def _is_up(process: subprocess.Popen[bytes], port: int, data: Path) -> bool:
+    """Whether it serves our folder on that port; False when it ended, or did not answer in time."""
+    with trio.move_on_after(START_TIMEOUT_S):
+        while process.poll() is None:
+            if str(data) in await four_letter_word("127.0.0.1", port, "conf"):
+                return True
+            await trio.sleep(0.02)
+    return False
+
+
+async def four_letter_word(host: str, port: int, word: str) -> str:
+    """What ZooKeeper answers to one of its four-letter words; nothing if it cannot be reached."""
+    try:
+        stream = await trio.open_tcp_stream(host, port)
+        async with stream:
+            await stream.send_all(word.encode())
+            answer = b""
+            while chunk := await stream.receive_some():
+                answer += chunk
+            return answer.decode(errors="replace")
+    except (OSError, trio.BrokenResourceError):
+        return ""
+
+
+def _last_line(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("\t")]
+    return lines[-1] if lines else "it printed nothing"

@@ -1,0 +1,300 @@
+"""A cluster in memory for controller tests: the store's twin, brokers that answer over in-memory connections, and as
+many contenders as a test wants. Traffic is kept in order, so that tests read as dialogues."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import trio
+
+import wire
+from controller.config import ControllerConfig
+from controller.controller import Controller
+from controller.kafka_zk_client import KafkaZkClient
+from controller.metadata_version import LATEST, MetadataVersion
+from controller.model import Broker, BrokerId, Endpoint, Leadership, ReplicaAssignment, TopicPartition
+from controller.store import Create, value
+from controller.store.memory import MemoryStore, MemoryZooKeeper
+from controller.zk_data import encode_topic
+
+CONTROL, DATA = "CONTROL", "DATA"
+
+
+def broker(broker_id: int, rack: str | None = None) -> Broker:
+    """Its ports tell the id: 1000 + id for control, 2000 + id for data."""
+    return Broker(
+        BrokerId(broker_id),
+        (
+            Endpoint(CONTROL, "PLAINTEXT", "127.0.0.1", 1000 + broker_id),
+            Endpoint(DATA, "PLAINTEXT", "127.0.0.1", 2000 + broker_id),
+        ),
+        rack,
+    )
+
+
+@dataclass
+class Sent:
+    """One request that a broker received."""
+
+    broker: int
+    header: wire.Header
+    message: Any
+
+    def __str__(self) -> str:
+        return f"{type(self.message).__name__} {self.header.api_version} -> {self.broker}"
+
+
+def answer(request: Any, header: wire.Header) -> wire.Message:
+    """What a broker without a complaint says."""
+    match request:
+        case wire.LeaderAndIsrRequest():
+            if header.api_version < 5:
+                flat = [
+                    (t.topic_name, p.partition_index) for t in request.topic_states for p in t.partition_states
+                ] or [(p.topic_name, p.partition_index) for p in request.ungrouped_partition_states]
+                return wire.LeaderAndIsrResponse(
+                    partition_errors=tuple(
+                        wire.LeaderAndIsrPartitionError(topic_name=t, partition_index=p) for t, p in flat
+                    )
+                )
+            return wire.LeaderAndIsrResponse(
+                topics=tuple(
+                    wire.LeaderAndIsrTopicError(
+                        topic_id=t.topic_id,
+                        partition_errors=tuple(
+                            wire.LeaderAndIsrPartitionError(partition_index=p.partition_index)
+                            for p in t.partition_states
+                        ),
+                    )
+                    for t in request.topic_states
+                )
+            )
+        case wire.UpdateMetadataRequest():
+            return wire.UpdateMetadataResponse()
+        case wire.StopReplicaRequest():
+            return wire.StopReplicaResponse(
+                partition_errors=tuple(
+                    wire.StopReplicaPartitionError(topic_name=t.topic_name, partition_index=p.partition_index)
+                    for t in request.topic_states
+                    for p in t.partition_states
+                )
+            )
+    raise AssertionError(f"a controller does not send {type(request).__name__}")
+
+
+@dataclass
+class FakeBroker:
+    """Answers what it is sent; keeps it in ``received``. ``down`` refuses connections, ``mute`` does not answer."""
+
+    id: int
+    log: list[Sent]
+    received: list[Sent] = field(default_factory=list)
+    answer: Callable[[Any, wire.Header], wire.Message] = answer
+    down: bool = False
+    mute: bool = False
+    connections: list[FakeConnection] = field(default_factory=list)
+
+    def break_connections(self) -> None:
+        for connection in self.connections:
+            connection.broken.set()
+        self.connections.clear()
+
+
+class FakeConnection:
+    def __init__(self, server: FakeBroker) -> None:
+        self.server = server
+        self.broken = trio.Event()
+        self._answers: list[bytes] = []
+        server.connections.append(self)
+
+    async def send_frame(self, payload: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.broken.is_set():
+            raise ConnectionResetError("broken")
+        header, message = wire.decode_request(payload)
+        sent = Sent(self.server.id, header, message)
+        self.server.received.append(sent)
+        self.server.log.append(sent)
+        response = self.server.answer(message, header)
+        if not self.server.mute:
+            self._answers.append(
+                wire.encode_response(response, api_version=header.api_version, correlation_id=header.correlation_id)
+            )
+
+    async def receive_frame(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if not self._answers:
+            await self.broken.wait()
+            raise ConnectionResetError("broken")
+        return self._answers.pop(0)
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@dataclass
+class Node:
+    """A contender with its session."""
+
+    controller: Controller
+    store: MemoryStore
+    zk: KafkaZkClient
+    scope: trio.CancelScope
+
+
+class World:
+    """Brokers, contenders and the store. ``log`` is every request any broker received, in order."""
+
+    def __init__(self, nursery: trio.Nursery, ibp: MetadataVersion) -> None:
+        self.server = MemoryZooKeeper()
+        self.ibp = ibp
+        self.log: list[Sent] = []
+        self.brokers: dict[int, FakeBroker] = {}
+        self.nodes: dict[int, Node] = {}
+        self.registrations: dict[int, MemoryStore] = {}
+        self._nursery = nursery
+        self._uuids = Random(7)
+        self.store = self.server.connect()
+        self.zk = KafkaZkClient(self.store, now_ms=lambda: 0, new_uuid=self.new_uuid)
+
+    def new_uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self._uuids.getrandbits(128), version=4)
+
+    async def dial(self, host: str, port: int) -> FakeConnection:
+        await trio.lowlevel.checkpoint()
+        server = self.brokers[port - 1000]  # a controller uses the control listener
+        if server.down:
+            raise ConnectionRefusedError(f"{host}:{port}")
+        return FakeConnection(server)
+
+    async def start_broker(self, broker_id: int, rack: str | None = None) -> FakeBroker:
+        """A broker that registers in a session of its own and answers control requests."""
+        made = self.brokers[broker_id] = FakeBroker(broker_id, self.log)
+        store = self.registrations[broker_id] = self.server.connect()
+        await KafkaZkClient(store, now_ms=lambda: 0).register_broker(broker(broker_id, rack), self.ibp)
+        return made
+
+    async def stop_broker(self, broker_id: int) -> None:
+        self.brokers[broker_id].down = True
+        self.brokers[broker_id].break_connections()
+        await self.registrations.pop(broker_id).aclose()
+
+    async def bounce_broker(self, broker_id: int) -> None:
+        """Register anew before anyone could see it gone."""
+        await self.registrations.pop(broker_id).aclose()
+        self.brokers[broker_id].break_connections()
+        store = self.registrations[broker_id] = self.server.connect()
+        await KafkaZkClient(store, now_ms=lambda: 0).register_broker(broker(broker_id), self.ibp)
+
+    async def start_controller(self, broker_id: int, **settings: Any) -> Controller:
+        """A contender on that broker, in the broker's session; the broker is started if it was not."""
+        if broker_id not in self.registrations:
+            await self.start_broker(broker_id)
+        self.spawn_controller(broker_id, **settings)
+        await self.settle()
+        return self.nodes[broker_id].controller
+
+    def spawn_controller(self, broker_id: int, **settings: Any) -> None:
+        store = self.registrations[broker_id]
+        zk = KafkaZkClient(store, now_ms=lambda: 0, new_uuid=self.new_uuid)
+        config = ControllerConfig(
+            broker_id=BrokerId(broker_id),
+            inter_broker_listener_name=DATA,
+            control_plane_listener_name=CONTROL,
+            inter_broker_protocol_version=self.ibp,
+            **settings,
+        )
+
+        async def register() -> object:
+            return await zk.register_broker(broker(broker_id), self.ibp)
+
+        async def serve() -> None:
+            async with trio.open_nursery() as nursery:
+                controller = Controller(config, zk, self.dial, nursery, register=register)
+                self.nodes[broker_id] = Node(controller, store, zk, nursery.cancel_scope)
+                nursery.start_soon(controller.run)
+
+        self._nursery.start_soon(serve)
+
+    async def kill_controller(self, broker_id: int) -> None:
+        """The whole process: contender, broker and session."""
+        self.nodes.pop(broker_id).scope.cancel()
+        await self.stop_broker(broker_id)
+
+    async def settle(self) -> None:
+        """Until nobody has anything left to do."""
+        await trio.testing.wait_all_tasks_blocked(0.0001)
+
+    async def create_topic(self, topic: str, assignment: dict[int, Sequence[int]]) -> uuid.UUID:
+        topic_id = self.new_uuid()
+        replicas = {p: ReplicaAssignment(tuple(BrokerId(r) for r in rs)) for p, rs in assignment.items()}
+        value((await self.store.write([Create(f"/brokers/topics/{topic}", encode_topic(topic_id, replicas))]))[0])
+        await self.settle()
+        return topic_id
+
+    async def state(self, topic: str, partition: int = 0) -> tuple[int, int, tuple[int, ...]]:
+        """(leader, leader epoch, ISR) as ZooKeeper has it."""
+        tp = TopicPartition(topic, partition)
+        known = (await self.zk.get_partition_states([tp]))[tp]
+        assert isinstance(known, Leadership), known
+        return known.leader_and_isr.leader, known.leader_and_isr.leader_epoch, known.leader_and_isr.isr
+
+    async def get(self, path: str) -> bytes | None:
+        """Data of a node, None where there is none."""
+        found = await self.zk.get_one(path)
+        return None if found is None else found.data
+
+    def take(self) -> list[Sent]:
+        """What was sent since the last call."""
+        taken = list(self.log)
+        self.log.clear()
+        for fake in self.brokers.values():
+            fake.received.clear()
+        return taken
+
+
+def texts(sent: Sequence[Sent], broker_id: int) -> list[str]:
+    """What one broker was sent, in short and in order."""
+    return [_text(s.message) for s in sent if s.broker == broker_id]
+
+
+def _text(message: Any) -> str:
+    match message:
+        case wire.LeaderAndIsrRequest():
+            parts = [
+                f"{t.topic_name}-{p.partition_index}:{p.leader}@{p.leader_epoch}{list(p.isr)}{'new' * p.is_new}"
+                for t in message.topic_states
+                for p in t.partition_states
+            ]
+            return " ".join(["LAI", *parts])
+        case wire.UpdateMetadataRequest():
+            parts = [
+                f"{t.topic_name}-{p.partition_index}:{p.leader}@{p.leader_epoch}{list(p.isr)}"
+                for t in message.topic_states
+                for p in t.partition_states
+            ]
+            return " ".join(["UMR", f"alive={sorted(b.id for b in message.live_brokers)}", *parts])
+        case wire.StopReplicaRequest():
+            parts = [
+                f"{t.topic_name}-{p.partition_index}@{p.leader_epoch}{'delete' * p.delete_partition}"
+                for t in message.topic_states
+                for p in t.partition_states
+            ]
+            return " ".join(["SR", *parts])
+    raise AssertionError(message)
+
+
+@asynccontextmanager
+async def world(brokers: Sequence[int] = (1, 2, 3), ibp: MetadataVersion = LATEST) -> AsyncIterator[World]:
+    async with trio.open_nursery() as nursery:
+        made = World(nursery, ibp)
+        await made.zk.make_top_level_paths()
+        for broker_id in brokers:
+            await made.start_broker(broker_id)
+        yield made
+        nursery.cancel_scope.cancel()

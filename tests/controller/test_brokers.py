@@ -1,0 +1,228 @@
+"""Brokers that die, return, bounce and change (sections 6, 7 and 11g of docs/controller-semantics.md)."""
+
+from __future__ import annotations
+
+from trio.testing import MockClock
+
+import wire
+from controller import zk_data
+from controller.model import RECOVERED
+from controller.store import SetData
+from tests.controller.support import broker, texts, world
+
+
+async def test_death_of_a_leader(autojump_clock: MockClock) -> None:  # rule 11.58
+    async with world() as w:
+        await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 3, 1]})
+        w.take()
+        await w.stop_broker(2)
+        await w.settle()
+        assert await w.state("t") == (3, 1, (3, 1))
+        assert texts(w.take(), 3) == [
+            "LAI t-0:3@1[3, 1]",
+            "UMR alive=[1, 3] t-0:3@1[3, 1]",
+            "LAI t-0:3@1[3, 1]",  # the assignment without the dead replica hears it again, with the same epoch
+            "UMR alive=[1, 3] t-0:3@1[3, 1]",
+        ]
+
+
+async def test_death_of_a_follower(autojump_clock: MockClock) -> None:  # rule 11.59; CI-5
+    async with world() as w:
+        await w.start_controller(1)
+        await w.create_topic("t", {0: [1, 2, 3]})
+        w.take()
+        await w.stop_broker(2)
+        await w.settle()
+        assert await w.state("t") == (1, 1, (1, 3))
+        sent = w.take()
+        assert texts(sent, 1) == ["LAI t-0:1@1[1, 3]", "UMR alive=[1, 3] t-0:1@1[1, 3]"]
+        metadata = [s.message for s in sent if isinstance(s.message, wire.UpdateMetadataRequest)]
+        assert metadata[-1].topic_states[0].partition_states[0].offline_replicas == (2,)
+
+
+async def test_death_of_the_last_isr_member_keeps_it(autojump_clock: MockClock) -> None:  # rules 7.18, 11.60; CI-22
+    async with world() as w:
+        await w.start_controller(1)
+        await w.create_topic("t", {0: [2]})
+        w.take()
+        await w.stop_broker(2)
+        await w.settle()
+        assert await w.state("t") == (-1, 1, (2,))
+        metadata = w.take()[-1].message
+        assert isinstance(metadata, wire.UpdateMetadataRequest)
+        state = metadata.topic_states[0].partition_states[0]
+        assert (state.leader, state.offline_replicas) == (-1, (2,))
+
+
+async def test_unclean_election_by_topic_and_by_broker_setting(autojump_clock: MockClock) -> None:  # rules 7.4, 7.6
+    for by_broker, by_topic, elected in (
+        (False, None, False),
+        (True, None, True),
+        (False, True, True),
+        (True, False, False),
+    ):
+        async with world() as w:
+            controller = await w.start_controller(1, unclean_leader_election_enable=by_broker)
+            await w.create_topic("t", {0: [2, 3]})
+            if by_topic is not None:
+                await w.zk.ensure_paths(["/config/topics/t"])
+                config = {"unclean.leader.election.enable": str(by_topic).lower()}
+                await w.store.write([SetData("/config/topics/t", zk_data.encode_config(config))])
+            await w.stop_broker(3)
+            await w.settle()
+            await w.stop_broker(2)
+            await w.settle()
+            await w.start_broker(3)
+            await w.settle()
+            leader, _, isr = await w.state("t")
+            assert (leader, isr) == ((3, (3,)) if elected else (-1, (2,)))
+            if elected:
+                known = controller.context.leadership[("t", 0)]  # type: ignore[index]
+                assert known.leader_and_isr.recovery_state != RECOVERED
+
+
+async def test_return_of_a_broker(autojump_clock: MockClock) -> None:  # rules 11.54, 11.55
+    async with world() as w:
+        await w.start_controller(1)
+        await w.create_topic("t", {0: [1, 2]})
+        await w.stop_broker(2)
+        await w.settle()
+        w.take()
+        await w.start_broker(2)
+        await w.settle()
+        sent = w.take()
+        assert texts(sent, 2) == [
+            "UMR alive=[1, 2, 3] t-0:1@1[1]",  # the full picture first
+            "LAI t-0:1@1[1]",
+            "UMR alive=[1, 2, 3] t-0:1@1[1]",
+        ]
+        assert texts(sent, 3)[0] == "UMR alive=[1, 2, 3]"  # the others hear of the broker alone
+        assert await w.state("t") == (1, 1, (1,))  # into the ISR it comes only when the leader asks
+
+
+async def test_return_of_the_only_isr_member_brings_the_partition_back(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 3]})
+        for gone in (3, 2):
+            await w.stop_broker(gone)
+            await w.settle()
+        assert await w.state("t") == (-1, 2, (2,))
+        await w.start_broker(2)
+        await w.settle()
+        assert await w.state("t") == (2, 3, (2,))
+
+
+async def test_a_bounced_broker_loses_leadership_and_is_told_all_anew(autojump_clock: MockClock) -> None:  # 8.37, 11.62
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 3]})
+        before = controller.context.broker_epochs[2]  # type: ignore[index]
+        w.take()
+        await w.bounce_broker(2)
+        await w.settle()
+        after = controller.context.broker_epochs[2]  # type: ignore[index]
+        assert after > before
+        assert await w.state("t") == (3, 1, (3,))
+        sent = [s for s in w.take() if s.broker == 2]
+        assert texts(sent, 2)[-3:] == [
+            "UMR alive=[1, 2, 3] t-0:3@1[3]",
+            "LAI t-0:3@1[3]",
+            "UMR alive=[1, 2, 3] t-0:3@1[3]",
+        ]
+        assert {s.message.broker_epoch for s in sent} == {after}
+
+
+async def test_a_broker_with_no_replicas(autojump_clock: MockClock) -> None:  # rule 11.61; CI-7
+    async with world() as w:
+        await w.start_controller(1)
+        w.take()
+        await w.stop_broker(3)
+        await w.settle()
+        assert texts(w.take(), 1) == ["UMR alive=[1, 2]"]
+
+
+async def test_a_registration_rewritten_in_place(autojump_clock: MockClock) -> None:  # rules 1.23, 11.63
+    async with world() as w:
+        controller = await w.start_controller(1)
+        w.take()
+        epoch = controller.context.broker_epochs[3]  # type: ignore[index]
+        moved = broker(3)
+        moved = type(moved)(moved.id, (moved.endpoints[0], moved.endpoints[1]._replace(port=4444)))
+        await w.store.write([SetData(zk_data.broker_path(3), zk_data.encode_broker(moved, w.ibp, 0))])
+        await w.settle()
+        assert texts(w.take(), 2) == ["UMR alive=[1, 2, 3]"]
+        assert controller.context.broker_epochs[3] == epoch  # type: ignore[index]
+        rack_only = type(moved)(moved.id, moved.endpoints, rack="r9")
+        await w.store.write([SetData(zk_data.broker_path(3), zk_data.encode_broker(rack_only, w.ibp, 0))])
+        await w.settle()
+        assert w.take() == []
+
+
+async def test_offline_log_directories(autojump_clock: MockClock) -> None:  # rules 8.40, 11.65-11.67
+    async with world() as w:
+        controller = await w.start_controller(1)
+        topic_id = await w.create_topic("t", {0: [2, 3]})
+        w.take()
+
+        def storage_error(request: object, header: wire.Header) -> wire.Message:
+            if isinstance(request, wire.LeaderAndIsrRequest):
+                failed = wire.LeaderAndIsrPartitionError(error_code=wire.ErrorCode.KAFKA_STORAGE_ERROR)
+                return wire.LeaderAndIsrResponse(
+                    topics=(wire.LeaderAndIsrTopicError(topic_id=topic_id, partition_errors=(failed,)),)
+                )
+            return wire.UpdateMetadataResponse() if header.api_key == 6 else wire.StopReplicaResponse()
+
+        w.brokers[2].answer = storage_error
+        from controller.store import Create
+
+        event = b'{"version":1,"broker":2,"event":1}'
+        await w.store.write([Create("/log_dir_event_notification/log_dir_event_", event, sequential=True)])
+        await w.settle()
+        assert controller.context.replicas_on_offline_dirs == {2: {("t", 0)}}
+        assert await w.state("t") == (3, 1, (3,))
+        assert await w.zk.get_children("/log_dir_event_notification") == []
+        await w.stop_broker(2)
+        await w.settle()
+        assert controller.context.replicas_on_offline_dirs == {}
+
+
+async def test_controlled_shutdown(autojump_clock: MockClock) -> None:  # rules 11.43-11.46; CI-24
+    async with world((0, 1, 2)) as w:
+        controller = await w.start_controller(0)
+        await w.create_topic("t", {0: [0, 1, 2]})
+        epochs = controller.context.broker_epochs
+        w.take()
+        answers: list[wire.ControlledShutdownResponse] = []
+        controller.controlled_shutdown(2, epochs[2], answers.append)  # type: ignore[index]
+        await w.settle()
+        assert answers[-1] == wire.ControlledShutdownResponse()
+        assert await w.state("t") == (0, 1, (0, 1))
+        assert texts(w.take(), 2)[0].startswith("SR t-0@0")
+        controller.controlled_shutdown(1, epochs[1], answers.append)  # type: ignore[index]
+        await w.settle()
+        assert answers[-1] == wire.ControlledShutdownResponse()
+        controller.controlled_shutdown(0, epochs[0], answers.append)  # type: ignore[index]
+        await w.settle()
+        assert answers[-1].remaining_partitions == (wire.RemainingPartition(topic_name="t", partition_index=0),)
+        assert (await w.state("t"))[0] == 0
+
+
+async def test_controlled_shutdown_refusals(autojump_clock: MockClock) -> None:  # rules 11.41, 11.42; CI-25
+    async with world() as w:
+        controller = await w.start_controller(1)
+        other = await w.start_controller(2)
+        epoch = controller.context.broker_epochs[3]  # type: ignore[index]
+        asked = {
+            (controller, 3, epoch - 1): wire.ErrorCode.STALE_BROKER_EPOCH,
+            (controller, 9, -1): wire.ErrorCode.BROKER_NOT_AVAILABLE,
+            (controller, 9, 5): wire.ErrorCode.UNKNOWN_SERVER_ERROR,
+            (other, 3, epoch): wire.ErrorCode.STALE_CONTROLLER_EPOCH,
+            (controller, 3, epoch + 1): wire.ErrorCode.NONE,
+        }
+        for (who, broker_id, broker_epoch), code in asked.items():
+            answers: list[wire.ControlledShutdownResponse] = []
+            who.controlled_shutdown(broker_id, broker_epoch, answers.append)
+            await w.settle()
+            assert [a.error_code for a in answers] == [code]

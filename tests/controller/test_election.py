@@ -1,0 +1,252 @@
+"""Election, failover, resignation and sessions (sections 2 and 4 of docs/controller-semantics.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from controller import zk_data
+from controller.errors import ControllerMoved
+from controller.kafka_zk_client import KafkaZkClient
+from controller.model import BrokerId
+from controller.store import Create, Delete, MultiFailed, Op, OpResult, SetData, value
+from controller.store.memory import MemoryStore, MemoryZooKeeper
+from tests.controller.support import texts, world
+
+
+async def test_the_first_controller_has_epoch_1(autojump_clock: MockClock) -> None:  # rules 1.8, 1.13, 2.7-2.9
+    async with world(brokers=()) as w:
+        controller = await w.start_controller(1)
+        assert controller.is_active
+        assert (controller.context.epoch, controller.context.epoch_zk_version) == (1, 1)
+        assert await w.get("/controller_epoch") == b"1"
+        node = json.loads(await w.get("/controller") or b"")
+        assert node == {"version": 2, "brokerid": 1, "timestamp": "0", "kraftControllerEpoch": -1}
+        stat = (await w.store.exists(["/controller"]))[0]
+        assert stat is not None
+        assert stat.ephemeral_owner == w.registrations[1].session_id
+
+
+async def test_the_loser_knows_the_winner_and_waits(autojump_clock: MockClock) -> None:  # rules 2.6, 2.14
+    async with world(brokers=()) as w:
+        await w.start_controller(1)
+        second = await w.start_controller(2)
+        assert not second.is_active
+        assert second.active_controller_id == 1
+        assert second.failovers == 0
+
+
+async def test_failover_tells_brokers_first_then_leaderships(autojump_clock: MockClock) -> None:  # rules 4.13, 4.14
+    async with world() as w:
+        await w.start_controller(1)
+        await w.create_topic("t", {0: [1, 2], 1: [2, 3]})
+        await w.start_controller(3)
+        w.take()
+        await w.store.write([Delete("/controller")])
+        await w.settle()
+        sent = texts(w.take(), 2)
+        assert sent == [
+            "UMR alive=[1, 2, 3]",
+            "LAI t-0:1@0[1, 2] t-1:2@0[2, 3]",
+            "UMR alive=[1, 2, 3] t-0:1@0[1, 2] t-1:2@0[2, 3]",
+        ]
+
+
+async def test_every_request_is_stamped(autojump_clock: MockClock) -> None:  # rule 8.14
+    async with world() as w:
+        controller = await w.start_controller(2)
+        await w.create_topic("t", {0: [1, 2, 3]})
+        epochs = controller.context.broker_epochs
+        for sent in w.take():
+            stamps = (sent.message.controller_id, sent.message.controller_epoch, sent.message.broker_epoch)
+            assert stamps == (2, 1, epochs[sent.broker])  # type: ignore[index]
+            assert sent.header.client_id == "2"
+
+
+async def test_a_hand_deleted_controller_resigns_and_the_epoch_rises(autojump_clock: MockClock) -> None:  # rule 2.22
+    async with world(brokers=()) as w:
+        first = await w.start_controller(1)
+        second = await w.start_controller(2)
+        await w.store.write([Delete("/controller")])
+        await w.settle()
+        assert [c.is_active for c in (first, second)].count(True) == 1
+        assert await w.get("/controller_epoch") == b"2"
+        winner = first if first.is_active else second
+        assert winner.context.epoch == 2
+        assert winner.failovers == (2 if winner is first else 1)
+
+
+async def test_the_death_of_the_controller(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        await w.start_controller(1)
+        second = await w.start_controller(2)
+        await w.create_topic("t", {0: [1, 2, 3]})
+        await w.kill_controller(1)
+        await w.settle()
+        assert second.is_active
+        assert second.context.epoch == 2
+        assert await w.state("t") == (2, 2, (2, 3))  # rule 6.33: one epoch for the ISR, one for the election
+
+
+async def test_overwriting_controller_with_another_id(autojump_clock: MockClock) -> None:  # rules 2.23, 2.24
+    async with world(brokers=()) as w:
+        first = await w.start_controller(1)
+        second = await w.start_controller(2)
+        await w.store.write([SetData("/controller", zk_data.encode_controller(2, 0))])
+        await w.settle()
+        assert not first.is_active
+        assert first.context.epoch == 0  # rule 4.31
+        assert second.is_active
+        assert second.failovers == 0
+        assert second.context.epoch == 0
+
+
+async def test_overwriting_controller_with_its_own_id_changes_nothing(autojump_clock: MockClock) -> None:  # rule 2.25
+    async with world(brokers=()) as w:
+        first = await w.start_controller(1)
+        await w.store.write([SetData("/controller", zk_data.encode_controller(1, 5))])
+        await w.settle()
+        assert first.is_active
+        assert first.failovers == 1
+
+
+async def test_overwriting_the_epoch_fences_the_controller_without_ending_it(
+    autojump_clock: MockClock,
+) -> None:  # rule 2.26
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.store.write([SetData("/controller_epoch", b"7")])
+        await w.create_topic("t", {0: [1, 2]})
+        assert controller.is_active
+        assert await w.get("/brokers/topics/t/partitions/0/state") is None
+        await w.store.write([Delete("/controller")])
+        await w.settle()
+        assert controller.context.epoch == 8
+        assert await w.state("t") == (1, 0, (1, 2))
+
+
+class LosesAnswers(MemoryStore):
+    """Every multi is carried out, its answer is lost, and it is sent again (rule 1.52)."""
+
+    async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
+        await super().multi(groups)
+        return await super().multi(groups)
+
+
+async def test_a_lost_answer_to_the_claim_is_a_won_election() -> None:  # rule 2.10
+    zk = KafkaZkClient(LosesAnswers(MemoryZooKeeper(), 1), now_ms=lambda: 0)
+    assert await zk.register_controller(BrokerId(1)) == (1, 1)
+
+
+async def test_a_claim_that_another_won_is_controller_moved() -> None:  # rule 2.10
+    server = MemoryZooKeeper()
+    first, second = (KafkaZkClient(server.connect(), now_ms=lambda: 0) for _ in range(2))
+    await first.register_controller(BrokerId(1))
+    with pytest.raises(ControllerMoved):
+        await second.register_controller(BrokerId(2))
+    assert await second.get_controller_epoch() == (1, 1)
+
+
+async def test_session_expiry_of_the_active_controller(autojump_clock: MockClock) -> None:  # rules 2.28-2.32
+    async with world() as w:
+        first = await w.start_controller(1)
+        second = await w.start_controller(2)
+        await w.create_topic("t", {0: [1, 2, 3]})
+        old_epoch = first.context.broker_epochs[1]  # type: ignore[index]
+        w.server.expire(w.nodes[1].store)
+        await w.settle()
+        assert second.is_active
+        assert not first.is_active
+        assert first.context.epoch == 0
+        assert second.context.epoch == 2
+        assert second.context.broker_epochs[1] > old_epoch  # type: ignore[index]
+
+
+async def test_session_expiry_of_the_only_contender_elects_it_again(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        first = await w.start_controller(1)
+        w.server.expire(w.nodes[1].store)
+        await w.settle()
+        assert first.is_active
+        assert first.context.epoch == 2
+        assert first.failovers == 2
+        assert await w.get(zk_data.broker_path(1)) is not None
+
+
+async def test_a_broken_connection_without_expiry_does_nothing(autojump_clock: MockClock) -> None:  # rule 2.33
+    async with world() as w:
+        first = await w.start_controller(1)
+        w.server.disconnect(w.nodes[1].store)
+        await w.settle()
+        assert first.is_active
+        await w.start_broker(4)
+        w.server.reconnect(w.nodes[1].store)
+        await w.settle()
+        assert first.failovers == 1
+        assert 4 in first.context.broker_epochs
+
+
+async def test_close_resigns_and_leaves_controller_to_the_session(autojump_clock: MockClock) -> None:  # rule 2.21
+    async with world(brokers=()) as w:
+        controller = await w.start_controller(1)
+        controller.close()
+        await w.settle()
+        assert controller.context.epoch == 0
+        assert await w.get("/controller") is not None
+        await w.registrations[1].aclose()
+        assert await w.get("/controller") is None
+
+
+async def test_old_notifications_are_discarded_at_failover(autojump_clock: MockClock) -> None:  # rule 4.4
+    async with world() as w:
+        for parent in (zk_data.ISR_CHANGE_NOTIFICATION, zk_data.LOG_DIR_EVENT_NOTIFICATION):
+            value((await w.store.write([Create(f"{parent}/x_", b"{}", sequential=True)]))[0])
+        await w.start_controller(1)
+        for parent in (zk_data.ISR_CHANGE_NOTIFICATION, zk_data.LOG_DIR_EVENT_NOTIFICATION):
+            assert await w.zk.get_children(parent) == []
+
+
+async def test_feature_node(autojump_clock: MockClock) -> None:  # rules 4.22, 4.23; CI-30..CI-32
+    async with world(brokers=()) as w:
+        await w.start_controller(1)
+        assert json.loads(await w.get("/feature") or b"") == {"version": 2, "status": 1, "features": {}}
+        stat = (await w.store.exists(["/feature"]))[0]
+        await w.store.write([Delete("/controller")])
+        await w.settle()
+        assert (await w.store.exists(["/feature"]))[0] == stat
+        disabled = {"version": 2, "status": 0, "features": {"x": {"max_version_level": 1}}}
+        await w.store.write([SetData("/feature", json.dumps(disabled).encode()), Delete("/controller")])
+        await w.settle()
+        assert json.loads(await w.get("/feature") or b"") == {"version": 2, "status": 1, "features": {}}
+
+
+async def test_topics_without_id_get_one_at_failover(autojump_clock: MockClock) -> None:  # rule 4.7
+    async with world() as w:
+        old = {"version": 2, "partitions": {"0": [1, 2]}}
+        value((await w.store.write([Create("/brokers/topics/old", json.dumps(old).encode())]))[0])
+        controller = await w.start_controller(1)
+        node = json.loads(await w.get("/brokers/topics/old") or b"")
+        assert node["version"] == 3
+        assert zk_data.decode_topic_id(node["topic_id"]) == controller.context.topic_ids["old"]
+
+
+async def test_a_failing_failover_leaves_no_half_controller(autojump_clock: MockClock) -> None:  # rules 2.13, 4.21
+    async with world(brokers=(1,)) as w:
+        lonely = w.server.connect()
+        registration = (
+            b'{"version":4,"endpoints":["OTHER://h:1"],"listener_security_protocol_map":{"OTHER":"PLAINTEXT"}}'
+        )
+        value((await lonely.write([Create("/brokers/ids/9", registration, ephemeral=True)]))[0])
+        w.spawn_controller(1)
+        while (await w.get("/controller_epoch") or b"0") < b"3":  # it fails, gives up and tries again, as Kafka does
+            await trio.lowlevel.checkpoint()
+        controller = w.nodes[1].controller
+        assert controller.failovers == 0
+        await lonely.aclose()
+        await w.settle()
+        assert controller.is_active
+        assert controller.failovers == 1

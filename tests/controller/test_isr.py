@@ -1,0 +1,189 @@
+"""AlterPartition and ISR notifications (sections 11i and 11k of docs/controller-semantics.md; CI-39, CI-41..CI-44)."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import wire
+from controller.controller import Controller
+from controller.store import Create, SetData
+from tests.controller.support import World, texts, world
+from wire import ErrorCode
+
+
+async def ask(
+    w: World,
+    controller: Controller,
+    topic_id: uuid.UUID,
+    isr: tuple[int, ...],
+    *,
+    broker: int = 1,
+    broker_epoch: int | None = None,
+    leader_epoch: int = 0,
+    partition_epoch: int = 0,
+    recovery: int = 0,
+    version: int = 3,
+    topic_name: str = "t",
+    partition: int = 0,
+) -> wire.AlterPartitionResponse:
+    epoch = controller.context.broker_epochs.get(broker, -1) if broker_epoch is None else broker_epoch  # type: ignore[call-overload]
+    fields: dict[str, Any] = {"new_isr": isr} if version < 3 else {}
+    if version >= 3:
+        fields["new_isr_with_epochs"] = tuple(wire.BrokerState(broker_id=r) for r in isr)
+    wanted = wire.AlterPartitionRequestPartitionData(
+        partition_index=partition,
+        leader_epoch=leader_epoch,
+        partition_epoch=partition_epoch,
+        leader_recovery_state=recovery,
+        **fields,
+    )
+    where = {"topic_name": topic_name} if version < 2 else {"topic_id": topic_id}
+    request = wire.AlterPartitionRequest(
+        broker_id=broker,
+        broker_epoch=epoch,
+        topics=(wire.AlterPartitionRequestTopicData(partitions=(wanted,), **where),),  # type: ignore[arg-type]
+    )
+    answers: list[wire.AlterPartitionResponse] = []
+    controller.alter_partition(request, version, answers.append)
+    await w.settle()
+    assert len(answers) == 1
+    return answers[0]
+
+
+def only(response: wire.AlterPartitionResponse) -> wire.AlterPartitionResponsePartitionData:
+    ((partition,),) = (topic.partitions for topic in response.topics)
+    return partition
+
+
+@pytest.mark.parametrize("version", [0, 1, 2, 3])
+async def test_a_leader_shrinks_and_expands_its_isr(autojump_clock: MockClock, version: int) -> None:  # 11.78-11.81
+    async with world() as w:
+        controller = await w.start_controller(2)
+        topic_id = await w.create_topic("t", {0: [1, 2, 3]})
+        w.take()
+        response = await ask(w, controller, topic_id, (1, 3), version=version)
+        assert response.topics[0].topic_name == ("t" if version < 2 else "")
+        assert response.topics[0].topic_id == (topic_id if version >= 2 else uuid.UUID(int=0))
+        done = only(response)
+        assert (done.error_code, done.leader_id, done.leader_epoch, done.isr, done.partition_epoch) == (
+            0,
+            1,
+            0,
+            (1, 3),
+            1,
+        )
+        assert await w.state("t") == (1, 0, (1, 3))
+        assert texts(w.take(), 3) == ["UMR alive=[1, 2, 3] t-0:1@0[1, 3]"]  # no LeaderAndIsr (11.80)
+        response = await ask(w, controller, topic_id, (1, 3, 2), partition_epoch=1, version=version)
+        assert only(response).partition_epoch == 2
+        assert await w.state("t") == (1, 0, (1, 3, 2))
+
+
+async def test_resending_is_idempotent(autojump_clock: MockClock) -> None:  # rule 11.75; CI-39, CI-41
+    async with world() as w:
+        controller = await w.start_controller(2)
+        topic_id = await w.create_topic("t", {0: [1, 2, 3]})
+        first = only(await ask(w, controller, topic_id, (1, 3)))
+        assert first.partition_epoch == 1
+        for partition_epoch in (0, 1):
+            assert only(await ask(w, controller, topic_id, (1, 3), partition_epoch=partition_epoch)) == first
+        reordered = only(await ask(w, controller, topic_id, (3, 1)))
+        assert reordered.error_code == ErrorCode.INVALID_UPDATE_VERSION
+
+
+async def test_errors_and_their_precedence(autojump_clock: MockClock) -> None:  # rules 11.70-11.74; CI-43
+    async with world() as w:
+        controller = await w.start_controller(2)
+        topic_id = await w.create_topic("t", {0: [1, 2, 3]})
+        await w.stop_broker(3)
+        await w.settle()
+        now = {"leader_epoch": 1, "partition_epoch": 1}
+        assert await w.state("t") == (1, 1, (1, 2))
+
+        async def top(**kwargs: Any) -> int:
+            return (await ask(w, controller, topic_id, (1, 2), **{**now, **kwargs})).error_code
+
+        async def code(isr: tuple[int, ...] = (1,), **kwargs: Any) -> int:
+            return only(await ask(w, controller, kwargs.pop("topic_id", topic_id), isr, **{**now, **kwargs})).error_code
+
+        epoch = controller.context.broker_epochs[1]  # type: ignore[index]
+        assert await top(broker=9) == ErrorCode.STALE_BROKER_EPOCH
+        assert await top(broker_epoch=epoch - 1) == ErrorCode.STALE_BROKER_EPOCH
+        assert await top(broker_epoch=epoch + 1) == ErrorCode.STALE_BROKER_EPOCH
+        assert await top(recovery=5) == ErrorCode.UNKNOWN_SERVER_ERROR  # rule 11.73
+        assert await code(topic_id=uuid.uuid4()) == ErrorCode.UNKNOWN_TOPIC_ID
+        assert await code(version=1, topic_name="nope") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await code(partition=9) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert await code(partition_epoch=2) == ErrorCode.NOT_CONTROLLER
+        assert await code(leader_epoch=2) == ErrorCode.NOT_CONTROLLER
+        assert await code(leader_epoch=0) == ErrorCode.FENCED_LEADER_EPOCH
+        assert await code(partition_epoch=0) == ErrorCode.INVALID_UPDATE_VERSION
+        assert await code(isr=(1, 2), recovery=1) == ErrorCode.INVALID_REQUEST
+        assert await code(isr=(1,), recovery=1) == ErrorCode.INVALID_REQUEST
+        assert await code(isr=(1, 2, 3)) == ErrorCode.INELIGIBLE_REPLICA  # CI-42
+        assert await code(isr=(1, 2, 3), version=1) == ErrorCode.OPERATION_NOT_ATTEMPTED
+        failed = only(await ask(w, controller, topic_id, (1, 2, 3), **now))
+        assert (failed.leader_id, failed.leader_epoch, failed.isr, failed.partition_epoch) == (0, 0, (), 0)  # 13.31
+        assert await w.state("t") == (1, 1, (1, 2))
+
+
+async def test_a_shutting_down_broker_cannot_join(autojump_clock: MockClock) -> None:  # rule 11.46; CI-42
+    async with world() as w:
+        controller = await w.start_controller(2)
+        topic_id = await w.create_topic("t", {0: [1, 2, 3]})
+        controller.controlled_shutdown(3, -1, lambda response: None)
+        await w.settle()
+        leader_epoch = (await w.state("t"))[1]
+        response = await ask(w, controller, topic_id, (1, 2, 3), leader_epoch=leader_epoch, partition_epoch=1)
+        assert only(response).error_code == ErrorCode.INELIGIBLE_REPLICA
+
+
+async def test_a_state_written_behind_the_controllers_back(autojump_clock: MockClock) -> None:  # rule 11.78
+    async with world() as w:
+        controller = await w.start_controller(2)
+        topic_id = await w.create_topic("t", {0: [1, 2, 3]})
+        path = "/brokers/topics/t/partitions/0/state"
+        await w.store.write([SetData(path, await w.get(path) or b"")])
+        assert only(await ask(w, controller, topic_id, (1,))).error_code == ErrorCode.INVALID_UPDATE_VERSION
+
+
+async def test_an_inactive_node_answers_at_once(autojump_clock: MockClock) -> None:  # rule 9.70
+    async with world() as w:
+        await w.start_controller(1)
+        other = await w.start_controller(2)
+        answers: list[wire.AlterPartitionResponse] = []
+        other.alter_partition(wire.AlterPartitionRequest(), 3, answers.append)
+        assert answers == [wire.AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER)]
+
+
+async def test_a_preempted_request_is_never_answered(autojump_clock: MockClock) -> None:  # rule 3.38
+    async with world() as w:
+        controller = await w.start_controller(1)
+        answers: list[wire.AlterPartitionResponse] = []
+        controller.alter_partition(wire.AlterPartitionRequest(broker_id=1), 3, answers.append)
+        controller.close()
+        await w.settle()
+        assert answers == []
+
+
+async def test_notifications_of_older_brokers(autojump_clock: MockClock) -> None:  # rules 1.32, 11.68
+    async with world() as w:
+        await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 3]})
+        w.take()
+        path = "/brokers/topics/t/partitions/0/state"
+        node = json.loads(await w.get(path) or b"")
+        node["isr"] = [2]
+        await w.store.write([SetData(path, json.dumps(node).encode())])
+        notification = b'{"version":1,"partitions":[{"topic":"t","partition":0}]}'
+        await w.store.write([Create("/isr_change_notification/isr_change_", notification, sequential=True)])
+        await w.settle()
+        assert texts(w.take(), 3) == ["UMR alive=[1, 2, 3] t-0:2@0[2]"]
+        assert await w.zk.get_children("/isr_change_notification") == []
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,310 @@
+"""One contract, two stores: ZooKeeper through kazoo, and its twin in process."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import trio
+from kazoo.client import KazooClient
+
+from controller.store import (
+    BadVersion,
+    Check,
+    Create,
+    Data,
+    Delete,
+    MetadataStore,
+    MultiFailed,
+    NoChildrenForEphemerals,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionState,
+    SetData,
+    Stat,
+    StoreError,
+    StoreUnavailable,
+    WatchEvent,
+    WatchType,
+    value,
+)
+from controller.store.memory import MemoryZooKeeper
+from controller.store.zookeeper import KazooStore
+from harness.zookeeper import free_port
+
+Connect = Callable[[], Awaitable[MetadataStore]]
+_chroots = itertools.count()
+
+
+@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.slow)])
+async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Connect]:
+    """Makes clients of one empty store."""
+    stores: list[MetadataStore] = []
+    if request.param == "memory":
+        server = MemoryZooKeeper()
+
+        async def make() -> MetadataStore:
+            stores.append(server.connect())
+            return stores[-1]
+    else:
+        address = f"{request.getfixturevalue('zookeeper')}/contract-{next(_chroots)}"
+
+        async def make() -> MetadataStore:
+            stores.append(await KazooStore.connect(address, session_timeout_ms=6000, connection_timeout_ms=10_000))
+            return stores[-1]
+
+    yield make
+    for store in stores:
+        await store.aclose()
+
+
+class Watched:
+    """Collects what fires, and waits for it."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.events: list[WatchEvent] = []
+        self._changed = trio.Event()
+        store.on_watch = self._fired
+
+    def _fired(self, event: WatchEvent) -> None:
+        self.events.append(event)
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def until(self, count: int) -> list[WatchEvent]:
+        with trio.fail_after(10):
+            while len(self.events) < count:
+                await self._changed.wait()
+        return self.events
+
+
+async def create(store: MetadataStore, *paths: str) -> None:
+    for path in paths:
+        value((await store.write([Create(path, path.encode())]))[0])
+
+
+async def test_nodes_and_versions(connect: Connect) -> None:
+    store = await connect()
+    await create(store, "/a", "/a/b")
+    found, missing = await store.get_data(["/a", "/nope"])
+    assert isinstance(found, Data)
+    assert isinstance(missing, NoNode)
+    assert missing.path == "/nope"
+    assert (found.data, found.stat.version, found.stat.ephemeral_owner) == (b"/a", 0, 0)
+    stat = value((await store.write([SetData("/a", b"x", 0)]))[0])
+    assert isinstance(stat, Stat)
+    assert (stat.version, stat.czxid) == (1, found.stat.czxid)
+    assert stat.mzxid > found.stat.mzxid
+    answers = await store.write(
+        [SetData("/a", b"y", 0), SetData("/no", b""), Delete("/a"), Delete("/a/b", 9), Create("/a"), Create("/x/y")]
+    )
+    assert [type(a) for a in answers] == [BadVersion, NoNode, NotEmpty, BadVersion, NodeExists, NoNode]
+    assert await store.write([Delete("/a/b", 0), Delete("/a", 1), Check("/", -1)]) == [None, None, None]
+    assert await store.exists(["/a", "/"]) == [None, (await store.exists(["/"]))[0]]
+    assert await store.write([]) == []
+    assert await store.multi([]) == []
+
+
+async def test_children(connect: Connect) -> None:
+    store = await connect()
+    await create(store, "/p", "/p/b", "/p/a")
+    names, missing = await store.get_children(["/p", "/nope"])
+    assert names == ["a", "b"]
+    assert isinstance(missing, NoNode)
+
+
+async def test_empty_data_is_empty_bytes(connect: Connect) -> None:
+    store = await connect()
+    value((await store.write([Create("/e")]))[0])
+    (found,) = await store.get_data(["/e"])
+    assert isinstance(found, Data)
+    assert found.data == b""
+
+
+async def test_sequences(connect: Connect) -> None:
+    store = await connect()
+    await create(store, "/q")
+    made = [value(a) for a in await store.write([Create("/q/n_", sequential=True) for _ in range(3)])]
+    assert made == [f"/q/n_{i:010d}" for i in range(3)]
+
+
+async def test_multi_is_all_or_nothing(connect: Connect) -> None:
+    store = await connect()
+    await create(store, "/m")
+    done, bad_check, bad_create, bad_second = await store.multi(
+        [
+            [Check("/m", 0), Create("/m/a", b"1"), SetData("/m/a", b"2", 0)],
+            [Check("/m", 5), Create("/m/b")],
+            [Create("/m/c"), Create("/m/a"), Create("/m/d")],
+            [SetData("/m", b"changed"), Delete("/m/a", 0)],
+        ]
+    )
+    assert isinstance(done, list)
+    assert done[:2] == [None, "/m/a"]
+    for answer, index, error in ((bad_check, 0, BadVersion), (bad_create, 1, NodeExists), (bad_second, 1, BadVersion)):
+        assert isinstance(answer, MultiFailed)
+        assert answer.index == index
+        assert isinstance(answer.error, error)
+    assert await store.get_children(["/m"]) == [["a"]]
+    (node, child) = await store.get_data(["/m", "/m/a"])
+    assert isinstance(node, Data)
+    assert isinstance(child, Data)
+    assert (node.data, node.stat.version, child.data) == (b"/m", 0, b"2")
+
+
+async def test_ephemerals_go_with_their_session(connect: Connect) -> None:
+    owner, other = await connect(), await connect()
+    value((await owner.write([Create("/eph", b"", ephemeral=True)]))[0])
+    (stat,) = await other.exists(["/eph"])
+    assert stat is not None
+    assert stat.ephemeral_owner == owner.session_id != other.session_id
+    (answer,) = await owner.write([Create("/eph/child")])
+    assert isinstance(answer, NoChildrenForEphemerals)
+    watched = Watched(other)
+    await other.exists(["/eph"], watch=True)
+    await owner.aclose()
+    assert await watched.until(1) == [WatchEvent(WatchType.DELETED, "/eph")]
+
+
+async def test_watches_fire_once_and_in_order(connect: Connect) -> None:
+    store, other = await connect(), await connect()
+    watched = Watched(store)
+    assert await store.exists(["/w"], watch=True) == [None]
+    await create(other, "/w")
+    assert await watched.until(1) == [WatchEvent(WatchType.CREATED, "/w")]
+    await store.get_data(["/w"], watch=True)
+    await store.exists(["/w"], watch=True)  # twice armed is once fired
+    await store.get_children(["/w"], watch=True)
+    await other.write([SetData("/w", b"1"), SetData("/w", b"2"), Create("/w/c"), Create("/w/d")])
+    await watched.until(3)
+    await store.get_data(["/w"], watch=True)
+    await store.get_children(["/w"], watch=True)
+    await other.write([Delete("/w/c"), Delete("/w/d"), Delete("/w")])
+    assert (await watched.until(5))[1:] == [
+        WatchEvent(WatchType.CHANGED, "/w"),
+        WatchEvent(WatchType.CHILDREN, "/w"),
+        WatchEvent(WatchType.CHILDREN, "/w"),
+        WatchEvent(WatchType.DELETED, "/w"),
+    ]
+
+
+async def test_reading_an_absent_node_sets_no_watch(connect: Connect) -> None:
+    store, other = await connect(), await connect()
+    watched = Watched(store)
+    await store.get_data(["/later"], watch=True)
+    await store.get_children(["/later"], watch=True)
+    await create(other, "/later", "/later/x")
+    await store.exists(["/probe"], watch=True)
+    await create(other, "/probe")
+    assert await watched.until(1) == [WatchEvent(WatchType.CREATED, "/probe")]
+
+
+async def test_a_deleted_node_tells_both_its_watches(connect: Connect) -> None:
+    store, other = await connect(), await connect()
+    await create(store, "/d")
+    watched = Watched(store)
+    await store.get_data(["/d"], watch=True)
+    await store.get_children(["/d"], watch=True)
+    await other.write([Delete("/d")])
+    assert set(await watched.until(1)) == {WatchEvent(WatchType.DELETED, "/d")}
+
+
+async def test_many_at_once(connect: Connect) -> None:
+    store = await connect()
+    await create(store, "/many")
+    paths = [f"/many/{i:04d}" for i in range(500)]
+    assert await store.write([Create(p, p.encode()) for p in paths]) == paths
+    answers = await store.get_data([*paths, "/many/none"])
+    assert [a.data for a in answers[:-1] if isinstance(a, Data)] == [p.encode() for p in paths]
+    assert isinstance(answers[-1], StoreError)
+
+
+@pytest.mark.slow
+async def test_a_chroot_is_made_and_hidden(zookeeper: str) -> None:  # rule 1.4
+    deep = await KazooStore.connect(f"{zookeeper}/made/for/me", session_timeout_ms=6000, connection_timeout_ms=10_000)
+    root = await KazooStore.connect(zookeeper, session_timeout_ms=6000, connection_timeout_ms=10_000)
+    value((await deep.write([Create("/n", ephemeral=True)]))[0])
+    assert (await root.exists(["/made/for/me/n"]))[0] is not None
+    assert await deep.get_children(["/"]) == [["n"]]
+    await deep.aclose()
+    await root.aclose()
+
+
+async def test_no_server_is_said_in_one_line() -> None:
+    port = free_port()
+    with pytest.raises(StoreUnavailable, match=f"no ZooKeeper answers at 127.0.0.1:{port} within 300 ms"):
+        await KazooStore.connect(f"127.0.0.1:{port}", session_timeout_ms=2000, connection_timeout_ms=300)
+
+
+@pytest.mark.slow
+async def test_a_reconnect_within_the_session_keeps_watches_and_tells_what_changed(zookeeper: str) -> None:
+    """The connection is cut under kazoo; what happened meanwhile is told once, what did not is not."""
+    store = await KazooStore.connect(f"{zookeeper}/rearm", session_timeout_ms=20_000, connection_timeout_ms=10_000)
+    other = await KazooStore.connect(f"{zookeeper}/rearm", session_timeout_ms=20_000, connection_timeout_ms=10_000)
+    await create(other, "/same", "/changed", "/gone", "/parent", "/quiet")
+    watched = Watched(store)
+    states: list[SessionState] = []
+    store.on_session = states.append
+    await store.get_data(["/same", "/changed", "/gone"], watch=True)
+    await store.exists(["/born", "/unborn"], watch=True)
+    await store.get_children(["/parent", "/quiet"], watch=True)
+    session = store.session_id
+    store._client._connection._socket.close()
+    await other.write([SetData("/changed", b""), Delete("/gone"), Create("/born"), Create("/parent/x")])
+    expected = {
+        WatchEvent(WatchType.CHANGED, "/changed"),
+        WatchEvent(WatchType.DELETED, "/gone"),
+        WatchEvent(WatchType.CREATED, "/born"),
+        WatchEvent(WatchType.CHILDREN, "/parent"),
+    }
+    assert set(await watched.until(4)) == expected
+    assert store.session_id == session
+    assert SessionState.EXPIRED not in states
+    await other.write([SetData("/same", b""), Create("/unborn"), Create("/quiet/x")])
+    later = await watched.until(7)
+    assert set(later[4:]) == {
+        WatchEvent(WatchType.CHANGED, "/same"),
+        WatchEvent(WatchType.CREATED, "/unborn"),
+        WatchEvent(WatchType.CHILDREN, "/quiet"),
+    }
+    assert len(later) == 7
+    await store.aclose()
+    await other.aclose()
+
+
+@pytest.mark.slow
+async def test_an_expired_session_is_told_once_and_its_watches_are_dropped(zookeeper: str) -> None:
+    store = await KazooStore.connect(f"{zookeeper}/expire", session_timeout_ms=6000, connection_timeout_ms=10_000)
+    watched = Watched(store)
+    states: list[SessionState] = []
+    established = trio.Event()
+
+    def told(state: SessionState) -> None:
+        states.append(state)
+        if state is SessionState.ESTABLISHED:
+            established.set()
+
+    store.on_session = told
+    await store.exists(["/x"], watch=True)
+    old = store.session_id
+    # a second connection to the same session that closes it is how ZooKeeper's own tests expire one
+    client = store._client
+
+    def steal() -> None:
+        other = KazooClient(hosts=f"{zookeeper}/expire", client_id=client.client_id)
+        other.start()
+        other.stop()
+        other.close()
+
+    await trio.to_thread.run_sync(steal)
+    with trio.fail_after(15):
+        await established.wait()
+    assert store.session_id != old
+    assert states.count(SessionState.EXPIRED) == 1
+    await create(store, "/x")
+    await store.exists(["/y"], watch=True)
+    await create(store, "/y")
+    assert await watched.until(1) == [WatchEvent(WatchType.CREATED, "/y")]
+    await store.aclose()
