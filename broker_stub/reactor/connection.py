@@ -7,6 +7,7 @@ Each connection writes by itself, so that a peer that does not read holds up nob
 
 from __future__ import annotations
 
+import enum
 import logging
 import math
 from typing import Protocol
@@ -18,6 +19,14 @@ from broker_stub.reactor.metrics import RequestMetrics
 from broker_stub.reactor.request_channel import Action, ConnectionContext, Response
 
 logger = logging.getLogger("broker_stub.reactor")
+
+
+class Phase(enum.Enum):
+    """Where a connection is in its round; it is muted in all but the first."""
+
+    READING = enum.auto()
+    IN_PROGRESS = enum.auto()
+    WRITING = enum.auto()
 
 
 class ConnectionOwner(Protocol):
@@ -39,7 +48,6 @@ class Connection:
         owner: ConnectionOwner,
         *,
         max_frame_bytes: int,
-        max_idle_seconds: float,
     ) -> None:
         self.context = context
         self.client_software_name = "unknown"
@@ -47,10 +55,10 @@ class Connection:
         self._stream = stream
         self._owner = owner
         self._frames = wire.FrameBuffer(max_frame_bytes)
-        self._max_idle_seconds = max_idle_seconds
         self._scope = trio.CancelScope()
-        self._expires_at = math.inf
-        self._muted = False
+        self._phase = Phase.READING
+        self._last_active = trio.current_time()
+        self._expired = False
         self._finishing = False
         self._response: Response | None = None
         self._response_due = trio.Event()
@@ -63,8 +71,6 @@ class Connection:
         try:
             with self._scope:
                 await self._serve()
-            if self._scope.cancelled_caught and not self._finishing:
-                self._expired()
         except wire.DecodeError as e:
             self.refuse(str(e))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
@@ -80,14 +86,13 @@ class Connection:
             if frame is None:
                 return
             response = await self._have_answered(frame)
-            taken_at = trio.current_time()
-            if taken_at > self._expires_at:  # rule B1.53: the request was kept, its answer comes too late
-                self._expired()
+            if self._expired:  # the request was kept, its answer comes too late (rule B1.53)
                 return
+            taken_at = self._last_active = trio.current_time()
             if response.action is Action.SEND:
-                self._active()
+                self._phase = Phase.WRITING
                 await self._stream.send_all(response.frame)
-            self._muted = False
+            self._phase = Phase.READING
             header = response.request.context.header
             response.request.record(self._owner.metrics.of(wire.api(header.api_key).name), taken_at=taken_at)
             if response.action is Action.CLOSE_CONNECTION:
@@ -96,8 +101,8 @@ class Connection:
     async def _next_frame(self) -> bytes | None:
         """None when the peer has closed. Raises wire.LimitExceeded."""
         while (frame := self._frames.next_frame()) is None:
-            self._active()
             data = await self._stream.receive_some()
+            self._last_active = trio.current_time()
             if not data:
                 if len(self._frames):
                     logger.info("%s: the peer closed inside a request", self.context.connection_id)
@@ -106,21 +111,28 @@ class Connection:
         return frame
 
     async def _have_answered(self, frame: bytes) -> Response:
-        self._muted = True
-        self._scope.deadline = math.inf
+        self._phase = Phase.IN_PROGRESS
         self._response_due = trio.Event()
         self._owner.receive_completed(self, frame)
         await self._response_due.wait()
         assert self._response is not None
         return self._response
 
-    def _active(self) -> None:
-        """Something moves: idle time starts anew."""
-        self._expires_at = self._scope.deadline = trio.current_time() + self._max_idle_seconds
+    def expire(self, now: float, max_idle_seconds: float) -> float:
+        """Close the connection if nothing has moved on it for that long; otherwise say when that may have come to pass.
 
-    def _expired(self) -> None:
-        self._owner.metrics.connections_expired += 1
-        logger.info("%s: closed, idle for longer than connections.max.idle.ms", self.context.connection_id)
+        One with a request in progress is kept until its answer is due, which is then dropped (rule B1.53).
+        """
+        expires_at = self._last_active + max_idle_seconds
+        if now < expires_at:
+            return expires_at
+        if not self._expired:
+            self._expired = True
+            self._owner.metrics.connections_expired += 1
+            logger.info("%s: closed, idle for longer than connections.max.idle.ms", self.context.connection_id)
+            if self._phase is not Phase.IN_PROGRESS:
+                self._scope.cancel()
+        return math.inf
 
     def deliver(self, response: Response) -> None:
         """The answer to the request in progress; unmutes once it has been written."""
@@ -136,7 +148,7 @@ class Connection:
     def finish(self) -> None:
         """Close as soon as no request is in progress."""
         self._finishing = True
-        if not self._muted:
+        if self._phase is Phase.READING:
             self._scope.cancel()
 
     def close(self) -> None:

@@ -85,9 +85,10 @@ class Processor:
         return len(self._responses)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled. Its nursery holds the connections, one task each, and nothing else."""
+        """Until cancelled. Its nursery holds the connections, one task each, and who expires the idle ones."""
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._expire_idle_connections)
                 task_status.started()
                 while True:
                     await self._wakeup.wait()
@@ -150,12 +151,19 @@ class Processor:
             self._tap(accepted.stream),
             self,
             max_frame_bytes=self._max_frame_bytes,
-            max_idle_seconds=self._max_idle_seconds,
         )
 
     def _discard(self, accepted: Accepted) -> None:
         accepted.stream.socket.close()
         self._quotas.release(accepted.remote[0])
+
+    async def _expire_idle_connections(self) -> None:
+        while True:
+            now = trio.current_time()
+            wake_at = now + self._max_idle_seconds  # those who come meanwhile have at least so long
+            for connection in self.connections.values():
+                wake_at = min(wake_at, connection.expire(now, self._max_idle_seconds))
+            await trio.sleep_until(wake_at)
 
     def _discard_hand_off_queue(self) -> None:
         self._new_connections.close()

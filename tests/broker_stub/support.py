@@ -1,0 +1,412 @@
+"""What the tests of the broker share: a node without sockets, a client with one, requests in few words."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+import wire
+from broker_stub import Broker, BrokerConfig, Endpoint, FramedConnection, TopicPartition
+from broker_stub.alter_partition_manager import AlterPartitionItem, Callback
+from broker_stub.handlers.base import Services
+from broker_stub.handlers.kafka_apis import HANDLERS, KafkaApis, served_apis
+from broker_stub.isr import IsrPolicy, LiveReplicasJoin
+from broker_stub.log_manager import InMemoryLogManager, LogManager
+from broker_stub.metadata_cache import MetadataCache
+from broker_stub.ports import ConnectionLost, ControllerPort, NoController
+from broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
+from broker_stub.reactor.connection import Connection
+from broker_stub.reactor.metrics import RequestMetrics
+from broker_stub.reactor.request_channel import Action, Response
+from broker_stub.replica_manager import ReplicaManager
+
+ID_A = uuid.UUID(int=0xA)
+ID_B = uuid.UUID(int=0xB)
+NO_ID = uuid.UUID(int=0)
+
+TWO_LISTENERS = {
+    "listeners": "CONTROL://127.0.0.1:0,DATA://127.0.0.1:0",
+    "listener.security.protocol.map": "CONTROL:PLAINTEXT,DATA:PLAINTEXT",
+    "control.plane.listener.name": "CONTROL",
+    "inter.broker.listener.name": "DATA",
+}
+ONE_LISTENER = {
+    "listeners": "DATA://127.0.0.1:0",
+    "listener.security.protocol.map": "DATA:PLAINTEXT",
+    "inter.broker.listener.name": "DATA",
+}
+
+
+def config(broker_id: int = 1, base: dict[str, str] = TWO_LISTENERS, **properties: str) -> BrokerConfig:
+    """Underscores stand for dots: ``num_io_threads="2"``."""
+    given = {key.replace("_", "."): value for key, value in properties.items()}
+    return BrokerConfig.from_properties({"broker.id": str(broker_id), **base, **given})
+
+
+# -- control requests -------------------------------------------------------------------------------------------------
+
+
+def lai_state(
+    partition: int = 0,
+    *,
+    topic: str = "",
+    leader: int = 1,
+    leader_epoch: int = 0,
+    isr: tuple[int, ...] = (1, 2, 3),
+    replicas: tuple[int, ...] = (1, 2, 3),
+    partition_epoch: int = 0,
+    **more: Any,
+) -> wire.LeaderAndIsrPartitionState:
+    return wire.LeaderAndIsrPartitionState(
+        topic_name=topic,
+        partition_index=partition,
+        controller_epoch=1,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        isr=isr,
+        replicas=replicas,
+        partition_epoch=partition_epoch,
+        **more,
+    )
+
+
+def leader_and_isr(
+    *states: wire.LeaderAndIsrPartitionState,
+    topic: str = "a",
+    topic_id: uuid.UUID = ID_A,
+    controller_epoch: int = 1,
+    broker_epoch: int = -1,
+    **more: Any,
+) -> wire.LeaderAndIsrRequest:
+    """Grouped, for versions from 2 on."""
+    topics = (wire.LeaderAndIsrTopicState(topic_name=topic, topic_id=topic_id, partition_states=states),)
+    return wire.LeaderAndIsrRequest(
+        controller_id=9, controller_epoch=controller_epoch, broker_epoch=broker_epoch, topic_states=topics, **more
+    )
+
+
+def ungrouped_leader_and_isr(
+    *states: wire.LeaderAndIsrPartitionState, controller_epoch: int = 1
+) -> wire.LeaderAndIsrRequest:
+    return wire.LeaderAndIsrRequest(
+        controller_id=9, controller_epoch=controller_epoch, ungrouped_partition_states=states
+    )
+
+
+def stop_replica(
+    *states: tuple[int, int, bool], topic: str = "a", controller_epoch: int = 1, broker_epoch: int = -1
+) -> wire.StopReplicaRequest:
+    """(partition, leader epoch, delete); for versions from 3 on."""
+    partitions = tuple(
+        wire.StopReplicaPartitionState(partition_index=index, leader_epoch=epoch, delete_partition=delete)
+        for index, epoch, delete in states
+    )
+    return wire.StopReplicaRequest(
+        controller_id=9,
+        controller_epoch=controller_epoch,
+        broker_epoch=broker_epoch,
+        topic_states=(wire.StopReplicaTopicState(topic_name=topic, partition_states=partitions),),
+    )
+
+
+def umr_state(
+    partition: int = 0,
+    *,
+    leader: int = 1,
+    leader_epoch: int = 0,
+    isr: tuple[int, ...] = (1, 2, 3),
+    replicas: tuple[int, ...] = (1, 2, 3),
+    **more: Any,
+) -> wire.UpdateMetadataPartitionState:
+    return wire.UpdateMetadataPartitionState(
+        partition_index=partition,
+        controller_epoch=1,
+        leader=leader,
+        leader_epoch=leader_epoch,
+        isr=isr,
+        replicas=replicas,
+        **more,
+    )
+
+
+def umr_broker(
+    broker_id: int, listeners: Iterable[str] = ("CONTROL", "DATA"), rack: str | None = None
+) -> wire.UpdateMetadataBroker:
+    """Each listener on a port of its own: 9000 + 10 * id for the first, one more for the second."""
+    endpoints = tuple(
+        wire.UpdateMetadataEndpoint(host=f"host{broker_id}", port=9000 + 10 * broker_id + i, listener=name)
+        for i, name in enumerate(listeners)
+    )
+    return wire.UpdateMetadataBroker(id=broker_id, endpoints=endpoints, rack=rack)
+
+
+def update_metadata(
+    *states: wire.UpdateMetadataPartitionState,
+    topic: str = "a",
+    topic_id: uuid.UUID = ID_A,
+    alive: Iterable[int | wire.UpdateMetadataBroker] = (1, 2, 3),
+    controller_id: int = 9,
+    controller_epoch: int = 1,
+    broker_epoch: int = -1,
+) -> wire.UpdateMetadataRequest:
+    topics = (wire.UpdateMetadataTopicState(topic_name=topic, topic_id=topic_id, partition_states=states),)
+    return wire.UpdateMetadataRequest(
+        controller_id=controller_id,
+        controller_epoch=controller_epoch,
+        broker_epoch=broker_epoch,
+        topic_states=topics if states else (),
+        live_brokers=tuple(umr_broker(b) if isinstance(b, int) else b for b in alive),
+    )
+
+
+# -- a node without sockets -------------------------------------------------------------------------------------------
+
+
+class RecordingSubmitter:
+    """In the place of AlterPartitionManager: keeps what was proposed until the test answers it."""
+
+    def __init__(self) -> None:
+        self.submitted: list[tuple[AlterPartitionItem, Callback]] = []
+        self.unanswered: dict[TopicPartition, Callback] = {}
+
+    def submit(self, item: AlterPartitionItem, callback: Callback) -> bool:
+        if item.partition in self.unanswered:
+            return False
+        self.submitted.append((item, callback))
+        self.unanswered[item.partition] = callback
+        return True
+
+    def answer(self, partition: TopicPartition, result: Any) -> None:
+        self.unanswered.pop(partition)(result)
+
+    @property
+    def proposed(self) -> list[tuple[int, ...]]:
+        return [item.isr for item, _ in self.submitted]
+
+
+class Captured:
+    """In the place of a processor: the answer that a handler gave."""
+
+    def __init__(self) -> None:
+        self.response: Response | None = None
+
+    def send_response(self, response: Response) -> None:
+        self.response = response
+
+
+class Node:
+    """All of a broker that decides, asked without sockets; requests and answers still go through bytes."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: int = 1,
+        log_manager: LogManager | None = None,
+        controller: ControllerPort | None = None,
+        isr_policy: Callable[[MetadataCache, RecordingSubmitter], IsrPolicy] = LiveReplicasJoin,
+    ) -> None:
+        self.config = config(broker_id)
+        self.broker_epoch = -1
+        self.cache = MetadataCache(broker_id)
+        self.logs = log_manager or InMemoryLogManager()
+        self.submitter = RecordingSubmitter()
+        self.replicas = ReplicaManager(broker_id, self.cache, self.logs, isr_policy(self.cache, self.submitter))
+        self.services = Services(
+            config=self.config,
+            cluster_id="cluster",
+            served_apis=served_apis(),
+            metadata_cache=self.cache,
+            replica_manager=self.replicas,
+            controller=controller or NoController(),
+            broker_epoch=lambda: self.broker_epoch,
+        )
+        self.apis = KafkaApis(self.services, HANDLERS)
+
+    async def ask(self, message: wire.Message, version: int | None = None, *, listener: str = "DATA") -> Any:
+        """The answer; what a handler raises becomes the API's error answer, as in the handler pool."""
+        if version is None:
+            version = message.__versions__.last
+        request, captured = self.request(message, version, listener=listener)
+        try:
+            await self.apis.handle(request)
+        except Exception as e:  # noqa: BLE001
+            request.fail(e)
+        return answer_of(captured, message.__api_key__, version)
+
+    def request(self, message: wire.Message, version: int, *, listener: str = "DATA") -> tuple[Request, Captured]:
+        encoded = wire.encode_request(message, api_version=version, correlation_id=5, client_id="test")
+        header, decoded = wire.decode_request(encoded)
+        captured = Captured()
+        context = ConnectionContext("connection", listener, "127.0.0.1")
+        request = Request(
+            RequestContext(header, context),
+            decoded,
+            connection=Connection(context, NoStream(), NoOwner(), max_frame_bytes=1000),
+            responder=captured,
+            apis=self.apis,
+            now=trio.current_time(),
+        )
+        return request, captured
+
+    def partition(self, index: int = 0, topic: str = "a") -> Any:
+        return self.replicas.partitions[TopicPartition(topic, index)]
+
+
+def answer_of(captured: Captured, api_key: int, version: int) -> Any:
+    assert captured.response is not None, "not answered"
+    assert captured.response.action is Action.SEND
+    frame = captured.response.frame[4:]
+    header, message = wire.decode_response(frame, api_key=api_key, api_version=version)
+    assert header.correlation_id == 5
+    return message
+
+
+class NoOwner:
+    metrics = RequestMetrics()
+
+    def receive_completed(self, connection: Connection, frame: bytes) -> None:
+        raise AssertionError("no connection of a Node reads")
+
+
+class NoStream(trio.abc.Stream):
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        raise AssertionError("no connection of a Node writes")
+
+    async def wait_send_all_might_not_block(self) -> None:
+        raise AssertionError
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        raise AssertionError
+
+    async def aclose(self) -> None:
+        raise AssertionError
+
+
+def codes(response: Any) -> dict[Any, int]:
+    """Of a LeaderAndIsr or StopReplica answer: (topic or topic id, partition) -> error code."""
+    flat = {(e.topic_name, e.partition_index): e.error_code for e in getattr(response, "partition_errors", ())}
+    for topic in getattr(response, "topics", ()):
+        flat.update({(topic.topic_id, e.partition_index): e.error_code for e in topic.partition_errors})
+    return flat
+
+
+# -- a client with a socket -------------------------------------------------------------------------------------------
+
+
+class Client:
+    """Speaks frames on one connection. Correlation ids count up from 1."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self._frames = wire.FrameBuffer()
+        self._sent: list[tuple[int, int]] = []
+        self._correlation_id = 0
+
+    def encoded(self, message: wire.Message, version: int | None = None) -> bytes:
+        """The next request as a framed one; the answer to it is expected."""
+        if version is None:
+            version = message.__versions__.last
+        self._correlation_id += 1
+        self._sent.append((message.__api_key__, version))
+        return wire.frame(
+            wire.encode_request(message, api_version=version, correlation_id=self._correlation_id, client_id="test")
+        )
+
+    async def send(self, *messages: wire.Message, version: int | None = None) -> None:
+        """All in one write: pipelined."""
+        await self.stream.send_all(b"".join(self.encoded(message, version) for message in messages))
+
+    async def receive(self) -> Any:
+        """The next answer; it must be the one to the oldest unanswered request."""
+        payload = await self.receive_frame()
+        api_key, version = self._sent.pop(0)
+        header, message = wire.decode_response(payload, api_key=api_key, api_version=version)
+        assert header.correlation_id == self._correlation_id - len(self._sent)
+        return message
+
+    async def receive_frame(self) -> bytes:
+        while (payload := self._frames.next_frame()) is None:
+            data = await self.stream.receive_some()
+            if not data:
+                raise ConnectionLost("closed by the broker")
+            self._frames.receive_data(data)
+        return payload
+
+    async def ask(self, message: wire.Message, version: int | None = None) -> Any:
+        await self.send(message, version=version)
+        return await self.receive()
+
+    async def closed(self) -> bool:
+        """Wait for the broker to close; False if it sends something instead."""
+        try:
+            return not await self.stream.receive_some()
+        except trio.BrokenResourceError:
+            return True
+
+
+@asynccontextmanager
+async def connect(endpoint: Endpoint) -> AsyncIterator[Client]:
+    async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+        yield Client(stream)
+
+
+async def no_dial(host: str, port: int) -> FramedConnection:
+    raise ConnectionRefusedError("nobody is dialled in this test")
+
+
+@asynccontextmanager
+async def running_broker(configuration: BrokerConfig | None = None, **more: Any) -> AsyncIterator[Broker]:
+    """A broker that lets clients in; dies at the end unless it was shut down."""
+    more.setdefault("dial", no_dial)
+    broker = Broker(configuration or config(), cluster_id="cluster", **more)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        broker.enable_request_processing()
+        yield broker
+        nursery.cancel_scope.cancel()
+
+
+class ScriptedApis:
+    """In the place of KafkaApis: ApiVersions and Metadata are served, a function of the test's handles them."""
+
+    def __init__(self, handle: Callable[[Request], Awaitable[None]]) -> None:
+        self._handle = handle
+
+    def refuse_unserved(self, api_key: int, api_version: int) -> None:
+        if api_key not in (3, 18):
+            raise wire.UnsupportedVersion("not served here")
+
+    async def handle(self, request: Request) -> None:
+        await self._handle(request)
+
+    def error_response(self, request: Request, error: Exception) -> wire.Message | None:
+        if isinstance(request.message, wire.MetadataRequest):
+            return None
+        return wire.ApiVersionsResponse(error_code=wire.ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+@asynccontextmanager
+async def running_server(
+    apis: Apis, configuration: BrokerConfig | None = None, **more: Any
+) -> AsyncIterator[SocketServer]:
+    server = SocketServer(configuration or config(), apis, **more)
+    await server.bind()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        server.enable_request_processing()
+        yield server
+        nursery.cancel_scope.cancel()
+
+
+def listener(server: SocketServer, name: str = "DATA") -> Endpoint:
+    return next(endpoint for endpoint in server.bound_listeners() if endpoint.listener == name)
+
+
+def processors_of(server: SocketServer, name: str = "DATA") -> Iterator[Any]:
+    for acceptor in server.acceptors:
+        if acceptor.endpoint.listener == name:
+            yield from acceptor.processors

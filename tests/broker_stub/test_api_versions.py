@@ -1,0 +1,118 @@
+"""ApiVersions (rules B1.36-B1.40, B1.61-B1.63)."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+import wire
+from tests.broker_stub.support import Node, answer_of
+from wire import ErrorCode
+
+KAFKA_RANGES = {3: (0, 12), 4: (0, 7), 5: (0, 4), 6: (0, 8), 7: (0, 3), 18: (0, 4), 56: (0, 3)}
+
+
+def _ranges(answer: wire.ApiVersionsResponse) -> dict[int, tuple[int, int]]:
+    return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+
+
+def _asked(name: str = "client", version: str = "1.0") -> wire.ApiVersionsRequest:
+    return wire.ApiVersionsRequest(client_software_name=name, client_software_version=version)
+
+
+@pytest.mark.kafka("AV-1")
+@pytest.mark.kafka("AV-3")
+@pytest.mark.parametrize("listener", ["CONTROL", "DATA"])
+@pytest.mark.parametrize("version", range(5))
+async def test_all_that_is_served_is_listed_and_nothing_else(version, listener) -> None:  # rules B1.40, B1.61
+    node = Node()
+    answer = await node.ask(_asked(), version, listener=listener)
+    assert answer.error_code == ErrorCode.NONE
+    assert _ranges(answer) == KAFKA_RANGES
+    assert (answer.supported_features, answer.finalized_features) == ((), ())
+    assert (answer.finalized_features_epoch, answer.zk_migration_ready) == (-1, False)
+    for key, (first, last) in KAFKA_RANGES.items():
+        for served in range(first, last + 1):
+            node.apis.refuse_unserved(key, served)
+
+
+async def test_the_answer_carries_the_correlation_id_of_its_own_request() -> None:
+    node = Node()
+    for correlation_id in (-1, 0, 2**31 - 1, -(2**31)):
+        request, captured = node.request(_asked(), 3)
+        header = wire.Header(api_key=18, api_version=3, correlation_id=correlation_id, client_id="c")
+        request.context = request.context._replace(header=header)
+        await node.apis.handle(request)
+        assert captured.response is not None
+        assert captured.response.frame[4:8] == struct.pack(">i", correlation_id)
+
+
+@pytest.mark.kafka("AV-5")
+@pytest.mark.parametrize("version", [5, 6, 32767])
+async def test_an_unknown_version_is_answered_in_version_0_with_one_entry(version) -> None:  # rule B1.37
+    node = Node()
+    request, captured = node.request(_asked(), 3)
+    header = wire.Header(api_key=18, api_version=version, correlation_id=5, client_id="c")
+    request.context = request.context._replace(header=header)
+    await node.apis.handle(request)
+    answer = answer_of(captured, 18, 0)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert _ranges(answer) == {18: (0, 4)}
+
+
+@pytest.mark.kafka("AV-6")
+@pytest.mark.kafka("AV-7")
+@pytest.mark.parametrize("version", range(3))
+async def test_old_versions_need_no_software_name(version) -> None:  # rule B1.38
+    assert (await Node().ask(wire.ApiVersionsRequest(), version)).error_code == ErrorCode.NONE
+
+
+BAD = ["", "-", "a-", ".a", "a b", "a_b", "ä", "a\n", "a/b"]
+GOOD = ["a", "9", "a-b.c", "A1"]
+
+
+@pytest.mark.kafka("AV-9")
+@pytest.mark.parametrize("version", [3, 4])
+@pytest.mark.parametrize("text", BAD)
+async def test_a_malformed_software_name_or_version_is_an_invalid_request(text, version) -> None:  # rule B1.38
+    for asked in (_asked(name=text), _asked(version=text)):
+        answer = await Node().ask(asked, version)
+        assert (answer.error_code, answer.api_keys) == (ErrorCode.INVALID_REQUEST, ())
+
+
+@pytest.mark.kafka("SS-2")
+@pytest.mark.kafka("SS-3")
+@pytest.mark.parametrize("text", GOOD)
+async def test_a_good_one_is_remembered_for_the_connection(text) -> None:  # rule B1.38
+    node = Node()
+    request, _ = node.request(_asked(text, "2.0"), 2)
+    await node.apis.handle(request)
+    assert request.connection.client_software_name == "unknown"
+    request, _ = node.request(_asked(text, "2.0"), 3)
+    await node.apis.handle(request)
+    assert (request.connection.client_software_name, request.connection.client_software_version) == (text, "2.0")
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "reason"),
+    [
+        (0, 9, "Produce is not served by this broker"),
+        (68, 0, "ConsumerGroupHeartbeat is not served"),  # rule B1.62
+        (52, 0, "Vote is not served"),
+        (4, 8, "only versions 0-7"),
+        (4, -1, "only versions 0-7"),
+        (3, 13, "only versions 0-12"),
+        (56, 4, "only versions 0-3"),
+        (9999, 0, "no API has key 9999"),
+        (-1, 0, "no API has key -1"),
+    ],
+)
+def test_what_is_not_served_is_refused_before_its_body_is_looked_at(api_key, version, reason) -> None:  # rule B1.35
+    with pytest.raises(wire.DecodeError, match=reason):
+        Node().apis.refuse_unserved(api_key, version)
+
+
+@pytest.mark.parametrize("version", [-1, 5, 32767])
+def test_api_versions_is_let_in_in_any_version(version) -> None:  # rule B1.37
+    Node().apis.refuse_unserved(18, version)

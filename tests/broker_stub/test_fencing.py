@@ -1,0 +1,234 @@
+"""Who is obeyed: broker epoch, then controller epoch (rules 9.1-9.12). Every request goes through its bytes."""
+
+from __future__ import annotations
+
+import pytest
+
+import wire
+from tests.broker_stub.support import (
+    ID_A,
+    ID_B,
+    NO_ID,
+    Node,
+    codes,
+    lai_state,
+    leader_and_isr,
+    stop_replica,
+    umr_state,
+    ungrouped_leader_and_isr,
+    update_metadata,
+)
+from wire import ErrorCode
+
+CONTROL_REQUESTS = [
+    pytest.param(leader_and_isr, (lai_state(),), id="LeaderAndIsr"),
+    pytest.param(update_metadata, (umr_state(),), id="UpdateMetadata"),
+    pytest.param(stop_replica, ((0, -1, False),), id="StopReplica"),
+]
+
+
+@pytest.mark.kafka("BEP-3")
+@pytest.mark.kafka("KAT-1")
+@pytest.mark.kafka("KAT-4")
+@pytest.mark.kafka("KAT-7")
+@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+async def test_the_current_broker_epoch_is_obeyed(build, states) -> None:  # rule 9.5
+    node = Node()
+    node.broker_epoch = 70
+    assert (await node.ask(build(*states, broker_epoch=70))).error_code == ErrorCode.NONE
+
+
+@pytest.mark.kafka("BEP-5")
+@pytest.mark.kafka("KAT-2")
+@pytest.mark.kafka("KAT-5")
+@pytest.mark.kafka("KAT-8")
+@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+async def test_a_newer_broker_epoch_is_obeyed(build, states) -> None:  # rule 9.5
+    node = Node()
+    node.broker_epoch = 70
+    assert (await node.ask(build(*states, broker_epoch=71))).error_code == ErrorCode.NONE
+
+
+@pytest.mark.kafka("BEP-4")
+@pytest.mark.kafka("KAT-3")
+@pytest.mark.kafka("KAT-6")
+@pytest.mark.kafka("KAT-9")
+@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+async def test_a_stale_broker_epoch_is_fenced_and_changes_nothing(build, states) -> None:  # rules 9.5, 9.6
+    node = Node()
+    node.broker_epoch = 70
+    answer = await node.ask(build(*states, broker_epoch=69, controller_epoch=8))
+    assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
+    assert node.replicas.controller_epoch == 0
+    assert not node.replicas.partitions
+    assert not node.cache.snapshot.alive_brokers
+    assert codes(answer) == ({(ID_A, 0): 77} if isinstance(answer, wire.LeaderAndIsrResponse) else {})  # rule 9.6
+
+
+@pytest.mark.parametrize(
+    ("message", "version"),
+    [
+        (ungrouped_leader_and_isr(lai_state(topic="a")), 1),
+        (leader_and_isr(lai_state()), 7),
+        (update_metadata(umr_state()), 8),
+        (stop_replica((0, -1, False)), 4),
+        (wire.StopReplicaRequest(controller_epoch=1), 0),
+        (wire.UpdateMetadataRequest(controller_epoch=1), 4),
+    ],
+)
+async def test_no_broker_epoch_is_always_obeyed(message, version) -> None:  # rule 9.5
+    node = Node()
+    node.broker_epoch = 70
+    assert (await node.ask(message, version)).error_code == ErrorCode.NONE
+
+
+async def test_the_broker_epoch_is_that_of_the_latest_registration() -> None:  # rule 9.7
+    node = Node()
+    node.broker_epoch = 70
+    request = leader_and_isr(lai_state(), broker_epoch=70)
+    assert (await node.ask(request)).error_code == ErrorCode.NONE
+    node.broker_epoch = 80
+    assert (await node.ask(request)).error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+async def test_the_broker_epoch_is_judged_before_the_controller_epoch(build, states) -> None:  # rule 9.1
+    node = Node()
+    node.broker_epoch = 70
+    node.replicas.controller_epoch = 5
+    answer = await node.ask(build(*states, broker_epoch=69, controller_epoch=4))
+    assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
+
+
+@pytest.mark.kafka("LE-2")
+@pytest.mark.kafka("RMT-11")
+@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+async def test_a_stale_controller_epoch_is_fenced(build, states) -> None:  # rules 9.8, 9.9
+    node = Node()
+    await node.ask(update_metadata(umr_state(1), controller_epoch=5))
+    before = node.cache.snapshot
+    answer = await node.ask(build(*states, controller_epoch=4))
+    assert answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert node.replicas.controller_epoch == 5
+    assert node.cache.snapshot is before
+    assert not node.replicas.partitions
+    assert codes(answer) == ({(ID_A, 0): 11} if isinstance(answer, wire.LeaderAndIsrResponse) else {})
+
+
+@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+@pytest.mark.parametrize("epoch", [5, 6, 2**31 - 1])
+async def test_an_equal_or_newer_controller_epoch_is_obeyed_and_remembered(build, states, epoch) -> None:  # rule 9.8
+    node = Node()
+    node.replicas.controller_epoch = 5
+    assert (await node.ask(build(*states, controller_epoch=epoch))).error_code == ErrorCode.NONE
+    assert node.replicas.controller_epoch == epoch
+
+
+@pytest.mark.parametrize(("first", "first_states"), CONTROL_REQUESTS)
+@pytest.mark.parametrize(("second", "second_states"), CONTROL_REQUESTS)
+async def test_the_three_requests_share_one_memory(first, first_states, second, second_states) -> None:  # rule 9.8
+    node = Node()
+    await node.ask(first(*first_states, controller_epoch=3))
+    answer = await node.ask(second(*second_states, controller_epoch=2))
+    assert answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+async def test_the_controller_epoch_starts_at_0() -> None:  # rule 9.8
+    node = Node()
+    assert (await node.ask(leader_and_isr(lai_state(), controller_epoch=0))).error_code == ErrorCode.NONE
+    answer = await node.ask(leader_and_isr(lai_state(leader_epoch=1), controller_epoch=-1))
+    assert answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+async def test_the_controller_id_is_never_looked_at() -> None:  # rule 9.10
+    node = Node()
+    await node.ask(update_metadata(controller_id=2, controller_epoch=5))
+    answer = await node.ask(update_metadata(controller_id=3, controller_epoch=5))
+    assert answer.error_code == ErrorCode.NONE
+    assert node.cache.snapshot.controller_id == 3
+
+
+@pytest.mark.kafka("LAIREQ-2")
+@pytest.mark.parametrize("version", range(2, 5))
+async def test_leader_and_isr_errors_are_flat_before_version_5(version) -> None:  # rules 9.4, 9.9, 9.27
+    node = Node()
+    node.replicas.controller_epoch = 5
+    answer = await node.ask(leader_and_isr(lai_state(0), lai_state(1)), version)
+    assert answer.error_code == 11
+    assert codes(answer) == {("a", 0): 11, ("a", 1): 11}
+    assert answer.topics == ()
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_leader_and_isr_errors_of_ungrouped_versions(version) -> None:  # rules 9.4, 13.8
+    node = Node()
+    node.replicas.controller_epoch = 5
+    answer = await node.ask(ungrouped_leader_and_isr(lai_state(0, topic="a"), lai_state(1, topic="b")), version)
+    assert answer.error_code == 11
+    assert codes(answer) == {("a", 0): 11, ("b", 1): 11}
+
+
+@pytest.mark.parametrize("version", range(5, 8))
+async def test_leader_and_isr_errors_go_by_topic_id_from_version_5(version) -> None:  # rules 9.4, 13.14
+    node = Node()
+    node.replicas.controller_epoch = 5
+    topics = tuple(
+        wire.LeaderAndIsrTopicState(topic_name=name, topic_id=topic_id, partition_states=(lai_state(index),))
+        for name, topic_id, index in (("a", ID_A, 0), ("b", ID_B, 1), ("c", NO_ID, 2), ("d", NO_ID, 3))
+    )
+    answer = await node.ask(wire.LeaderAndIsrRequest(controller_epoch=1, topic_states=topics), version)
+    assert codes(answer) == {(ID_A, 0): 11, (ID_B, 1): 11, (NO_ID, 2): 11, (NO_ID, 3): 11}
+    assert len(answer.topics) == 3  # those without an id share one entry
+
+
+@pytest.mark.kafka("SRREQ-2")
+async def test_an_exception_in_stop_replica_is_answered_on_every_partition(monkeypatch) -> None:  # rules 9.4, 9.28
+    node = Node()
+    monkeypatch.setattr(node.replicas, "stop_replicas", _broken)
+    answer = await node.ask(stop_replica((0, -1, False), (1, 3, True)))
+    assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert codes(answer) == {("a", 0): -1, ("a", 1): -1}
+
+
+@pytest.mark.kafka("UMREQ-2")
+async def test_an_exception_in_update_metadata_is_answered_at_the_top(monkeypatch) -> None:  # rules 9.4, 9.28
+    node = Node()
+    monkeypatch.setattr(node.replicas, "maybe_update_metadata_cache", _broken)
+    answer = await node.ask(update_metadata(umr_state()))
+    assert answer == wire.UpdateMetadataResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+@pytest.mark.kafka("CSREQ-2")
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (wire.ControlledShutdownRequest(broker_id=2), wire.ControlledShutdownResponse(error_code=-1)),
+        (wire.AlterPartitionRequest(broker_id=2), wire.AlterPartitionResponse(error_code=-1)),
+    ],
+)
+async def test_an_exception_in_the_controller_module_is_answered_at_the_top(message, expected) -> None:  # rule 9.4
+    class Broken:
+        alter_partition = controlled_shutdown = staticmethod(lambda *_: _broken())
+
+    assert await Node(controller=Broken()).ask(message) == expected
+
+
+async def test_a_topic_named_twice_fails_the_whole_request() -> None:  # rules 9.28, 13.11
+    node = Node()
+    one = wire.LeaderAndIsrTopicState(topic_name="a", topic_id=ID_A, partition_states=(lai_state(0),))
+    other = wire.LeaderAndIsrTopicState(topic_name="a", topic_id=ID_A, partition_states=(lai_state(1),))
+    answer = await node.ask(wire.LeaderAndIsrRequest(controller_epoch=1, topic_states=(one, other)))
+    assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert codes(answer) == {(ID_A, 0): -1, (ID_A, 1): -1}
+    assert not node.replicas.partitions
+
+
+@pytest.mark.parametrize("listener", ["CONTROL", "DATA"])
+async def test_control_requests_are_obeyed_on_any_listener(listener) -> None:  # rule 9.65
+    node = Node()
+    assert (await node.ask(leader_and_isr(lai_state()), listener=listener)).error_code == ErrorCode.NONE
+    assert node.partition().is_leader
+
+
+def _broken(*_: object) -> None:
+    raise RuntimeError("broken for the test")

@@ -1,0 +1,329 @@
+"""LeaderAndIsr, partition by partition (rules 9.13-9.29). Broker 1 is asked, replicas are 1, 2 and 3."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import wire
+from broker_stub import TopicPartition
+from tests.broker_stub.logs import FailingLogManager
+from tests.broker_stub.support import (
+    ID_A,
+    ID_B,
+    NO_ID,
+    Node,
+    codes,
+    lai_state,
+    leader_and_isr,
+    stop_replica,
+    umr_state,
+    ungrouped_leader_and_isr,
+    update_metadata,
+)
+from wire import ErrorCode
+
+A0 = TopicPartition("a", 0)
+
+
+async def _code(node: Node, state, topic_id=ID_A, **more) -> int:
+    answer = await node.ask(leader_and_isr(state, topic_id=topic_id, **more))
+    assert answer.error_code == ErrorCode.NONE
+    ((_, code),) = codes(answer).items()
+    return code
+
+
+def _epochs(node: Node) -> tuple[int, int, int]:
+    partition = node.partition()
+    return partition.leader, partition.leader_epoch, partition.partition_epoch
+
+
+async def _following(**state) -> Node:
+    node = Node()
+    await node.ask(update_metadata())
+    await _code(node, lai_state(leader=2, **state))
+    return node
+
+
+async def test_an_unknown_partition_is_hosted_and_led() -> None:  # rules 9.13, 9.16, 9.22
+    node = Node()
+    state = lai_state(
+        leader_epoch=4, partition_epoch=7, isr=(1, 2), adding_replicas=(3,), removing_replicas=(2,), is_new=True
+    )
+    assert await _code(node, state) == ErrorCode.NONE
+    partition = node.partition()
+    assert partition.is_leader
+    assert _epochs(node) == (1, 4, 7)
+    assert (partition.isr, partition.replicas) == ((1, 2), (1, 2, 3))
+    assert (partition.adding_replicas, partition.removing_replicas) == ((3,), (2,))
+    assert partition.controller_epoch == 1
+    assert node.logs.has_log(A0)
+
+
+@pytest.mark.kafka("RMT-28")
+@pytest.mark.kafka("PT-28")
+async def test_a_new_log_gets_the_topic_id() -> None:
+    node = Node()
+    await _code(node, lai_state())
+    assert node.partition().topic_id == ID_A
+
+
+@pytest.mark.kafka("PT-29")
+async def test_a_follower_knows_leader_and_assignment_but_no_isr() -> None:  # rules 9.16, 9.23
+    node = await _following(leader_epoch=3, partition_epoch=5)
+    partition = node.partition()
+    assert not partition.is_leader
+    assert _epochs(node) == (2, 3, 5)
+    assert (partition.isr, partition.replicas, partition.topic_id) == ((), (1, 2, 3), ID_A)
+
+
+async def test_not_being_a_replica_is_refused_but_the_entry_stays() -> None:  # rule 9.17
+    node = Node()
+    assert await _code(node, lai_state(replicas=(2, 3), leader=2)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert _epochs(node) == (-1, -1, 0)
+    assert not node.logs.has_log(A0)
+    assert await _code(node, lai_state()) == ErrorCode.NONE
+
+
+async def test_an_older_leader_epoch_is_stale_controller_epoch_not_fenced_leader_epoch() -> None:  # rule 9.18
+    node = Node()
+    await _code(node, lai_state(leader_epoch=5, partition_epoch=5))
+    assert await _code(node, lai_state(leader=2, leader_epoch=4, partition_epoch=9)) == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert _epochs(node) == (1, 5, 5)
+
+
+@pytest.mark.kafka("RMT-34")
+async def test_the_same_leader_epoch_again_is_refused_whatever_the_partition_epoch() -> None:  # rule 9.19
+    node = Node()
+    await _code(node, lai_state(leader_epoch=5, partition_epoch=5))
+    for partition_epoch in (4, 5, 6):
+        again = lai_state(leader_epoch=5, partition_epoch=partition_epoch, isr=(1,))
+        assert await _code(node, again) == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert _epochs(node) == (1, 5, 5)
+    assert node.partition().isr == (1, 2, 3)
+    assert await _code(node, lai_state(leader_epoch=6, partition_epoch=6)) == ErrorCode.NONE
+    assert _epochs(node) == (1, 6, 6)
+
+
+@pytest.mark.kafka("RMT-30")
+@pytest.mark.kafka("RMT-29")
+async def test_the_same_leader_epoch_may_bring_the_topic_id(  # rule 9.19
+) -> None:
+    node = Node()
+    await _code(node, lai_state(), topic_id=NO_ID)
+    assert node.partition().topic_id is None
+    assert await _code(node, lai_state(), topic_id=ID_A) == ErrorCode.NONE
+    assert node.partition().topic_id == ID_A
+    assert await _code(node, lai_state(), topic_id=ID_A) == ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+@pytest.mark.kafka("RMT-35")
+async def test_the_same_leader_epoch_without_id_is_fine_for_a_follower_only() -> None:  # rule 9.19
+    follower = await _following()
+    assert await _code(follower, lai_state(leader=2), topic_id=NO_ID) == ErrorCode.NONE
+    assert follower.partition().topic_id == ID_A
+    leader = Node()
+    await _code(leader, lai_state())
+    assert await _code(leader, lai_state(), topic_id=NO_ID) == ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+@pytest.mark.kafka("RMT-31")
+@pytest.mark.parametrize("leader_epoch", [4, 5, 6])
+async def test_another_topic_id_is_refused_before_the_epoch_is_looked_at(leader_epoch) -> None:  # rule 9.14
+    node = Node()
+    await _code(node, lai_state(leader_epoch=5))
+    state = lai_state(leader_epoch=leader_epoch)
+    assert await _code(node, state, topic_id=ID_B) == ErrorCode.INCONSISTENT_TOPIC_ID
+    assert (node.partition().topic_id, node.partition().leader_epoch) == (ID_A, 5)
+
+
+async def test_a_request_without_topic_id_is_consistent_with_any() -> None:  # rule 9.14
+    node = Node()
+    await _code(node, lai_state(leader_epoch=5))
+    assert await _code(node, lai_state(leader_epoch=6), topic_id=NO_ID) == ErrorCode.NONE
+    assert (node.partition().topic_id, node.partition().leader_epoch) == (ID_A, 6)
+
+
+@pytest.mark.kafka("RMT-32")
+@pytest.mark.parametrize("version", [0, 1, 2, 4])
+async def test_versions_without_ids_give_the_log_none(version) -> None:
+    node = Node()
+    grouped = leader_and_isr(lai_state())
+    await node.ask(ungrouped_leader_and_isr(lai_state(topic="a")) if version < 2 else grouped, version)
+    assert node.partition().is_leader
+    assert node.partition().topic_id is None
+
+
+async def test_the_topic_id_on_disk_counts_after_a_restart() -> None:  # rule 9.14
+    before = Node()
+    await _code(before, lai_state())
+    after = Node(log_manager=before.logs)
+    assert await _code(after, lai_state(leader_epoch=9), topic_id=ID_B) == ErrorCode.INCONSISTENT_TOPIC_ID
+    assert await _code(after, lai_state(leader_epoch=1)) == ErrorCode.NONE
+
+
+async def test_a_kraft_flagged_request_repeats_the_same_epoch() -> None:  # rule 9.19
+    node = Node()
+    await _code(node, lai_state(leader_epoch=5, isr=(1,)))
+    answer = await node.ask(leader_and_isr(lai_state(leader_epoch=5, isr=(1, 2)), is_kraft_controller=True))
+    assert codes(answer) == {(ID_A, 0): 0}
+    assert node.partition().isr == (1, 2)
+    older = leader_and_isr(lai_state(leader_epoch=4), is_kraft_controller=True)
+    assert codes(await node.ask(older)) == {(ID_A, 0): 11}
+
+
+@pytest.mark.kafka("PT-34")
+async def test_a_leader_skips_an_older_partition_epoch_and_still_answers_none() -> None:  # rule 9.22
+    node = Node()
+    await _code(node, lai_state(leader_epoch=5, partition_epoch=5))
+    assert await _code(node, lai_state(leader_epoch=6, partition_epoch=4, isr=(1,))) == ErrorCode.NONE
+    assert _epochs(node) == (1, 5, 5)
+    assert node.partition().isr == (1, 2, 3)
+
+
+@pytest.mark.kafka("PT-35")
+async def test_a_follower_skips_an_older_partition_epoch_and_still_answers_none() -> None:  # rule 9.23
+    node = await _following(leader_epoch=5, partition_epoch=5)
+    assert await _code(node, lai_state(leader=3, leader_epoch=6, partition_epoch=4)) == ErrorCode.NONE
+    assert _epochs(node) == (2, 5, 5)
+
+
+async def test_an_equal_partition_epoch_is_not_older() -> None:  # rule 9.22
+    node = Node()
+    await _code(node, lai_state(leader_epoch=5, partition_epoch=5))
+    assert await _code(node, lai_state(leader_epoch=6, partition_epoch=5)) == ErrorCode.NONE
+    assert _epochs(node) == (1, 6, 5)
+
+
+async def test_a_recovering_partition_is_recovered_at_once() -> None:  # rule 9.22
+    node = Node()
+    assert await _code(node, lai_state(isr=(1,), replicas=(1,), leader_recovery_state=1)) == ErrorCode.NONE
+    assert node.partition().propose_isr((1,)).leader_recovery_state == 0
+
+
+async def test_a_leader_that_is_not_alive_is_not_followed_but_the_code_is_none() -> None:  # rule 9.23
+    node = Node()
+    await node.ask(update_metadata(alive=(1, 3)))
+    assert await _code(node, lai_state(leader=2, leader_epoch=5)) == ErrorCode.NONE
+    assert _epochs(node) == (-1, -1, 0)
+    assert node.logs.has_log(A0)
+    await node.ask(update_metadata(alive=(1, 2, 3)))
+    assert await _code(node, lai_state(leader=2, leader_epoch=5)) == ErrorCode.NONE
+    assert _epochs(node) == (2, 5, 0)
+
+
+@pytest.mark.kafka("RMT-33")
+async def test_a_log_that_cannot_be_created_makes_the_partition_offline() -> None:  # rules 9.13, 9.24
+    node = Node(log_manager=FailingLogManager())
+    await node.ask(update_metadata())
+    node.logs.broken.add(A0)
+    assert await _code(node, lai_state()) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert A0 in node.replicas.offline_partitions
+    assert A0 not in node.replicas.partitions
+    node.logs.broken.clear()
+    for state in (lai_state(leader_epoch=9), lai_state(leader=2, leader_epoch=9), lai_state(replicas=(2,))):
+        assert await _code(node, state, topic_id=ID_B) == ErrorCode.KAFKA_STORAGE_ERROR  # and nothing else
+
+
+@pytest.mark.parametrize("leader", [1, 2])
+@pytest.mark.parametrize(("is_new", "expected"), [(False, ErrorCode.KAFKA_STORAGE_ERROR), (True, ErrorCode.NONE)])
+async def test_only_a_new_replica_may_be_created_while_a_directory_is_offline(leader, is_new, expected) -> None:  # 9.24
+    node = Node(log_manager=FailingLogManager())
+    await node.ask(update_metadata())
+    node.logs.offline = True
+    assert await _code(node, lai_state(leader=leader, is_new=is_new)) == expected
+
+
+async def test_leaders_are_made_before_followers() -> None:  # rule 9.20
+    order = []
+
+    class Watching:
+        def partition_changed(self, partition) -> None:
+            order.append(partition.topic_partition.partition)
+
+        def metadata_changed(self, controller_epoch) -> None:
+            pass
+
+    node = Node(isr_policy=lambda *_: Watching())
+    await node.ask(update_metadata())
+    states = [lai_state(index, leader=leader) for index, leader in enumerate((2, 1, 3, 1))]
+    answer = await node.ask(leader_and_isr(*states))
+    assert order == [1, 3, 0, 2]
+    assert codes(answer) == {(ID_A, index): 0 for index in range(4)}
+
+
+async def test_one_bad_partition_does_not_hurt_the_others() -> None:
+    node = Node()
+    await _code(node, lai_state(0, leader_epoch=5))
+    states = (lai_state(0, leader_epoch=4), lai_state(1), lai_state(2, replicas=(3,)))
+    answer = await node.ask(leader_and_isr(*states))
+    assert (answer.error_code, codes(answer)) == (0, {(ID_A, 0): 11, (ID_A, 1): 0, (ID_A, 2): 3})
+    assert node.partition(1).is_leader
+
+
+async def test_of_two_states_for_one_partition_the_last_counts() -> None:
+    node = Node()
+    answer = await node.ask(leader_and_isr(lai_state(leader_epoch=5), lai_state(leader_epoch=3)))
+    assert codes(answer) == {(ID_A, 0): 0}
+    assert _epochs(node) == (1, 3, 0)
+
+
+@pytest.mark.kafka("LAIREQ-3")
+@pytest.mark.parametrize("version", range(8))
+async def test_every_version_is_obeyed_and_answered_in_its_shape(version) -> None:  # rules 9.27, 13.8, 13.13
+    node = Node()
+    ungrouped = ungrouped_leader_and_isr(lai_state(0, topic="a"), lai_state(3, topic="b"))
+    topics = (
+        wire.LeaderAndIsrTopicState(topic_name="a", topic_id=ID_A, partition_states=(lai_state(0),)),
+        wire.LeaderAndIsrTopicState(topic_name="b", topic_id=ID_B, partition_states=(lai_state(3),)),
+    )
+    grouped = wire.LeaderAndIsrRequest(controller_epoch=1, topic_states=topics)
+    answer = await node.ask(ungrouped if version < 2 else grouped, version)
+    expected = {("a", 0): 0, ("b", 3): 0} if version < 5 else {(ID_A, 0): 0, (ID_B, 3): 0}
+    assert codes(answer) == expected
+    assert node.partition(0, "a").is_leader
+    assert node.partition(3, "b").is_leader
+
+
+async def test_topics_without_id_share_one_entry_of_the_answer() -> None:  # rules 9.27, 13.14
+    topics = tuple(
+        wire.LeaderAndIsrTopicState(topic_name=name, partition_states=(lai_state(index),))
+        for index, name in enumerate("ab")
+    )
+    answer = await Node().ask(wire.LeaderAndIsrRequest(controller_epoch=1, topic_states=topics))
+    assert [(t.topic_id, [e.partition_index for e in t.partition_errors]) for t in answer.topics] == [(NO_ID, [0, 1])]
+
+
+async def test_an_empty_request_is_answered_with_nothing() -> None:
+    answer = await Node().ask(wire.LeaderAndIsrRequest(controller_epoch=3))
+    assert answer == wire.LeaderAndIsrResponse()
+
+
+async def test_a_full_request_is_no_different_without_migration() -> None:  # rule 9.29
+    node = Node()
+    await _code(node, lai_state(0))
+    await node.ask(leader_and_isr(lai_state(1), type=2))
+    assert node.partition(0).is_leader
+    assert node.partition(1).is_leader
+
+
+async def test_a_deleted_partition_starts_anew() -> None:
+    node = Node()
+    await _code(node, lai_state(leader_epoch=5, partition_epoch=5))
+    await node.ask(stop_replica((0, -2, True)))
+    assert await _code(node, lai_state(), topic_id=ID_B) == ErrorCode.NONE
+    assert _epochs(node) == (1, 0, 0)
+
+
+async def test_each_decision_is_a_line_of_the_state_change_log(caplog) -> None:
+    caplog.set_level(logging.DEBUG, "state.change.logger")
+    node = Node()
+    await node.ask(leader_and_isr(lai_state(0, leader_epoch=5), lai_state(1, replicas=(2,))))
+    await node.ask(update_metadata(umr_state()))
+    first, second, third = [r.getMessage() for r in caplog.records]
+    assert first.startswith("[Broker id=1] LeaderAndIsr of controller 9 epoch 1 correlation id 5 for a-0: leader 1")
+    assert first.endswith("accepted")
+    assert second.endswith("a-1: leader 1 leader epoch 0 (known -1) partition epoch 0 isr (1, 2, 3): "
+                           "UNKNOWN_TOPIC_OR_PARTITION")  # fmt: skip
+    assert "UpdateMetadata of controller 9 epoch 1" in third

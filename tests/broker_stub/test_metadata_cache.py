@@ -1,0 +1,218 @@
+"""What UpdateMetadata makes of the cache (rules 9.35-9.42)."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+
+import pytest
+import trio
+
+import wire
+from broker_stub import Endpoint, TopicPartition
+from broker_stub.metadata_cache import MetadataCache, MetadataSnapshot
+from tests.broker_stub.support import ID_A, ID_B, NO_ID, Node, umr_broker, umr_state, update_metadata
+from wire import ErrorCode
+
+A0 = TopicPartition("a", 0)
+LEADER_DURING_DELETE = -2
+
+
+async def _updated(*requests: tuple[wire.UpdateMetadataRequest, int] | wire.UpdateMetadataRequest) -> MetadataSnapshot:
+    node = Node()
+    for request in requests:
+        message, version = request if isinstance(request, tuple) else (request, 8)
+        assert (await node.ask(message, version)).error_code == ErrorCode.NONE
+    return node.cache.snapshot
+
+
+def test_a_fresh_cache_is_empty() -> None:  # rule B7.1
+    snapshot = MetadataCache(1).snapshot
+    assert (snapshot.controller_id, dict(snapshot.alive_brokers), dict(snapshot.topics)) == (None, {}, {})
+
+
+async def test_brokers_and_controller_are_replaced_wholesale() -> None:  # rule 9.35
+    snapshot = await _updated(
+        update_metadata(alive=(1, 2, umr_broker(3, rack="r")), controller_id=1),
+        update_metadata(alive=(umr_broker(2, ("DATA",)), 4), controller_id=2),
+    )
+    assert sorted(snapshot.alive_brokers) == [2, 4]
+    assert dict(snapshot.alive_brokers[2].endpoints) == {"DATA": Endpoint("DATA", "PLAINTEXT", "host2", 9020)}
+    assert snapshot.controller_id == 2
+
+
+async def test_a_negative_controller_id_is_none() -> None:  # rule 9.35
+    assert (await _updated(update_metadata(controller_id=-1))).controller_id is None
+
+
+@pytest.mark.kafka("MC-15")
+async def test_partition_states_are_merged_and_kept_as_they_came() -> None:  # rule 9.36
+    first = umr_state(0, leader_epoch=5, zk_version=9, offline_replicas=(3,))
+    snapshot = await _updated(update_metadata(first, umr_state(1)), update_metadata(umr_state(1, leader=2)))
+    assert snapshot.partition(A0) == first
+    assert snapshot.partition(TopicPartition("a", 1)).leader == 2
+    assert snapshot.partition(TopicPartition("a", 2)) is None
+    assert snapshot.partition(TopicPartition("b", 0)) is None
+
+
+async def test_the_last_request_wins_whatever_its_leader_epoch() -> None:  # rule 9.36
+    snapshot = await _updated(
+        update_metadata(umr_state(leader_epoch=9, zk_version=9)),
+        update_metadata(umr_state(leader_epoch=2, zk_version=1)),
+    )
+    assert snapshot.partition(A0).leader_epoch == 2
+
+
+async def test_leader_minus_2_deletes_and_the_last_partition_takes_topic_and_id_with_it() -> None:  # rule 9.36
+    both = update_metadata(umr_state(0), umr_state(1))
+    one_gone = update_metadata(umr_state(0, leader=LEADER_DURING_DELETE))
+    snapshot = await _updated(both, one_gone)
+    assert list(snapshot.topics["a"]) == [1]
+    assert snapshot.topic_id("a") == ID_A
+    snapshot = await _updated(both, one_gone, update_metadata(umr_state(1, leader=LEADER_DURING_DELETE)))
+    assert dict(snapshot.topics) == {}
+    assert dict(snapshot.topic_ids) == dict(snapshot.topic_names) == {}
+
+
+async def test_deleting_what_is_not_there_is_fine() -> None:  # rule 9.36
+    snapshot = await _updated(update_metadata(umr_state(0, leader=LEADER_DURING_DELETE), topic="x"))
+    assert (dict(snapshot.topics), dict(snapshot.topic_ids)) == ({}, {})
+
+
+def test_update_tells_which_partitions_are_deleted() -> None:  # rule 9.40
+    cache = MetadataCache(1)
+    assert cache.update(update_metadata(umr_state(0), umr_state(1))) == []
+    assert cache.update(update_metadata(umr_state(0, leader=-2), umr_state(1))) == [A0]
+
+
+@pytest.mark.parametrize(("version", "expected"), [(8, ID_B), (7, ID_B), (6, NO_ID), (5, NO_ID)])
+async def test_topic_ids_follow_the_request_and_are_removed_by_versions_without(version, expected) -> None:  # rule 9.37
+    second = update_metadata(umr_state(), topic_id=ID_B)
+    snapshot = await _updated(update_metadata(umr_state()), (second, version))
+    assert snapshot.topic_id("a") == expected
+    assert dict(snapshot.topic_names) == ({} if expected == NO_ID else {ID_B: "a"})
+
+
+@pytest.mark.parametrize("version", range(5))
+async def test_topic_ids_are_left_alone_by_ungrouped_versions(version) -> None:  # rule 9.37
+    old = wire.UpdateMetadataRequest(
+        controller_epoch=1, ungrouped_partition_states=(umr_state(topic_name="a", leader_epoch=8),)
+    )
+    snapshot = await _updated(update_metadata(umr_state()), (old, version))
+    assert snapshot.topic_id("a") == ID_A
+    assert snapshot.partition(A0).leader_epoch == 8
+
+
+async def test_ids_of_topics_that_are_not_listed_stay() -> None:  # rule 9.37
+    snapshot = await _updated(
+        update_metadata(umr_state()), (update_metadata(umr_state(), topic="b", topic_id=NO_ID), 5)
+    )
+    assert (snapshot.topic_id("a"), snapshot.topic_id("b")) == (ID_A, NO_ID)
+
+
+@pytest.mark.kafka("MC-24")
+@pytest.mark.kafka("MC-23")
+async def test_a_topic_deleted_and_created_again_in_one_request_has_its_new_id() -> None:
+    topics = tuple(
+        wire.UpdateMetadataTopicState(topic_name="a", topic_id=topic_id, partition_states=(state,))
+        for topic_id, state in ((ID_A, umr_state(leader=LEADER_DURING_DELETE)), (ID_B, umr_state(leader=2)))
+    )
+    recreated = wire.UpdateMetadataRequest(controller_epoch=1, topic_states=topics)
+    snapshot = await _updated(update_metadata(umr_state()), recreated)
+    assert snapshot.topic_id("a") == ID_B
+    assert snapshot.partition(A0).leader == 2
+
+
+async def test_a_request_without_partitions_still_replaces_brokers_and_controller() -> None:  # rule 9.38
+    snapshot = await _updated(update_metadata(umr_state()), update_metadata(alive=(2,), controller_id=2))
+    assert (list(snapshot.alive_brokers), snapshot.controller_id) == ([2], 2)
+    assert snapshot.partition(A0) is not None
+
+
+async def test_different_listeners_are_an_error_in_the_log_and_accepted(caplog) -> None:  # rule 9.39
+    await _updated(update_metadata(alive=(1, 2)))
+    assert not caplog.records
+    snapshot = await _updated(update_metadata(alive=(1, umr_broker(2, ("DATA",)))))
+    assert sorted(snapshot.alive_brokers) == [1, 2]
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "Listeners are not the same" in record.getMessage()
+
+
+@pytest.mark.kafka("UMREQ-3")
+@pytest.mark.parametrize("version", range(9))
+async def test_every_version_of_brokers_and_partitions(version) -> None:  # rules 13.16-13.21
+    endpoint = wire.UpdateMetadataEndpoint(host="h", port=1, listener="DATA")
+    plaintext = wire.UpdateMetadataEndpoint(host="h", port=1, listener="PLAINTEXT")
+    broker = wire.UpdateMetadataBroker(
+        id=1,
+        v0_host="h" if version == 0 else "",
+        v0_port=1 if version == 0 else 0,
+        endpoints=(endpoint if version >= 3 else plaintext,),
+        rack="r",
+    )
+    state = umr_state(offline_replicas=(3,), topic_name="a" if version < 5 else "")
+    if version < 5:
+        fields = {"ungrouped_partition_states": (state,)}
+    else:
+        topic = wire.UpdateMetadataTopicState(topic_name="a", topic_id=ID_A, partition_states=(state,))
+        fields = {"topic_states": (topic,)}
+    request = wire.UpdateMetadataRequest(controller_epoch=1, live_brokers=(broker,), **fields)
+    snapshot = await _updated((request, version))
+    name = "DATA" if version >= 3 else "PLAINTEXT"
+    assert snapshot.endpoint(1, name) == Endpoint(name, "PLAINTEXT", "h", 1)
+    assert snapshot.alive_brokers[1].rack == ("r" if version >= 2 else "")
+    assert snapshot.partition(A0).isr == (1, 2, 3)
+    assert snapshot.partition(A0).offline_replicas == ((3,) if version >= 4 else ())
+    assert snapshot.topic_id("a") == (ID_A if version >= 7 else NO_ID)
+
+
+async def test_old_versions_name_listeners_after_their_protocols() -> None:  # rule 13.21
+    endpoints = tuple(wire.UpdateMetadataEndpoint(host="h", port=port, security_protocol=port) for port in range(4))
+    broker = wire.UpdateMetadataBroker(id=1, endpoints=endpoints)
+    snapshot = await _updated((wire.UpdateMetadataRequest(controller_epoch=1, live_brokers=(broker,)), 2))
+    assert list(snapshot.alive_brokers[1].endpoints) == ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+
+
+async def test_a_full_update_deletes_nothing_without_migration() -> None:  # rule 9.42
+    full = wire.UpdateMetadataRequest(controller_epoch=1, type=2)
+    assert (await _updated(update_metadata(umr_state()), full)).partition(A0) is not None
+
+
+@pytest.mark.kafka("MC-8")
+async def test_a_snapshot_never_changes() -> None:
+    node = Node()
+    await node.ask(update_metadata(umr_state(0), alive=(1, 2)))
+    held = node.cache.snapshot
+    await node.ask(update_metadata(umr_state(0, leader=2), umr_state(1), alive=(1,), topic_id=uuid.uuid4()))
+    assert (sorted(held.alive_brokers), held.partition(A0).leader, list(held.topics["a"])) == ([1, 2], 1, [0])
+    assert held.topic_id("a") == ID_A
+    with pytest.raises(TypeError):
+        held.topics["a"][5] = umr_state()  # type: ignore[index]
+
+
+def test_lookups_of_endpoints() -> None:
+    cache = MetadataCache(1)
+    assert cache.snapshot.controller_endpoint("DATA") is None
+    cache.update(update_metadata(alive=(1, umr_broker(2, ("DATA",))), controller_id=2))
+    assert cache.snapshot.controller_endpoint("DATA") == Endpoint("DATA", "PLAINTEXT", "host2", 9020)
+    assert cache.snapshot.controller_endpoint("CONTROL") is None
+    assert cache.snapshot.endpoint(3, "DATA") is None
+
+
+async def test_wait_until_wakes_when_it_comes_true_and_not_before(autojump_clock) -> None:
+    cache = MetadataCache(1)
+    seen = []
+
+    async def wait() -> None:
+        seen.append(await cache.wait_until(lambda snapshot: len(snapshot.alive_brokers) == 2))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        cache.update(update_metadata(alive=(1,)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not seen
+        cache.update(update_metadata(alive=(1, 2)))
+    assert seen == [cache.snapshot]
+    assert await cache.wait_until(lambda snapshot: True) is cache.snapshot

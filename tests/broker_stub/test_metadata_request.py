@@ -1,0 +1,222 @@
+"""Metadata answers (rules B7.1-B7.10), asked of broker 1 on listener DATA unless said otherwise."""
+
+from __future__ import annotations
+
+import pytest
+
+import wire
+from broker_stub.handlers.metadata import is_valid_topic_name
+from tests.broker_stub.support import ID_A, ID_B, NO_ID, Node, umr_broker, umr_state, update_metadata
+from wire import ErrorCode
+
+INT32_MIN = -(2**31)
+
+
+def _named(*names: str | None) -> tuple[wire.MetadataRequestTopic, ...]:
+    return tuple(wire.MetadataRequestTopic(name=name) for name in names)
+
+
+async def _node(*states: wire.UpdateMetadataPartitionState, **more) -> Node:
+    node = Node()
+    await node.ask(update_metadata(*(states or (umr_state(),)), **more))
+    return node
+
+
+async def _partition(node: Node, version: int, listener: str = "DATA") -> wire.MetadataResponsePartition:
+    answer = await node.ask(wire.MetadataRequest(topics=_named("a")), version, listener=listener)
+    return answer.topics[0].partitions[0]
+
+
+@pytest.mark.parametrize("version", range(13))
+async def test_a_fresh_broker_knows_nobody(version) -> None:  # rule B7.1
+    answer = await Node().ask(wire.MetadataRequest(topics=()), version)
+    assert (answer.brokers, answer.topics, answer.controller_id) == ((), (), -1)
+
+
+@pytest.mark.kafka("MDR-10")
+@pytest.mark.parametrize("version", range(13))
+async def test_null_and_in_version_0_empty_mean_all_topics(version) -> None:  # rule B7.1
+    node = await _node()
+    await node.ask(update_metadata(umr_state(), topic="b", topic_id=ID_B))
+    answer = await node.ask(wire.MetadataRequest(topics=() if version == 0 else None), version)
+    assert sorted(topic.name for topic in answer.topics) == ["a", "b"]
+
+
+@pytest.mark.kafka("MDR-6")
+@pytest.mark.kafka("MDR-15")
+@pytest.mark.parametrize("version", range(1, 13))
+async def test_empty_means_no_topics_but_brokers_are_listed(version) -> None:  # rule B7.1
+    answer = await (await _node()).ask(wire.MetadataRequest(topics=()), version)
+    assert answer.topics == ()
+    assert [broker.node_id for broker in answer.brokers] == [1, 2, 3]
+
+
+@pytest.mark.kafka("MC-2")
+@pytest.mark.kafka("MDR-12")
+@pytest.mark.parametrize("version", range(13))
+async def test_a_topic_as_the_controller_said(version) -> None:  # rules B7.5, B7.8
+    state = umr_state(4, leader=2, leader_epoch=7, isr=(2, 1), replicas=(2, 1, 3), offline_replicas=(3,))
+    answer = await (await _node(state)).ask(wire.MetadataRequest(topics=_named("a")), version)
+    (topic,) = answer.topics
+    assert (topic.error_code, topic.name) == (0, "a")
+    assert topic.topic_id == (ID_A if version >= 10 else NO_ID)
+    assert topic.topic_authorized_operations == INT32_MIN
+    (partition,) = topic.partitions
+    assert (partition.error_code, partition.partition_index, partition.leader_id) == (0, 4, 2)
+    assert (partition.replica_nodes, partition.isr_nodes) == ((2, 1, 3), (2, 1))
+    assert partition.leader_epoch == (7 if version >= 7 else -1)
+    assert partition.offline_replicas == ((3,) if version >= 5 else ())
+
+
+@pytest.mark.kafka("MC-1")
+@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_an_unknown_topic_is_not_created(version, allowed) -> None:  # rule B7.4
+    message = wire.MetadataRequest(topics=_named("nope"), allow_auto_topic_creation=allowed or version < 4)
+    (topic,) = (await (await _node()).ask(message, version)).topics
+    assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "nope", NO_ID)
+    assert topic.partitions == ()
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * 250])
+async def test_an_invalid_name(name) -> None:  # rule B7.4
+    (topic,) = (await Node().ask(wire.MetadataRequest(topics=_named(name)))).topics
+    assert (topic.error_code, topic.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, name)
+    assert not is_valid_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["a", "...", "a.b_c-D9", "x" * 249])
+def test_a_valid_name(name) -> None:
+    assert is_valid_topic_name(name)
+
+
+async def test_a_name_asked_twice_is_answered_once() -> None:
+    answer = await (await _node()).ask(wire.MetadataRequest(topics=_named("a", "b", "a")))
+    assert [topic.name for topic in answer.topics] == ["a", "b"]
+
+
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize(
+    "topic", [wire.MetadataRequestTopic(name=None), wire.MetadataRequestTopic(topic_id=ID_A, name="a")]
+)
+async def test_ids_and_null_names_before_version_12(version, topic) -> None:  # rule B7.2
+    answer = await (await _node()).ask(wire.MetadataRequest(topics=(topic, *_named("b"))), version)
+    assert [t.error_code for t in answer.topics] == [ErrorCode.INVALID_REQUEST] * 2
+    assert [t.name for t in answer.topics] == [topic.name or "", "b"]
+    assert answer.brokers == ()
+
+
+async def test_by_id_only_ids_are_used() -> None:  # rule B7.2
+    topics = (
+        wire.MetadataRequestTopic(topic_id=ID_A, name=None),
+        wire.MetadataRequestTopic(topic_id=ID_B, name=None),
+        *_named("a"),
+    )
+    known, unknown = (await (await _node()).ask(wire.MetadataRequest(topics=topics))).topics
+    assert (known.error_code, known.name, known.topic_id, len(known.partitions)) == (0, "a", ID_A, 1)
+    assert (unknown.error_code, unknown.name, unknown.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, None, ID_B)
+
+
+async def test_neither_name_nor_id() -> None:  # rule B7.2
+    (topic,) = (await Node().ask(wire.MetadataRequest(topics=_named(None)))).topics
+    assert topic.error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.kafka("MC-3")
+@pytest.mark.kafka("MC-9")
+@pytest.mark.parametrize("leader", [-1, 2])
+@pytest.mark.parametrize("version", range(13))
+async def test_a_leader_that_is_none_or_dead(version, leader) -> None:  # rule B7.5
+    node = await _node(umr_state(leader=leader, leader_epoch=7, isr=(1,), replicas=(1, 3)), alive=(1, 3))
+    partition = await _partition(node, version)
+    assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+    assert partition.leader_epoch == (7 if version >= 7 else -1)
+    assert partition.replica_nodes == (1, 3)
+
+
+@pytest.mark.kafka("MC-4")
+@pytest.mark.kafka("MC-7")
+@pytest.mark.parametrize("version", range(13))
+async def test_a_leader_that_lacks_the_listener(version) -> None:  # rule B7.5
+    node = await _node(umr_state(leader=2, replicas=(1, 2)), alive=(1, umr_broker(2, ("DATA",))))
+    partition = await _partition(node, version, "CONTROL")
+    expected = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+    assert (partition.error_code, partition.leader_id) == (expected, -1)
+    assert (await _partition(node, version, "DATA")).leader_id == 2
+
+
+@pytest.mark.kafka("MC-5")
+@pytest.mark.kafka("MC-6")
+@pytest.mark.kafka("MDR-13")
+@pytest.mark.parametrize("version", range(13))
+@pytest.mark.parametrize(("replicas", "isr"), [((1, 2, 3), (1, 3)), ((1, 3), (1, 2, 3))])
+async def test_only_version_0_leaves_out_the_dead(version, replicas, isr) -> None:  # rule B7.6
+    node = await _node(umr_state(replicas=replicas, isr=isr), alive=(1, 3))
+    partition = await _partition(node, version)
+    assert partition.leader_id == 1
+    if version == 0:
+        assert partition.error_code == ErrorCode.REPLICA_NOT_AVAILABLE
+        assert (partition.replica_nodes, partition.isr_nodes) == ((1, 3), (1, 3))
+    else:
+        assert partition.error_code == ErrorCode.NONE
+        assert (partition.replica_nodes, partition.isr_nodes) == (replicas, isr)
+
+
+@pytest.mark.kafka("MDR-4")
+@pytest.mark.parametrize("version", range(13))
+async def test_brokers_are_those_with_the_listener_asked_on(version) -> None:  # rules B7.7, 9.67
+    node = await _node(alive=(umr_broker(1, rack="r"), umr_broker(2, ("DATA",))))
+
+    async def brokers(listener: str) -> list[tuple[int, str, int]]:
+        answer = await node.ask(wire.MetadataRequest(topics=()), version, listener=listener)
+        assert answer.brokers[0].rack == ("r" if version >= 1 else None)
+        return [(b.node_id, b.host, b.port) for b in answer.brokers]
+
+    assert await brokers("CONTROL") == [(1, "host1", 9010)]
+    assert await brokers("DATA") == [(1, "host1", 9011), (2, "host2", 9020)]
+
+
+@pytest.mark.kafka("MDR-1")
+@pytest.mark.kafka("MDR-2")
+@pytest.mark.kafka("MDR-3")
+@pytest.mark.parametrize("version", range(13))
+async def test_cluster_id_and_controller_id(version) -> None:  # rules B7.7, B7.8
+    node = await _node(controller_id=2)
+    answer = await node.ask(wire.MetadataRequest(topics=()), version)
+    assert answer.cluster_id == ("cluster" if version >= 2 else None)
+    assert answer.controller_id == (2 if version >= 1 else -1)
+    await node.ask(update_metadata(controller_id=77))  # not alive, and not looked at
+    assert (await node.ask(wire.MetadataRequest(topics=()), 12)).controller_id == 77
+
+
+@pytest.mark.kafka("MDR-5")
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__other"])
+async def test_internal_topics(name) -> None:  # rule B7.9
+    node = await _node(topic=name)
+    for asked in (None, _named(name)):
+        (topic,) = (await node.ask(wire.MetadataRequest(topics=asked))).topics
+        assert topic.is_internal is (name != "__other")
+    (unknown,) = (await Node().ask(wire.MetadataRequest(topics=_named(name)))).topics
+    assert unknown.is_internal is (name != "__other")
+
+
+@pytest.mark.kafka("MDR-11")
+async def test_a_topic_without_id_has_the_zero_one() -> None:
+    node = await _node(topic_id=NO_ID)
+    (topic,) = (await node.ask(wire.MetadataRequest(topics=_named("a")))).topics
+    assert topic.topic_id == NO_ID
+
+
+async def test_authorized_operations_are_all_of_them_when_asked_for() -> None:  # rule B7.8
+    node = await _node()
+    for version in range(8, 13):
+        message = wire.MetadataRequest(
+            topics=_named("a"),
+            include_topic_authorized_operations=True,
+            include_cluster_authorized_operations=version <= 10,
+        )
+        answer = await node.ask(message, version)
+        # READ WRITE CREATE DELETE ALTER DESCRIBE DESCRIBE_CONFIGS ALTER_CONFIGS are 3 to 8, 10 and 11
+        assert answer.topics[0].topic_authorized_operations == 0b1101_1111_1000
+        # CREATE ALTER DESCRIBE CLUSTER_ACTION DESCRIBE_CONFIGS ALTER_CONFIGS IDEMPOTENT_WRITE: 5, 7 to 12
+        assert answer.cluster_authorized_operations == (0b1_1111_1010_0000 if version <= 10 else INT32_MIN)

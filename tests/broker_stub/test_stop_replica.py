@@ -1,0 +1,134 @@
+"""StopReplica, partition by partition (rules 9.30-9.34)."""
+
+from __future__ import annotations
+
+import pytest
+
+import wire
+from broker_stub import TopicPartition
+from tests.broker_stub.logs import FailingLogManager
+from tests.broker_stub.support import Node, codes, lai_state, leader_and_isr, stop_replica, update_metadata
+from wire import ErrorCode
+
+A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
+CURRENT = 5
+
+
+async def _node() -> Node:
+    """Leads a-0 in leader epoch 5."""
+    node = Node(log_manager=FailingLogManager())
+    await node.ask(update_metadata())
+    await node.ask(leader_and_isr(lai_state(leader_epoch=CURRENT, partition_epoch=8)))
+    return node
+
+
+@pytest.mark.parametrize("delete", [False, True])
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        pytest.param(CURRENT + 1, ErrorCode.NONE, marks=[pytest.mark.kafka("RMT-16"), pytest.mark.kafka("RMT-21")]),
+        pytest.param(CURRENT, ErrorCode.NONE, marks=[pytest.mark.kafka("RMT-18"), pytest.mark.kafka("RMT-24")]),
+        pytest.param(
+            CURRENT - 1,
+            ErrorCode.FENCED_LEADER_EPOCH,
+            marks=[pytest.mark.kafka("RMT-17"), pytest.mark.kafka("RMT-23")],
+        ),
+        pytest.param(0, ErrorCode.FENCED_LEADER_EPOCH),
+        pytest.param(-1, ErrorCode.NONE, marks=[pytest.mark.kafka("RMT-20"), pytest.mark.kafka("RMT-26")]),
+        pytest.param(-2, ErrorCode.NONE, marks=[pytest.mark.kafka("RMT-19"), pytest.mark.kafka("RMT-25")]),
+        pytest.param(-3, ErrorCode.FENCED_LEADER_EPOCH),
+    ],
+)
+async def test_leader_epochs(epoch, expected, delete) -> None:  # rules 9.30, 9.31, 9.34
+    node = await _node()
+    answer = await node.ask(stop_replica((0, epoch, delete)))
+    assert answer.error_code == ErrorCode.NONE
+    assert codes(answer) == {("a", 0): expected}
+    if delete and expected is ErrorCode.NONE:
+        assert A0 not in node.replicas.partitions
+        assert not node.logs.has_log(A0)
+    else:  # the entry stays, and so does its leader epoch
+        assert (node.partition().leader_epoch, node.partition().partition_epoch) == (CURRENT, 8)
+        assert node.logs.has_log(A0)
+
+
+@pytest.mark.kafka("RMT-13")
+async def test_an_unknown_partition_is_fine() -> None:  # rule 9.30
+    node = await _node()
+    assert codes(await node.ask(stop_replica((1, 3, False)))) == {("a", 1): 0}
+    assert A1 not in node.replicas.partitions
+
+
+@pytest.mark.kafka("RMT-14")
+async def test_an_unknown_partition_has_its_left_over_log_deleted() -> None:  # rule 9.30
+    node = await _node()
+    node.logs.get_or_create_log(A1, is_new=True, topic_id=None)
+    assert codes(await node.ask(stop_replica((1, 3, False)))) == {("a", 1): 0}
+    assert node.logs.has_log(A1)
+    assert codes(await node.ask(stop_replica((1, 3, True)))) == {("a", 1): 0}
+    assert not node.logs.has_log(A1)
+
+
+@pytest.mark.kafka("RMT-15")
+@pytest.mark.kafka("RMT-22")
+@pytest.mark.parametrize("partition", [0, 1])
+async def test_a_log_that_cannot_be_deleted(partition) -> None:  # rule 9.32
+    node = await _node()
+    node.logs.broken.update({A0, A1})
+    answer = await node.ask(stop_replica((partition, CURRENT + 1, True)))
+    assert (answer.error_code, codes(answer)) == (0, {("a", partition): ErrorCode.KAFKA_STORAGE_ERROR})
+
+
+async def test_any_other_failure_to_delete_is_an_unknown_error_of_that_partition(monkeypatch) -> None:  # rule 9.32
+    node = await _node()
+
+    def fail(partition) -> None:
+        raise OSError("no such device")
+
+    monkeypatch.setattr(node.logs, "delete_log", fail)
+    answer = await node.ask(stop_replica((0, -1, True), (1, -1, False)))
+    assert codes(answer) == {("a", 0): ErrorCode.UNKNOWN_SERVER_ERROR, ("a", 1): 0}
+
+
+@pytest.mark.kafka("RMT-12")
+async def test_an_offline_partition() -> None:  # rule 9.30
+    node = await _node()
+    node.replicas.mark_offline(A0)
+    assert codes(await node.ask(stop_replica((0, CURRENT, False)))) == {("a", 0): ErrorCode.KAFKA_STORAGE_ERROR}
+
+
+@pytest.mark.kafka("SRR-1")
+async def test_deleting_twice_gives_the_same_answers() -> None:
+    node = await _node()
+    await node.ask(leader_and_isr(lai_state(1)))
+    node.replicas.mark_offline(A1)
+    for _ in range(2):
+        answer = await node.ask(stop_replica((0, CURRENT, True), (1, CURRENT, True)))
+        assert answer.error_code == ErrorCode.NONE
+        assert codes(answer) == {("a", 0): ErrorCode.NONE, ("a", 1): ErrorCode.KAFKA_STORAGE_ERROR}
+
+
+@pytest.mark.kafka("SRREQ-5")
+@pytest.mark.parametrize("delete", [False, True])
+@pytest.mark.parametrize("version", range(5))
+async def test_every_version_is_obeyed_and_answered_flat(version, delete) -> None:  # rules 13.23-13.25
+    node = await _node()
+    if version == 0:
+        partition = wire.StopReplicaPartitionV0(topic_name="a", partition_index=0)
+        fields = {"ungrouped_partitions": (partition,), "delete_partitions": delete}
+    elif version < 3:
+        topic = wire.StopReplicaTopicV1(name="a", partition_indexes=(0,))
+        fields = {"topics": (topic,), "delete_partitions": delete}
+    else:
+        state = wire.StopReplicaPartitionState(partition_index=0, leader_epoch=CURRENT, delete_partition=delete)
+        fields = {"topic_states": (wire.StopReplicaTopicState(topic_name="a", partition_states=(state,)),)}
+    answer = await node.ask(wire.StopReplicaRequest(controller_epoch=1, **fields), version)
+    assert codes(answer) == {("a", 0): 0}
+    assert (A0 in node.replicas.partitions) is not delete
+
+
+async def test_delete_and_stop_in_one_request() -> None:  # rule 8.22
+    node = await _node()
+    await node.ask(leader_and_isr(lai_state(1)))
+    assert codes(await node.ask(stop_replica((0, CURRENT, True), (1, CURRENT, False)))) == {("a", 0): 0, ("a", 1): 0}
+    assert set(node.replicas.partitions) == {A1}
