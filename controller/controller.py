@@ -62,6 +62,7 @@ class Controller:
         self.loop = ControllerEventLoop(self._process)
         self.channels = ChannelManager(config.channels, dial, nursery)
         self.failovers = 0
+        self.stopped = trio.Event()
 
         def batch() -> ControllerRequestBatch:
             return ControllerRequestBatch(config.batches, self.context, self.channels, self)
@@ -98,6 +99,7 @@ class Controller:
         task_status.started()
         await self.loop.run()
         await self._resign()
+        self.stopped.set()
 
     def close(self) -> None:
         """End ``run`` after the event under way; /controller goes with the session (rule 2.21)."""

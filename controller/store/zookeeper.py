@@ -11,9 +11,11 @@ an ended session is dropped.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import select
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -214,11 +216,22 @@ class KazooStore(store.MetadataStore):
 
     async def aclose(self) -> None:
         def stop() -> None:
-            self._client.stop()
+            if self._client._stopped.is_set():  # abandoned
+                self._client._connection.stop(10)
+            else:
+                self._client.stop()
             self._client.close()
 
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(stop)
+
+    def abandon(self) -> None:
+        """Break off without ending the session, as the death of a process does; nothing can be asked afterwards."""
+        self._client._stopped.set()
+        connected: socket.socket | None = self._client._connection._socket
+        if connected is not None:
+            with contextlib.suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
 
     # reads
 

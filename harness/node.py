@@ -1,0 +1,196 @@
+"""A node: a stub broker and a controller contender that share one ZooKeeper session, as they do in Kafka.
+
+node = Node(properties)
+await nursery.start(node.run)      # registered, contending, serving
+await node.shutdown()              # says goodbye to the controller first; `run` returns
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import trio
+
+from broker_stub import BindError, Broker, BrokerConfig, ConfigError
+from captures.recorder import Recorder, record_accepted
+from controller.config import ControllerConfig
+from controller.controller import Controller
+from controller.kafka_zk_client import BrokerIdInUse, KafkaZkClient
+from controller.metadata_version import MetadataVersion
+from controller.model import Broker as RegisteredBroker
+from controller.model import BrokerId, Endpoint
+from controller.store import MetadataStore, StoreUnavailable
+from controller.store.zookeeper import KazooStore
+from harness.errors import HarnessError
+from harness.faults import Hold
+from harness.transport import Dialer
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 3.0
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def controller_config(broker: BrokerConfig, properties: Mapping[str, str]) -> ControllerConfig:
+    """The controller's part of a server.properties. Raises ValueError."""
+    return ControllerConfig(
+        broker_id=BrokerId(broker.broker_id),
+        inter_broker_listener_name=broker.inter_broker_listener_name,
+        control_plane_listener_name=broker.control_plane_listener_name,
+        inter_broker_protocol_version=MetadataVersion(properties.get("inter.broker.protocol.version", "3.9")),
+        delete_topic_enable=_boolean(properties, "delete.topic.enable", default=True),
+        unclean_leader_election_enable=_boolean(properties, "unclean.leader.election.enable", default=False),
+        request_timeout_ms=broker.request_timeout_ms,
+        controller_socket_timeout_ms=broker.controller_socket_timeout_ms,
+    )
+
+
+def _boolean(properties: Mapping[str, str], key: str, *, default: bool) -> bool:
+    text = properties.get(key, str(default)).lower()
+    if text not in ("true", "false"):
+        raise ValueError(f"{key}={properties[key]} is neither true nor false")
+    return text == "true"
+
+
+def _integer(properties: Mapping[str, str], key: str, default: int) -> int:
+    text = properties.get(key, str(default))
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number <= 0:
+        raise ValueError(f"{key}={text} is no positive number")
+    return number
+
+
+class Node:
+    """One node from its properties (Kafka's names). ``record`` is a pcapng file for the connections it accepts."""
+
+    def __init__(self, properties: Mapping[str, str], *, record: Path | None = None) -> None:
+        """Raises HarnessError for a setting that cannot be."""
+        self.properties = dict(properties)
+        try:
+            self.config = BrokerConfig.from_properties(self.properties)
+            self._controller_config = controller_config(self.config, self.properties)
+            self._session_timeout_ms = _integer(self.properties, "zookeeper.session.timeout.ms", 18_000)
+            self._connection_timeout_ms = _integer(
+                self.properties, "zookeeper.connection.timeout.ms", self._session_timeout_ms
+            )
+            self._connect_string = self.properties["zookeeper.connect"]
+        except KeyError as e:
+            raise HarnessError(f"the setting {e.args[0]} is missing") from None
+        except (ConfigError, ValueError) as e:
+            raise HarnessError(str(e)) from None
+        self._record = record
+        self._recorder: Recorder | None = None
+        self._scope = trio.CancelScope()
+        self.hold = Hold()
+        self.store: KazooStore | None = None
+
+    @property
+    def id(self) -> int:
+        return self.config.broker_id
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """From connecting to ZooKeeper to the end of ``shutdown``, in the order of rule 2.1.
+
+        Raises HarnessError when a port is taken, ZooKeeper cannot be reached or the id is in use. Cancelling it is the
+        death of the process; ``abandon`` beforehand makes that a death that ZooKeeper has to find out by itself.
+        """
+        try:
+            self.store = await KazooStore.connect(
+                self._connect_string,
+                session_timeout_ms=self._session_timeout_ms,
+                connection_timeout_ms=self._connection_timeout_ms,
+            )
+        except StoreUnavailable as e:
+            raise HarnessError(str(e)) from None
+        try:
+            with self._scope:
+                await self._serve(self.store, task_status)
+        except* BindError as group:
+            raise HarnessError(str(_first(group))) from None
+        except* BrokerIdInUse as group:
+            raise HarnessError(str(_first(group))) from None
+        finally:
+            await self.store.aclose()
+            if self._recorder is not None:
+                self._recorder.close()
+
+    async def _serve(self, store: MetadataStore, task_status: trio.TaskStatus[None]) -> None:
+        """Its nursery holds the broker, the controller's event loop and the controller's channels."""
+        zk = KafkaZkClient(store, now_ms=now_ms)
+        await zk.make_top_level_paths()
+        cluster_id = await zk.get_or_create_cluster_id()
+        async with trio.open_nursery() as nursery:
+            self.controller = Controller(
+                self._controller_config, zk, Dialer(gate=self.hold), nursery, register=self._register
+            )
+            self.broker = Broker(
+                self.config, dial=Dialer(), cluster_id=cluster_id, controller=self.controller, tap=self._tap
+            )
+            self._zk = zk
+            await nursery.start(self.broker.run)
+            self._start_recording()
+            await zk.check_endpoints_free(self._registration())
+            await self._register()
+            await nursery.start(self.controller.run)
+            self.broker.enable_request_processing()
+            log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
+            task_status.started()
+
+    def _registration(self) -> RegisteredBroker:
+        endpoints = tuple(Endpoint(e.listener, e.security_protocol, e.host, e.port) for e in self.broker.endpoints)
+        return RegisteredBroker(BrokerId(self.id), endpoints, self.config.broker_rack)
+
+    async def _register(self) -> None:
+        epoch = await self._zk.register_broker(
+            self._registration(), self._controller_config.inter_broker_protocol_version
+        )
+        self.broker.broker_epoch = epoch
+        log.info("node %d is registered with broker epoch %d", self.id, epoch)
+
+    def addresses(self) -> dict[str, str]:
+        """host:port by listener name."""
+        return {e.listener: f"{e.host}:{e.port}" for e in self.broker.endpoints}
+
+    def _start_recording(self) -> None:
+        if self._record is not None:
+            self._record.parent.mkdir(parents=True, exist_ok=True)
+            where = ", ".join(
+                f"{'control' if name == self.config.control_plane_listener_name else 'data'} {address} ({name})"
+                for name, address in self.addresses().items()
+            )
+            self._recorder = Recorder(self._record, comment=f"node {self.id}: {where}")
+
+    def _tap(self, stream: trio.SocketStream) -> trio.abc.Stream:
+        return stream if self._recorder is None else record_accepted(self._recorder, stream)
+
+    async def shutdown(self, *, controlled: bool = True) -> None:
+        """Controlled shutdown if enabled, then stop serving, resign, and end the session (rules 2.21, 11.48, 11.49)."""
+        if controlled:
+            await self.broker.shutdown(DRAIN_SECONDS)
+        else:
+            await self.broker.socket_server.shutdown(DRAIN_SECONDS)
+        self.controller.close()
+        await self.controller.stopped.wait()
+        self._scope.cancel()
+
+    async def abandon(self) -> None:
+        """Die without a word: the session lives on in ZooKeeper until it expires."""
+        if self.store is not None:
+            self.store.abandon()
+        self._scope.cancel()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    e: BaseException = group
+    while isinstance(e, BaseExceptionGroup):
+        e = e.exceptions[0]
+    return e

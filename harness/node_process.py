@@ -1,0 +1,118 @@
+"""A node as a process of its own: `python -m harness.node_process`, started and led by `harness.members`.
+
+It reads JSON lines on stdin, the first of which says what to be: {"properties": {...}, "record": path or null,
+"log_level": "INFO"}. It answers on stdout with {"event": "ready", "addresses": {...}} or {"event": "failed", "error":
+text}, then obeys {"command": "hold" | "release" | "quit"}. SIGTERM is a graceful shutdown. The end of stdin is that of
+whoever started it, and so of the node, at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from harness.errors import HarnessError
+from harness.node import Node
+
+EXIT_FAILED = 1
+
+
+def say(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+async def serve() -> int:
+    """Its nursery holds the node, the reader of commands and the watcher of signals."""
+    commands = Commands()
+    begin = json.loads(await commands.next())
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=begin["log_level"],
+        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+    )
+    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    exit_code = 0
+    try:
+        node = Node(begin["properties"], record=Path(begin["record"]) if begin["record"] else None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commands.die_with_parent)
+            await nursery.start(node.run)
+            nursery.start_soon(_obey, commands, node, nursery.cancel_scope)
+            nursery.start_soon(_shut_down_on_signal, node, nursery.cancel_scope)
+            say({"event": "ready", "addresses": node.addresses()})
+    except* HarnessError as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        logging.getLogger(__name__).error("%s", error)
+        say({"event": "failed", "error": str(error)})
+        exit_code = EXIT_FAILED
+    return exit_code
+
+
+class Commands:
+    """Lines on stdin. Their end kills the process without further ado: nobody is left whom it could serve."""
+
+    def __init__(self) -> None:
+        self._stream = trio.lowlevel.FdStream(os.dup(sys.stdin.fileno()))
+        self._buffer = b""
+        self._lines: list[str] = []
+        self._more = trio.Event()
+
+    async def next(self) -> str:
+        while not self._lines:
+            await self._read()
+        return self._lines.pop(0)
+
+    async def _read(self) -> None:
+        data = await self._stream.receive_some()
+        if not data:
+            os._exit(EXIT_FAILED)
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        self._lines += [line.decode() for line in lines]
+
+    async def die_with_parent(self) -> None:
+        while True:
+            await self._read()
+            self._more.set()
+
+    async def later(self) -> str:
+        """The next command, read by ``die_with_parent``."""
+        while not self._lines:
+            self._more = trio.Event()
+            await self._more.wait()
+        return self._lines.pop(0)
+
+
+async def _obey(commands: Commands, node: Node, everything: trio.CancelScope) -> None:
+    while True:
+        match json.loads(await commands.later())["command"]:
+            case "hold":
+                node.hold.hold()
+            case "release":
+                node.hold.release()
+            case "quit":
+                await node.shutdown(controlled=False)
+                everything.cancel()
+
+
+async def _shut_down_on_signal(node: Node, everything: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async for _ in signals:
+            await node.shutdown()
+            everything.cancel()
+            return
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for whoever leads us
+    sys.exit(trio.run(serve))

@@ -1,0 +1,136 @@
+"""Real Apache Kafka brokers: fetched from Maven Central by the Ivy inside pyspark's jars, run on loopback.
+
+Needs Java and nothing else. Jars are cached below $XDG_CACHE_HOME (~/.cache) and fetched once a machine.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from harness.guard import Guard
+from harness.java import find_java
+from harness.zookeeper import free_port, spark_jars
+
+VERSION = "3.9.1"
+START_TIMEOUT_S = 60
+_IVY = """<ivy-module version="2.0"><info organisation="kce" module="kafka"/><dependencies>
+<dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}" conf="default->default"/>
+<dependency org="org.apache.kafka" name="kafka-tools" rev="{version}" conf="default->default"/>
+<dependency org="org.slf4j" name="slf4j-reload4j" rev="1.7.36" conf="default->default"/>
+</dependencies></ivy-module>
+"""
+_LOG4J = """log4j.rootLogger=INFO, out
+log4j.appender.out=org.apache.log4j.FileAppender
+log4j.appender.out.File={folder}/server.log
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n
+log4j.logger.state.change.logger=TRACE
+"""
+
+
+def kafka_jars(version: str = VERSION) -> Path:
+    """The folder with Kafka's jars, fetched if this machine does not have it yet."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafka-controller-emulator"
+    folder = cache / f"kafka-{version}"
+    done = folder / ".complete"
+    if not done.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        ivy = folder / "ivy.xml"
+        ivy.write_text(_IVY.format(version=version))
+        (jar,) = spark_jars().glob("ivy-*.jar")
+        command = [find_java(), "-jar", str(jar), "-cache", str(cache / "ivy"), "-ivy", str(ivy)]
+        ran = subprocess.run(
+            [*command, "-retrieve", f"{folder}/[artifact]-[revision].[ext]"],
+            capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        if ran.returncode or not list(folder.glob(f"kafka-clients-{version}.jar")):
+            raise RuntimeError(
+                f"Kafka {version} could not be fetched from Maven Central:\n{ran.stdout[-2000:]}{ran.stderr}"
+            )
+        done.touch()
+    return folder
+
+
+class RealBroker:
+    """One process of real Kafka. Killed for good by ``kill``; ``guard`` sees to it that it never outlives the test."""
+
+    def __init__(self, broker_id: int, zookeeper: str, folder: Path, guard: Guard) -> None:
+        self.id = broker_id
+        self.folder = folder / f"kafka-{broker_id}"
+        self.folder.mkdir(parents=True)
+        self._guard = guard
+        self.control_port, self.data_port = free_port(), free_port()
+        listeners = f"CONTROL://127.0.0.1:{self.control_port},DATA://127.0.0.1:{self.data_port}"
+        properties = {
+            "broker.id": broker_id,
+            "listeners": listeners,
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": "CONTROL:PLAINTEXT,DATA:PLAINTEXT",
+            "control.plane.listener.name": "CONTROL",
+            "inter.broker.listener.name": "DATA",
+            "zookeeper.connect": zookeeper,
+            "zookeeper.session.timeout.ms": 4000,
+            "log.dirs": self.folder / "data",
+            "replica.lag.time.max.ms": 3000,
+            "offsets.topic.num.partitions": 5,
+            "offsets.topic.replication.factor": 1,
+            "log.cleaner.dedupe.buffer.size": 4000000,
+            "group.initial.rebalance.delay.ms": 200,
+            "auto.leader.rebalance.enable": "false",
+            "auto.create.topics.enable": "false",
+        }
+        (self.folder / "server.properties").write_text("\n".join(f"{k}={v}" for k, v in properties.items()))
+        (self.folder / "log4j.properties").write_text(_LOG4J.format(folder=self.folder))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "server.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    async def start(self) -> None:
+        command = [
+            find_java(), "-Xmx700m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.sasl.client=false",
+            f"-Dlog4j.configuration=file:{self.folder / 'log4j.properties'}",
+            "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(self.folder / "server.properties"),
+        ]  # fmt: skip
+        with (self.folder / "out.log").open("wb") as out:
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, process_group=0, cwd=self.folder
+            )
+        self._guard.watch(self._process.pid)
+        with trio.fail_after(START_TIMEOUT_S):
+            while "started (kafka.server.KafkaServer)" not in self.log:
+                if self._process.poll() is not None:
+                    out_text = (self.folder / "out.log").read_text()
+                    raise RuntimeError(f"Kafka {self.id} ended:\n{out_text[-3000:]}\n{self.log[-3000:]}")
+                await trio.sleep(0.05)
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+            self._guard.forget(self._process.pid)
+
+
+@asynccontextmanager
+async def real_brokers(ids: list[int], zookeeper: str, folder: Path) -> AsyncIterator[dict[int, RealBroker]]:
+    """Real brokers, all up, all gone at the end."""
+    guard = Guard()
+    brokers = {i: RealBroker(i, zookeeper, folder, guard) for i in ids}
+    try:
+        await trio.to_thread.run_sync(kafka_jars)
+        async with trio.open_nursery() as nursery:
+            for broker in brokers.values():
+                nursery.start_soon(broker.start)
+        yield brokers
+    finally:
+        for broker in brokers.values():
+            broker.kill()
+        guard.close()

@@ -1,0 +1,171 @@
+"""Real Kafka is the judge: our controller runs real brokers, and a real controller runs ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+
+import wire
+from captures.decode import Decoder
+from captures.exchanges import Response
+from captures.pcap import CaptureFile
+from controller.admin import PartitionDescription
+from harness import Cluster
+from harness.transport import Dialer
+from tests.interop.real_kafka import real_brokers
+
+pytestmark = pytest.mark.slow
+
+
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    """``count`` records with acks=all; raises unless every one is acknowledged."""
+    acknowledged: list[Message] = []
+    failed: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failed.append(error)
+        else:
+            acknowledged.append(message)
+
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "delivery.timeout.ms": 30_000})
+    for i in range(count):
+        producer.produce(topic, key=str(i), value=f"record {i}", on_delivery=delivered)
+    producer.flush(60)
+    assert failed == []
+    assert len(acknowledged) == count
+
+
+def record_count(bootstrap: str, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "count"})
+    try:
+        low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)
+        return int(high - low)
+    finally:
+        consumer.close()
+
+
+async def partition(cluster: Cluster, topic: str) -> PartitionDescription:
+    ((only,),) = (described.partitions for described in await cluster.describe_topics([topic]))
+    return only
+
+
+async def test_our_controller_drives_real_brokers(
+    zookeeper: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    chroot = f"{zookeeper}/ours-drives"
+    async with Cluster(brokers=1, first_id=100, zookeeper=chroot) as cluster:
+        assert (await cluster.wait_for_controller()).id == 100
+        async with real_brokers([1, 2], chroot, tmp_path) as brokers:
+            await cluster.create_topic("orders", assignment={0: [1, 2]})
+            state = await partition(cluster, "orders")
+            assert state.leadership is not None
+            assert (state.leadership.leader_and_isr.leader, state.leadership.leader_and_isr.isr) == (1, (1, 2))
+            both = ",".join(f"127.0.0.1:{b.data_port}" for b in brokers.values())
+            await trio.to_thread.run_sync(produce, both, "orders", 100)
+            brokers[1].kill()
+
+            async def moved() -> bool:
+                known = (await partition(cluster, "orders")).leadership
+                return known is not None and known.leader_and_isr.leader == 2
+
+            await cluster.wait_until(moved, "leadership to move to broker 2")
+            survivor = f"127.0.0.1:{brokers[2].data_port}"
+            await trio.to_thread.run_sync(produce, survivor, "orders", 100)
+            assert await trio.to_thread.run_sync(record_count, survivor, "orders") == 200
+            known = (await partition(cluster, "orders")).leadership
+            assert known is not None
+            assert (known.leader_and_isr.isr, known.controller_epoch) == ((2,), 1)
+            for broker in brokers.values():
+                assert "Stale" not in broker.log
+    assert not [r for r in caplog.records if "refused" in r.getMessage()]
+
+
+async def metadata(address: str) -> wire.MetadataResponse:
+    """What a broker says of the cluster."""
+    host, _, port = address.partition(":")
+    connection = await Dialer()(host, int(port))
+    request = wire.MetadataRequest(topics=None)
+    await connection.send_frame(wire.encode_request(request, api_version=12, correlation_id=1, client_id="test"))
+    _, answer = wire.decode_response(await connection.receive_frame(), api_key=3, api_version=12)
+    await connection.aclose()
+    assert isinstance(answer, wire.MetadataResponse)
+    return answer
+
+
+async def agrees(cluster: Cluster, node_id: int, topic: str) -> bool:
+    """Whether the stub's metadata has leader, replicas and ISR of the topic as ZooKeeper has them."""
+    said = {t.name: t for t in (await metadata(cluster.member(node_id).addresses["DATA"])).topics}
+    stored = await partition(cluster, topic)
+    if topic not in said or stored.leadership is None:
+        return False
+    (told,) = said[topic].partitions
+    state = stored.leadership.leader_and_isr
+    return (told.leader_id, told.leader_epoch, told.replica_nodes, told.isr_nodes) == (
+        state.leader,
+        state.leader_epoch,
+        stored.assignment.replicas,
+        state.isr,
+    )
+
+
+def error_codes(body: Any) -> list[int]:
+    """Every error code in a response, the top level first."""
+    if isinstance(body, dict):
+        nested = [code for key, value in body.items() if key != "error_code" for code in error_codes(value)]
+        return ([body["error_code"]] if "error_code" in body else []) + nested
+    return [code for value in body for code in error_codes(value)] if isinstance(body, list) else []
+
+
+def answers(record: Path) -> dict[str, list[Response]]:
+    """The responses in a capture, by API; every request must have one."""
+    by_api: dict[str, list[Response]] = {}
+    unanswered = 0
+    with CaptureFile(record) as capture:
+        for message in Decoder(capture).messages():
+            if isinstance(message, Response):
+                by_api.setdefault(message.request.api_name, []).append(message)
+                unanswered -= 1
+            else:
+                unanswered += 1
+    assert unanswered == 0
+    return by_api
+
+
+async def test_a_real_controller_drives_our_brokers(zookeeper: str, tmp_path: Path) -> None:
+    chroot = f"{zookeeper}/theirs-drives"
+    record = tmp_path / "traffic.pcapng"
+    async with (
+        real_brokers([1], chroot, tmp_path),
+        Cluster(brokers=2, first_id=2, zookeeper=chroot, record=record) as cluster,
+    ):
+        assert (await cluster.wait_for_controller()).id == 1
+        await cluster.create_topic("orders", assignment={0: [2, 3]})
+        for node_id in (2, 3):
+            await cluster.wait_until(lambda i=node_id: agrees(cluster, i, "orders"), f"metadata of {node_id}")
+        await cluster.kill(2)
+
+        async def moved() -> bool:
+            known = (await partition(cluster, "orders")).leadership
+            return known is not None and known.leader_and_isr.leader == 3
+
+        await cluster.wait_until(moved, "leadership to move to broker 3")
+        await cluster.wait_until(lambda: agrees(cluster, 3, "orders"), "metadata of 3")
+        known = (await partition(cluster, "orders")).leadership
+        assert known is not None
+        assert known.leader_and_isr.isr == (3,)
+    seen = answers(record)
+    assert {api: {r.version for r in seen[api]} for api in ("LeaderAndIsr", "UpdateMetadata")} == {
+        "LeaderAndIsr": {7},
+        "UpdateMetadata": {8},
+    }
+    for response in (r for api in seen for r in seen[api]):
+        assert response.body is not None, response
+        codes = error_codes(wire.as_dict(response.body, response.version))
+        # 11 inside a partition is what Kafka's own brokers answer to a LeaderAndIsr that is repeated (rule 9.19)
+        assert codes[:1] in ([0], []), response
+        assert set(codes) <= {0, wire.ErrorCode.STALE_CONTROLLER_EPOCH}, response
