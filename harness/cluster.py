@@ -123,7 +123,7 @@ class Cluster:
 
     async def _start(self) -> None:
         stack, config = self._stack, self._config
-        guard = Guard()
+        guard = self.guard = Guard()
         stack.callback(guard.close)
         self.data = self._make_data_folder(guard)
         if config.zookeeper is None:
@@ -149,7 +149,7 @@ class Cluster:
         folder = self._data_given
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="kce-"))
-            guard.folder(folder)
+            guard.remove(folder)
             self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
         try:
             (folder / "logs").mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,11 @@
 """Leave nothing behind: a small process that outlives its parent by just long enough to clean up after it.
 
-The parent starts it, tells it over a pipe which processes and folders are its own, and holds the other end of that
+The parent starts it, tells it over a pipe which processes and paths are its own, and holds the other end of that
 pipe. When the pipe closes, however the parent ended (kill -9 included), every process still listed is killed, paused
-ones too, and every folder removed. A parent that ends well empties the list first.
+ones too, and every path removed. A parent that ends well empties the list first.
 
 Run as a script, with the standard library only, so that it is up in milliseconds. One line is one command:
-``watch PID``, ``forget PID``, ``folder PATH``, ``keep PATH``.
+``watch PID``, ``forget PID``, ``remove PATH``.
 """
 
 from __future__ import annotations
@@ -60,12 +60,9 @@ class Guard:
     def forget(self, pid: int) -> None:
         self._say(f"forget {pid}")
 
-    def folder(self, path: Path) -> None:
-        """Remove this folder and all in it at the end."""
-        self._say(f"folder {path}")
-
-    def keep(self, path: Path) -> None:
-        self._say(f"keep {path}")
+    def remove(self, path: Path) -> None:
+        """Remove this file, or this folder and all in it, at the end."""
+        self._say(f"remove {path}")
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -80,30 +77,31 @@ class Guard:
         self._process.wait(timeout=30)
 
 
-def clean_up(processes: dict[int, str | None], folders: dict[str, None]) -> None:
+def clean_up(processes: dict[int, str | None], paths: list[Path]) -> None:
     for pid, born in processes.items():
         if born is not None and birth(pid) == born:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     processes: dict[int, str | None] = {}
-    folders: dict[str, None] = {}
+    paths: list[Path] = []
     commands: dict[str, Callable[[str], object]] = {
         "watch": lambda text: processes.__setitem__(int(text), birth(int(text))),
         "forget": lambda text: processes.pop(int(text), None),
-        "folder": lambda text: folders.__setitem__(text, None),
-        "keep": lambda text: folders.pop(text, None),
+        "remove": lambda text: paths.append(Path(text)),
     }
     for line in sys.stdin:
         command, _, text = line.rstrip("\n").partition(" ")
         commands[command](text)
-    clean_up(processes, folders)
+    clean_up(processes, paths)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,23 @@ from harness.java import JavaMissing
 
 #: command -> where it is and the line that `kce --help` shows for it
 COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("harness.cli.demo:demo", "See it all in a minute: a failover, a zombie, a recording, a report."),
+    "up": ("harness.cli.up:up", "Run ZooKeeper and a cluster of nodes until Ctrl-C."),
+    "topic": ("harness.cli.topic:topic", "Create, list, describe and delete topics."),
+    "describe": ("harness.cli.nodes:describe", "Show the controller, its epoch, and the brokers."),
+    "kill": ("harness.cli.nodes:kill", "Kill a node of the running cluster."),
+    "pause": ("harness.cli.nodes:pause", "Stop a node in its tracks."),
+    "resume": ("harness.cli.nodes:resume", "Let a paused node go on."),
+    "restart": ("harness.cli.nodes:restart", "Stop a node if it runs, then start it."),
     "decode": ("harness.cli.captures:decode", "Print every request and response in a capture, one line each."),
     "analyze": ("harness.cli.captures:analyze", "Let Spark say what the control plane in captures did, and why."),
 }
 
 EPILOG = """\b
 Examples:
+  kce demo                                            a cluster's bad day, and what Spark makes of it
+  kce up --brokers 3 --record traffic.pcapng          a cluster to play with; then, beside it:
+  kce topic create orders --partitions 4 --replication-factor 3
   kce decode incident.pcapng --api LeaderAndIsr       what the controller told the brokers
   kce analyze *.pcap.gz --report report.html          what happened, with pictures
 

@@ -1,0 +1,70 @@
+"""Options and helpers that several commands share."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from controller.kafka_zk_client import KafkaZkClient
+from controller.store import StoreUnavailable
+from controller.store.zookeeper import KazooStore
+from harness.errors import HarnessError
+from harness.node import now_ms
+from harness.supervisor import find_cluster
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def cluster_option(function: F) -> F:
+    return click.option(
+        "--cluster",
+        "cluster_file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="The file that `kce up --ready-file FILE` wrote. Not needed while one cluster of yours is running.",
+    )(function)
+
+
+def zookeeper_option(function: F) -> F:
+    return click.option(
+        "--zookeeper",
+        metavar="HOST:PORT[/CHROOT]",
+        help="Look at this ZooKeeper instead of that of a running `kce up`.",
+    )(function)
+
+
+def plain_console() -> Console:
+    """Writes to stdout; where that is no terminal, nothing is wrapped to the width of one."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 500)
+
+
+def properties(settings: Iterable[str]) -> dict[str, str]:
+    """``key=value`` texts as a mapping. Raises UsageError."""
+    found = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key.strip():
+            raise click.UsageError(f"--set {setting}: not KEY=VALUE, as in --set num.io.threads=4")
+        found[key.strip()] = value.strip()
+    return found
+
+
+@contextlib.asynccontextmanager
+async def connected(zookeeper: str | None, cluster_file: Path | None) -> AsyncIterator[KafkaZkClient]:
+    """A client of the given ZooKeeper, or of that of the running cluster. Raises HarnessError."""
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    where = zookeeper or find_cluster(cluster_file)["zookeeper"]
+    try:
+        store = await KazooStore.connect(where, session_timeout_ms=10_000, connection_timeout_ms=6_000)
+    except StoreUnavailable as e:
+        raise HarnessError(str(e)) from None
+    try:
+        yield KafkaZkClient(store, now_ms=now_ms)
+    finally:
+        await store.aclose()

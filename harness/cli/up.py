@@ -1,0 +1,146 @@
+"""`kce up`: a cluster until Ctrl-C."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from harness.cli.options import plain_console, properties
+from harness.cluster import CONTROL, DATA, Cluster
+from harness.java import find_java
+from harness.supervisor import Supervisor
+
+EPILOG = """\b
+Examples:
+  kce up                                          three nodes and a ZooKeeper, on free ports
+  kce up --brokers 5 --data-port 9092             data listeners on 9092, 9093, ...
+  kce up --record traffic.pcapng                  all traffic between nodes, written at the end
+  kce up --set inter.broker.protocol.version=2.4  as an older Kafka speaks
+
+While it runs, from another terminal:
+  kce topic create orders --partitions 4 --replication-factor 3
+  kce describe
+  kce kill 2        kce restart 2        kce pause 1        kce resume 1
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option("--brokers", type=click.IntRange(1, 100), default=3, show_default=True, help="How many nodes.")
+@click.option("--first-id", type=click.IntRange(0), default=1, show_default=True, help="Broker id of the first node.")
+@click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="Use this ZooKeeper instead of starting one.")
+@click.option("--zookeeper-port", type=click.IntRange(1, 65535), help="Port of the ZooKeeper that is started.")
+@click.option(
+    "--data-port", type=click.IntRange(1, 65535), help="Port of the first node's data listener; others count up."
+)
+@click.option("--control-port", type=click.IntRange(1, 65535), help="The same for the control listeners.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder for logs and ZooKeeper's data, kept at the end.")
+@click.option(
+    "--record", type=click.Path(path_type=Path, dir_okay=False), help="Record all traffic to this pcapng file."
+)
+@click.option(
+    "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write all addresses as JSON when ready."
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A Kafka property for every node. Repeatable."
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["DEBUG", "INFO", "WARNING"]),
+    default="INFO",
+    show_default=True,
+    help="Of the nodes' logs.",
+)
+def up(ready_file: Path | None, settings: tuple[str, ...], zookeeper: str | None, **options: Any) -> int:
+    """Run ZooKeeper and a cluster of nodes until Ctrl-C.
+
+    Each node is a process of its own: a stub broker with a control and a data listener, and a contender for the
+    controller role. Everything listens on 127.0.0.1, and nothing is left behind, however this command ends.
+    """
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    if zookeeper is None:
+        find_java()
+    cluster = Cluster(processes=True, zookeeper=zookeeper, properties=properties(settings), **options)
+    trio.run(_serve, cluster, ready_file)
+    return 0
+
+
+async def _serve(cluster: Cluster, ready_file: Path | None) -> None:
+    """Its nursery holds the command socket and the watcher of nodes that end by themselves."""
+    console = plain_console()
+    status = Console(stderr=True, highlight=False)
+    begin = time.monotonic()
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        async with trio.open_nursery() as outer:
+            outer.start_soon(_cancel_on_signal, signals, outer.cancel_scope)
+            with status.status("Starting ZooKeeper and the nodes ..."):
+                await cluster.__aenter__()
+            try:
+                await _run(cluster, ready_file, console, begin)
+            finally:
+                status.print("Stopping ...")
+                await cluster.__aexit__(None, None, None)
+    for problem in cluster.record_problems:
+        status.print(f"[yellow]recording: {problem}[/]")
+
+
+async def _run(cluster: Cluster, ready_file: Path | None, console: Console, begin: float) -> None:
+    known = {m.id: m.state for m in cluster.members}
+
+    def say(text: str) -> None:
+        console.print(f"{time.strftime('%H:%M:%S')} {text}")
+
+    def changed(text: str) -> None:
+        known.update({m.id: m.state for m in cluster.members})
+        say(text)
+
+    supervisor = Supervisor(cluster, changed)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(supervisor.run)
+            controller = await cluster.wait_for_controller()
+            supervisor.publish(ready_file)
+            console.print(_table(cluster, controller.id))
+            console.print(f"ZooKeeper     {cluster.zookeeper}")
+            console.print(f"Bootstrap     {cluster.bootstrap_servers()}")
+            console.print(f"Logs          {cluster.data / 'logs'}")
+            took = time.monotonic() - begin
+            console.print(
+                f"Ready in {took:.1f} s. Node {controller.id} is controller, epoch {controller.epoch}. Ctrl-C ends it all."
+            )
+            nursery.start_soon(_report_deaths, cluster, known, say)
+    finally:
+        supervisor.retract(ready_file)
+
+
+def _table(cluster: Cluster, controller_id: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("Node", "Pid", "Control listener", "Data listener", ""):
+        table.add_column(column)
+    for member in cluster.members:
+        mark = "controller" if member.id == controller_id else ""
+        table.add_row(str(member.id), str(member.pid), member.addresses[CONTROL], member.addresses[DATA], mark)
+    return table
+
+
+async def _cancel_on_signal(signals: Any, scope: trio.CancelScope) -> None:
+    async for _ in signals:
+        scope.cancel()
+
+
+async def _report_deaths(cluster: Cluster, known: dict[int, str], say: Callable[[str], None]) -> None:
+    """Say it when a node's process ends without having been told to. ``known``: states that were told already."""
+    while True:
+        await trio.sleep(0.5)
+        for member in cluster.members:
+            if member.state == "stopped" and known[member.id] != "stopped":
+                known[member.id] = "stopped"
+                say(f"node {member.id} has ended by itself (logs: {cluster.data / 'logs'}); `kce restart {member.id}`")

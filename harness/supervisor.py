@@ -1,0 +1,202 @@
+"""`kce up` as others see it: a file that says where the cluster is, and a socket that takes commands for it.
+
+The socket speaks JSON lines, one request and one answer each: {"command": "kill", "node": 2} -> {"ok": true, ...} or
+{"error": text}. The file (see ``describe``) lies in a folder of this user's, where `kce kill 2` finds it without being
+told; what is left of clusters that have died is removed in passing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from harness.cluster import Cluster
+from harness.errors import HarnessError
+from harness.guard import birth
+
+MAX_REQUEST_BYTES = 65536
+ANSWER_TIMEOUT_S = 120
+
+
+def registry() -> Path:
+    """The folder of this user's running clusters."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    folder = Path(base) / f"kce-{os.getuid()}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise HarnessError(f"{folder} belongs to another user: set XDG_RUNTIME_DIR to a folder of your own")
+    return folder
+
+
+def describe(cluster: Cluster, socket_path: Path) -> dict[str, Any]:
+    """What `--ready-file` holds."""
+    return {
+        "pid": os.getpid(),
+        "birth": birth(os.getpid()),
+        "cluster_id": cluster.cluster_id,
+        "zookeeper": cluster.zookeeper,
+        "bootstrap_servers": cluster.bootstrap_servers(),
+        "data": str(cluster.data),
+        "socket": str(socket_path),
+        "nodes": [
+            {"id": m.id, "pid": m.pid, "state": m.state, "listeners": dict(m.addresses)} for m in cluster.members
+        ],
+    }
+
+
+def write_whole(path: Path, text: str) -> None:
+    """So that a reader finds the whole text or no file. Raises HarnessError."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(text)
+        part.replace(path)
+    except OSError as e:
+        raise HarnessError(f"{path} cannot be written: {e.strerror or e}") from None
+
+
+class Supervisor:
+    """Serves the socket of one cluster, until cancelled. ``on_change`` is told in words what was done."""
+
+    def __init__(self, cluster: Cluster, on_change: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._on_change = on_change
+        name = f"{os.getpid()}"
+        self.socket_path = registry() / f"{name}.sock"
+        self._file = registry() / f"{name}.json"
+        self._busy = trio.Lock()
+        for path in (self._file, self.socket_path):
+            cluster.guard.remove(path)
+
+    def publish(self, ready_file: Path | None) -> None:
+        text = json.dumps(describe(self._cluster, self.socket_path), indent=2) + "\n"
+        write_whole(self._file, text)
+        if ready_file is not None:
+            write_whole(ready_file, text)
+
+    def retract(self, ready_file: Path | None) -> None:
+        for path in (self._file, self.socket_path, ready_file):
+            if path is not None:
+                path.unlink(missing_ok=True)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        self.socket_path.unlink(missing_ok=True)
+        with trio.socket.socket(socket.AF_UNIX) as listening:
+            await listening.bind(str(self.socket_path))
+            listening.listen()
+            async with trio.open_nursery() as nursery:
+                task_status.started()
+                while True:
+                    accepted, _ = await listening.accept()
+                    nursery.start_soon(self._serve, trio.SocketStream(accepted))
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        try:
+            async with stream:
+                with trio.fail_after(ANSWER_TIMEOUT_S):
+                    request = await _read_line(stream)
+                    await stream.send_all(json.dumps(await self._answer(request)).encode() + b"\n")
+        except (trio.BrokenResourceError, trio.TooSlowError, OSError):
+            return
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = json.loads(line)
+            async with self._busy:
+                return {"ok": True, **await self._obey(request["command"], request.get("node"))}
+        except HarnessError as e:
+            return {"error": str(e)}
+        except (ValueError, KeyError, TypeError) as e:
+            return {"error": f"not a command: {line[:100]!r} ({e})"}
+
+    async def _obey(self, command: str, node: int | None) -> dict[str, Any]:
+        if command == "describe":
+            return describe(self._cluster, self.socket_path)
+        actions: dict[str, tuple[Callable[[int], Awaitable[None]], str]] = {
+            "kill": (self._cluster.kill, "killed"),
+            "pause": (self._cluster.pause, "paused"),
+            "resume": (self._cluster.resume, "resumed"),
+            "restart": (self._cluster.restart, "restarted"),
+        }
+        if command not in actions or node is None:
+            raise HarnessError(f"not a command: {command} of node {node}")
+        action, done = actions[command]
+        await action(node)
+        text = f"node {node} is {done}"
+        self._on_change(text)
+        return {"text": text}
+
+
+async def _read_line(stream: trio.SocketStream) -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and len(line) < MAX_REQUEST_BYTES:
+        data = await stream.receive_some(4096)
+        if not data:
+            break
+        line += data
+    return line
+
+
+# the other side
+
+
+def running_clusters() -> list[dict[str, Any]]:
+    """Every cluster of this user that is alive, the latest first."""
+    found = []
+    for path in registry().glob("*.json"):
+        try:
+            told = json.loads(path.read_text())
+            alive = birth(told["pid"]) == told["birth"]
+        except (OSError, ValueError, KeyError):
+            continue
+        if alive:
+            found.append((path.stat().st_mtime, told))
+        else:
+            path.unlink(missing_ok=True)
+            path.with_suffix(".sock").unlink(missing_ok=True)
+    return [told for _, told in sorted(found, key=lambda item: item[0], reverse=True)]
+
+
+def find_cluster(ready_file: Path | None) -> dict[str, Any]:
+    """The cluster that ``ready_file`` describes, or the only one that runs. Raises HarnessError."""
+    if ready_file is not None:
+        try:
+            told: dict[str, Any] = json.loads(ready_file.read_text())
+        except OSError as e:
+            raise HarnessError(f"{ready_file} cannot be read: {e.strerror or e}") from None
+        except ValueError as e:
+            raise HarnessError(f"{ready_file} was not written by `kce up --ready-file`: {e}") from None
+        return told
+    clusters = running_clusters()
+    if not clusters:
+        raise HarnessError("no cluster of yours is running: start one with `kce up`")
+    if len(clusters) > 1:
+        listed = ", ".join(f"pid {c['pid']} (ZooKeeper {c['zookeeper']})" for c in clusters)
+        raise HarnessError(
+            f"{len(clusters)} clusters of yours are running: {listed}. Say which with --cluster FILE, "
+            "the file that `kce up --ready-file FILE` wrote"
+        )
+    return clusters[0]
+
+
+def command(told: dict[str, Any], name: str, node: int | None = None) -> dict[str, Any]:
+    """Send one command to a running cluster and give its answer. Raises HarnessError."""
+    try:
+        with socket.socket(socket.AF_UNIX) as s:
+            s.settimeout(ANSWER_TIMEOUT_S)
+            s.connect(told["socket"])
+            s.sendall(json.dumps({"command": name, "node": node}).encode() + b"\n")
+            with s.makefile("rb") as answers:
+                answer: dict[str, Any] = json.loads(answers.readline())
+    except (OSError, ValueError) as e:
+        raise HarnessError(f"the cluster of pid {told.get('pid')} does not answer: {e}") from None
+    if "error" in answer:
+        raise HarnessError(answer["error"])
+    return answer
