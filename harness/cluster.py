@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -32,11 +33,12 @@ from controller.admin import AdminError, TopicDescription
 from controller.kafka_zk_client import KafkaZkClient
 from controller.store import Delete, MetadataStore, StoreUnavailable
 from controller.store.zookeeper import KazooStore
-from harness.errors import HarnessError
+from controller.zk_client import ChangeHandler
+from harness.errors import HarnessError, plain_error
 from harness.faults import TcpProxy
 from harness.guard import Guard
 from harness.members import InProcessMember, Member, ProcessMember
-from harness.node import now_ms
+from harness.node import NodeStatus, now_ms
 from harness.zookeeper import embedded_zookeeper
 
 CONTROL, DATA = "CONTROL", "DATA"
@@ -101,6 +103,8 @@ class Cluster:
         self._proxies: dict[int, TcpProxy] = {}
         self._recordings: list[Path] = []
         self.record_problems: list[str] = []
+        #: wall-clock ns since 1970 at which /controller was last seen to vanish; 0 before
+        self.controller_gone_ns = 0
 
     # life
 
@@ -109,15 +113,18 @@ class Cluster:
             await self._start()
         except BaseException as e:
             with trio.CancelScope(shield=True):
-                await self._stack.__aexit__(type(e), e, e.__traceback__)
+                await self._stack.aclose()
+            if (plain := plain_error(e)) is not e:
+                raise plain from None
             raise
         return self
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        # the body's exception goes on as it is: through the stack it would come out of the nursery in a group
         try:
-            await self._stack.__aexit__(exc_type, exc, traceback)
+            await self._stack.aclose()
         finally:
             self._merge_recordings()
 
@@ -135,13 +142,14 @@ class Cluster:
         self._store = await self._connect()
         stack.push_async_callback(self._store.aclose)
         self._zk = KafkaZkClient(self._store, now_ms=now_ms)
+        await self._watch_controller()
         await self._zk.make_top_level_paths()
         self.cluster_id = await self._zk.get_or_create_cluster_id()
         nursery = await stack.enter_async_context(_cancelled_nursery())
         stack.push_async_callback(self._stop_members)
         for node_id in range(config.first_id, config.first_id + config.brokers):
             await self._add_member(node_id, guard, nursery)
-        async with _plain_errors(), trio.open_nursery() as starting:
+        async with trio.open_nursery() as starting:
             for member in self._members.values():
                 starting.start_soon(member.start)
 
@@ -236,6 +244,10 @@ class Cluster:
             known = ", ".join(str(i) for i in self._members)
             raise HarnessError(f"there is no node {node_id} in this cluster; there are {known}") from None
 
+    async def registered(self) -> set[int]:
+        """Ids of the brokers that ZooKeeper knows to be alive."""
+        return {int(broker) for broker in await self._zk.get_brokers(watch=False)}
+
     def bootstrap_servers(self) -> str:
         """The data listeners of all running nodes, as Kafka's clients take them."""
         return ",".join(m.addresses[DATA] for m in self._members.values() if m.state == "running" and m.addresses)
@@ -292,6 +304,10 @@ class Cluster:
         """Delete /controller by hand (rule 2.22)."""
         await self._store.write([Delete(zk_data.CONTROLLER)])
 
+    async def node_status(self, node_id: int) -> NodeStatus:
+        """What the node's controller module believes, which may be outdated: ask ZooKeeper by ``controller()``."""
+        return await self.member(node_id).status()
+
     # controller
 
     async def controller_id(self) -> int | None:
@@ -316,6 +332,15 @@ class Cluster:
 
         await self.wait_until(elected, "a controller to be elected")
         return found[-1]
+
+    async def _watch_controller(self) -> None:
+        """Note when /controller vanishes, as ZooKeeper tells it."""
+
+        def gone() -> None:
+            self.controller_gone_ns = time.time_ns()
+
+        handler = ChangeHandler(deleted=gone)
+        await self._zk.register_and_check(zk_data.CONTROLLER, handler)
 
     # topics
 
@@ -397,17 +422,3 @@ async def _cancelled_nursery() -> AsyncIterator[trio.Nursery]:
     async with trio.open_nursery() as nursery:
         yield nursery
         nursery.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def _plain_errors() -> AsyncIterator[None]:
-    """A HarnessError inside a group of errors comes out by itself."""
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        found = group.subgroup(HarnessError)
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]  # type: ignore[assignment]
-        if found is not None:
-            raise found from None
-        raise

@@ -5,3 +5,18 @@ from __future__ import annotations
 
 class HarnessError(Exception):
     """Something outside this program is not as it must be. The text names it, says where, and what to do."""
+
+
+def plain_error(error: BaseException, *kinds: type[BaseException]) -> BaseException:
+    """The error itself; of a group whose members are all of ``kinds`` (HarnessError if none is given), the first one.
+
+    Trio's nurseries raise groups; who waits for one HarnessError is not to find it inside.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        matched, rest = error.split(kinds or (HarnessError,))
+        if rest is None and matched is not None:
+            first: BaseException = matched
+            while isinstance(first, BaseExceptionGroup):
+                first = first.exceptions[0]
+            return first
+    return error

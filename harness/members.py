@@ -21,7 +21,7 @@ import trio
 
 from harness.errors import HarnessError
 from harness.guard import Guard
-from harness.node import Node
+from harness.node import Node, NodeStatus
 
 READY_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 20
@@ -68,6 +68,10 @@ class Member(ABC):
     @abstractmethod
     async def release(self) -> None:
         """Let them go."""
+
+    @abstractmethod
+    async def status(self) -> NodeStatus:
+        """What its controller module believes."""
 
     async def pause(self) -> None:
         raise HarnessError(f"node {self.id} runs inside this process and cannot be paused: use processes=True")
@@ -133,6 +137,9 @@ class InProcessMember(Member):
     async def release(self) -> None:
         self._running().hold.release()
 
+    async def status(self) -> NodeStatus:
+        return self._running().status()
+
 
 class ProcessMember(Member):
     def __init__(
@@ -186,11 +193,9 @@ class ProcessMember(Member):
         with trio.move_on_after(READY_TIMEOUT_S) as scope:
             try:
                 await self._say(begin)
-                line = await self._first_line(process)
-                if line:
-                    answer = json.loads(line)
-            except (OSError, trio.BrokenResourceError):
-                pass
+                answer = json.loads(await self._line())
+            except (OSError, trio.BrokenResourceError, HarnessError):
+                pass  # it ended: what it wrote last is in its log
         if scope.cancelled_caught:
             answer["error"] = f"it did not come up within {READY_TIMEOUT_S} s, see {self.log_path}"
         if answer["event"] != "ready":
@@ -204,14 +209,16 @@ class ProcessMember(Member):
         assert process.stdin is not None
         await process.stdin.send_all(json.dumps(message).encode() + b"\n")
 
-    @staticmethod
-    async def _first_line(process: trio.Process) -> bytes:
+    async def _line(self) -> bytes:
+        """What the node says next."""
+        process = self._running()
         assert process.stdout is not None
         line = b""
-        async for data in process.stdout:
+        while not line.endswith(b"\n"):
+            data = await process.stdout.receive_some()
+            if not data:
+                raise HarnessError(f"node {self.id} has ended, see {self.log_path}")
             line += data
-            if b"\n" in line:
-                break
         return line
 
     async def _end(self, patience_s: float = 0) -> None:
@@ -261,3 +268,9 @@ class ProcessMember(Member):
 
     async def release(self) -> None:
         await self._say({"command": "release"})
+
+    async def status(self) -> NodeStatus:
+        await self._say({"command": "status"})
+        told = json.loads(await self._line())
+        unanswered = {int(broker): size for broker, size in told["unanswered"].items()}
+        return NodeStatus(told["believes_active"], told["controller_epoch"], unanswered)

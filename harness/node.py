@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import trio
@@ -24,7 +25,7 @@ from controller.model import Broker as RegisteredBroker
 from controller.model import BrokerId, Endpoint
 from controller.store import MetadataStore, StoreUnavailable
 from controller.store.zookeeper import KazooStore
-from harness.errors import HarnessError
+from harness.errors import HarnessError, plain_error
 from harness.faults import Hold
 from harness.transport import Dialer
 
@@ -67,6 +68,15 @@ def _integer(properties: Mapping[str, str], key: str, default: int) -> int:
     if number <= 0:
         raise ValueError(f"{key}={text} is no positive number")
     return number
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """``unanswered``: control requests queued or under way, by broker. Epoch 0: not active."""
+
+    believes_active: bool
+    controller_epoch: int
+    unanswered: dict[int, int]
 
 
 class Node:
@@ -114,10 +124,9 @@ class Node:
         try:
             with self._scope:
                 await self._serve(self.store, task_status)
-        except* BindError as group:
-            raise HarnessError(str(_first(group))) from None
-        except* BrokerIdInUse as group:
-            raise HarnessError(str(_first(group))) from None
+        except (BindError, BrokerIdInUse, BaseExceptionGroup) as e:
+            error = plain_error(e, BindError, BrokerIdInUse)
+            raise HarnessError(str(error)) if isinstance(error, (BindError, BrokerIdInUse)) else error from None
         finally:
             await self.store.aclose()
             if self._recorder is not None:
@@ -160,6 +169,14 @@ class Node:
         """host:port by listener name."""
         return {e.listener: f"{e.host}:{e.port}" for e in self.broker.endpoints}
 
+    def status(self) -> NodeStatus:
+        """What the node's controller module believes, right or wrong."""
+        return NodeStatus(
+            believes_active=self.controller.is_active,
+            controller_epoch=self.controller.context.epoch,
+            unanswered={int(broker): size for broker, size in self.controller.channels.queue_sizes().items()},
+        )
+
     def _start_recording(self) -> None:
         if self._record is not None:
             self._record.parent.mkdir(parents=True, exist_ok=True)
@@ -187,10 +204,3 @@ class Node:
         if self.store is not None:
             self.store.abandon()
         self._scope.cancel()
-
-
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    e: BaseException = group
-    while isinstance(e, BaseExceptionGroup):
-        e = e.exceptions[0]
-    return e

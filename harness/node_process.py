@@ -2,8 +2,8 @@
 
 It reads JSON lines on stdin, the first of which says what to be: {"properties": {...}, "record": path or null,
 "log_level": "INFO"}. It answers on stdout with {"event": "ready", "addresses": {...}} or {"event": "failed", "error":
-text}, then obeys {"command": "hold" | "release" | "quit"}. SIGTERM is a graceful shutdown. The end of stdin is that of
-whoever started it, and so of the node, at once.
+text}, then obeys {"command": "hold" | "release" | "quit"} and answers {"command": "status"}. SIGTERM is a graceful
+shutdown. The end of stdin is that of whoever started it, and so of the node, at once.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import logging
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, plain_error
 from harness.node import Node
 
 EXIT_FAILED = 1
@@ -40,7 +41,6 @@ async def serve() -> int:
         datefmt="%Y-%m-%dT%H:%M:%S",
     )
     logging.getLogger("kazoo").setLevel(logging.ERROR)
-    exit_code = 0
     try:
         node = Node(begin["properties"], record=Path(begin["record"]) if begin["record"] else None)
         async with trio.open_nursery() as nursery:
@@ -49,14 +49,14 @@ async def serve() -> int:
             nursery.start_soon(_obey, commands, node, nursery.cancel_scope)
             nursery.start_soon(_shut_down_on_signal, node, nursery.cancel_scope)
             say({"event": "ready", "addresses": node.addresses()})
-    except* HarnessError as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
+    except (HarnessError, BaseExceptionGroup) as e:
+        error = plain_error(e)
+        if not isinstance(error, HarnessError):
+            raise
         logging.getLogger(__name__).error("%s", error)
         say({"event": "failed", "error": str(error)})
-        exit_code = EXIT_FAILED
-    return exit_code
+        return EXIT_FAILED
+    return 0
 
 
 class Commands:
@@ -100,6 +100,8 @@ async def _obey(commands: Commands, node: Node, everything: trio.CancelScope) ->
                 node.hold.hold()
             case "release":
                 node.hold.release()
+            case "status":
+                say({"event": "status", **asdict(node.status())})
             case "quit":
                 await node.shutdown(controlled=False)
                 everything.cancel()

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from captures.errors import CaptureError
-from harness.errors import HarnessError
+from harness.errors import HarnessError, plain_error
 from harness.java import JavaMissing
 
 #: command -> where it is and the line that `kce --help` shows for it
@@ -74,15 +74,25 @@ def main(argv: list[str] | None = None) -> int:
     """Run `kce` and return its exit code: 0, 1 for a failure told in one line, 2 for wrong usage, 130 after Ctrl-C."""
     try:
         result: Any = cli.main(argv, prog_name="kce", standalone_mode=False)
-    except click.ClickException as e:
-        e.show()
-        return e.exit_code
-    except (HarnessError, CaptureError, JavaMissing) as e:
-        click.echo(f"kce: {e}", err=True)
-        return 1
-    except (click.Abort, KeyboardInterrupt):
-        return 130
-    except BrokenPipeError:  # the reader of a pipe has enough: `kce decode ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BaseException as e:  # noqa: BLE001 - what is not told in a line is raised again
+        return _failure(plain_error(e, *TOLD_IN_A_LINE, KeyboardInterrupt, BrokenPipeError))
     return result if isinstance(result, int) else 0
+
+
+TOLD_IN_A_LINE = (HarnessError, CaptureError, JavaMissing)
+
+
+def _failure(error: BaseException) -> int:
+    match error:
+        case click.ClickException():
+            error.show()
+            return error.exit_code
+        case HarnessError() | CaptureError() | JavaMissing():
+            click.echo(f"kce: {error}", err=True)
+            return 1
+        case click.Abort() | KeyboardInterrupt():
+            return 130
+        case BrokenPipeError():  # the reader of a pipe has enough: `kce decode ... | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+    raise error

@@ -113,9 +113,8 @@ async def _run(cluster: Cluster, ready_file: Path | None, console: Console, begi
             console.print(f"Bootstrap     {cluster.bootstrap_servers()}")
             console.print(f"Logs          {cluster.data / 'logs'}")
             took = time.monotonic() - begin
-            console.print(
-                f"Ready in {took:.1f} s. Node {controller.id} is controller, epoch {controller.epoch}. Ctrl-C ends it all."
-            )
+            console.print(f"Ready in {took:.1f} s. Node {controller.id} is controller, epoch {controller.epoch}.")
+            console.print("Ctrl-C stops it all.")
             nursery.start_soon(_report_deaths, cluster, known, say)
     finally:
         supervisor.retract(ready_file)

@@ -1,0 +1,212 @@
+"""A cluster's bad day in one recording: what `kce demo` plays, on real sockets with a real ZooKeeper.
+
+Three nodes, each a process; two topics; the active controller is killed; the next one is cut off from ZooKeeper while
+its requests are under way, another is elected, and the zombie's requests arrive after all and are fenced; a broker is
+restarted; /controller is deleted by hand. The facts of each step are what ZooKeeper said at the time; the figures of
+each failover are taken from the recording afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+
+import wire
+from captures.decode import Decoder
+from captures.exchanges import Response
+from captures.pcap import CaptureFile
+from harness.cluster import ActiveController, Cluster
+from wire.registry import CONTROL_REQUESTS
+
+NODES = 3
+TOPICS = {"orders": (4, 3), "payments": (2, 2)}
+SESSION_TIMEOUT_MS = 3000
+
+#: leader of each partition, by "topic-partition"
+Leaders = dict[str, int]
+
+
+@dataclass(slots=True)
+class Step:
+    """What was done and what was seen. ``gone_ns``: when /controller vanished, if it did; times in ns since 1970."""
+
+    title: str
+    before: ActiveController | None = None
+    after: ActiveController | None = None
+    leaders_before: Leaders = field(default_factory=dict)
+    leaders_after: Leaders = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    gone_ns: int = 0
+    failover_ms: float | None = None
+    control_requests: int = 0
+
+    @property
+    def moved(self) -> dict[str, tuple[int, int]]:
+        """Partitions whose leader is another one now: (before, after)."""
+        after = self.leaders_after
+        return {p: (was, after[p]) for p, was in sorted(self.leaders_before.items()) if p in after and after[p] != was}
+
+
+class Story:
+    """Plays the steps on a running cluster; ``tell`` hears of each as it begins."""
+
+    def __init__(self, cluster: Cluster, tell: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._tell = tell
+        self.steps: list[Step] = []
+
+    async def play(self) -> None:
+        await self._first_election()
+        await self._topics()
+        await self._kill_the_controller()
+        await self._zombie()
+        await self._restart_a_broker()
+        await self._delete_controller()
+
+    @asynccontextmanager
+    async def _step(self, title: str) -> AsyncIterator[Step]:
+        self._tell(title)
+        step = Step(title, before=await self._cluster.controller(), leaders_before=await self._leaders())
+        gone_before = self._cluster.controller_gone_ns
+        yield step
+        await self._quiet()
+        step.after = await self._cluster.controller()
+        step.leaders_after = await self._leaders()
+        if self._cluster.controller_gone_ns != gone_before:
+            step.gone_ns = self._cluster.controller_gone_ns
+        self.steps.append(step)
+
+    async def _leaders(self) -> Leaders:
+        return {
+            f"{t.name}-{p.partition}": p.leadership.leader_and_isr.leader
+            for t in await self._cluster.describe_topics()
+            for p in t.partitions
+            if p.leadership is not None
+        }
+
+    async def _quiet(self) -> None:
+        """Until the controller has told the brokers all, and exactly the live replicas are in the ISRs."""
+
+        async def settled() -> bool:
+            active = await self._cluster.controller()
+            if active is None or not await self._has_told_all(active):
+                return False
+            alive = await self._cluster.registered()
+            return all(
+                p.leadership is not None and set(p.leadership.leader_and_isr.isr) == set(p.assignment.replicas) & alive
+                for t in await self._cluster.describe_topics()
+                for p in t.partitions
+            )
+
+        await self._cluster.wait_until(settled, "the cluster to settle")
+
+    async def _first_election(self) -> None:
+        async with self._step("Three nodes start and contend for /controller") as step:
+            await self._cluster.wait_for_controller()
+        step.before = None
+
+    async def _topics(self) -> None:
+        named = " and ".join(f"{t} ({p} partitions x {r})" for t, (p, r) in TOPICS.items())
+        async with self._step(f"Topics are created: {named}"):
+            for topic, (partitions, replication_factor) in TOPICS.items():
+                await self._cluster.create_topic(topic, partitions=partitions, replication_factor=replication_factor)
+
+    async def _active(self) -> ActiveController:
+        return await self._cluster.wait_for_controller()
+
+    async def _kill_the_controller(self) -> None:
+        old = await self._active()
+        async with self._step(f"The active controller, node {old.id}, is killed (kill -9)") as step:
+            await self._cluster.kill(old.id)
+            await self._cluster.wait_for_controller(other_than=old)
+        step.notes.append(f"ZooKeeper noticed when its session of {SESSION_TIMEOUT_MS} ms expired")
+        async with self._step(f"Node {old.id} comes back and rejoins the ISRs"):
+            await self._cluster.start(old.id)
+
+    async def _zombie(self) -> None:
+        old = await self._active()
+        async with self._step(
+            f"Node {old.id}, now controller, is cut off from ZooKeeper with requests under way"
+        ) as step:
+            await self._cluster.hold_control_requests(old.id)
+            await self._cluster.create_topic("audit", replication_factor=3)
+            await self._cluster.cut_from_zookeeper(old.id)
+            new = await self._cluster.wait_for_controller(other_than=old)
+            await self._cluster.wait_until(lambda: self._has_told_all(new), f"node {new.id} to tell the brokers")
+            believes = await self._cluster.node_status(old.id)
+        step.notes.append(
+            f"node {old.id} still believes to be controller of epoch {believes.controller_epoch}"
+            if believes.believes_active
+            else f"node {old.id} knows that it is controller no more"
+        )
+        async with self._step(f"The requests of node {old.id} from epoch {old.epoch} arrive after all") as step:
+            await self._cluster.release_control_requests(old.id)
+            await self._cluster.wait_until(lambda: self._has_told_all(old), f"the answers to node {old.id}")
+        async with self._step(f"Node {old.id} reaches ZooKeeper again, learns that its session expired, and resigns"):
+            await self._cluster.heal(old.id)
+            await self._cluster.wait_until(lambda: self._has_resigned(old), f"node {old.id} to resign and return")
+
+    async def _has_told_all(self, controller: ActiveController) -> bool:
+        status = await self._cluster.node_status(controller.id)
+        return status.controller_epoch == controller.epoch and not any(status.unanswered.values())
+
+    async def _has_resigned(self, controller: ActiveController) -> bool:
+        status = await self._cluster.node_status(controller.id)
+        return status.controller_epoch != controller.epoch and controller.id in await self._cluster.registered()
+
+    async def _restart_a_broker(self) -> None:
+        active = await self._active()
+        follower = next(m.id for m in self._cluster.members if m.id != active.id)
+        async with self._step(f"Broker {follower} is restarted, with controlled shutdown"):
+            await self._cluster.restart(follower)
+
+    async def _delete_controller(self) -> None:
+        old = await self._active()
+        async with self._step("/controller is deleted by hand"):
+            await self._cluster.delete_controller()
+            await self._cluster.wait_for_controller(other_than=old)
+
+
+async def play(record: Path, tell: Callable[[str], None]) -> list[Step]:
+    """Play it all, recorded to ``record``; gives the steps with their figures. Raises HarnessError."""
+    properties = {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)}
+    async with Cluster(NODES, processes=True, record=record, properties=properties) as cluster:
+        story = Story(cluster, tell)
+        await story.play()
+    tell("The recording is put together")
+    await trio.to_thread.run_sync(measure, record, story.steps)
+    return story.steps
+
+
+def measure(record: Path, steps: list[Step]) -> None:
+    """Fill in, for each failover, the time from the end of /controller to the last answer to the new controller.
+
+    The last answer is that after which the new epoch is silent for as long as a failover could not be.
+    """
+    answers: dict[int, list[int]] = {}
+    with CaptureFile(record) as capture:
+        for message in Decoder(capture).messages():
+            if isinstance(message, Response) and message.request.api_key in CONTROL_REQUESTS:
+                request = message.request.body
+                assert isinstance(
+                    request, (wire.LeaderAndIsrRequest, wire.UpdateMetadataRequest, wire.StopReplicaRequest)
+                )
+                answers.setdefault(request.controller_epoch, []).append(message.place.time_ns)
+    for step in steps:
+        if step.gone_ns and step.after is not None:
+            times = sorted(t for t in answers.get(step.after.epoch, []) if t >= step.gone_ns)
+            burst = times[:1]
+            for at in times[1:]:
+                if at - burst[-1] > _SILENCE_NS:
+                    break
+                burst.append(at)
+            if burst:
+                step.failover_ms = (burst[-1] - step.gone_ns) / 1e6
+                step.control_requests = len(burst)
+
+
+_SILENCE_NS = 250_000_000
