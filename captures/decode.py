@@ -43,10 +43,11 @@ class Decoder:
     def messages(self) -> Iterator[Request | Response]:
         dissector = Dissector(self._capture.name)
         for packet in self._capture:
-            if packet.wire_bytes > len(packet.data):
-                self.quality.cut_packets += 1
-            segment = dissector.segment(packet)
-            if segment is None:
+            self.quality.packets += 1
+            self.quality.cut_packets += packet.wire_bytes > len(packet.data)
+            segment = dissector.dissect(packet)
+            if isinstance(segment, str):
+                self.quality.other_packets[segment] += 1
                 continue
             for connection, events in self._streams.receive(segment):
                 self._converse(connection, events)
@@ -56,9 +57,6 @@ class Decoder:
             self._converse(connection, events)
         self._waiting.clear()
         yield from self._due(0)
-        dissector.finish()
-        self.quality.packets = self._capture.packets
-        self.quality.other_packets.update(dissector.other)
         self.quality.problems += [f"{self._capture.name}: {problem}" for problem in self._capture.problems]
 
     def _converse(self, connection: Connection, events: list[Event]) -> None:

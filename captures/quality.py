@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
@@ -19,7 +20,8 @@ class Quality:
     requests should have been answered, and their answers were not seen; ``unmatched_responses`` answer no request that
     was seen. ``undecodable`` messages are of an API and version that ``wire`` defines and still could not be decoded,
     or of none that exists. ``other_packets`` carried no TCP, ``other_connections`` no Kafka; ``kraft`` are the APIs met
-    that only KRaft nodes speak. ``problems`` are those of files, ``notes`` tell single cases.
+    that only KRaft nodes speak. ``unreadable`` files are no captures, ``problems`` those of others, ``notes`` tell
+    single cases.
     """
 
     packets: int = 0
@@ -38,6 +40,7 @@ class Quality:
     other_packets: Counter[str] = field(default_factory=Counter)
     other_connections: Counter[str] = field(default_factory=Counter)
     kraft: Counter[str] = field(default_factory=Counter)
+    unreadable: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -56,6 +59,16 @@ class Quality:
             else:
                 setattr(self, f.name, mine + theirs)
         del self.notes[MAX_NOTES:]
+
+    def to_json(self) -> str:
+        return json.dumps({f.name: getattr(self, f.name) for f in fields(self)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Quality:
+        quality = cls()
+        for name, value in json.loads(text).items():
+            setattr(quality, name, Counter(value) if isinstance(value, dict) else value)
+        return quality
 
     @property
     def sound(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import ipaddress
 import struct
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from typing import NamedTuple
 
 from captures.pcap import Packet
@@ -78,24 +78,22 @@ class _NotASegment(Exception):
 
 
 class Dissector:
-    """Takes packets in the order of the file. ``other`` counts, by what they are, the packets that gave no segment."""
+    """Takes packets in the order of the file. Owns the fragments whose datagrams are not complete yet."""
 
     def __init__(self, file: str = "") -> None:
         self._file = file
-        self.other: Counter[str] = Counter()
         self._fragmented: OrderedDict[tuple[bytes, bytes, int], _Fragments] = OrderedDict()
 
-    def segment(self, packet: Packet) -> Segment | None:
-        """The TCP segment in it, or None. Never raises, whatever the bytes."""
+    def dissect(self, packet: Packet) -> Segment | str:
+        """The TCP segment in it, or what the packet is instead. Never raises, whatever the bytes."""
         try:
             return self._link_layer(packet)
         except _NotASegment as e:
-            self.other[e.what] += 1
+            return e.what
         except (struct.error, IndexError):
-            self.other[_MALFORMED] += 1
-        return None
+            return _MALFORMED
 
-    def _link_layer(self, packet: Packet) -> Segment | None:
+    def _link_layer(self, packet: Packet) -> Segment:
         data = packet.data
         link_type = packet.link_type
         if link_type == _LINK_ETHERNET:
@@ -121,7 +119,7 @@ class Dissector:
             return self._ipv6(packet, at)
         raise _NotASegment(_ETHERTYPE_NAMES.get(protocol, f"link-layer protocol 0x{protocol:04x}"))
 
-    def _ipv4(self, packet: Packet, at: int) -> Segment | None:
+    def _ipv4(self, packet: Packet, at: int) -> Segment:
         data = packet.data
         header_bytes = (data[at] & 0x0F) * 4
         total = data[at + 2] << 8 | data[at + 3]
@@ -141,7 +139,7 @@ class Dissector:
             return self._fragment(packet, key, (fragment & 0x1FFF) * 8, more, begin, end)
         return self._tcp(packet, source, destination, data[begin:end], max(0, end - max(begin, len(data))))
 
-    def _ipv6(self, packet: Packet, at: int) -> Segment | None:
+    def _ipv6(self, packet: Packet, at: int) -> Segment:
         data = packet.data
         length = data[at + 4] << 8 | data[at + 5]
         following = data[at + 6]
@@ -172,7 +170,7 @@ class Dissector:
 
     def _fragment(
         self, packet: Packet, key: tuple[bytes, bytes, int], offset: int, more: bool, begin: int, end: int
-    ) -> Segment | None:
+    ) -> Segment:
         piece = packet.data[begin:end]
         if len(piece) < end - begin or offset + len(piece) > MAX_DATAGRAM_BYTES:
             raise _NotASegment("IP fragment that is cut or beyond the end of a datagram")
@@ -180,14 +178,14 @@ class Dissector:
         if fragments is None:
             fragments = self._fragmented[key] = _Fragments()
             if len(self._fragmented) > MAX_FRAGMENTED:
-                self.other["IP fragment without the rest of its datagram"] += self._fragmented.popitem(False)[1].count
+                self._fragmented.popitem(last=False)
         datagram = fragments.add(offset, piece, more)
         if datagram is None:
-            return None
+            raise _NotASegment("IP fragment before the last of its datagram")
         del self._fragmented[key]
         return self._tcp(packet, key[0], key[1], datagram, 0)
 
-    def _tcp(self, packet: Packet, source: bytes, destination: bytes, data: bytes, cut: int) -> Segment | None:
+    def _tcp(self, packet: Packet, source: bytes, destination: bytes, data: bytes, cut: int) -> Segment:
         source_port, destination_port, sequence, acknowledgement, offset, flags = _TCP_HEADER(data)
         header_bytes = (offset >> 4) * 4
         if header_bytes < 20 or header_bytes > len(data):
@@ -198,12 +196,6 @@ class Dissector:
             sequence, acknowledgement, flags, data[header_bytes:], cut,
         )  # fmt: skip
 
-    def finish(self) -> None:
-        """At the end of the file: count the fragments that are left over."""
-        for fragments in self._fragmented.values():
-            self.other["IP fragment without the rest of its datagram"] += fragments.count
-        self._fragmented.clear()
-
 
 class _Fragments:
     """The fragments of one datagram, first bytes winning where they overlap."""
@@ -211,10 +203,6 @@ class _Fragments:
     def __init__(self) -> None:
         self._pieces: dict[int, bytes] = {}
         self._end: int | None = None
-
-    @property
-    def count(self) -> int:
-        return len(self._pieces)
 
     def add(self, offset: int, piece: bytes, more: bool) -> bytes | None:
         """The whole datagram once it is there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from captures.errors import CaptureError
 from captures.exchanges import Request, Response
 from captures.pcap import CaptureFile
 from captures.render import Renderer, json_line
+from harness.java import find_java
 
 #: What of a capture on stdin is kept on disk when it has to be read twice (for --broker).
 MAX_SPOOLED_BYTES = 4 * 1024**3
@@ -156,6 +158,50 @@ def _with_progress(capture: CaptureFile, messages: Iterator[Request | Response])
             yield message
 
 
-@click.command()
-def analyze() -> None:
-    """Coming."""
+@click.command(
+    epilog="""\b
+Examples:
+  kce analyze incident.pcapng
+  kce analyze *.pcap.gz --report report.html --out tables/
+
+The exit code is 1 if a file is no capture, is damaged or cut short, or holds something other than the
+traffic of a ZooKeeper-mode Kafka cluster.
+"""
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "--report", type=click.Path(dir_okay=False), metavar="FILE", help="Write a report with pictures, as HTML."
+)
+@click.option(
+    "--out", type=click.Path(file_okay=False), metavar="DIR", help="Write all tables as Parquet (docs/schema.md)."
+)
+@click.option("--overwrite", is_flag=True, help="Replace what --out finds in its folder.")
+@click.option("--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Keep Spark's event log there.")
+def analyze(files: tuple[str, ...], report: str | None, out: str | None, overwrite: bool, event_log: str | None) -> int:
+    """Let Spark say what the control plane in captures did: who was controller when, who led what, who was fenced, how
+    long requests took, and what can be concluded from it.
+
+    FILES are pcap or pcapng, gzipped or not; a connection may run across several of them.
+    """
+    os.environ["JAVA_HOME"] = str(Path(find_java()).resolve().parents[1])  # Spark is to run on the Java that was found
+    from captures.spark import analyze as run  # here, for it takes a while to import
+    from captures.spark.text import print_findings
+
+    # on a descriptor of its own: what Spark's JVM says goes elsewhere meanwhile
+    with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, _status(Console(file=terminal)) as progress:
+        findings = run(files, report=report, out=out, overwrite=overwrite, event_log=event_log, progress=progress)
+    print_findings(findings, Console())
+    for what, path in (("report", report), ("tables", out)):
+        if path is not None:
+            click.echo(f"kce: {what} in {path}", err=True)
+    return 0 if findings.quality.sound else 1
+
+
+@contextmanager
+def _status(console: Console) -> Iterator[Callable[[str], None]]:
+    """Say what is going on, where somebody is watching."""
+    if not console.is_terminal:
+        yield lambda step: None
+        return
+    with console.status("starting") as status:
+        yield lambda step: status.update(f"{step} …")

@@ -1,0 +1,324 @@
+"""The one definition of the columns: of packets, exchanges, partitions and endpoints, and of what the analyses give.
+
+``docs/schema.md`` is generated from here (``python -m captures.rows > docs/schema.md``), Spark's schemas are derived
+from here, and ``kce analyze --out`` writes the version beside its Parquet. Whoever changes a column raises
+``SCHEMA_VERSION``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+TIME = pa.timestamp("us", tz="UTC")
+INTS = pa.list_(pa.int32())
+
+
+class Column(NamedTuple):
+    name: str
+    type: pa.DataType
+    doc: str
+
+
+class Table(NamedTuple):
+    """A named schema. ``doc`` says what one row is."""
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([(column.name, column.type) for column in self.columns])
+
+    def batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+        """Rows in the order of the columns, as Arrow."""
+        values = zip(*rows, strict=True) if rows else [()] * len(self.columns)
+        arrays = [pa.array(v, column.type) for v, column in zip(values, self.columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+_FILE = Column("file", pa.string(), "the capture, as it was named")
+_TIME = Column("time", TIME, "when the packet was captured, UTC")
+_SENDER = (
+    Column("controller_id", pa.int32(), "the sender by its own account"),
+    Column("controller_epoch", pa.int32(), "the epoch it sent with"),
+)
+_BROKER = (
+    Column("broker_id", pa.int32(), "whose listener it was sent to, by what UpdateMetadata announced; null if unknown"),
+    Column("listener", pa.string(), "the listener's name, or its port as text where no name is known"),
+)
+
+PACKETS = Table(
+    "packets",
+    "One packet of a capture. The columns from `connection` on are null for a packet that is no TCP segment.",
+    (
+        _FILE,
+        Column("packet", pa.int64(), "its number, from 1, as in Wireshark; in a `_corrupt_record` row the last read"),
+        _TIME,
+        Column("time_ns", pa.int64(), "the same in nanoseconds since 1970"),
+        Column("other", pa.string(), "what it is, if no TCP segment: UDP, ARP, a cut header, ..."),
+        Column("connection", pa.string(), "both endpoints, the same text for both directions"),
+        Column("source", pa.string(), "IP address"),
+        Column("source_port", pa.int32(), ""),
+        Column("destination", pa.string(), "IP address"),
+        Column("destination_port", pa.int32(), ""),
+        Column("sequence", pa.int64(), "TCP sequence number"),
+        Column("acknowledgement", pa.int64(), "TCP acknowledgement number"),
+        Column("flags", pa.int16(), "TCP flags: FIN 1, SYN 2, RST 4, PSH 8, ACK 16"),
+        Column("payload", pa.binary(), "what was captured of the segment's data"),
+        Column("cut", pa.int32(), "how many bytes of its data were not captured (snaplen)"),
+        Column("_corrupt_record", pa.string(), "what is wrong with the file; such a row is no packet"),
+    ),
+)
+
+PARTITION_STATE = (
+    Column("topic", pa.string(), ""),
+    Column("topic_id", pa.string(), "null in versions without topic ids"),
+    Column("partition", pa.int32(), ""),
+    Column("decision_epoch", pa.int32(), "epoch of the controller that decided this state; null in StopReplica"),
+    Column("leader", pa.int32(), "broker id; -1 none, -2 the partition is being deleted (rule 8.9)"),
+    Column("leader_epoch", pa.int32(), ""),
+    Column("isr", INTS, ""),
+    Column("partition_epoch", pa.int32(), "the version of the state in ZooKeeper"),
+    Column("replicas", INTS, ""),
+    Column("adding_replicas", INTS, "LeaderAndIsr from version 3 on"),
+    Column("removing_replicas", INTS, "LeaderAndIsr from version 3 on"),
+    Column("offline_replicas", INTS, "UpdateMetadata from version 4 on"),
+    Column("is_new", pa.bool_(), "LeaderAndIsr from version 1 on"),
+    Column("delete", pa.bool_(), "StopReplica: whether the replica is to be deleted"),
+    Column("error_code", pa.int16(), "what the broker answered for this partition; null if it said nothing of it"),
+    Column("error", pa.string(), "Kafka's name of it"),
+)
+LIVE_BROKER = (
+    Column("broker_id", pa.int32(), ""),
+    Column("listener", pa.string(), "its name; before version 3 of UpdateMetadata that of the protocol"),
+    Column("host", pa.string(), "as announced"),
+    Column("port", pa.int32(), ""),
+    Column("rack", pa.string(), ""),
+)
+
+EXCHANGES = Table(
+    "exchanges",
+    "One request with its response. The columns from `response_file` on are null where no response was captured.",
+    (
+        Column("file", pa.string(), "the capture that holds the end of the request"),
+        Column("packet", pa.int64(), "number of the packet that completes the request"),
+        _TIME,
+        Column("client", pa.string(), "IP address"),
+        Column("client_port", pa.int32(), ""),
+        Column("server", pa.string(), "IP address"),
+        Column("server_port", pa.int32(), ""),
+        Column("api_key", pa.int16(), ""),
+        Column("api", pa.string(), "Kafka's name of it; Unknown(n) for a key that no API has"),
+        Column("version", pa.int16(), ""),
+        Column("correlation_id", pa.int32(), ""),
+        Column("client_id", pa.string(), ""),
+        Column("request_bytes", pa.int32(), "without the four of the length"),
+        Column("request_error", pa.string(), "why the body was not decoded; null if it was, or if its API is not"),
+        Column("answered", pa.bool_(), "whether Kafka answers it: false for Produce with acks=0"),
+        Column("is_control", pa.bool_(), "LeaderAndIsr, StopReplica or UpdateMetadata"),
+        *_SENDER,
+        Column("is_kraft_controller", pa.bool_(), "whether the sender says that it is a KRaft controller"),
+        Column("sender_broker_id", pa.int32(), "the sender of ControlledShutdown and AlterPartition"),
+        Column("broker_epoch", pa.int64(), "of the receiver in control requests, of the sender in the two others"),
+        Column("partition_count", pa.int32(), "how many partitions a control request names"),
+        Column("response_file", pa.string(), "the capture that holds the end of the response"),
+        Column("response_packet", pa.int64(), "number of the packet that completes the response"),
+        Column("response_time", TIME, ""),
+        Column("response_bytes", pa.int32(), ""),
+        Column("response_error", pa.string(), "why the body was not decoded"),
+        Column("latency_ms", pa.float64(), "from the request's last packet to the response's"),
+        Column("error_code", pa.int16(), "top-level error of the response; null if it has none or was not decoded"),
+        Column("error", pa.string(), "Kafka's name of it"),
+        Column("partition_errors", pa.int32(), "how many partitions were answered with an error"),
+    ),
+)
+
+PARTITIONS = Table(
+    "partitions",
+    "One partition in one LeaderAndIsr, UpdateMetadata or StopReplica request.",
+    (
+        _FILE,
+        Column("packet", pa.int64(), "number of the packet that completes the request"),
+        _TIME,
+        Column("api", pa.string(), ""),
+        Column("version", pa.int16(), ""),
+        Column("server", pa.string(), "IP address it was sent to"),
+        Column("server_port", pa.int32(), ""),
+        *_SENDER,
+        Column("response_error_code", pa.int16(), "top-level error of the response; null if none was seen"),
+        *PARTITION_STATE,
+    ),
+)
+
+ENDPOINTS = Table(
+    "endpoints",
+    "One listener of one broker, as UpdateMetadata requests announced it.",
+    (
+        *LIVE_BROKER,
+        Column("first_time", TIME, "when it was first announced"),
+        Column("last_time", TIME, "when it was last announced"),
+    ),
+)
+
+#: what reassembly gives: exchanges with what they hold, and once per task a row that has only its ``quality``
+DECODED = Table(
+    "decoded",
+    "",
+    (
+        *EXCHANGES.columns,
+        Column("states", pa.list_(pa.struct([(c.name, c.type) for c in PARTITION_STATE])), ""),
+        Column("live_brokers", pa.list_(pa.struct([(c.name, c.type) for c in LIVE_BROKER])), ""),
+        Column("quality", pa.string(), ""),
+    ),
+)
+
+REQUESTS = Table(
+    "requests",
+    "Requests by API and version.",
+    (
+        Column("api_key", pa.int16(), ""),
+        Column("api", pa.string(), ""),
+        Column("version", pa.int16(), ""),
+        Column("requests", pa.int64(), ""),
+        Column("responses", pa.int64(), "how many of them were seen to be answered"),
+        Column("errors", pa.int64(), "how many were answered with a top-level error"),
+        Column("request_bytes", pa.int64(), ""),
+        Column("response_bytes", pa.int64(), ""),
+    ),
+)
+
+CONTROLLERS = Table(
+    "controllers",
+    "One controller in one epoch, by the control requests it sent.",
+    (
+        Column("controller_epoch", pa.int32(), ""),
+        Column("controller_id", pa.int32(), ""),
+        Column("is_kraft_controller", pa.bool_(), ""),
+        Column("first_time", TIME, "of its first control request"),
+        Column("last_time", TIME, "of its last"),
+        Column("requests", pa.int64(), "control requests"),
+        Column("brokers", pa.list_(pa.string()), "whom it reached: broker ids, or addresses where they are not known"),
+        Column("decisions", pa.int64(), "partition states of its own epoch that it sent, each counted once"),
+        Column("fenced", pa.int64(), "requests answered STALE_CONTROLLER_EPOCH"),
+    ),
+)
+
+LEADERSHIP = Table(
+    "leadership",
+    "One change of a partition's leader, when it was first sent to any broker, in order.",
+    (
+        _TIME,
+        _FILE,
+        Column("packet", pa.int64(), "number of the packet that first says so"),
+        Column("topic", pa.string(), ""),
+        Column("topic_id", pa.string(), ""),
+        Column("partition", pa.int32(), ""),
+        Column("from_leader", pa.int32(), "null for the first leader seen; -1 where there was none"),
+        Column("to_leader", pa.int32(), "-1 where there is none any more, -2 where the partition was deleted"),
+        Column("from_epoch", pa.int32(), "leader epoch before"),
+        Column("to_epoch", pa.int32(), "leader epoch after; null where the partition was deleted"),
+        Column("isr", INTS, "after the change"),
+        Column("decision_epoch", pa.int32(), "epoch of the controller that decided it"),
+    ),
+)
+
+LATENCY = Table(
+    "latency",
+    "Time from request to response, by API and listener.",
+    (
+        Column("api_key", pa.int16(), ""),
+        Column("api", pa.string(), ""),
+        _BROKER[1],
+        Column("requests", pa.int64(), "those answered"),
+        Column("p50_ms", pa.float64(), ""),
+        Column("p90_ms", pa.float64(), ""),
+        Column("p99_ms", pa.float64(), ""),
+        Column("max_ms", pa.float64(), ""),
+    ),
+)
+
+FENCED = Table(
+    "fenced",
+    "Requests refused as a whole for a stale epoch, by sender and refusing broker.",
+    (
+        Column("error", pa.string(), "STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH"),
+        *_SENDER,
+        Column("sender_broker_id", pa.int32(), "the sender, if it is no controller"),
+        Column("broker", pa.string(), "who refused: broker id, or address where it is not known"),
+        Column("api", pa.string(), ""),
+        Column("requests", pa.int64(), ""),
+        Column("first_time", TIME, "of the first such request"),
+        Column("last_time", TIME, "of the last"),
+        Column("packets", pa.list_(pa.int64()), "the requests' packets, in order"),
+    ),
+)
+
+STALE_PARTITIONS = Table(
+    "stale_partitions",
+    "STALE_CONTROLLER_EPOCH inside LeaderAndIsr answers that were not refused as a whole: the broker has that leader "
+    "epoch already (rules 9.18, 9.19). No sign of a zombie.",
+    (
+        *_SENDER,
+        Column("broker", pa.string(), "who answered"),
+        Column("requests", pa.int64(), ""),
+        Column("partitions", pa.int64(), ""),
+    ),
+)
+
+ZOMBIES = Table(
+    "zombies",
+    "A controller that sent control requests after a later epoch had begun on the wire, and was refused for it.",
+    (
+        *_SENDER,
+        Column("later_epoch", pa.int32(), "the latest epoch that had begun by then"),
+        Column("requests", pa.int64(), "how many were refused with STALE_CONTROLLER_EPOCH"),
+        Column("first_time", TIME, "of the first such request"),
+        Column("last_time", TIME, "of the last"),
+        Column("brokers", pa.list_(pa.string()), "who refused, in the order of the requests"),
+        Column("packets", pa.list_(pa.int64()), "the requests' packets, in order"),
+    ),
+)
+
+TABLES = (PACKETS, EXCHANGES, PARTITIONS, ENDPOINTS)
+ANALYSES = (REQUESTS, CONTROLLERS, LEADERSHIP, LATENCY, FENCED, STALE_PARTITIONS, ZOMBIES)
+
+
+def schema_markdown() -> str:
+    """docs/schema.md."""
+    lines = [
+        "# Columns",
+        "",
+        f"Schema version {SCHEMA_VERSION}. Generated by `python -m captures.rows > docs/schema.md`; do not edit.",
+        "",
+        "`kce analyze --out DIR` writes one Parquet folder per table below (all but `packets`) and `DIR/_schema.json`,",
+        'which holds the version and the columns: `{"schema_version": 1, "tables": {"exchanges": [{"name": ...}]}}`.',
+        'In Python, `spark.read.format("kafka-capture").load(paths)` gives `packets`, once',
+        "`spark.dataSource.register(captures.spark.source.KafkaCapture)` was called.",
+        "",
+        "Times are UTC. Any column may be null where its value is not known.",
+    ]
+    for table in (*TABLES, *ANALYSES):
+        lines += ["", f"## {table.name}", "", table.doc, "", "| column | type | |", "|---|---|---|"]
+        lines += [f"| `{column.name}` | {column.type} | {column.doc} |" for column in table.columns]
+    return "\n".join(lines) + "\n"
+
+
+def schema_json() -> dict[str, Any]:
+    """What `kce analyze --out` writes beside its tables."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "tables": {
+            table.name: [{"name": c.name, "type": str(c.type), "doc": c.doc} for c in table.columns]
+            for table in (*TABLES[1:], *ANALYSES)
+        },
+    }
+
+
+if __name__ == "__main__":
+    print(schema_markdown(), end="")

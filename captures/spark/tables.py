@@ -1,0 +1,47 @@
+"""`kce analyze --out`: one Parquet folder per table, and what the columns mean."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+from pyspark.sql import DataFrame
+
+from captures.errors import CaptureError
+from captures.rows import ANALYSES, ENDPOINTS, EXCHANGES, PARTITIONS, SCHEMA_VERSION, schema_json
+
+_SCHEMA_FILE = "_schema.json"
+
+
+def check_folder(out: str | os.PathLike[str], *, overwrite: bool) -> None:
+    """Make the folder. Raises CaptureError if that fails, or if there is something in it already."""
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        empty = not any(folder.iterdir())
+    except OSError as e:
+        raise CaptureError(f"{os.fspath(out)}: cannot be written ({e.strerror or e})") from None
+    if not empty and not overwrite:
+        raise CaptureError(f"{os.fspath(out)}: the folder is not empty; --overwrite replaces the tables in it")
+
+
+def write_tables(
+    out: str | os.PathLike[str], frames: Mapping[str, DataFrame], collected: Mapping[str, pa.Table]
+) -> None:
+    """``frames`` are written by Spark's tasks; ``collected``, which are small, from here. Replaces what is there."""
+    folder = Path(out)
+    for table in (EXCHANGES, PARTITIONS):
+        columns = [column.name for column in table.columns]
+        frames[table.name].select(*columns).write.mode("overwrite").parquet((folder / table.name).absolute().as_uri())
+    version = {"schema_version": str(SCHEMA_VERSION)}
+    for table in (ENDPOINTS, *ANALYSES):
+        shutil.rmtree(folder / table.name, ignore_errors=True)
+        (folder / table.name).mkdir()
+        arrow = collected[table.name].cast(table.schema).replace_schema_metadata(version)
+        pyarrow.parquet.write_table(arrow, folder / table.name / "part-0.parquet")
+    (folder / _SCHEMA_FILE).write_text(json.dumps(schema_json(), indent=2) + "\n")

@@ -1,0 +1,130 @@
+"""Exchanges as rows of the tables that ``captures.rows`` defines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import wire
+from captures.cluster import announced_listeners
+from captures.exchanges import Request, Response
+from captures.render import partition_errors
+from captures.rows import DECODED, LIVE_BROKER, PARTITION_STATE, Column
+from captures.segments import Place, address_text
+from wire import error_name
+from wire.registry import CONTROL_REQUESTS
+
+
+def decoded_row(request: Request, response: Response | None) -> tuple[Any, ...]:
+    """A row of DECODED."""
+    body = request.body
+    states = _partition_states(request, response)
+    live = None
+    if isinstance(body, wire.UpdateMetadataRequest):
+        live = [(b.broker_id, b.name, b.host, b.port, b.rack) for b in announced_listeners(body)]
+    return (
+        *_place(request.place),
+        address_text(request.peers.client[0]),
+        request.peers.client[1],
+        address_text(request.peers.server[0]),
+        request.peers.server[1],
+        request.api_key,
+        request.api_name,
+        request.version,
+        request.correlation_id,
+        request.client_id,
+        request.frame_bytes,
+        request.error,
+        request.answered,
+        request.api_key in CONTROL_REQUESTS,
+        getattr(body, "controller_id", None),
+        getattr(body, "controller_epoch", None),
+        getattr(body, "is_kraft_controller", None),
+        body.broker_id if isinstance(body, (wire.ControlledShutdownRequest, wire.AlterPartitionRequest)) else None,
+        getattr(body, "broker_epoch", None),
+        None if states is None else len(states),
+        *_response(response),
+        None if states is None else [_struct(PARTITION_STATE, state) for state in states],
+        None if live is None else [_struct(LIVE_BROKER, broker) for broker in live],
+        None,
+    )
+
+
+def quality_row(quality: str) -> tuple[Any, ...]:
+    """The row of DECODED that carries a task's counts."""
+    return (None,) * (len(DECODED.columns) - 1) + (quality,)
+
+
+def _place(place: Place) -> tuple[str, int, int]:
+    return place.file, place.packet, place.time_ns // 1000
+
+
+def _response(response: Response | None) -> tuple[Any, ...]:
+    if response is None:
+        return (None,) * 9
+    code = getattr(response.body, "error_code", None)
+    return (
+        *_place(response.place),
+        response.frame_bytes,
+        response.error,
+        response.latency_ns / 1e6,
+        code,
+        None if code is None else error_name(code),
+        sum(1 for _, _, partition_code in partition_errors(response) if partition_code),
+    )
+
+
+def _struct(columns: Iterable[Column], values: tuple[Any, ...]) -> dict[str, Any]:
+    return {column.name: value for column, value in zip(columns, values, strict=True)}
+
+
+def _partition_states(request: Request, response: Response | None) -> list[tuple[Any, ...]] | None:
+    """Rows of PARTITION_STATE, or None for a request that has none."""
+    errors: dict[tuple[str, int], int] = {}
+    if response is not None:
+        errors = {(topic, partition): code for topic, partition, code in partition_errors(response)}
+    match request.body:
+        case wire.LeaderAndIsrRequest() as body:
+            states = [_led(p.topic_name, None, p) for p in body.ungrouped_partition_states]
+            states += [_led(t.topic_name, _topic_id(t), p) for t in body.topic_states for p in t.partition_states]
+        case wire.UpdateMetadataRequest() as body:
+            states = [_updated(p.topic_name, None, p) for p in body.ungrouped_partition_states]
+            states += [_updated(t.topic_name, _topic_id(t), p) for t in body.topic_states for p in t.partition_states]
+        case wire.StopReplicaRequest() as body:
+            delete = body.delete_partitions
+            states = [_stopped(p.topic_name, p.partition_index, None, delete) for p in body.ungrouped_partitions]
+            states += [_stopped(t.name, index, None, delete) for t in body.topics for index in t.partition_indexes]
+            states += [
+                _stopped(t.topic_name, p.partition_index, p.leader_epoch, p.delete_partition)
+                for t in body.topic_states
+                for p in t.partition_states
+            ]
+        case _:
+            return None
+    return [state + _answer(errors.get((state[0], state[2]))) for state in states]
+
+
+def _led(topic: str, topic_id: str | None, p: wire.LeaderAndIsrPartitionState) -> tuple[Any, ...]:
+    return (
+        topic, topic_id, p.partition_index, p.controller_epoch, p.leader, p.leader_epoch, p.isr, p.partition_epoch,
+        p.replicas, p.adding_replicas, p.removing_replicas, None, p.is_new, None,
+    )  # fmt: skip
+
+
+def _updated(topic: str, topic_id: str | None, p: wire.UpdateMetadataPartitionState) -> tuple[Any, ...]:
+    return (
+        topic, topic_id, p.partition_index, p.controller_epoch, p.leader, p.leader_epoch, p.isr, p.zk_version,
+        p.replicas, None, None, p.offline_replicas, None, None,
+    )  # fmt: skip
+
+
+def _stopped(topic: str, partition: int, leader_epoch: int | None, delete: bool) -> tuple[Any, ...]:
+    return (topic, None, partition, None, None, leader_epoch, None, None, None, None, None, None, None, delete)
+
+
+def _answer(code: int | None) -> tuple[int | None, str | None]:
+    return code, None if code is None else error_name(code)
+
+
+def _topic_id(topic: wire.LeaderAndIsrTopicState | wire.UpdateMetadataTopicState) -> str | None:
+    return str(topic.topic_id) if topic.topic_id.int else None
