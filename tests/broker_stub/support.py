@@ -402,6 +402,13 @@ async def running_server(
         nursery.cancel_scope.cancel()
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Let everything else run until it holds; for what happens in the kernel no event can be awaited."""
+    with trio.fail_after(5):
+        while not condition():
+            await trio.lowlevel.checkpoint()
+
+
 def listener(server: SocketServer, name: str = "DATA") -> Endpoint:
     return next(endpoint for endpoint in server.bound_listeners() if endpoint.listener == name)
 

@@ -1,0 +1,317 @@
+"""AlterPartitionManager (rules 9.51-9.55, 8.20) with a channel that the test answers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+import wire
+from broker_stub import TopicPartition
+from broker_stub.alter_partition_manager import AlterPartitionItem, AlterPartitionManager, LeaderAndIsr, Result
+from broker_stub.metadata_version import MetadataVersion
+from tests.broker_stub.support import ID_A, ID_B, NO_ID
+from wire import ErrorCode
+
+
+class Channel:
+    """Each request waits until the test answers it; ``version`` is what the controller has at most."""
+
+    def __init__(self, version: int = 3) -> None:
+        self.version = version
+        self.requests: list[wire.AlterPartitionRequest] = []
+        self.versions: list[int] = []
+        self.error_codes: list[int] = []
+        self._answers, self._answered = trio.open_memory_channel[wire.AlterPartitionResponse | Exception](100)
+
+    def answer(self, answer: wire.AlterPartitionResponse | Exception) -> None:
+        self._answers.send_nowait(answer)
+
+    async def request(
+        self,
+        api_key: int,
+        max_version: int,
+        build: Callable[[int], wire.Message],
+        error_codes: Callable[[wire.Message], Iterable[int]],
+    ) -> wire.Message:
+        assert api_key == 56
+        version = min(self.version, max_version)
+        encoded = wire.encode_request(build(version), api_version=version, correlation_id=1, client_id="1")
+        self.requests.append(wire.decode_request(encoded)[1])
+        self.versions.append(version)
+        answer = await self._answered.receive()
+        if isinstance(answer, Exception):
+            raise answer
+        self.error_codes.extend(error_codes(answer))
+        encoded = wire.encode_response(answer, api_version=version, correlation_id=1)
+        return wire.decode_response(encoded, api_key=56, api_version=version)[1]
+
+
+class Fixture:
+    def __init__(self, *, version: int = 3, ibp: str = "3.9") -> None:
+        self.channel = Channel(version)
+        self.epoch = 70
+        self.manager = AlterPartitionManager(1, lambda: self.epoch, self.channel, MetadataVersion.parse(ibp))
+        self.results: list[tuple[str, Result]] = []
+
+    def submit(self, partition: int = 0, topic: str = "a", topic_id: uuid.UUID = ID_A, **fields) -> bool:
+        item = _item(partition, topic, topic_id, **fields)
+        return self.manager.submit(item, lambda result: self.results.append((str(item.partition), result)))
+
+    @property
+    def asked(self) -> list[list[int]]:
+        """The partitions of each request so far."""
+        return [[p.partition_index for t in r.topics for p in t.partitions] for r in self.channel.requests]
+
+
+def _item(partition=0, topic="a", topic_id=ID_A, *, isr=(1, 2), recovery=0) -> AlterPartitionItem:
+    return AlterPartitionItem(
+        partition=TopicPartition(topic, partition),
+        topic_id=topic_id,
+        leader_epoch=5,
+        partition_epoch=7,
+        isr=isr,
+        leader_recovery_state=recovery,
+    )
+
+
+def _answer(*partitions: int, error: int = 0, topic: str = "a", topic_id=ID_A, **fields) -> wire.AlterPartitionResponse:
+    data = tuple(
+        wire.AlterPartitionResponsePartitionData(
+            partition_index=index,
+            error_code=error,
+            leader_id=1,
+            leader_epoch=5,
+            isr=(1, 2),
+            partition_epoch=8,
+            **fields,
+        )
+        for index in partitions
+    )
+    topic_data = wire.AlterPartitionResponseTopicData(topic_name=topic, topic_id=topic_id, partitions=data)
+    return wire.AlterPartitionResponse(topics=(topic_data,))
+
+
+WRITTEN = LeaderAndIsr(leader=1, leader_epoch=5, isr=(1, 2), leader_recovery_state=0, partition_epoch=8)
+
+
+@pytest.mark.kafka("APM-1")
+@pytest.mark.kafka("APM-2")
+async def test_a_submitted_item_is_sent_and_answered(nursery) -> None:  # rule 9.53
+    f = Fixture()
+    nursery.start_soon(f.manager.run)
+    await wait_all_tasks_blocked()
+    assert f.channel.requests == []
+    assert f.submit()
+    await wait_all_tasks_blocked()
+    (request,) = f.channel.requests
+    assert (request.broker_id, request.broker_epoch) == (1, 70)
+    (topic,) = request.topics
+    assert topic.topic_id == ID_A
+    (partition,) = topic.partitions
+    assert (partition.leader_epoch, partition.partition_epoch, partition.leader_recovery_state) == (5, 7, 0)
+    assert partition.new_isr_with_epochs == (wire.BrokerState(broker_id=1), wire.BrokerState(broker_id=2))
+    assert {member.broker_epoch for member in partition.new_isr_with_epochs} == {-1}
+    f.channel.answer(_answer(0))
+    await wait_all_tasks_blocked()
+    assert f.results == [("a-0", WRITTEN)]
+    assert len(f.channel.requests) == 1
+
+
+@pytest.mark.kafka("APREQ-1")
+@pytest.mark.parametrize("version", range(4))
+async def test_each_version_has_its_own_shape(nursery, version) -> None:  # rules 13.28, 13.29, 11.81
+    f = Fixture(version=version)
+    nursery.start_soon(f.manager.run)
+    f.submit(0, "a", ID_A)
+    f.submit(4, "b", ID_B)
+    await wait_all_tasks_blocked()
+    (request,) = f.channel.requests
+    assert [t.topic_name for t in request.topics] == (["a", "b"] if version < 2 else ["", ""])
+    assert [t.topic_id for t in request.topics] == ([NO_ID, NO_ID] if version < 2 else [ID_A, ID_B])
+    partition = request.topics[1].partitions[0]
+    assert partition.new_isr == ((1, 2) if version < 3 else ())
+    assert [s.broker_id for s in partition.new_isr_with_epochs] == ([1, 2] if version == 3 else [])
+    f.channel.answer(_answer(4, topic="b", topic_id=ID_B))
+    await wait_all_tasks_blocked()
+    assert f.results == [("b-4", WRITTEN)]
+
+
+@pytest.mark.kafka("APM-18")
+@pytest.mark.parametrize(
+    ("ibp", "second_id", "expected"),
+    [("3.9", ID_B, 3), ("3.9", NO_ID, 1), ("2.8-IV0", ID_B, 3), ("2.7-IV2", ID_B, 1)],
+)
+async def test_topic_ids_need_all_items_to_have_one_and_an_ibp_that_has_them(
+    nursery, ibp, second_id, expected
+) -> None:  # rule 8.20
+    f = Fixture(ibp=ibp)
+    nursery.start_soon(f.manager.run)
+    f.submit(0)
+    f.submit(0, "b", second_id)
+    await wait_all_tasks_blocked()
+    assert f.channel.versions == [expected]
+
+
+@pytest.mark.kafka("APM-3")
+@pytest.mark.parametrize(("ibp", "expected"), [("3.2-IV0", 1), ("3.1-IV0", 0)])
+async def test_the_recovery_state_is_sent_only_where_the_ibp_has_it(nursery, ibp, expected) -> None:  # rule 9.53
+    f = Fixture(ibp=ibp)
+    nursery.start_soon(f.manager.run)
+    f.submit(isr=(1,), recovery=1)
+    await wait_all_tasks_blocked()
+    assert f.channel.requests[0].topics[0].partitions[0].leader_recovery_state == expected
+
+
+@pytest.mark.kafka("APM-4")
+async def test_a_second_submit_for_a_partition_is_not_attempted_until_the_first_is_answered(nursery) -> None:  # 9.51
+    f = Fixture()
+    nursery.start_soon(f.manager.run)
+    assert f.submit(0)
+    assert not f.submit(0)
+    assert f.submit(1)
+    await wait_all_tasks_blocked()
+    assert not f.submit(0)
+    f.channel.answer(_answer(0))
+    await wait_all_tasks_blocked()
+    assert f.submit(0)
+    assert f.results == [("a-0", WRITTEN)]
+
+
+@pytest.mark.kafka("APM-5")
+@pytest.mark.kafka("APM-16")
+async def test_one_request_in_flight_and_the_rest_together_after_it(nursery) -> None:  # rule 9.52
+    f = Fixture()
+    nursery.start_soon(f.manager.run)
+    f.submit(0)
+    await wait_all_tasks_blocked()
+    for partition in range(1, 10):
+        f.submit(partition)
+        await wait_all_tasks_blocked()
+    assert f.asked == [[0]]
+    f.channel.answer(_answer(0))
+    await wait_all_tasks_blocked()
+    assert f.asked == [[0], list(range(1, 10))]
+
+
+@pytest.mark.kafka("APM-6")
+async def test_a_resubmit_from_the_callback_is_sent_next(nursery) -> None:
+    f = Fixture()
+    nursery.start_soon(f.manager.run)
+    item = _item()
+    results: list[Result] = []
+
+    def again(result: Result) -> None:
+        results.append(result)
+        assert f.manager.submit(item, results.append)
+
+    f.manager.submit(item, again)
+    f.channel.answer(_answer(0, error=ErrorCode.UNKNOWN_SERVER_ERROR))
+    f.channel.answer(_answer(0))
+    await wait_all_tasks_blocked()
+    assert results == [ErrorCode.UNKNOWN_SERVER_ERROR, WRITTEN]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        pytest.param(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, marks=pytest.mark.kafka("APM-7")),
+        pytest.param(ErrorCode.STALE_BROKER_EPOCH, marks=pytest.mark.kafka("APM-8")),
+        pytest.param(ErrorCode.UNKNOWN_SERVER_ERROR, marks=pytest.mark.kafka("APM-9")),
+        pytest.param(wire.UnsupportedVersion("not known there"), marks=pytest.mark.kafka("APM-11")),
+    ],
+)
+async def test_a_failure_of_the_whole_is_tried_again_after_50_ms(
+    nursery, autojump_clock: MockClock, failure
+) -> None:  # rules 9.52, 9.54
+    f = Fixture()
+    nursery.start_soon(f.manager.run)
+    f.submit(0)
+    is_code = isinstance(failure, ErrorCode)
+    f.channel.answer(wire.AlterPartitionResponse(error_code=failure) if is_code else failure)
+    begin = trio.current_time()
+    await trio.sleep(0.049)
+    assert len(f.channel.requests) == 1
+    f.submit(1)
+    f.epoch = 80  # it has registered anew
+    await trio.sleep(0.002)
+    assert f.asked == [[0], [0, 1]]
+    assert f.channel.requests[1].broker_epoch == 80
+    assert f.results == []
+    f.channel.answer(_answer(0, 1))
+    await wait_all_tasks_blocked()
+    assert [name for name, _ in f.results] == ["a-0", "a-1"]
+    assert trio.current_time() - begin < 0.06
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(ErrorCode.INVALID_UPDATE_VERSION, marks=pytest.mark.kafka("APM-12")),
+        pytest.param(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, marks=pytest.mark.kafka("APM-13")),
+        pytest.param(ErrorCode.NOT_LEADER_OR_FOLLOWER, marks=pytest.mark.kafka("APM-14")),
+        pytest.param(ErrorCode.INVALID_REQUEST, marks=pytest.mark.kafka("APM-15")),
+    ],
+)
+async def test_an_error_of_a_partition_ends_its_item(nursery, error) -> None:
+    f = Fixture()
+    nursery.start_soon(f.manager.run)
+    f.submit(0)
+    f.channel.answer(_answer(0, error=error))
+    await wait_all_tasks_blocked()
+    assert f.results == [("a-0", error)]
+    assert f.submit(0)
+
+
+@pytest.mark.kafka("APM-17")
+async def test_a_partition_missing_in_the_answer_is_sent_again(nursery) -> None:  # rule 9.55
+    f = Fixture()
+    nursery.start_soon(f.manager.run)
+    f.submit(0)
+    f.submit(1)
+    f.channel.answer(_answer(1))
+    await wait_all_tasks_blocked()
+    assert f.asked == [[0, 1], [0]]
+    assert [name for name, _ in f.results] == ["a-1"]
+
+
+async def test_unknown_topics_and_partitions_in_the_answer_are_ignored(nursery) -> None:  # rule 9.55
+    f = Fixture()
+    nursery.start_soon(f.manager.run)
+    f.submit(0)
+    f.channel.answer(_answer(0, topic="z", topic_id=ID_B))
+    f.channel.answer(_answer(0, 7))
+    await wait_all_tasks_blocked()
+    assert f.results == [("a-0", WRITTEN)]
+
+
+async def test_an_invalid_recovery_state_in_the_answer_is_an_unknown_error(nursery) -> None:  # rule 9.55
+    f = Fixture()
+    nursery.start_soon(f.manager.run)
+    f.submit(0)
+    f.channel.answer(_answer(0, leader_recovery_state=2))
+    await wait_all_tasks_blocked()
+    assert f.results == [("a-0", ErrorCode.UNKNOWN_SERVER_ERROR)]
+
+
+async def test_a_failing_callback_does_not_stop_the_manager(nursery, caplog) -> None:
+    f = Fixture()
+    nursery.start_soon(f.manager.run)
+    f.manager.submit(_item(0), lambda result: 1 / 0)  # type: ignore[func-returns-value]
+    f.submit(1)
+    f.channel.answer(_answer(0, 1))
+    await wait_all_tasks_blocked()
+    assert [name for name, _ in f.results] == ["a-1"]
+    assert "a-0 could not be taken over" in caplog.text
+
+
+async def test_the_channel_is_told_every_error_code(nursery) -> None:  # rule 9.56
+    f = Fixture()
+    nursery.start_soon(f.manager.run)
+    f.submit(0)
+    f.channel.answer(_answer(0, error=41))
+    await wait_all_tasks_blocked()
+    assert f.channel.error_codes == [0, 41]

@@ -1,0 +1,188 @@
+"""The way to the controller (rules 9.56, 9.57, 8.20). Controllers are brokers 1 and 2, on listener CONTROL."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+import wire
+from broker_stub import ConnectionLost
+from broker_stub.metadata_cache import MetadataCache
+from broker_stub.node_to_controller import NodeToControllerChannel
+from tests.broker_stub.fake_nodes import FakeNodes, answering, serves
+from tests.broker_stub.support import umr_broker, update_metadata
+from wire import ErrorCode
+
+ADDRESS = {1: ("host1", 9010), 2: ("host2", 9020)}
+NOT_CONTROLLER = wire.AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER)
+
+
+class Fixture:
+    def __init__(self) -> None:
+        self.cache = MetadataCache(3)
+        self.nodes = FakeNodes()
+        self.channel = NodeToControllerChannel(
+            self.cache, "CONTROL", self.nodes.dial, client_id="3", request_timeout_seconds=30
+        )
+
+    def controller_is(self, broker_id: int) -> None:
+        self.cache.update(update_metadata(alive=(1, 2), controller_id=broker_id))
+
+    def node(self, broker_id: int, *answers: wire.Message | Exception | None) -> None:
+        self.nodes.nodes[ADDRESS[broker_id]] = answering(*answers)
+
+    async def ask(self, max_version: int = 3) -> wire.Message:
+        return await self.channel.request(
+            56, max_version, lambda version: wire.AlterPartitionRequest(broker_id=3), _error_codes
+        )
+
+    @property
+    def asked(self) -> list[tuple[str, str, int]]:
+        return [(host, type(message).__name__, header.api_version) for host, header, message in self.nodes.asked]
+
+
+def _error_codes(response: wire.Message) -> list[int]:
+    assert isinstance(response, wire.AlterPartitionResponse)
+    return [response.error_code, *(p.error_code for t in response.topics for p in t.partitions)]
+
+
+async def test_api_versions_first_and_then_the_request_on_one_connection() -> None:
+    f = Fixture()
+    f.controller_is(1)
+    f.node(1, wire.AlterPartitionResponse(), wire.AlterPartitionResponse(error_code=77))
+    assert await f.ask() == wire.AlterPartitionResponse()
+    assert await f.ask() == wire.AlterPartitionResponse(error_code=77)  # any other error is the caller's
+    assert f.nodes.dialled == [ADDRESS[1]]
+    alter = ("host1", "AlterPartitionRequest", 3)
+    assert f.asked == [("host1", "ApiVersionsRequest", 3), alter, alter]
+    headers = [header for _, header, _ in f.nodes.asked]
+    assert [header.correlation_id for header in headers] == [1, 2, 3]
+    assert {header.client_id for header in headers} == {"3"}
+
+
+@pytest.mark.parametrize(
+    ("controller_has", "wanted", "expected"), [((0, 3), 1, 1), ((0, 2), 3, 2), ((0, 1), 3, 1), ((2, 3), 3, 3)]
+)
+async def test_the_highest_version_that_both_have(controller_has, wanted, expected) -> None:  # rule 8.20
+    f = Fixture()
+    f.controller_is(1)
+
+    async def behave(header: wire.Header, message: wire.Message) -> wire.Message:
+        ask = isinstance(message, wire.ApiVersionsRequest)
+        return serves(56, *controller_has) if ask else wire.AlterPartitionResponse()
+
+    f.nodes.nodes[ADDRESS[1]] = behave
+    await f.ask(wanted)
+    assert f.asked[-1][-1] == expected
+
+
+@pytest.mark.parametrize("served", [serves(56, 2, 3), serves(4, 0, 7)])
+async def test_no_common_version_is_the_callers_problem(served) -> None:  # rule 9.54
+    f = Fixture()
+    f.controller_is(1)
+
+    async def behave(header: wire.Header, message: wire.Message) -> wire.Message:
+        return served
+
+    f.nodes.nodes[ADDRESS[1]] = behave
+    with pytest.raises(wire.UnsupportedVersion):
+        await f.ask(1)
+
+
+async def test_no_controller_is_looked_for_every_100_ms(autojump_clock) -> None:  # rule 9.56
+    f = Fixture()
+    f.node(1, wire.AlterPartitionResponse())
+    f.cache.update(update_metadata(alive=(umr_broker(1, ("DATA",)),), controller_id=1))  # it lacks the listener
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(f.ask)
+        await trio.sleep(5)
+        assert f.nodes.dialled == []
+        f.controller_is(1)
+        await trio.sleep(0.101)
+        assert f.nodes.dialled == [ADDRESS[1]]
+
+
+WRONG = wire.AlterPartitionResponsePartitionData(error_code=ErrorCode.NOT_CONTROLLER)
+RIGHT = wire.AlterPartitionResponsePartitionData(partition_index=1)
+IN_A_PARTITION = wire.AlterPartitionResponse(topics=(wire.AlterPartitionResponseTopicData(partitions=(RIGHT, WRONG)),))
+
+
+@pytest.mark.parametrize(
+    ("answer", "seconds"), [(NOT_CONTROLLER, 0.1), (IN_A_PARTITION, 0.1), (ConnectionLost("gone"), 0.1), (None, 30.1)]
+)
+async def test_not_controller_disconnect_or_silence_and_the_next_controller_is_asked(
+    autojump_clock, answer, seconds
+) -> None:  # rules 9.56, 3.38
+    f = Fixture()
+    f.controller_is(1)
+    first = answering(answer)
+
+    async def move_when_asked(header: wire.Header, message: wire.Message) -> wire.Message | None:
+        if isinstance(message, wire.AlterPartitionRequest):
+            f.controller_is(2)
+        return await first(header, message)
+
+    f.nodes.nodes[ADDRESS[1]] = move_when_asked
+    f.node(2, wire.AlterPartitionResponse(error_code=77))
+    begin = trio.current_time()
+    assert await f.ask() == wire.AlterPartitionResponse(error_code=77)
+    assert f.nodes.dialled == [ADDRESS[1], ADDRESS[2]]
+    assert f.nodes.open == 1  # the first was closed
+    assert trio.current_time() - begin == pytest.approx(seconds, abs=0.01)
+
+
+async def test_a_refused_connection_and_the_next_controller_is_asked(autojump_clock) -> None:  # rule 9.56
+    f = Fixture()
+    f.controller_is(1)
+    f.node(2, wire.AlterPartitionResponse())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(f.ask)
+        await trio.sleep(0.25)
+        f.controller_is(2)
+    assert f.nodes.dialled == [ADDRESS[1]] * 3 + [ADDRESS[2]]
+
+
+async def test_a_controller_that_denies_it_is_asked_again_after_a_pause_only(autojump_clock) -> None:
+    f = Fixture()
+    f.controller_is(1)
+    f.node(1, *[NOT_CONTROLLER] * 5, wire.AlterPartitionResponse())
+    begin = trio.current_time()
+    assert await f.ask() == wire.AlterPartitionResponse()
+    assert trio.current_time() - begin == pytest.approx(0.5, abs=0.01)
+    assert len(f.nodes.dialled) == 6
+
+
+async def test_an_answer_that_does_not_decode_or_is_anothers_costs_the_connection(autojump_clock) -> None:
+    f = Fixture()
+    f.controller_is(1)
+    spoilt = [b"\0\0\0\x02\0garbage", wire.encode_response(NOT_CONTROLLER, api_version=3, correlation_id=99)]
+    good = answering(wire.AlterPartitionResponse(), wire.AlterPartitionResponse(), wire.AlterPartitionResponse())
+    f.nodes.nodes[ADDRESS[1]] = good
+    dial = f.nodes.dial
+
+    async def spoiling_dial(host: str, port: int):
+        connection = await dial(host, port)
+        receive, count = connection.receive_frame, 0
+
+        async def receive_frame() -> bytes:
+            nonlocal count
+            frame, count = await receive(), count + 1
+            return spoilt.pop() if count == 2 and spoilt else frame
+
+        connection.receive_frame = receive_frame  # type: ignore[method-assign]
+        return connection
+
+    f.channel._dial = spoiling_dial
+    assert await f.ask() == wire.AlterPartitionResponse()
+    assert (len(f.nodes.dialled), f.nodes.open) == (3, 1)
+
+
+async def test_forget_closes_even_when_cancelled() -> None:
+    f = Fixture()
+    f.controller_is(1)
+    f.node(1, wire.AlterPartitionResponse())
+    await f.ask()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await f.channel.forget()
+    assert f.nodes.open == 0
