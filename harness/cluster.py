@@ -112,8 +112,7 @@ class Cluster:
         try:
             await self._start()
         except BaseException as e:
-            with trio.CancelScope(shield=True):
-                await self._stack.aclose()
+            await self._stack.aclose()
             if (plain := plain_error(e)) is not e:
                 raise plain from None
             raise
@@ -169,9 +168,10 @@ class Cluster:
         return folder
 
     async def _connect(self) -> MetadataStore:
+        timeout_ms = int(self._config.properties.get("zookeeper.connection.timeout.ms", SESSION_TIMEOUT_MS))
         try:
             return await KazooStore.connect(
-                self.zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, connection_timeout_ms=10_000
+                self.zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, connection_timeout_ms=timeout_ms
             )
         except StoreUnavailable as e:
             raise HarnessError(str(e)) from None

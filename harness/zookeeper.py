@@ -24,6 +24,14 @@ from harness.java import find_java
 TICK_MS = 250
 START_TIMEOUT_S = 60
 _TRIES = 5
+_LOGGING = """status=error
+appender.out.type=Console
+appender.out.name=out
+appender.out.layout.type=PatternLayout
+appender.out.layout.pattern=%d{ISO8601} %p %c{1}: %m%n%ex
+rootLogger.level=info
+rootLogger.appenderRef.out.ref=out
+"""
 
 
 def spark_jars() -> Path:
@@ -74,9 +82,10 @@ async def _start(java: str, folder: Path, guard: Guard, port: int | None) -> tup
     log_path = folder / "zookeeper.log"
     for attempt in range(_TRIES):
         chosen = port or free_port()
+        before = _snapshots(data)
         process = _spawn(java, folder, data, chosen, log_path)
         guard.watch(process.pid)
-        if await _is_up(process, chosen, data):
+        if await _is_up(process, chosen, data, before):
             return process, f"127.0.0.1:{chosen}"
         process.kill()
         process.wait()
@@ -98,9 +107,12 @@ def _spawn(java: str, folder: Path, data: Path, port: int, log_path: Path) -> su
         "maxSessionTimeout=600000\nadmin.enableServer=false\n4lw.commands.whitelist=*\n"
         "autopurge.purgeInterval=1\nautopurge.snapRetainCount=3\n"
     )
+    logging = folder / "log4j2.properties"
+    logging.write_text(_LOGGING)
     command = [
         java, "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
         "-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", "-Djute.maxbuffer=10000000",
+        f"-Dlog4j2.configurationFile={logging.as_uri()}",
         "-cp", f"{spark_jars()}/*", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config),
     ]  # fmt: skip
     with log_path.open("wb") as log:
@@ -110,11 +122,19 @@ def _spawn(java: str, folder: Path, data: Path, port: int, log_path: Path) -> su
         )  # fmt: skip
 
 
-async def _is_up(process: subprocess.Popen[bytes], port: int, data: Path) -> bool:
-    """Whether it serves our folder on that port; False when it ended, or did not answer in time."""
+def _snapshots(data: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in data.glob("version-2/snapshot.*")}
+
+
+async def _is_up(process: subprocess.Popen[bytes], port: int, data: Path, before: dict[str, int]) -> bool:
+    """Whether it serves our folder on that port; False when it ended, or did not answer in time.
+
+    It must not be connected to before it has its database, or its network threads die of it for good; the snapshot it
+    takes at every start shows that it has one.
+    """
     with trio.move_on_after(START_TIMEOUT_S):
         while process.poll() is None:
-            if str(data) in await four_letter_word("127.0.0.1", port, "conf"):
+            if _snapshots(data) != before and str(data) in await four_letter_word("127.0.0.1", port, "conf"):
                 return True
             await trio.sleep(0.02)
     return False
@@ -135,5 +155,7 @@ async def four_letter_word(host: str, port: int, word: str) -> str:
 
 
 def _last_line(output: str) -> str:
+    """The last error, or whatever came last."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("\t")]
+    lines = [line for line in lines if " ERROR " in line] or lines
     return lines[-1] if lines else "it printed nothing"

@@ -183,7 +183,7 @@ def analyze(files: tuple[str, ...], report: str | None, out: str | None, overwri
 
     FILES are pcap or pcapng, gzipped or not; a connection may run across several of them.
     """
-    os.environ["JAVA_HOME"] = str(Path(find_java()).resolve().parents[1])  # Spark is to run on the Java that was found
+    find_java()  # the one that Spark will take, too
     from captures.spark import analyze as run  # here, for it takes a while to import
     from captures.spark.text import print_findings
 

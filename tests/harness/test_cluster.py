@@ -1,0 +1,280 @@
+"""Clusters in this process and in processes of their own, on real sockets with a real ZooKeeper."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+
+import wire
+from captures.decode import Decoder
+from captures.exchanges import Response
+from captures.pcap import CaptureFile
+from harness import Cluster, HarnessError
+from harness.faults import TcpProxy
+from harness.transport import Dialer
+from harness.zookeeper import free_port
+from tests.tools import require
+
+pytestmark = pytest.mark.slow
+
+FAST = {"zookeeper.session.timeout.ms": "1500"}
+
+
+async def isr(cluster: Cluster, topic: str) -> dict[int, tuple[int, set[int]]]:
+    """(leader, ISR) of each partition."""
+    (described,) = await cluster.describe_topics([topic])
+    return {
+        p.partition: (p.leadership.leader_and_isr.leader, set(p.leadership.leader_and_isr.isr))
+        for p in described.partitions
+        if p.leadership is not None
+    }
+
+
+async def test_death_and_return_of_the_controllers_node(zookeeper: str) -> None:
+    async with Cluster(3, zookeeper=f"{zookeeper}/death", properties=FAST) as cluster:
+        await cluster.create_topic("t", assignment={0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2]})
+        old = await cluster.wait_for_controller()
+        await cluster.kill(old.id)
+        new = await cluster.wait_for_controller(other_than=old)
+        assert new.epoch == old.epoch + 1
+
+        async def moved() -> bool:
+            return all(leader not in (old.id, -1) for leader, _ in (await isr(cluster, "t")).values())
+
+        await cluster.wait_until(moved, "leaders to move")
+        await cluster.start(old.id)
+
+        async def rejoined() -> bool:  # by AlterPartition from the leaders
+            return all(members == {1, 2, 3} for _, members in (await isr(cluster, "t")).values())
+
+        await cluster.wait_until(rejoined, f"node {old.id} to rejoin the ISRs")
+
+
+async def test_restart_with_controlled_shutdown_and_deletion(zookeeper: str) -> None:
+    async with Cluster(3, zookeeper=f"{zookeeper}/restart", properties=FAST) as cluster:
+        await cluster.create_topic("t", partitions=6, replication_factor=3)
+        active = await cluster.wait_for_controller()
+        other = next(m.id for m in cluster.members if m.id != active.id)
+        before = cluster.member(other).addresses
+        await cluster.restart(other)
+        assert cluster.member(other).addresses == before
+        await cluster.delete_topic("t")
+        assert await cluster.describe_topics() == []
+
+
+async def test_deleting_controller_by_hand(zookeeper: str) -> None:
+    async with Cluster(2, zookeeper=f"{zookeeper}/delete") as cluster:
+        old = await cluster.wait_for_controller()
+        await cluster.delete_controller()
+        new = await cluster.wait_for_controller(other_than=old)
+        assert new.epoch == old.epoch + 1
+        assert cluster.controller_gone_ns > 0
+
+
+async def test_a_zombie_is_fenced_and_its_cluster_recovers(zookeeper: str, tmp_path: Path) -> None:
+    record = tmp_path / "zombie.pcapng"
+    async with Cluster(3, zookeeper=f"{zookeeper}/zombie", properties=FAST, record=record) as cluster:
+        old = await cluster.wait_for_controller()
+        await cluster.hold_control_requests(old.id)
+        await cluster.create_topic("t", replication_factor=3)
+        await cluster.cut_from_zookeeper(old.id)
+        new = await cluster.wait_for_controller(other_than=old)
+
+        async def told_all() -> bool:
+            status = await cluster.node_status(new.id)
+            return status.controller_epoch == new.epoch and not any(status.unanswered.values())
+
+        await cluster.wait_until(told_all, "the new controller to tell the brokers")
+        zombie = await cluster.node_status(old.id)
+        assert (zombie.believes_active, zombie.controller_epoch) == (True, old.epoch)
+        await cluster.release_control_requests(old.id)
+
+        async def answered() -> bool:
+            return not any((await cluster.node_status(old.id)).unanswered.values())
+
+        await cluster.wait_until(answered, "the zombie's requests to be answered")
+        await cluster.heal(old.id)
+        await cluster.wait_until(lambda: _is_registered(cluster, old.id), "the former zombie to return")
+    fenced = []
+    with CaptureFile(record) as capture:
+        for message in Decoder(capture).messages():
+            if isinstance(message, Response) and getattr(message.body, "error_code", 0) == 11:
+                request = message.request.body
+                assert isinstance(request, (wire.LeaderAndIsrRequest, wire.UpdateMetadataRequest))
+                fenced.append((request.controller_id, request.controller_epoch))
+    assert set(fenced) == {(old.id, old.epoch)}
+    assert len(fenced) >= 3
+
+
+async def _is_registered(cluster: Cluster, node_id: int) -> bool:
+    return node_id in await cluster.registered()
+
+
+async def test_processes_can_be_paused_and_killed(tmp_path: Path) -> None:
+    async with Cluster(2, processes=True, properties=FAST, data=tmp_path / "data") as cluster:
+        old = await cluster.wait_for_controller()
+        await cluster.pause(old.id)
+        new = await cluster.wait_for_controller(other_than=old)
+        await cluster.resume(old.id)
+        await cluster.wait_until(lambda: _is_registered(cluster, old.id), "the paused node to return")
+        pid = cluster.member(new.id).pid
+        assert pid is not None
+        await cluster.kill(new.id)
+        assert cluster.member(new.id).state == "stopped"
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+        with pytest.raises(HarnessError, match=f"node {new.id} is not running"):
+            await cluster.pause(new.id)
+        pids = [m.pid for m in cluster.members if m.pid is not None]
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert (tmp_path / "data" / "logs" / "node-1.log").stat().st_size
+
+
+async def test_recorded_traffic_is_well_formed_to_tshark(zookeeper: str, tmp_path: Path) -> None:
+    tshark = require("tshark")
+    record = tmp_path / "traffic.pcapng"
+    old_kafka = {**FAST, "inter.broker.protocol.version": "2.6"}  # LeaderAndIsr 4, UpdateMetadata 6: tshark knows them
+    async with Cluster(2, zookeeper=f"{zookeeper}/tshark", properties=old_kafka, record=record) as cluster:
+        await cluster.create_topic("t", partitions=2, replication_factor=2)
+        ports = [where.rpartition(":")[2] for m in cluster.members for where in m.addresses.values()]
+        comments = [f"control {m.addresses['CONTROL']}" for m in cluster.members]
+    dissect = [x for port in ports for x in ("-d", f"tcp.port=={port},kafka")]
+    fields = ["-T", "fields", "-e", "kafka.api_key", "-e", "kafka.api_version", "-e", "kafka.correlation_id"]
+    shown = await trio.run_process(
+        [tshark, "-r", str(record), *dissect, "-Y", "kafka", *fields], capture_stdout=True, capture_stderr=True
+    )
+    rows = [line.split("\t") for line in shown.stdout.decode().splitlines()]
+    # a response has no key on the wire: tshark infers it, and shows nothing if it could not pair the two
+    assert {(key, version) for key, version, _ in rows} >= {("4", "4"), ("6", "6")}
+    assert all(correlation_id for _, _, correlation_id in rows)
+    bad = await trio.run_process(
+        [tshark, "-r", str(record), *dissect, "-Y", "_ws.malformed || tcp.analysis.flags"],
+        capture_stdout=True, capture_stderr=True,
+    )  # fmt: skip
+    assert bad.stdout == b""
+    with CaptureFile(record) as capture:
+        for _ in capture:
+            pass
+        text = " ".join(capture.comments)
+    for comment in comments:
+        assert comment in text
+
+
+# refusals
+
+
+async def test_a_port_in_use(zookeeper: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(HarnessError, match=rf"127\.0\.0\.1.*{port}"):
+            async with Cluster(1, zookeeper=f"{zookeeper}/port", data_port=port):
+                pass
+
+
+async def test_two_nodes_with_one_id(zookeeper: str) -> None:
+    async with Cluster(1, zookeeper=f"{zookeeper}/twins"):
+        with pytest.raises(HarnessError, match=r"broker id 1 is already registered in /brokers/ids/1 by another"):
+            async with Cluster(1, zookeeper=f"{zookeeper}/twins"):
+                pass
+
+
+async def test_a_zookeeper_that_is_not_there() -> None:
+    port = free_port()
+    with pytest.raises(HarnessError, match=f"no ZooKeeper answers at 127.0.0.1:{port}"):
+        async with Cluster(1, zookeeper=f"127.0.0.1:{port}", properties={"zookeeper.connection.timeout.ms": "300"}):
+            pass
+
+
+async def test_a_data_folder_that_cannot_be_written(zookeeper: str, tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    with pytest.raises(HarnessError, match=f"the data folder {in_the_way / 'data'} is not writable"):
+        async with Cluster(1, zookeeper=zookeeper, data=in_the_way / "data"):
+            pass
+
+
+async def test_settings_that_cannot_be(zookeeper: str) -> None:
+    for key, value, why in (
+        ("num.io.threads", "many", "num.io.threads"),
+        ("inter.broker.protocol.version", "7.0", "inter.broker.protocol.version"),
+        ("zookeeper.session.timeout.ms", "-5", "zookeeper.session.timeout.ms"),
+        ("delete.topic.enable", "maybe", "neither true nor false"),
+    ):
+        with pytest.raises(HarnessError, match=why):
+            async with Cluster(1, zookeeper=f"{zookeeper}/settings", properties={key: value}):
+                pass
+
+
+async def test_an_unknown_node_is_named(zookeeper: str) -> None:
+    async with Cluster(2, zookeeper=f"{zookeeper}/unknown") as cluster:
+        with pytest.raises(HarnessError, match="there is no node 9 in this cluster; there are 1, 2"):
+            await cluster.kill(9)
+        with pytest.raises(HarnessError, match="use processes=True"):
+            await cluster.pause(1)
+        with pytest.raises(HarnessError, match="there is no topic nope"):
+            await cluster.delete_topic("nope")
+
+
+async def test_an_error_in_the_body_comes_out_as_it_is(zookeeper: str) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with Cluster(1, zookeeper=f"{zookeeper}/body"):
+            raise ZeroDivisionError
+
+
+# the pieces
+
+
+async def test_a_cut_proxy_breaks_and_refuses_until_it_is_healed() -> None:
+    async def echo(stream: trio.SocketStream) -> None:
+        async for data in stream:
+            await stream.send_all(data)
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(functools.partial(trio.serve_tcp, echo, 0, host="127.0.0.1"))
+        proxy = TcpProxy("127.0.0.1", listener.socket.getsockname()[1])
+        await nursery.start(proxy.run)
+        through = await trio.open_tcp_stream("127.0.0.1", proxy.port)
+        await through.send_all(b"x")
+        assert await through.receive_some() == b"x"
+        proxy.cut()
+        assert await through.receive_some() == b""
+        refused = await trio.open_tcp_stream("127.0.0.1", proxy.port)
+        assert await refused.receive_some() == b""
+        proxy.heal()
+        again = await trio.open_tcp_stream("127.0.0.1", proxy.port)
+        await again.send_all(b"y")
+        assert await again.receive_some() == b"y"
+        for stream in (through, refused, again):
+            await stream.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_dialled_connection_carries_frames_and_says_when_it_is_lost() -> None:
+    async def answer_once(stream: trio.SocketStream) -> None:
+        buffer = wire.FrameBuffer()
+        while (frame := buffer.next_frame()) is None:
+            buffer.receive_data(await stream.receive_some())
+        for byte in wire.frame(frame[::-1]):  # one byte at a time
+            await stream.send_all(bytes([byte]))
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(functools.partial(trio.serve_tcp, answer_once, 0, host="127.0.0.1"))
+        connection = await Dialer()("127.0.0.1", listener.socket.getsockname()[1])
+        await connection.send_frame(b"abc")
+        assert await connection.receive_frame() == b"cba"
+        with pytest.raises(ConnectionError, match="closed"):
+            await connection.receive_frame()
+        await connection.aclose()
+        nursery.cancel_scope.cancel()
+    with pytest.raises(OSError, match="127"):
+        await Dialer()("127.0.0.1", free_port())
