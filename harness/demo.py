@@ -134,6 +134,7 @@ class Story:
         ) as step:
             await self._cluster.hold_control_requests(old.id)
             await self._cluster.create_topic("audit", replication_factor=3)
+            await self._cluster.wait_until(lambda: self._holds_back(old), f"requests of node {old.id} to be under way")
             await self._cluster.cut_from_zookeeper(old.id)
             new = await self._cluster.wait_for_controller(other_than=old)
             await self._cluster.wait_until(lambda: self._has_told_all(new), f"node {new.id} to tell the brokers")
@@ -149,6 +150,11 @@ class Story:
         async with self._step(f"Node {old.id} reaches ZooKeeper again, learns that its session expired, and resigns"):
             await self._cluster.heal(old.id)
             await self._cluster.wait_until(lambda: self._has_resigned(old), f"node {old.id} to resign and return")
+
+    async def _holds_back(self, controller: ActiveController) -> bool:
+        """Whether it has something to tell every broker."""
+        unanswered = (await self._cluster.node_status(controller.id)).unanswered
+        return len(unanswered) == NODES and all(unanswered.values())
 
     async def _has_told_all(self, controller: ActiveController) -> bool:
         status = await self._cluster.node_status(controller.id)

@@ -82,6 +82,11 @@ async def test_a_zombie_is_fenced_and_its_cluster_recovers(zookeeper: str, tmp_p
         old = await cluster.wait_for_controller()
         await cluster.hold_control_requests(old.id)
         await cluster.create_topic("t", replication_factor=3)
+
+        async def under_way() -> bool:  # what is persisted is not sent at once
+            return all((await cluster.node_status(old.id)).unanswered.values())
+
+        await cluster.wait_until(under_way, "requests to be under way")
         await cluster.cut_from_zookeeper(old.id)
         new = await cluster.wait_for_controller(other_than=old)
 
