@@ -62,6 +62,8 @@ class Controller:
         self.loop = ControllerEventLoop(self._process)
         self.channels = ChannelManager(config.channels, dial, nursery)
         self.failovers = 0
+        #: whether the failover of the current epoch is complete
+        self.is_settled = False
         self.stopped = trio.Event()
 
         def batch() -> ControllerRequestBatch:
@@ -325,6 +327,7 @@ class Controller:
         await core.partitions.startup()
         await self._deletion.resume_all()
         self.failovers += 1
+        self.is_settled = True
         log.info(
             "broker %d is the active controller of epoch %d: %d brokers, %d topics, %d partitions",
             self.config.broker_id,
@@ -361,6 +364,7 @@ class Controller:
         zk.unregister_child_handler(zk_data.DELETE_TOPICS)
         zk.unregister_child_handler(zk_data.BROKER_IDS)
         await self.channels.shutdown()
+        self.is_settled = False
         if self.context.epoch != ControllerEpoch(0):
             log.info("broker %d resigned as controller of epoch %d", self.config.broker_id, self.context.epoch)
         self.context.clear()

@@ -72,7 +72,10 @@ def _integer(properties: Mapping[str, str], key: str, default: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """``unanswered``: control requests queued or under way, by broker. Epoch 0: not active."""
+    """``controller_epoch`` is 0 unless it has become controller and finished its failover.
+
+    ``unanswered``: control requests queued or under way, by broker.
+    """
 
     believes_active: bool
     controller_epoch: int
@@ -173,7 +176,7 @@ class Node:
         """What the node's controller module believes, right or wrong."""
         return NodeStatus(
             believes_active=self.controller.is_active,
-            controller_epoch=self.controller.context.epoch,
+            controller_epoch=self.controller.context.epoch if self.controller.is_settled else 0,
             unanswered={int(broker): size for broker, size in self.controller.channels.queue_sizes().items()},
         )
 
