@@ -46,6 +46,7 @@ class Handler(Generic[R]):
     request: type[R]
     handle: Callable[[Request, Any, Services], Awaitable[None]]  # Any: R, which a table of all APIs cannot say
     error_response: Callable[[Any, RequestContext, ErrorCode], wire.Message | None]
+    decode: Callable[[bytes], tuple[wire.Header, wire.Message]] = wire.decode_request
 
     @property
     def api_key(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ from broker_stub.handlers import (
 from broker_stub.handlers.base import Handler, Services
 from broker_stub.handlers.served_apis import ServedApis
 from broker_stub.reactor import Request
+
+_KEY_AND_VERSION: Final = struct.Struct(">hh")
+API_VERSIONS: Final = wire.ApiVersionsRequest.__api_key__
 
 HANDLERS: Final[tuple[Handler[Any], ...]] = (
     metadata.HANDLER,
@@ -43,15 +47,26 @@ class KafkaApis:
         self._handlers = {handler.api_key: handler for handler in handlers}
         self._versions = {key: handler.request.__versions__ for key, handler in self._handlers.items()}
 
+    def decode(self, frame: bytes) -> tuple[wire.Header, wire.Message]:
+        """Raises wire.DecodeError (rule B1.35)."""
+        if len(frame) < _KEY_AND_VERSION.size:
+            return wire.decode_request(frame)  # which says what is missing
+        api_key, api_version = _KEY_AND_VERSION.unpack_from(frame)
+        self.refuse_unserved(api_key, api_version)
+        return self._handlers[api_key].decode(frame)
+
     def refuse_unserved(self, api_key: int, api_version: int) -> None:
         """Raises UnknownApiKey, UnsupportedVersion (rules B1.35, B1.36). ApiVersions is let in in any version."""
         versions = self._versions.get(api_key)
-        if versions is None:
-            error: wire.DecodeError = wire.UnsupportedVersion(f"{wire.api(api_key).name} is not served by this broker")
-        elif versions.first <= api_version <= versions.last or api_key == wire.ApiVersionsRequest.__api_key__:
+        if versions is not None and (versions.first <= api_version <= versions.last or api_key == API_VERSIONS):
             return
-        else:
-            error = wire.UnsupportedVersion(f"only versions {versions} are served")
+        try:
+            name = wire.api(api_key).name
+            error: wire.DecodeError = wire.UnsupportedVersion(
+                f"{name} is not served by this broker" if versions is None else f"only versions {versions} are served"
+            )
+        except wire.UnknownApiKey as e:
+            error = e
         error.api_key, error.api_version = api_key, api_version
         raise error
 

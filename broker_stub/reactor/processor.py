@@ -8,7 +8,6 @@ processor reads and every answer it has not yet handed over (rule B1.22); other 
 from __future__ import annotations
 
 import logging
-import struct
 from collections import deque
 from typing import NamedTuple
 
@@ -35,7 +34,6 @@ logger = logging.getLogger("broker_stub.reactor")
 HAND_OFF_QUEUE_SIZE = 20
 
 _INDEX_LIMIT = 2**31
-_KEY_AND_VERSION = struct.Struct(">hh")
 
 
 class Accepted(NamedTuple):
@@ -211,9 +209,7 @@ class Processor:
 
     def _parse(self, connection: Connection, frame: bytes) -> Request:
         """Raises wire.DecodeError (rule B1.35)."""
-        if len(frame) >= _KEY_AND_VERSION.size:  # a shorter one is refused by its header
-            self._apis.refuse_unserved(*_KEY_AND_VERSION.unpack_from(frame))
-        header, message = wire.decode_request(frame)
+        header, message = self._apis.decode(frame)
         return Request(
             RequestContext(header, connection.context),
             message,

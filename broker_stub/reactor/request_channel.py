@@ -55,8 +55,8 @@ class RequestContext(NamedTuple):
 class Apis(Protocol):
     """What the reactor serves: it knows no API itself."""
 
-    def refuse_unserved(self, api_key: int, api_version: int) -> None:
-        """Raises wire.DecodeError for what is not served, so that no body of it is parsed."""
+    def decode(self, frame: bytes) -> tuple[wire.Header, wire.Message]:
+        """Raises wire.DecodeError, also for what is not served: no body of that is parsed."""
 
     async def handle(self, request: Request) -> None:
         """Answer it, or keep it and answer later. What it raises is answered by the API's generic error form."""

@@ -376,9 +376,8 @@ class ScriptedApis:
     def __init__(self, handle: Callable[[Request], Awaitable[None]]) -> None:
         self._handle = handle
 
-    def refuse_unserved(self, api_key: int, api_version: int) -> None:
-        if api_key not in (3, 18):
-            raise wire.UnsupportedVersion("not served here")
+    def decode(self, frame: bytes) -> tuple[wire.Header, wire.Message]:
+        return wire.decode_request(frame)
 
     async def handle(self, request: Request) -> None:
         await self._handle(request)

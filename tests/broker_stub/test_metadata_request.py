@@ -42,6 +42,30 @@ async def test_null_and_in_version_0_empty_mean_all_topics(version) -> None:  # 
     assert sorted(topic.name for topic in answer.topics) == ["a", "b"]
 
 
+ALL_TOPICS_OF_LIBRDKAFKA = bytes.fromhex("0003 000c 00000002 0007 72646b61666b61 00 00000000 01 00 00")
+
+
+async def test_librdkafkas_request_for_all_topics_has_three_bytes_too_many() -> None:
+    header, message = Node().apis.decode(ALL_TOPICS_OF_LIBRDKAFKA)
+    assert isinstance(message, wire.MetadataRequest)
+    assert (header.api_version, header.client_id, message.topics) == (12, "rdkafka", None)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        ALL_TOPICS_OF_LIBRDKAFKA + b"\0",
+        ALL_TOPICS_OF_LIBRDKAFKA[:-1],
+        wire.encode_request(wire.MetadataRequest(), api_version=12, correlation_id=1, client_id="c") + b"\0\0\0",
+        wire.encode_request(wire.MetadataRequest(topics=None), api_version=8, correlation_id=1, client_id="c")
+        + b"\0" * 3,
+    ],
+)
+def test_no_other_trailing_bytes_are_let_pass(frame) -> None:
+    with pytest.raises(wire.DecodeError):
+        Node().apis.decode(frame)
+
+
 @pytest.mark.kafka("MDR-6")
 @pytest.mark.kafka("MDR-15")
 @pytest.mark.parametrize("version", range(1, 13))

@@ -1,0 +1,224 @@
+"""A whole broker over real sockets: start, register, obey, rejoin, be asked by a real client, stop."""
+
+from __future__ import annotations
+
+import confluent_kafka.admin
+import pytest
+import trio
+
+import wire
+from broker_stub import BindError, Broker, BrokerState, InMemoryLogManager, TopicPartition
+from broker_stub.isr import NoIsrChanges
+from tests.broker_stub.fake_nodes import FakeNodes, answering
+from tests.broker_stub.support import (
+    ID_A,
+    ONE_LISTENER,
+    TWO_LISTENERS,
+    codes,
+    config,
+    connect,
+    lai_state,
+    leader_and_isr,
+    no_dial,
+    running_broker,
+    umr_broker,
+    umr_state,
+    update_metadata,
+)
+from wire import ErrorCode
+
+A0 = TopicPartition("a", 0)
+
+
+def _alive(broker: Broker) -> wire.UpdateMetadataBroker:
+    """The broker as a controller would pass it on."""
+    endpoints = tuple(
+        wire.UpdateMetadataEndpoint(host=e.host, port=e.port, listener=e.listener) for e in broker.endpoints
+    )
+    return wire.UpdateMetadataBroker(id=broker.config.broker_id, endpoints=endpoints, rack="r1")
+
+
+async def test_the_life_of_a_broker() -> None:  # rules 2.1, 9.5, 9.7, B11.5, B11.15
+    broker = Broker(config(controlled_shutdown_enable="false"), dial=no_dial, cluster_id="cluster")
+    assert broker.state is BrokerState.NOT_RUNNING
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        assert broker.state is BrokerState.STARTING
+        control, data = broker.endpoints
+        assert (control.listener, data.listener) == ("CONTROL", "DATA")
+        assert 0 < control.port != data.port > 0
+        broker.broker_epoch = 70
+        broker.enable_request_processing()
+        assert broker.state is BrokerState.RUNNING
+        async with connect(control) as controller, connect(data) as client:
+            stale = await controller.ask(leader_and_isr(lai_state(), broker_epoch=69))
+            assert stale.error_code == ErrorCode.STALE_BROKER_EPOCH
+            assert (await controller.ask(update_metadata(broker_epoch=70, alive=(1,)))).error_code == 0
+            assert codes(await controller.ask(leader_and_isr(lai_state(), broker_epoch=70))) == {(ID_A, 0): 0}
+            assert [b.port for b in (await client.ask(wire.MetadataRequest(topics=()))).brokers] == [9011]
+        assert broker.replica_manager.partitions[A0].is_leader
+        await broker.shutdown(5)
+    assert broker.state is BrokerState.NOT_RUNNING
+
+
+async def test_advertised_ports_are_the_bound_ones_unless_said_otherwise() -> None:  # rule B11.5
+    base = {**TWO_LISTENERS, "advertised.listeners": "DATA://data.example:19092,CONTROL://control.example:0"}
+    async with running_broker(config(base=base)) as broker:
+        data, control = broker.endpoints
+        assert str(data) == "DATA://data.example:19092"
+        assert (control.host, control.port) == ("control.example", broker.socket_server.bound_listeners()[0].port)
+
+
+async def test_two_brokers_of_one_port() -> None:
+    async with running_broker(config(base=ONE_LISTENER)) as first:
+        base = {**ONE_LISTENER, "listeners": f"DATA://127.0.0.1:{first.endpoints[0].port}"}
+        second = Broker(config(2, base=base), dial=no_dial, cluster_id="cluster")
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(BindError, match="another process holds that port"):
+                await nursery.start(second.run)
+
+
+async def test_a_leader_takes_a_returned_broker_into_the_isr(autojump_clock) -> None:  # rules 9.49, 9.53, 9.56, 9.59
+    """The broker is told of it on its control listener and asks broker 9, the controller, on that one's."""
+    nodes = FakeNodes()
+    written = wire.AlterPartitionResponsePartitionData(
+        leader_id=1, leader_epoch=4, isr=(1, 2, 3), partition_epoch=8, partition_index=0
+    )
+    topic = wire.AlterPartitionResponseTopicData(topic_id=ID_A, partitions=(written,))
+    nodes.nodes["host9", 9090] = answering(
+        wire.AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH),
+        wire.AlterPartitionResponse(topics=(topic,)),
+    )
+    broker = Broker(config(), dial=nodes.dial, cluster_id="cluster")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.alter_partition_manager.run)
+        manager = broker.replica_manager
+        manager.maybe_update_metadata_cache(update_metadata(alive=(1, 2, 9)), 1)
+        manager.become_leader_or_follower(leader_and_isr(lai_state(leader_epoch=4, partition_epoch=7, isr=(1, 2))), 2)
+        await trio.testing.wait_all_tasks_blocked()
+        assert nodes.asked == []
+        broker.broker_epoch = 70
+        manager.maybe_update_metadata_cache(update_metadata(alive=(1, 2, 3, 9)), 3)
+        await trio.testing.wait_all_tasks_blocked()
+        broker.broker_epoch = 71  # it has lost its session and registered anew
+        await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    asked = [message for _, _, message in nodes.asked if isinstance(message, wire.AlterPartitionRequest)]
+    assert [message.broker_epoch for message in asked] == [70, 71]
+    (partition,) = asked[1].topics[0].partitions
+    assert [member.broker_id for member in partition.new_isr_with_epochs] == [1, 2, 3]
+    assert nodes.dialled == [("host9", 9090)]
+    hosted = manager.partitions[A0]
+    assert (hosted.isr, hosted.partition_epoch, hosted.pending) == ((1, 2, 3), 8, None)
+
+
+async def test_an_old_inter_broker_protocol_changes_no_isr(caplog) -> None:  # rule 9.60
+    broker = Broker(config(inter_broker_protocol_version="2.6"), dial=no_dial, cluster_id="cluster")
+    assert isinstance(broker.replica_manager._isr_policy, NoIsrChanges)
+    assert "inter.broker.protocol.version=2.6-IV0 changes ISRs through ZooKeeper" in caplog.text
+    broker.replica_manager.maybe_update_metadata_cache(update_metadata(), 1)
+    broker.replica_manager.become_leader_or_follower(leader_and_isr(lai_state(isr=(1,))), 2)
+    assert broker.replica_manager.partitions[A0].pending is None
+
+
+async def test_shutdown_says_goodbye_first() -> None:  # rules 11.48, B11.11, B11.14, B11.15
+    nodes = FakeNodes()
+    broker = Broker(config(), dial=nodes.dial, cluster_id="cluster")
+    states = []
+
+    async def controller(header: wire.Header, message: wire.Message) -> wire.Message:
+        states.append((broker.state, message))
+        async with connect(broker.endpoints[0]) as channel:  # it is still served, and obeys
+            await channel.ask(leader_and_isr(lai_state(leader=2, leader_epoch=1)))
+        return wire.ControlledShutdownResponse()
+
+    nodes.nodes["host9", 9091] = controller
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        broker.broker_epoch = 70
+        broker.enable_request_processing()
+        async with connect(broker.endpoints[0]) as channel:
+            await channel.ask(update_metadata(alive=(1, 2, 9)))
+            await channel.ask(leader_and_isr(lai_state()))
+            await broker.shutdown(5)
+            assert await channel.closed()
+    assert states == [
+        (BrokerState.PENDING_CONTROLLED_SHUTDOWN, wire.ControlledShutdownRequest(broker_id=1, broker_epoch=70))
+    ]
+    assert broker.replica_manager.partitions[A0].leader == 2
+    assert nodes.open == 0
+    await broker.shutdown(5)
+
+
+async def test_a_broker_that_never_was_enabled_stops_without_goodbye() -> None:  # rule B11.11
+    broker = Broker(config(), dial=no_dial, cluster_id="cluster")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        await broker.shutdown(0)
+    await broker.shutdown(0)
+
+
+async def test_a_restarted_broker_finds_its_logs() -> None:
+    disk = InMemoryLogManager()
+    for _ in range(2):
+        async with running_broker(log_manager=disk) as broker, connect(broker.endpoints[0]) as channel:
+            assert codes(await channel.ask(leader_and_isr(lai_state()))) == {(ID_A, 0): 0}
+    assert disk.topic_id(A0) == ID_A
+
+
+async def test_alter_partition_and_controlled_shutdown_reach_this_nodes_controller() -> None:  # rules 9.69, 9.70
+    class Controller:
+        """Answers after the handler has long returned."""
+
+        def __init__(self) -> None:
+            self.replies = []
+
+        def alter_partition(self, request, api_version, reply) -> None:
+            self.replies.append(lambda: reply(wire.AlterPartitionResponse(error_code=77)))
+
+        def controlled_shutdown(self, broker_id, broker_epoch, reply) -> None:
+            self.replies.append(lambda: reply(wire.ControlledShutdownResponse(error_code=broker_id)))
+
+    controller = Controller()
+    async with (
+        running_broker(controller=controller) as broker,
+        connect(broker.endpoints[0]) as first,
+        connect(broker.endpoints[0]) as second,
+    ):
+        await first.send(wire.AlterPartitionRequest(broker_id=2))
+        await second.send(wire.ControlledShutdownRequest(broker_id=8))  # the one handler is free again (rule B1.29)
+        with trio.fail_after(5):
+            while len(controller.replies) < 2:
+                await trio.lowlevel.checkpoint()
+        for reply in controller.replies:
+            reply()
+        assert (await first.receive()).error_code == 77
+        assert (await second.receive()).error_code == 8
+
+
+async def test_a_real_client_lists_topics() -> None:  # rules B1.40, B1.62, B7.5, B7.7
+    """librdkafka negotiates by ApiVersions, then believes Metadata."""
+    async with running_broker() as broker, connect(broker.endpoints[0]) as controller:
+        alive = (_alive(broker), umr_broker(3))
+        states = (
+            umr_state(0, leader=1, leader_epoch=4, isr=(1, 3), replicas=(1, 3)),
+            umr_state(1, leader=2, leader_epoch=5, isr=(2,), replicas=(2, 1)),
+        )
+        await controller.ask(update_metadata(*states, topic="orders", alive=alive, controller_id=1))
+        data = broker.endpoints[1]
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": f"{data.host}:{data.port}"})
+        listed = await trio.to_thread.run_sync(lambda: admin.list_topics(timeout=10))
+        assert (listed.cluster_id, listed.controller_id) == ("cluster", 1)
+        assert {b.id: (b.host, b.port) for b in listed.brokers.values()} == {
+            1: (data.host, data.port),
+            3: ("host3", 9031),
+        }
+        (topic,) = listed.topics.values()
+        assert (topic.topic, topic.error) == ("orders", None)
+        led, leaderless = topic.partitions[0], topic.partitions[1]
+        assert (led.leader, led.replicas, led.isrs, led.error) == (1, [1, 3], [1, 3], None)
+        assert leaderless.leader == -1
+        assert leaderless.error.code() == confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE
+        unknown = await trio.to_thread.run_sync(lambda: admin.list_topics("nope", timeout=10))
+        assert unknown.topics["nope"].error.code() == confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
+        assert broker.socket_server.metrics.connections_closed_for_bad_requests == 0

@@ -1,0 +1,205 @@
+"""Settings: Kafka's names, defaults and rules; one line for each refusal."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from broker_stub import BrokerConfig, ConfigError, Endpoint
+from broker_stub.config_keys import is_known, nearest
+from broker_stub.metadata_version import MetadataVersion
+from tests.broker_stub.support import TWO_LISTENERS
+
+
+def _config(**properties: str) -> BrokerConfig:
+    given = {key.replace("_", "."): value for key, value in properties.items()}
+    return BrokerConfig.from_properties({"broker.id": "1", **given})
+
+
+def test_defaults_are_kafkas_but_for_the_host() -> None:
+    c = BrokerConfig.from_properties({"broker.id": "1"})
+    assert c.listeners == c.advertised_listeners == (Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092),)
+    assert (c.inter_broker_listener_name, c.control_plane_listener_name, c.broker_rack) == ("PLAINTEXT", None, None)
+    assert c.controller_listener_name == "PLAINTEXT"
+    assert (c.num_network_threads, c.num_io_threads, c.queued_max_requests) == ({"PLAINTEXT": 3}, 8, 500)
+    assert (c.socket_request_max_bytes, c.socket_listen_backlog_size) == (104_857_600, 50)
+    assert (c.connections_max_idle_ms, c.max_connections_per_ip) == (600_000, 2**31 - 1)
+    assert (c.request_timeout_ms, c.controller_socket_timeout_ms, c.replica_lag_time_max_ms) == (30_000,) * 3
+    assert (c.controlled_shutdown_enable, c.controlled_shutdown_max_retries) == (True, 3)
+    assert c.controlled_shutdown_retry_backoff_ms == 5000
+    assert c.inter_broker_protocol_version == MetadataVersion.parse("3.9-IV0")
+
+
+def test_two_planes() -> None:
+    c = BrokerConfig.from_properties({**TWO_LISTENERS, "broker.id": "1", "broker.rack": " r1 "})
+    assert [str(e) for e in c.listeners] == ["CONTROL://127.0.0.1:0", "DATA://127.0.0.1:0"]
+    assert (c.control_plane_listener_name, c.inter_broker_listener_name) == ("CONTROL", "DATA")
+    assert c.controller_listener_name == "CONTROL"
+    assert c.broker_rack == "r1"
+
+
+def test_listener_names_are_upper_case_and_spaces_do_not_matter() -> None:
+    c = _config(
+        listeners=" control://h1:1 , data://[::1]:2 ",
+        listener_security_protocol_map="control:plaintext, Data : PLAINTEXT",
+        inter_broker_listener_name="data",
+        control_plane_listener_name="Control",
+    )
+    assert c.listeners == (Endpoint("CONTROL", "PLAINTEXT", "h1", 1), Endpoint("DATA", "PLAINTEXT", "::1", 2))
+    assert str(c.listeners[1]) == "DATA://[::1]:2"
+    assert (c.control_plane_listener_name, c.inter_broker_listener_name) == ("CONTROL", "DATA")
+
+
+def test_a_blank_host_is_loopback_and_only_the_wildcard_is_the_wildcard() -> None:
+    assert _config(listeners="PLAINTEXT://:0").listeners[0].host == "127.0.0.1"
+    c = _config(listeners="PLAINTEXT://0.0.0.0:0", advertised_listeners="PLAINTEXT://a.example:19092")
+    assert c.listeners[0].host == "0.0.0.0"
+    assert c.advertised_listeners == (Endpoint("PLAINTEXT", "PLAINTEXT", "a.example", 19092),)
+
+
+def test_network_threads_of_one_listener() -> None:  # rule B1.2
+    properties = {**TWO_LISTENERS, "broker.id": "1", "num.network.threads": "5"}
+    c = BrokerConfig.from_properties({**properties, "listener.name.data.num.network.threads": "7"})
+    assert c.num_network_threads == {"CONTROL": 5, "DATA": 7}
+
+
+def test_security_inter_broker_protocol_names_the_listener() -> None:
+    assert _config(security_inter_broker_protocol="plaintext").inter_broker_listener_name == "PLAINTEXT"
+
+
+ONE = "listeners=DATA://127.0.0.1:0 listener.security.protocol.map=DATA:PLAINTEXT inter.broker.listener.name=DATA "
+TWO = "listeners=A://:1,B://:2 listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT inter.broker.listener.name=A "
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        ("", "broker.id=: an id is needed"),
+        ("broker.id=x", "broker.id=x: a whole number from 0 to 1000 is needed, which is reserved.broker.max.id"),
+        ("broker.id=-1", "broker.id=-1: "),
+        ("broker.id=1001", "broker.id=1001: a whole number from 0 to 1000"),  # rule B11.7
+        ("broker.id=5 reserved.broker.max.id=4", "broker.id=5: a whole number from 0 to 4"),
+        ("broker.id=99999999999 broker.id.generation.enable=false", "a whole number from 0 to 2147483647 is needed"),
+        ("num.network.threads=0", "num.network.threads=0: a whole number from 1 to 2147483647 is needed"),
+        ("listener.name.plaintext.num.network.threads=no", "listener.name.plaintext.num.network.threads=no: "),
+        ("num.io.threads=1.5", "num.io.threads=1.5: "),
+        ("queued.max.requests=0", "queued.max.requests=0: "),
+        ("socket.request.max.bytes=2147483648", "socket.request.max.bytes=2147483648: "),
+        ("socket.listen.backlog.size=0", "socket.listen.backlog.size=0: "),
+        ("max.connections.per.ip=0", "max.connections.per.ip=0: "),
+        ("max.connections=10", "max.connections=10: this limit is not offered here"),
+        ("max.connections.per.ip.overrides=localhost:3", "max.connections.per.ip.overrides=localhost:3: "),
+        ("controlled.shutdown.enable=yes", "controlled.shutdown.enable=yes: true or false is needed"),
+        ("controlled.shutdown.max.retries=-1", "controlled.shutdown.max.retries=-1: "),
+        ("replica.lag.time.max.ms=499", "replica.lag.time.max.ms=499: must be at least replica.fetch.wait.max.ms"),
+        ("inter.broker.protocol.version=3.10", "inter.broker.protocol.version=3.10: '3.10' is not a version from"),
+        ("listeners=PLAINTEXT", "listeners=PLAINTEXT: entries are LISTENER://HOST:PORT"),
+        ("listeners=PLAINTEXT://h:70000", "with a port up to 65535"),
+        ("listeners=PLAINTEXT://h:-1", "entries are LISTENER://HOST:PORT"),
+        ("listeners=PLAINTEXT://a_b*:1", "entries are LISTENER://HOST:PORT"),
+        ("listeners=DATA://h:1", "listeners=DATA://h:1: listener DATA has no entry in listener.security.protocol.map"),
+        ("listeners=SSL://h:1", "listener SSL speaks SSL; only PLAINTEXT is served so far"),
+        (
+            "listeners=PLAINTEXT://h:1,PLAINTEXT://h:2",
+            "each listener needs a name of its own, PLAINTEXT is there twice",
+        ),
+        (TWO.replace(":2", ":1"), "each listener needs a port of its own, 1 is there twice"),
+        ("listener.security.protocol.map=DATA", "entries are LISTENER:PROTOCOL"),
+        ("listener.security.protocol.map=DATA:HTTP", "with one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ("listener.security.protocol.map=A:SSL,a:SSL", "listener A stands there twice"),
+        (
+            TWO.replace("name=A", "name=C"),
+            "inter.broker.listener.name=C: must be one of the advertised listeners (A, B)",
+        ),
+        (TWO.replace("inter.broker.listener.name=A", ""), "=PLAINTEXT: must be one of the advertised listeners (A, B)"),
+        (TWO + "security.inter.broker.protocol=PLAINTEXT", "set only one of inter.broker.listener.name and"),
+        ("security.inter.broker.protocol=SSL", "security.inter.broker.protocol=SSL: must be one of the advertised"),
+        (TWO + "control.plane.listener.name=C", "control.plane.listener.name=C: must be one of the advertised"),
+        (TWO + "control.plane.listener.name=a", "control.plane.listener.name=a: must differ from the inter-broker"),
+        (
+            TWO + "control.plane.listener.name=B advertised.listeners=A://:1",
+            "must be one of the advertised listeners (A)",
+        ),
+        (ONE + "advertised.listeners=DATA://0.0.0.0:1", "0.0.0.0 is nowhere to connect to"),
+        ("advertised.listeners=SASL_SSL://h:1", "listener SASL_SSL speaks SASL_SSL"),
+        (
+            "listeners=A://:1 advertised.listeners=A://:1,B://:2 inter.broker.listener.name=A "
+            "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT",
+            "listener B is not among those of listeners (A)",
+        ),
+    ],
+)
+def test_refusals(given, refusal) -> None:  # rule 9.63 among others
+    properties = dict(pair.split("=", 1) for pair in given.split())
+    if given:
+        properties.setdefault("broker.id", "1")
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.from_properties(properties)
+    assert refusal in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_ids_above_the_reserved_ones_are_fine_without_generation() -> None:  # rule B11.7
+    c = BrokerConfig.from_properties({"broker.id": "5000", "broker.id.generation.enable": "false"})
+    assert c.broker_id == 5000
+
+
+def test_kafkas_other_settings_are_accepted_silently(caplog) -> None:
+    _config(zookeeper_connect="localhost:2181", log_dirs="/tmp/x", ssl_keystore_location="k", super_users="User:a")
+    BrokerConfig.from_properties(
+        {
+            "broker.id": "1",
+            "listener.name.data.ssl.keystore.location": "k",
+            "listener.name.data.plain.sasl.jaas.config": "j",
+            "max.connections": str(2**31 - 1),
+            "max.connections.per.ip.overrides": "",
+        }
+    )
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("key", "warning"),
+    [
+        ("num.io.thread", "Kafka has no setting num.io.thread; did you mean num.io.threads?"),
+        ("zookeper.connect", "Kafka has no setting zookeper.connect; did you mean zookeeper.connect?"),
+        ("listener.name.data.foo", "Kafka has no setting listener.name.data.foo"),
+        ("qqqqq", "Kafka has no setting qqqqq"),
+    ],
+)
+def test_nobodys_settings_are_warned_about(caplog, key, warning) -> None:
+    BrokerConfig.from_properties({"broker.id": "1", key: "1"})
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith(warning)
+    assert not is_known(key)
+
+
+def test_a_setting_like_nothing_else_has_no_nearest() -> None:
+    assert nearest("qqqqq") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("3.9", "3.9-IV0"), ("3.9-IV0", "3.9-IV0"), ("3.9.1", "3.9-IV0"), ("2.4", "2.4-IV1"), ("2.4-IV0", "2.4-IV0"),
+        ("0.10.2", "0.10.2-IV0"), ("0.10.0", "0.10.0-IV1"), ("0.10.0-IV0", "0.10.0-IV0"), ("0.9.0", "0.9.0"),
+        ("0.9.0.1", "0.9.0"), ("0.8.2", "0.8.2"), ("3.7", "3.7-IV4"),
+    ],
+)  # fmt: skip
+def test_versions_by_name(text, name) -> None:
+    assert str(MetadataVersion.parse(text)) == name
+
+
+@pytest.mark.parametrize("text", ["", "3", "3.10", "4.0", "2.4-IV2", "0.9.0-IV0", "latest", "0.10", "-"])
+def test_no_versions(text) -> None:
+    with pytest.raises(ValueError, match=r"is not a version from 0\.8\.0 to 3\.9-IV0"):
+        MetadataVersion.parse(text)
+
+
+def test_versions_are_ordered_by_age() -> None:
+    names = ["0.8.2", "0.9.0", "0.10.0-IV1", "0.10.2", "0.11.0", "1.0", "2.2-IV0", "2.2-IV1", "2.8", "3.0-IV0", "3.9"]
+    versions = [MetadataVersion.parse(name) for name in names]
+    assert versions == sorted(versions)
+    assert len(set(versions)) == len(versions)

@@ -1,0 +1,450 @@
+"""Planes, acceptors and draining over real sockets (rules B1.2-B1.16, B1.45, B1.46, B1.56-B1.65)."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+
+import pytest
+import trio
+
+import wire
+from broker_stub import BindError, Endpoint
+from broker_stub.reactor import Request, RequestMetrics, SocketServer
+from broker_stub.reactor.acceptor import Acceptor
+from broker_stub.reactor.processor import Accepted
+from broker_stub.reactor.quotas import ConnectionQuotas
+from tests.broker_stub.support import (
+    ONE_LISTENER,
+    Client,
+    ScriptedApis,
+    config,
+    connect,
+    listener,
+    processors_of,
+    running_server,
+    until,
+)
+
+QUESTION = wire.ApiVersionsRequest()
+ANSWER = wire.ApiVersionsResponse()
+SLOW = wire.MetadataRequest()  # by agreement with `slow_metadata`
+
+
+async def answer(request: Request) -> None:
+    request.respond(ANSWER)
+
+
+class SlowMetadata:
+    """Metadata waits for ``released`` inside its handler, everything else is answered at once."""
+
+    def __init__(self) -> None:
+        self.released = trio.Event()
+        self.running = 0
+        self.finished: list[str] = []
+
+    async def __call__(self, request: Request) -> None:
+        if isinstance(request.message, wire.MetadataRequest):
+            self.running += 1
+            await self.released.wait()
+            request.respond(wire.MetadataResponse())
+        else:
+            request.respond(ANSWER)
+        self.finished.append(wire.api(request.context.header.api_key).name)
+
+
+# -- shape ------------------------------------------------------------------------------------------------------------
+
+
+def test_two_planes_share_nothing() -> None:  # rules B1.2-B1.5, B1.8
+    server = SocketServer(config(num_network_threads="4", num_io_threads="5"), ScriptedApis(answer))
+    control, data = server.planes
+    assert (control.name, control.handlers.size, [len(a.processors) for a in control.acceptors]) == (
+        "control-plane", 1, [1],
+    )  # fmt: skip
+    assert (data.name, data.handlers.size, [len(a.processors) for a in data.acceptors]) == ("data-plane", 5, [4])
+    assert control.channel is not data.channel
+    ids = [p.processor_id for acceptor in server.acceptors for p in acceptor.processors]
+    assert len(set(ids)) == len(ids) == 5
+
+
+def test_without_a_control_plane_listener_there_is_one_plane() -> None:  # rules B1.2, B1.3, B1.6, 9.62
+    names = {
+        "listeners": "A://127.0.0.1:0,B://127.0.0.1:0",
+        "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT",
+    }
+    base = {**names, "inter.broker.listener.name": "A", "listener.name.b.num.network.threads": "1"}
+    (plane,) = SocketServer(config(base=base), ScriptedApis(answer)).planes
+    assert [len(acceptor.processors) for acceptor in plane.acceptors] == [3, 1]
+    assert plane.handlers.size == 8
+
+
+async def test_the_control_planes_queue_holds_20_and_the_others_is_a_setting() -> None:  # rules B1.4, B1.5
+    server = SocketServer(config(queued_max_requests="7"), ScriptedApis(answer))
+    for plane, capacity in zip(server.planes, (20, 7), strict=True):
+        with trio.move_on_after(0):
+            for _ in itertools.count():
+                await plane.channel.send_request(None)  # type: ignore[arg-type]
+        assert plane.channel.request_queue_size == capacity
+
+
+# -- planes -----------------------------------------------------------------------------------------------------------
+
+
+async def test_slow_requests_on_the_data_plane_do_not_delay_the_control_plane() -> None:  # rules B1.5, B1.65
+    slow = SlowMetadata()
+    configuration = config(num_io_threads="2", queued_max_requests="1")
+    async with running_server(ScriptedApis(slow), configuration) as server:
+        async with trio.open_nursery() as nursery:
+            clients = [Client(await trio.open_tcp_stream(*listener(server)[2:])) for _ in range(4)]
+            for client in clients:
+                await client.send(SLOW)
+            data = server.planes[1].channel
+            await until(lambda: slow.running == 2 and data.request_queue_size == 1)
+            async with connect(listener(server, "CONTROL")) as control:
+                for _ in range(5):
+                    assert await control.ask(QUESTION) == ANSWER
+            assert slow.finished == ["ApiVersions"] * 5
+            slow.released.set()
+            for client in clients:
+                nursery.start_soon(client.receive)
+        for client in clients:
+            await client.stream.aclose()
+
+
+async def test_with_one_plane_they_do() -> None:  # rules B1.6, B1.65
+    slow = SlowMetadata()
+    configuration = config(base=ONE_LISTENER, num_io_threads="1")
+    async with (
+        running_server(ScriptedApis(slow), configuration) as server,
+        connect(listener(server)) as first,
+        connect(listener(server)) as second,
+    ):
+        await first.send(SLOW)
+        await until(lambda: slow.running == 1)
+        await second.send(QUESTION)
+        await until(lambda: server.planes[0].channel.request_queue_size == 1)
+        slow.released.set()
+        assert await second.receive() == ANSWER
+        assert slow.finished == ["Metadata", "ApiVersions"]
+
+
+async def test_two_connections_proceed_concurrently() -> None:  # rule B1.29
+    slow = SlowMetadata()
+    async with (
+        running_server(ScriptedApis(slow), config(num_network_threads="1")) as server,
+        connect(listener(server)) as first,
+        connect(listener(server)) as second,
+    ):
+        await first.send(SLOW)
+        await until(lambda: slow.running == 1)
+        assert await second.ask(QUESTION) == ANSWER
+        slow.released.set()
+        await first.receive()
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:  # rules B1.19, B1.60
+    async with running_server(ScriptedApis(answer)) as server, connect(listener(server)) as client:
+        await client.send(*[QUESTION] * 500)
+        for _ in range(500):
+            assert await client.receive() == ANSWER  # checks the correlation id
+        await until(lambda: server.metrics.of("ApiVersions").requests == 500)
+
+
+async def test_a_full_queue_makes_clients_wait_but_loses_nothing() -> None:  # rule B1.22
+    slow = SlowMetadata()
+    configuration = config(queued_max_requests="1", num_io_threads="1", num_network_threads="2")
+    async with running_server(ScriptedApis(slow), configuration) as server:
+        clients = [Client(await trio.open_tcp_stream(*listener(server)[2:])) for _ in range(8)]
+        for client in clients:
+            await client.send(SLOW, SLOW, SLOW)
+        await until(lambda: slow.running == 1 and server.planes[1].channel.request_queue_size == 1)
+        slow.released.set()
+        for client in clients:
+            for _ in range(3):
+                await client.receive()
+            await client.stream.aclose()
+
+
+# -- accepting --------------------------------------------------------------------------------------------------------
+
+
+async def test_connections_go_round_the_processors() -> None:  # rules B1.15, B1.16
+    async with running_server(ScriptedApis(answer)) as server:
+        processors = list(processors_of(server))
+        clients = []
+        for i in range(7):
+            clients.append(Client(await trio.open_tcp_stream(*listener(server)[2:])))
+            await clients[i].ask(QUESTION)
+            theirs, ours = clients[i].stream.socket.getpeername(), clients[i].stream.socket.getsockname()  # type: ignore[attr-defined]
+            connection_id = f"{theirs[0]}:{theirs[1]}-{ours[0]}:{ours[1]}-{i // 3}"
+            assert connection_id in processors[i % 3].connections
+        assert [len(p.connections) for p in processors] == [3, 2, 2]
+        for client in clients:
+            await client.stream.aclose()
+
+
+class FullProcessor:
+    """Its hand-off queue is full until the test makes room."""
+
+    def __init__(self, log: list[str], name: str, *, full: bool) -> None:
+        self.log, self.name, self.full = log, name, full
+        self.room = trio.Event()
+
+    def accept_nowait(self, accepted: Accepted) -> None:
+        if self.full:
+            self.log.append(f"{self.name} is full")
+            raise trio.WouldBlock
+        self.log.append(f"{self.name} accepts")
+
+    async def accept(self, accepted: Accepted) -> None:
+        self.log.append(f"waiting for {self.name}")
+        await self.room.wait()
+        self.log.append(f"{self.name} accepts")
+
+
+@pytest.mark.kafka("SS-56")
+async def test_full_processors_are_passed_over_and_the_last_one_is_waited_for(nursery) -> None:  # rule B1.15
+    log: list[str] = []
+    processors = [FullProcessor(log, name, full=name != "b") for name in "abc"]
+    endpoint = Endpoint("DATA", "PLAINTEXT", "127.0.0.1", 0)
+    acceptor = Acceptor(
+        endpoint,
+        processors,  # type: ignore[arg-type]
+        backlog=50,
+        quotas=ConnectionQuotas(10),
+        metrics=RequestMetrics(),
+    )
+    accepted = Accepted(None, ("", 0), ("", 0))  # type: ignore[arg-type]
+    await acceptor._assign(accepted)
+    assert log == ["a is full", "b accepts"]
+    log.clear()
+    processors[1].full = True
+    nursery.start_soon(acceptor._assign, accepted)
+    await trio.testing.wait_all_tasks_blocked()
+    assert log == ["c is full", "a is full", "b is full", "waiting for b"]
+    processors[1].room.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert log[-1] == "b accepts"
+    log.clear()
+    processors[1].full = False
+    await acceptor._assign(accepted)
+    assert log == ["c is full", "a is full", "b accepts"]
+
+
+@pytest.mark.kafka("SS-19")
+@pytest.mark.kafka("CQ-4")
+async def test_surplus_connections_of_an_address_are_closed_without_a_byte() -> None:  # rules B1.45, B1.46
+    async with running_server(ScriptedApis(answer), config(max_connections_per_ip="2")) as server:
+        async with connect(listener(server)) as first, connect(listener(server, "CONTROL")) as second:
+            await first.ask(QUESTION)
+            await second.ask(QUESTION)
+            for _ in range(3):
+                async with connect(listener(server)) as surplus:
+                    assert await surplus.closed()
+            assert server.metrics.connections_refused == 3
+            assert await first.ask(QUESTION) == ANSWER
+        await until(lambda: server.metrics.connections_open == 0)
+        async with connect(listener(server)) as again:
+            assert await again.ask(QUESTION) == ANSWER
+
+
+async def test_a_tap_sees_every_connection_and_stands_in_for_it() -> None:
+    tapped = []
+
+    class Tapped(trio.abc.Stream):
+        def __init__(self, stream: trio.SocketStream) -> None:
+            self.stream, self.read, self.written, self.closed = stream, b"", b"", False
+
+        async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+            self.written += data
+            await self.stream.send_all(data)
+
+        async def wait_send_all_might_not_block(self) -> None:
+            await self.stream.wait_send_all_might_not_block()
+
+        async def receive_some(self, max_bytes: int | None = None) -> bytes:
+            data = await self.stream.receive_some(max_bytes)
+            self.read += data
+            return bytes(data)
+
+        async def aclose(self) -> None:
+            self.closed = True
+            await self.stream.aclose()
+
+    def tap(stream: trio.SocketStream) -> Tapped:
+        tapped.append(Tapped(stream))
+        return tapped[-1]
+
+    async with running_server(ScriptedApis(answer), tap=tap) as server:
+        async with connect(listener(server)) as client:
+            request = client.encoded(QUESTION, 0)
+            await client.stream.send_all(request)
+            assert await client.receive() == ANSWER
+        await until(lambda: tapped[0].closed)
+    (only,) = tapped
+    assert (only.read, only.written[8:]) == (request, b"\0\0\0\0\0\0")
+
+
+# -- binding ----------------------------------------------------------------------------------------------------------
+
+
+def _own_port() -> socket.socket:
+    """A port that nobody else gets, and that may be listened on by whoever binds it with SO_REUSEADDR."""
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind(("127.0.0.1", 0))
+    return s
+
+
+async def test_a_port_in_use_is_one_line_that_says_which() -> None:
+    with _own_port() as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        base = {**ONE_LISTENER, "listeners": f"DATA://127.0.0.1:{port}"}
+        with pytest.raises(BindError) as caught:
+            await SocketServer(config(base=base), ScriptedApis(answer)).bind()
+    assert str(caught.value) == f"listener DATA cannot have 127.0.0.1:{port}: another process holds that port"
+
+
+async def test_when_one_listener_cannot_be_bound_none_stays_open() -> None:
+    with _own_port() as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        names = {"listeners": f"A://127.0.0.1:0,B://127.0.0.1:{port}", "inter.broker.listener.name": "A"}
+        base = {**names, "listener.security.protocol.map": "A:PLAINTEXT,B:PLAINTEXT"}
+        server = SocketServer(config(base=base), ScriptedApis(answer))
+        with pytest.raises(BindError, match="listener B"):
+            await server.bind()
+        assert server.acceptors[0]._socket is not None
+        assert server.acceptors[0]._socket.fileno() == -1
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+async def test_an_address_that_is_not_ours(host) -> None:
+    base = {**ONE_LISTENER, "listeners": f"DATA://{host}:0"}
+    with pytest.raises(BindError, match=f"listener DATA cannot have {host}:0: "):
+        await SocketServer(config(base=base), ScriptedApis(answer)).bind()
+
+
+@pytest.mark.kafka("SS-64")
+async def test_a_fixed_port_is_open_only_when_processing_is_enabled() -> None:  # rule B1.11
+    with _own_port() as reserved:
+        port = reserved.getsockname()[1]
+        base = {**ONE_LISTENER, "listeners": f"DATA://127.0.0.1:{port}"}
+        server = SocketServer(config(base=base), ScriptedApis(answer))
+        await server.bind()
+        assert server.bound_listeners()[0].port == port
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.run)
+            with pytest.raises(OSError, match="connect"):
+                await trio.open_tcp_stream("127.0.0.1", port)
+            server.enable_request_processing()
+            async with connect(listener(server)) as client:
+                assert await client.ask(QUESTION) == ANSWER
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_port_that_is_taken_before_processing_is_enabled() -> None:
+    with _own_port() as reserved:
+        port = reserved.getsockname()[1]
+        base = {**ONE_LISTENER, "listeners": f"DATA://127.0.0.1:{port}"}
+        server = SocketServer(config(base=base), ScriptedApis(answer))
+        await server.bind()
+        reserved.listen()
+        async with trio.open_nursery() as nursery:
+            await nursery.start(server.run)
+            with pytest.raises(BindError, match="another process holds that port"):
+                server.enable_request_processing()
+            nursery.cancel_scope.cancel()
+
+
+async def test_an_ephemeral_port_lets_clients_connect_and_wait() -> None:  # rules B1.11, 2.2
+    server = SocketServer(config(), ScriptedApis(answer))
+    await server.bind()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        async with connect(listener(server)) as client:
+            await client.send(QUESTION)
+            await trio.testing.wait_all_tasks_blocked()
+            assert server.metrics.connections_accepted == 0
+            server.enable_request_processing()
+            assert await client.receive() == ANSWER
+        nursery.cancel_scope.cancel()
+
+
+# -- stopping ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.kafka("SS-18")
+async def test_shutdown_answers_what_is_in_progress_and_closes_everything() -> None:  # rules B1.56, B1.58
+    slow = SlowMetadata()
+    async with running_server(ScriptedApis(slow)) as server:
+        endpoint = listener(server)
+        async with connect(endpoint) as idle, connect(endpoint) as busy, trio.open_nursery() as nursery:
+            await idle.ask(QUESTION)
+            await busy.send(SLOW, SLOW)
+            await until(lambda: slow.running == 1)
+            nursery.start_soon(server.shutdown, 60)
+            assert await idle.closed()
+            with pytest.raises(OSError, match="connect"):
+                await trio.open_tcp_stream(endpoint.host, endpoint.port)
+            slow.released.set()
+            await busy.receive()
+            assert await busy.closed()
+        assert slow.running == 1
+        assert server.metrics.connections_open == 0
+        with pytest.raises(RuntimeError, match="stopped"):
+            server.enable_request_processing()
+
+
+async def test_shutdown_cuts_off_what_is_not_answered_in_time(caplog) -> None:  # rules B1.56, B11.17
+    parked = []
+
+    async def park(request: Request) -> None:
+        parked.append(request)
+
+    slow = SlowMetadata()
+
+    async def handle(request: Request) -> None:
+        await (park if isinstance(request.message, wire.ApiVersionsRequest) else slow)(request)
+
+    async with (
+        running_server(ScriptedApis(handle)) as server,
+        connect(listener(server)) as waiting,
+        connect(listener(server)) as stuck,
+    ):
+        await waiting.send(QUESTION)
+        await stuck.send(SLOW)
+        await until(lambda: len(parked) == 1 and slow.running == 1)
+        await server.shutdown(0)
+        assert await waiting.closed()
+        assert await stuck.closed()
+        assert "2 connections are cut off" in caplog.text
+        parked[0].respond(ANSWER)  # rules B1.8, B1.59: too late, and nobody minds
+
+
+@pytest.mark.kafka("SS-31")
+async def test_shutdown_of_a_server_that_was_never_enabled_or_never_ran() -> None:
+    server = SocketServer(config(), ScriptedApis(answer))
+    await server.shutdown(1)
+    server = SocketServer(config(), ScriptedApis(answer))
+    await server.bind()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(server.run)
+        await server.shutdown(1)
+        await server.shutdown(1)
+
+
+async def test_requests_that_no_handler_has_taken_are_dropped() -> None:  # rule B1.56
+    slow = SlowMetadata()
+    async with running_server(ScriptedApis(slow), config(num_io_threads="1")) as server:
+        clients = [Client(await trio.open_tcp_stream(*listener(server)[2:])) for _ in range(3)]
+        for client in clients:
+            await client.send(SLOW)
+        await until(lambda: slow.running == 1 and server.planes[1].channel.request_queue_size == 2)
+        await server.shutdown(0)
+        for client in clients:
+            assert await client.closed()
+            await client.stream.aclose()
+        assert slow.running == 1
