@@ -96,13 +96,17 @@ def decode(
         with open_capture() as capture:
             decoder = Decoder(capture)
             renderer = Renderer(decoder.cluster, colour=sys.stdout.isatty())
-            for message in _with_progress(capture, decoder.messages()):
-                if message in wanted:
-                    line = json_line(message, decoder.cluster) if as_json else renderer.line(message)
-                    sys.stdout.write(line + "\n")
-                    if file == _FILE:
-                        sys.stdout.flush()  # somebody may be watching a live capture
-            sys.stdout.flush()
+            try:
+                for message in _with_progress(capture, decoder.messages()):
+                    if message in wanted:
+                        line = json_line(message, decoder.cluster) if as_json else renderer.line(message)
+                        sys.stdout.write(line + "\n")
+                        if file == _FILE:
+                            sys.stdout.flush()  # somebody may be watching a live capture
+                sys.stdout.flush()
+            except BrokenPipeError:  # `kce decode ... | head`: the reader has enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return 0
     for line in decoder.quality.lines():
         click.echo(f"kce: {line}", err=True)
     return 0 if decoder.quality.sound else 1

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ipaddress
 import struct
 
+import wire
+from captures.recorder import Recorder
+
 SECOND = 1_000_000_000
 START_NS = 1_795_229_115 * SECOND
 
@@ -88,3 +91,15 @@ def ethernet(payload, *, protocol=0x0800, tags=()):
     for tag in tags:
         out += struct.pack(">HH", tag, 5)
     return out + struct.pack(">H", protocol) + payload
+
+
+def record_kraft(path):
+    """A capture of a KRaft broker that registers with its controller and is alive."""
+    recorder = Recorder(path)
+    tap = recorder.connection(("127.0.0.1", 40001), ("127.0.0.1", 9093))
+    for correlation_id, (key, version) in enumerate([(62, 4), (63, 1), (63, 1)]):
+        header = struct.pack(">hhih", key, version, correlation_id, 8) + b"broker-1" + b"\x00"
+        tap.client_to_server(wire.frame(header + bytes(30)))
+        tap.server_to_client(wire.frame(struct.pack(">i", correlation_id) + bytes(20)))
+    tap.close()
+    recorder.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -9,9 +10,13 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+import wire
+from captures.cluster import Cluster, announced_listeners
+from captures.recorder import Recorder
 from harness.cli import cli
 from tests.captures.check import compare
-from tests.captures.samples import CAPTURES, truth
+from tests.captures.files import START_NS, ethernet, ipv4, pcap, record_kraft
+from tests.captures.samples import CAPTURES, SAMPLES, scenario, truth, unzipped
 
 
 def decode(*arguments: str, stdin: bytes | None = None) -> tuple[int, str, str]:
@@ -49,3 +54,220 @@ def test_the_check_finds_what_is_wrong():
     assert any("missing" in difference for difference in missing)
     changed = [dict(line, body=dict(line["body"], controller_epoch=9)) if line["body"] else line for line in lines]
     assert any(".controllerepoch: 1 expected, 9 found" in difference for difference in compare(truth(name), changed))
+
+
+# the command
+
+
+def test_a_line_of_text_says_what_there_is_to_say():
+    code, out, err = decode(str(CAPTURES["kafka-3.9.1-zombie"]))
+    lines = {int(line.split()[1]): " ".join(line.split()) for line in out.splitlines()}
+    assert lines[386] == (
+        "2026-11-21T02:45:22.724476Z 386 127.0.0.1:37360 -> 127.0.0.1:41875 (broker 3 CONTROL) request"
+        " UpdateMetadata v8 #2 client '2', controller 2 epoch 1 broker epoch 64, brokers 1,2,3,"
+        " orders-0 leader 1 epoch 0 isr 1,2,3;"
+        " orders-1 leader 2 epoch 0 isr 2,3,1; orders-2 leader 3 epoch 0 isr 3,1,2"
+    )
+    assert lines[392] == (
+        "2026-11-21T02:45:22.737847Z 392 127.0.0.1:37360 <- 127.0.0.1:41875 (broker 3 CONTROL) response"
+        " UpdateMetadata v8 #2 STALE_CONTROLLER_EPOCH, 13.371 ms"
+    )
+    assert lines[328].endswith("orders-2 STALE_CONTROLLER_EPOCH")
+    assert "\x1b" not in out
+    assert (code, err) == (0, "kce: 4 requests without an answer in the capture\n")
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_message_has_its_line(name):
+    result = CliRunner().invoke(cli, ["decode", str(CAPTURES[name])], catch_exceptions=False, standalone_mode=False)
+    lines = result.stdout.splitlines()
+    assert len(lines) == truth(name)["requests_total"] + truth(name)["responses_total"]
+    assert not [line for line in lines if "not decoded" in line]
+
+
+def test_a_json_line_has_the_documented_fields():
+    line = next(line for line in in_process(str(CAPTURES["kafka-3.9.1-zombie"])) if line["packet"] == 392)
+    assert line == {
+        "kind": "response", "file": str(CAPTURES["kafka-3.9.1-zombie"]), "packet": 392, "time": 1795229122.737847,
+        "connection": {
+            "number": 93, "client": "127.0.0.1:37360", "server": "127.0.0.1:41875", "broker": 3, "listener": "CONTROL",
+        },
+        "api": "UpdateMetadata", "api_key": 6, "version": 8, "correlation_id": 2, "client_id": "2", "bytes": 8,
+        "body": {"error_code": 11}, "error": None, "request_packet": 386, "latency_ms": 13.371,
+    }  # fmt: skip
+    documented = (SAMPLES.parents[1] / "docs" / "decode.md").read_text()
+    assert all(f"`{field}`" in documented for field in line)
+
+
+def test_api_filter():
+    path = str(CAPTURES["kafka-3.9.1-zombie"])
+    wanted = {"LeaderAndIsr", "AlterPartition"}
+    lines = in_process(path, "--api", "leaderandisr", "--api", "56")
+    assert lines == [line for line in in_process(path) if line["api"] in wanted]
+    assert {line["api"] for line in lines} == wanted
+
+
+def test_an_unknown_api_is_refused_with_suggestions():
+    code, out, err = decode(str(CAPTURES["kafka-3.9.1-zombie"]), "--api", "LeaderIsr")
+    assert (code, out) == (2, "")
+    assert "Kafka has no API 'LeaderIsr'; did you mean LeaderAndIsr or" in err
+
+
+def test_broker_filter_by_id_and_by_address():
+    path = str(CAPTURES["kafka-3.9.1-zombie"])
+    ports = set(scenario("kafka-3.9.1-zombie")["brokers"]["3"].values())
+    everything = in_process(path)
+    of_3 = [line for line in everything if int(line["connection"]["server"].rpartition(":")[2]) in ports]
+    assert 0 < len(of_3) < len(everything)
+    # brokers seen before they were announced are found, too: the file is read twice
+    assert in_process(path, "--broker", "3") == of_3
+    port = scenario("kafka-3.9.1-zombie")["brokers"]["3"]["data"]
+    assert in_process(path, "--broker", f"127.0.0.1:{port}") == [
+        line for line in everything if line["connection"]["server"] == f"127.0.0.1:{port}"
+    ]
+
+
+def test_broker_filter_on_standard_input():
+    arguments = ("--json", "--broker", "3", "-")
+    _, out, _ = decode(*arguments, stdin=CAPTURES["kafka-3.9.1-zombie"].read_bytes())
+    wanted = in_process(str(CAPTURES["kafka-3.9.1-zombie"]), "--broker", "3")
+    assert [dict(json.loads(line), file="") for line in out.splitlines()] == [dict(line, file="") for line in wanted]
+
+
+def test_a_broker_that_is_not_announced():
+    code, out, err = decode(str(CAPTURES["kafka-3.9.1-zombie"]), "--broker", "9")
+    assert (code, out) == (1, "")
+    assert err.endswith("no UpdateMetadata request announces a broker 9: announced are 1, 2, 3\n")
+
+
+def test_time_filter_includes_its_beginning_and_not_its_end():
+    path = str(CAPTURES["kafka-3.9.1-zombie"])
+    begin, end = "2026-11-21T02:45:22.724476", "2026-11-21T03:45:22.737847+01:00"
+    packets = [line["packet"] for line in in_process(path, "--from", begin, "--to", end)]
+    assert packets[0] == 386
+    assert packets[-1] == 390
+    assert packets == [line["packet"] for line in in_process(path) if 386 <= line["packet"] < 392]
+
+
+def test_a_time_that_is_none():
+    code, _, err = decode(str(CAPTURES["kafka-3.9.1-zombie"]), "--from", "yesterday")
+    assert code == 2
+    assert "'yesterday' is no ISO 8601 time" in err
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_standard_input(packed):
+    name = "kafka-2.8.2-tour"
+    code, out, _ = decode("--json", "-", stdin=CAPTURES[name].read_bytes() if packed else unzipped(name))
+    assert code == 0
+    assert compare(truth(name), [json.loads(line) for line in out.splitlines()]) == []
+
+
+def test_a_reader_that_has_enough_is_no_failure():
+    with subprocess.Popen(
+        [sys.executable, "-c", "import sys; from harness.cli import main; sys.exit(main())", "decode",
+         str(CAPTURES["kafka-3.9.1-load"])],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 0
+
+
+# bad input
+
+
+def test_a_truncated_capture_is_printed_as_far_as_it_goes_and_fails(tmp_path):
+    whole = unzipped("kafka-3.9.1-zombie")
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(whole[:100_000])
+    code, out, err = decode("--json", str(path))
+    lines = [json.loads(line) for line in out.splitlines()]
+    complete = in_process(str(CAPTURES["kafka-3.9.1-zombie"]))
+    last = lines[-1]["packet"]
+    assert last > 600
+    assert [(m["packet"], m["api"]) for m in lines] == [
+        (m["packet"], m["api"]) for m in complete if m["packet"] <= last
+    ]
+    assert code == 1
+    assert "cut.pcap: ends inside packet" in err
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "not a capture: the file is empty"),
+        (b"hello, world", "not a capture: it is text"),
+        (None, "there is no such file"),
+    ],
+)
+def test_what_is_no_capture_fails_in_one_line(tmp_path, content, told):
+    path = tmp_path / "x.pcap"
+    if content is not None:
+        path.write_bytes(content)
+    code, out, err = decode(str(path))
+    assert (code, out, err) == (1, "", f"kce: {path}: {told}\n")
+
+
+def test_a_directory_is_no_capture(tmp_path):
+    code, _, err = decode(str(tmp_path))
+    assert (code, err) == (1, f"kce: {tmp_path}: a directory, not a capture\n")
+
+
+def test_a_capture_of_something_else_says_so(tmp_path):
+    dns = ethernet(ipv4(b"\x12\x34\x00\x35\x00\x14\x00\x00" + bytes(12), protocol=17))
+    recorder = Recorder(tmp_path / "http.pcapng")
+    tap = recorder.connection(("127.0.0.1", 1), ("127.0.0.1", 80))
+    tap.client_to_server(b"GET / HTTP/1.1\r\n\r\n")
+    tap.close()
+    recorder.close()
+    (tmp_path / "dns.pcap").write_bytes(pcap([(START_NS, dns)] * 3))
+    code, out, err = decode(str(tmp_path / "dns.pcap"))
+    assert (code, out, err) == (1, "", "kce: no Kafka traffic was found, but 3 packets of UDP\n")
+    code, out, err = decode(str(tmp_path / "http.pcapng"))
+    assert (code, out, err) == (1, "", "kce: no Kafka traffic was found, but 1 connection of HTTP\n")
+
+
+def test_kraft_traffic_is_listed_and_said_to_be_that(tmp_path):
+    record_kraft(tmp_path / "kraft.pcapng")
+    code, out, err = decode(str(tmp_path / "kraft.pcapng"))
+    assert "BrokerRegistration v4" in out
+    assert "BrokerHeartbeat v1" in out
+    assert "KRaft traffic (BrokerHeartbeat, BrokerRegistration): there is no ZooKeeper-mode controller in it" in err
+    assert code == 1
+
+
+def test_a_frame_of_impossible_length_is_named_with_its_place(tmp_path):
+    recorder = Recorder(tmp_path / "x.pcapng")
+    tap = recorder.connection(("127.0.0.1", 1), ("127.0.0.1", 9092))
+    frame = wire.encode_request(wire.MetadataRequest(), api_version=9, correlation_id=1, client_id="x")
+    tap.client_to_server(wire.frame(frame))
+    tap.client_to_server(b"\x7f\xff\xff\xff")
+    recorder.close()
+    code, out, err = decode(str(tmp_path / "x.pcapng"))
+    assert len(out.splitlines()) == 1
+    assert f"packet 5 of {tmp_path}/x.pcapng: a frame that announces 2147483647 bytes" in err
+    assert code == 1
+
+
+def test_listeners_by_name_are_found_by_their_port():
+    cluster = Cluster()
+    broker = wire.UpdateMetadataBroker(
+        id=7, endpoints=(wire.UpdateMetadataEndpoint(port=9092, host="kafka-7", listener="DATA"),)
+    )
+    cluster.learn(wire.UpdateMetadataRequest(live_brokers=(broker,)))
+    assert cluster.listener_at((b"\x0a\x00\x00\x07", 9092)).broker_id == 7
+    cluster.learn(wire.UpdateMetadataRequest(live_brokers=(dataclasses.replace(broker, id=8),)))
+    assert cluster.listener_at((b"\x0a\x00\x00\x07", 9092)) is None
+
+
+@pytest.mark.parametrize(("protocol", "name"), [(0, "PLAINTEXT"), (3, "SASL_SSL"), (9, "")])
+def test_old_versions_name_the_listener_after_its_protocol(protocol, name):  # rule 13.21
+    endpoint = wire.UpdateMetadataEndpoint(port=9092, host="h", security_protocol=protocol)
+    body = wire.UpdateMetadataRequest(live_brokers=(wire.UpdateMetadataBroker(id=1, endpoints=(endpoint,)),))
+    assert announced_listeners(body)[0].name == name
+    old = wire.UpdateMetadataRequest(live_brokers=(wire.UpdateMetadataBroker(id=1, v0_host="h", v0_port=9092),))
+    assert announced_listeners(old)[0].name == "PLAINTEXT"

@@ -325,7 +325,7 @@ def test_damage_after_which_nothing_can_be_trusted_ends_the_reading(tail, told):
 # whatever the bytes
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=400), st.sampled_from([b"", pcap([])[:24], section(), section() + interface(1), b"\x1f\x8b"]))
 def test_random_bytes_raise_nothing_but_capture_error(data, head):
     try:
@@ -336,7 +336,7 @@ def test_random_bytes_raise_nothing_but_capture_error(data, head):
     assert len(capture.problems) <= 20
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_mutated_files_raise_nothing_but_capture_error(data):
     whole = data.draw(st.sampled_from([

@@ -171,14 +171,14 @@ def test_reads_what_dpkt_reads(name):
         assert [tuple(dissector.dissect(p)[1:9]) for p in capture] == wanted
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(st.sampled_from([0, 1, 101, 108, 113, 147, 276]), st.binary(max_size=120), st.sampled_from([0, 1, 100000]))
 def test_random_packets_never_raise(link_type, data, more):
     result = dissect(data, link_type, len(data) + more)
     assert isinstance(result, (Segment, str))
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(
     st.sampled_from([
         ethernet(ipv4(tcp(PAYLOAD), option=bytes(4)), tags=[0x8100]),

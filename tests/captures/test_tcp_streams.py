@@ -281,7 +281,7 @@ def deliveries(draw):
     return stream, draw(st.permutations(pieces))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(deliveries(), st.integers(0, 2**32 - 1))
 def test_shuffled_repeated_overlapping_segments_give_the_stream(delivery, isn):
     stream, pieces = delivery
@@ -294,7 +294,7 @@ def test_shuffled_repeated_overlapping_segments_give_the_stream(delivery, isn):
     assert set(places) <= set(range(4, 4 + len(pieces)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(deliveries(), st.data())
 def test_what_is_lost_is_a_gap_of_the_right_size_and_all_else_is_there(delivery, data):
     stream, pieces = delivery
@@ -318,7 +318,7 @@ def test_what_is_lost_is_a_gap_of_the_right_size_and_all_else_is_there(delivery,
     assert at == len(stream)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(
     st.lists(
         st.tuples(

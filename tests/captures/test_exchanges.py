@@ -1,0 +1,534 @@
+"""Which connections are Kafka's, what is said in them, which answer belongs to which question."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import random
+import struct
+import uuid
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kazoo.protocol import serialization
+
+import wire
+from captures import framing
+from captures.decode import Decoder
+from captures.errors import CaptureError
+from captures.exchanges import Conversation, Request
+from captures.pcap import CaptureFile
+from captures.pcapng_writer import PcapngWriter
+from captures.recorder import Recorder
+from captures.segments import Place
+from captures.tcp_streams import Connection, Data, End, Gap
+from tests.captures.samples import CAPTURES, unzipped
+
+CLIENT, SERVER = ("127.0.0.1", 40001), ("127.0.0.1", 9093)
+
+
+class Talk:
+    """A capture in the making: one connection after the other, and what is then decoded of it."""
+
+    def __init__(self):
+        self.target = io.BytesIO()
+        self.recorder = Recorder(self.target, clock=itertools.count(10**18, 1_000_000).__next__)
+        self.ports = itertools.count(40001)
+        self.connect()
+
+    def connect(self):
+        self.tap = self.recorder.connection(("127.0.0.1", next(self.ports)), SERVER)
+        return self.tap
+
+    def ask(self, message, version, correlation_id, client_id="client"):
+        frame = wire.encode_request(message, api_version=version, correlation_id=correlation_id, client_id=client_id)
+        self.tap.client_to_server(wire.frame(frame))
+
+    def answer(self, message, version, correlation_id):
+        frame = wire.encode_response(message, api_version=version, correlation_id=correlation_id)
+        self.tap.server_to_client(wire.frame(frame))
+
+    def decode(self, keep=lambda number: True):
+        """(messages, quality) of the packets that ``keep`` keeps."""
+        packets = list(CaptureFile(io.BytesIO(self.target.getvalue())))
+        kept = io.BytesIO()
+        writer = PcapngWriter(kept)
+        for packet in packets:
+            if keep(packet.number):
+                writer.packet(packet.time_ns, packet.link_type, packet.data, packet.wire_bytes)
+        decoder = Decoder(CaptureFile(io.BytesIO(kept.getvalue()), "x"))
+        return list(decoder.messages()), decoder.quality
+
+
+def told(messages):
+    """Requests as (api, correlation id), responses as (api, correlation id, its request's correlation id)."""
+    return [
+        (m.api_name, m.correlation_id) if isinstance(m, Request) else ("<-", m.request.correlation_id) for m in messages
+    ]
+
+
+def header(key, version, correlation_id, client_id="client", flexible=False):
+    text = client_id.encode()
+    return struct.pack(">hhih", key, version, correlation_id, len(text)) + text + (b"\x00" if flexible else b"")
+
+
+def produce(version, acks, correlation_id, client_id="client", size=100):
+    if version >= 9:
+        tail = b"\x00" + struct.pack(">hi", acks, 1500)
+    elif version >= 3:
+        tail = b"\xff\xff" + struct.pack(">hi", acks, 1500)
+    else:
+        tail = struct.pack(">hi", acks, 1500)
+    return wire.frame(header(0, version, correlation_id, client_id, flexible=version >= 9) + tail + bytes(size))
+
+
+METADATA = wire.MetadataRequest(topics=())
+UPDATE = wire.UpdateMetadataRequest(controller_id=1, controller_epoch=3)
+
+
+@pytest.mark.parametrize("version", [0, 2, 3, 8, 9, 11])
+def test_produce_without_acks_is_not_answered_and_shifts_nothing(version):
+    talk = Talk()
+    talk.tap.client_to_server(produce(version, 0, 1))
+    talk.ask(METADATA, 9, 2)
+    talk.tap.client_to_server(produce(version, 1, 3))
+    talk.answer(wire.MetadataResponse(), 9, 2)
+    talk.tap.server_to_client(wire.frame(struct.pack(">i", 3) + bytes(10)))
+    messages, quality = talk.decode()
+    assert told(messages) == [("Produce", 1), ("Metadata", 2), ("Produce", 3), ("<-", 2), ("<-", 3)]
+    assert [m.answered for m in messages if isinstance(m, Request)] == [False, True, True]
+    assert (quality.unanswered, quality.undecodable, quality.lines()) == (0, 0, [])
+
+
+def test_apis_without_a_body_here_have_their_header_decoded():
+    talk = Talk()
+    talk.tap.client_to_server(wire.frame(header(11, 5, 7, "me") + b"whatever"))
+    talk.tap.server_to_client(wire.frame(struct.pack(">i", 7) + b"whatever"))
+    (request, response), quality = talk.decode()
+    assert (request.api_name, request.version, request.client_id, request.body, request.error) == (
+        "JoinGroup", 5, "me", None, None,
+    )  # fmt: skip
+    assert (response.body, response.error, response.latency_ns) == (None, None, 1_000_000)
+    assert quality.sound
+
+
+def test_unknown_apis_and_versions_are_told_and_keep_their_place():
+    talk = Talk()
+    talk.ask(METADATA, 9, 1)
+    talk.tap.client_to_server(wire.frame(header(999, 1, 2)))
+    talk.tap.client_to_server(wire.frame(header(4, 42, 3, flexible=True) + b"future"))
+    talk.answer(wire.MetadataResponse(), 9, 1)
+    talk.tap.server_to_client(wire.frame(struct.pack(">i", 2)))
+    talk.tap.server_to_client(wire.frame(struct.pack(">i", 3) + b"\x00future"))
+    messages, quality = talk.decode()
+    assert told(messages) == [
+        ("Metadata", 1),
+        ("Unknown(999)", 2),
+        ("LeaderAndIsr", 3),
+        ("<-", 1),
+        ("<-", 2),
+        ("<-", 3),
+    ]
+    assert [m.error for m in messages] == [
+        None, "no API has key 999", "LeaderAndIsr has versions 0-7, not 42", None, None,
+        "LeaderAndIsr has versions 0-7, not 42",
+    ]  # fmt: skip
+    assert quality.undecodable == 3
+    assert not quality.sound
+
+
+def test_a_refused_api_versions_is_read_as_version_0():
+    talk = Talk()
+    talk.tap.client_to_server(wire.frame(header(18, 9, 1, flexible=True) + b"\x05kcat\x02"))
+    talk.answer(wire.ApiVersionsResponse(error_code=35), 9, 1)
+    (request, response), quality = talk.decode()
+    assert (request.version, request.error) == (9, None)
+    assert (response.version, response.body.error_code) == (0, 35)
+    assert quality.sound
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda frame: frame + b"?",
+        lambda frame: frame[:-3],
+        lambda frame: frame[:-8] + b"\x7f\xff\xff\xff" + frame[-4:],  # array count 2^31-1
+    ],
+)
+def test_bodies_that_cannot_be_decoded_say_so(spoil):
+    talk = Talk()
+    good = wire.encode_request(UPDATE, api_version=0, correlation_id=1, client_id="1")
+    talk.tap.client_to_server(wire.frame(spoil(good)))
+    talk.tap.server_to_client(wire.frame(struct.pack(">i", 1) + b"\x00\x00trailing"))
+    (request, response), quality = talk.decode()
+    assert request.body is None
+    assert "UpdateMetadataRequest 0" in request.error
+    assert response.body is None
+    assert "left over" in response.error
+    assert (request.client_id, quality.undecodable) == ("1", 2)
+
+
+@pytest.mark.parametrize("length", [2**31 - 1, -1, -(2**31), 0, 3])
+def test_an_impossible_frame_length_is_told_and_survived(length):
+    talk = Talk()
+    talk.ask(UPDATE, 5, 1)
+    talk.answer(wire.UpdateMetadataResponse(), 5, 1)
+    talk.tap.client_to_server(struct.pack(">i", length) + b"\x00\x05garbage")
+    talk.ask(UPDATE, 5, 2)
+    talk.answer(wire.UpdateMetadataResponse(), 5, 2)
+    messages, quality = talk.decode()
+    assert told(messages) == [("UpdateMetadata", 1), ("<-", 1), ("UpdateMetadata", 2), ("<-", 2)]
+    assert quality.bad_lengths == 1
+    assert any(f"packet 6 of x: a frame that announces {length} bytes" in line for line in quality.lines())
+    assert not quality.sound
+
+
+@pytest.mark.parametrize("length", [2**31 - 1, -1])
+def test_a_connection_that_begins_with_an_impossible_length_is_not_kafka(length):
+    talk = Talk()
+    talk.tap.client_to_server(struct.pack(">i", length) + b"\x00\x05\x00\x01")
+    messages, quality = talk.decode()
+    assert messages == []
+    assert quality.lines() == ["no Kafka traffic was found, but 1 connection of unrecognised"]
+
+
+# what is not Kafka
+
+
+def zookeeper_conversation():
+    """As kazoo writes it, and as ZooKeeper answers."""
+    connect = serialization.Connect(0, 0, 10000, 0, bytes(16), False).serialize()
+    yield "client", struct.pack(">i", len(connect)) + connect
+    yield "server", struct.pack(">iiiqi", 37, 0, 10000, 77, 16) + bytes(17)
+    for xid, path in enumerate(["/brokers/ids", "/controller", "/brokers/topics", "/controller_epoch"], 1):
+        for request in (serialization.GetData(path, None), serialization.Exists(path, None)):
+            body = struct.pack(">ii", xid, request.type) + request.serialize()
+            yield "client", struct.pack(">i", len(body)) + body
+            yield "server", struct.pack(">iiqi", 16 + 40, xid, 99, 0) + bytes(40)
+    yield "client", struct.pack(">iii", 8, -2, 11)  # a ping
+
+
+OTHERS = {
+    "ZooKeeper": list(zookeeper_conversation()),
+    "HTTP": [("client", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"), ("server", b"HTTP/1.1 200 OK\r\n\r\n" + bytes(500))],
+    "TLS": [("client", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc" + bytes(500)), ("server", b"\x16\x03\x03\x00\x7a")],
+    "SSH": [("server", b"SSH-2.0-OpenSSH_9.2\r\n"), ("client", b"SSH-2.0-OpenSSH_9.2\r\n" + bytes(1000))],
+    "unrecognised": [("client", bytes(5000)), ("server", bytes(5000))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("protocol", OTHERS)
+def test_other_protocols_are_left_alone(protocol):
+    talk = Talk()
+    for side, data in OTHERS[protocol]:
+        talk.tap.sent(side, data)
+    talk.connect()
+    talk.ask(UPDATE, 5, 1)
+    messages, quality = talk.decode()
+    assert told(messages) == [("UpdateMetadata", 1)]
+    assert quality.other_connections == {protocol: 1}
+    assert f"left alone, for they are not Kafka: 1 connection of {protocol}" in quality.lines()
+
+
+@pytest.mark.parametrize("protocol", OTHERS)
+def test_other_protocols_are_left_alone_from_the_middle_on(protocol):
+    talk = Talk()
+    for side, data in OTHERS[protocol]:
+        talk.tap.sent(side, data)
+    for first in range(4, 4 + len(OTHERS[protocol])):
+        messages, quality = talk.decode(lambda number, first=first: number >= first)
+        assert messages == []
+        assert quality.requests == 0
+
+
+def test_a_connection_without_data_is_nothing():
+    talk = Talk()
+    talk.tap.close()
+    messages, quality = talk.decode()
+    assert (messages, quality.other_connections) == ([], {})
+
+
+def test_much_data_of_something_else_is_not_kept():
+    rng = random.Random(7)
+    talk = Talk()
+    for _ in range(100):
+        talk.tap.client_to_server(rng.randbytes(60_000))
+    messages, quality = talk.decode(lambda number: number > 3)
+    assert (messages, dict(quality.other_connections)) == ([], {"unrecognised": 1})
+
+
+# KRaft
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [(62, "BrokerRegistration"), (63, "BrokerHeartbeat"), (52, "Vote"), (59, "FetchSnapshot")]
+)
+def test_kraft_traffic_is_named(key, name):
+    talk = Talk()
+    talk.tap.client_to_server(wire.frame(header(key, 0, 1, "broker-1", flexible=True) + bytes(20)))
+    (request,), quality = talk.decode()
+    assert (request.api_name, request.body) == (name, None)
+    assert quality.kraft == {name: 1}
+    assert f"this capture holds KRaft traffic ({name}): there is no ZooKeeper-mode controller in it" in quality.lines()
+    assert not quality.sound
+
+
+@pytest.mark.parametrize("version", [12, 13, 14, 15, 17])
+@pytest.mark.parametrize("quorum", [True, False])
+def test_a_fetch_of_the_metadata_log_is_kraft_traffic(version, quorum):
+    body = header(1, version, 1, "raft-client-1", flexible=True)
+    if version < 15:
+        body += struct.pack(">i", 1)  # replica id
+    body += struct.pack(">iiibii", 500, 0, 8 * 1024 * 1024, 0, 0, -1)
+    if version < 13:
+        topic = b"__cluster_metadata" if quorum else b"orders"
+        body += b"\x02" + bytes([len(topic) + 1]) + topic
+    else:
+        body += b"\x02" + (uuid.UUID(int=1) if quorum else uuid.UUID(int=2**100)).bytes
+    talk = Talk()
+    talk.tap.client_to_server(wire.frame(body + bytes(40)))
+    _, quality = talk.decode()
+    assert quality.kraft == ({"Fetch": 1} if quorum else {})
+
+
+# SASL before SaslAuthenticate
+
+
+def test_bare_sasl_tokens_are_no_requests():
+    talk = Talk()
+    talk.tap.client_to_server(wire.frame(header(17, 0, 1) + b"\x00\x05PLAIN"))
+    talk.tap.server_to_client(wire.frame(struct.pack(">i", 1) + bytes(6)))
+    talk.tap.client_to_server(wire.frame(b"\x00alice\x00secret"))
+    talk.tap.server_to_client(wire.frame(bytes(4)))
+    talk.ask(METADATA, 9, 2)
+    talk.answer(wire.MetadataResponse(), 9, 2)
+    messages, quality = talk.decode()
+    assert told(messages) == [("SaslHandshake", 1), ("<-", 1), ("Metadata", 2), ("<-", 2)]
+    assert quality.sound
+
+
+# what is missing
+
+
+def long_talk(count=8, size=300_000):
+    """Exchanges of which every fourth request is a Produce of many packets."""
+    talk = Talk()
+    for i in range(1, count + 1):
+        if i % 4 == 0:
+            talk.tap.client_to_server(produce(9, 1, i, "1", size))
+            talk.tap.server_to_client(wire.frame(struct.pack(">i", i) + bytes(20)))
+        else:
+            talk.ask(UPDATE, 5, i, "1")
+            talk.answer(wire.UpdateMetadataResponse(), 5, i)
+    talk.tap.close()
+    return talk
+
+
+def test_bytes_missing_inside_a_request_cost_only_its_body():
+    talk = Talk()
+    states = tuple(
+        wire.UpdateMetadataTopicState(topic_name=f"topic-{i}" * 20, partition_states=()) for i in range(2000)
+    )
+    talk.ask(wire.UpdateMetadataRequest(controller_id=1, topic_states=states), 5, 1)
+    talk.answer(wire.UpdateMetadataResponse(), 5, 1)
+    talk.ask(UPDATE, 5, 2)
+    talk.answer(wire.UpdateMetadataResponse(), 5, 2)
+    messages, quality = talk.decode(lambda number: number != 5)  # the second of the request's packets
+    assert told(messages) == [("UpdateMetadata", 1), ("<-", 1), ("UpdateMetadata", 2), ("<-", 2)]
+    assert messages[0].body is None
+    assert messages[0].error == f"65000 of its {messages[0].frame_bytes} bytes are not in the capture"
+    assert messages[2].error is None
+    assert (quality.gaps, quality.gap_bytes, quality.undecodable, quality.skipped_bytes) == (1, 65000, 0, 0)
+
+
+def test_every_single_lost_packet_costs_at_most_what_it_held():
+    talk = long_talk()
+    whole, _ = talk.decode()
+    everything = set(told(whole))
+    assert len(everything) == 16
+    packets = len(list(CaptureFile(io.BytesIO(talk.target.getvalue()))))
+    for lost in range(1, packets + 1):
+        messages, _ = talk.decode(lambda number, lost=lost: number != lost)
+        got = told(messages)
+        assert set(got) <= everything, lost
+        assert len(got) == len(set(got)), lost
+        # of a lost request the response is lost, too: nothing tells any more what it is
+        assert len(everything) - len(got) <= 2, (lost, everything - set(got))
+
+
+def test_joining_in_the_middle_finds_the_rest():
+    talk = long_talk(count=12, size=1000)
+    whole = told(talk.decode()[0])
+    packets = len(list(CaptureFile(io.BytesIO(talk.target.getvalue()))))
+    for first in range(4, packets - 6):
+        messages, quality = talk.decode(lambda number, first=first: number >= first)
+        got = told(messages)
+        assert set(got) <= set(whole), first
+        # complete from the next request on; requests are every second packet here
+        rest = whole[first - 4 + (first % 2) :]
+        assert set(got) >= set(rest), (first, set(rest) - set(got))
+        assert quality.undecodable == 0
+
+
+def test_a_response_that_was_captured_before_its_request():
+    talk = long_talk(count=3)
+    packets = list(CaptureFile(io.BytesIO(talk.target.getvalue())))
+    packets[5], packets[6] = packets[6], packets[5]
+    swapped = io.BytesIO()
+    writer = PcapngWriter(swapped)
+    for packet in packets:
+        writer.packet(packet.time_ns, packet.link_type, packet.data)
+    decoder = Decoder(CaptureFile(io.BytesIO(swapped.getvalue())))
+    messages = list(decoder.messages())
+    assert sorted(told(messages)) == sorted(told(talk.decode()[0]))
+    assert [m.place.packet for m in messages] == sorted(m.place.packet for m in messages)
+    assert decoder.quality.unmatched_responses == 0
+
+
+def test_requests_that_wait_at_the_end_are_unanswered_and_strangers_are_counted():
+    talk = Talk()
+    talk.ask(UPDATE, 5, 1)
+    talk.tap.server_to_client(wire.frame(struct.pack(">i", 77) + bytes(2)))
+    messages, quality = talk.decode()
+    assert told(messages) == [("UpdateMetadata", 1)]
+    assert (quality.unanswered, quality.unmatched_responses) == (1, 1)
+
+
+def test_a_frame_broken_off_is_told():
+    talk = Talk()
+    talk.ask(UPDATE, 5, 1)
+    talk.tap.client_to_server(struct.pack(">i", 100) + bytes(50))
+    _, quality = talk.decode()
+    assert quality.unfinished == 1
+
+
+# frames
+
+
+def place(number):
+    return Place(number, number, number, "x")
+
+
+def never(*_):
+    raise AssertionError("the stream was never lost")
+
+
+@settings(deadline=None)
+@given(st.lists(st.binary(min_size=4, max_size=60), max_size=8), st.lists(st.integers(1, 9), min_size=1))
+def test_frames_come_out_however_the_bytes_come_in(payloads, sizes):
+    stream = b"".join(wire.frame(payload) for payload in payloads)
+    framer = framing.Framer(never, never)
+    frames, at = [], 0
+    for number, size in enumerate(itertools.cycle(sizes), 1):
+        if at >= len(stream):
+            break
+        frames += framer.data(stream[at : at + size], place(number))
+        at += size
+    assert [frame.payload for frame in frames] == payloads
+    framer.finish()
+    assert not framer.unfinished
+
+
+def test_of_a_long_frame_that_nobody_reads_only_the_head_is_kept(monkeypatch):
+    monkeypatch.setattr(framing, "HEAD_BYTES", 100)
+    asked = []
+    for wanted in (True, False):
+        framer = framing.Framer(never, lambda head, wanted=wanted: asked.append(len(head)) or wanted)
+        stream = wire.frame(bytes(1000))
+        frames = []
+        for i in range(0, len(stream), 70):
+            frames += framer.data(stream[i : i + 70], place(i))
+        assert [(len(frame.payload), frame.length, frame.lost) for frame in frames] == [
+            (1000 if wanted else 100, 1000, 0)
+        ]
+    assert asked == [100, 100]
+
+
+def test_the_place_of_a_frame_is_the_last_packet_that_carried_a_byte_of_it():
+    framer = framing.Framer(never, never)
+    data = wire.frame(b"abcdefgh")
+    assert framer.data(data[:6], place(9)) == []
+    (frame,) = framer.data(data[6:], place(4))  # retransmitted out of order
+    assert frame.place.packet == 9
+
+
+# whatever the bytes
+
+
+events = st.lists(
+    st.one_of(
+        st.builds(Data, st.integers(0, 1), st.binary(min_size=1, max_size=60), st.builds(place, st.integers(1, 99))),
+        st.builds(
+            lambda side, key, version, rest: Data(side, wire.frame(header(key, version, 5) + rest), place(1)),
+            st.integers(0, 1), st.integers(-1, 90), st.integers(-1, 20), st.binary(max_size=40),
+        ),
+        st.builds(Gap, st.integers(0, 1), st.integers(1, 300)),
+    ),
+    max_size=20,
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(events, st.sampled_from([None, 0, 1]))
+def test_nonsense_never_raises(happened, client):
+    connection = Connection(1, ((b"aaaa", 1), (b"bbbb", 2)))
+    connection.client = client
+    conversation = Conversation(connection)
+    for event in (*happened, End()):
+        for message in conversation.receive(event):
+            assert message is not None
+    assert not conversation.quality.requests or conversation.quality.connections == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_mutated_captures_raise_nothing_but_capture_error(data):
+    whole = bytearray(unzipped("kafka-3.9.1-zombie")[:60_000])
+    for _ in range(data.draw(st.integers(1, 30))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decoder = Decoder(CaptureFile(io.BytesIO(bytes(whole))))
+        for _ in decoder.messages():
+            pass
+        decoder.quality.lines()
+    except CaptureError:
+        pass
+
+
+@pytest.mark.parametrize("name", ["kafka-3.9.1-tour", "kafka-0.10.2.2-tour"])
+@pytest.mark.parametrize("seed", range(3))
+def test_lost_and_swapped_packets_of_real_traffic_invent_nothing(name, seed):
+    rng = random.Random(seed)
+    with CaptureFile(CAPTURES[name]) as capture:
+        packets = list(capture)
+
+    def decode(packets):
+        out = io.BytesIO()
+        writer = PcapngWriter(out)
+        for packet in packets:
+            writer.packet(packet.time_ns, packet.link_type, packet.data)
+        decoder = Decoder(CaptureFile(io.BytesIO(out.getvalue())))
+        return {
+            (
+                type(m).__name__,
+                *((m if isinstance(m, Request) else m.request).peers.client),
+                m.frame_bytes,
+                told([m])[0],
+            )
+            for m in decoder.messages()
+        }
+
+    whole = decode(packets)
+    kept = [packet for packet in packets if rng.random() > 0.01]
+    for _ in range(40):
+        at = rng.randrange(len(kept) - 3)
+        kept.insert(at, kept.pop(at + rng.randrange(1, 3)))
+    got = decode(kept)
+    assert got <= whole
+    assert len(whole) - len(got) <= 3 * (len(packets) - len(kept))
+    swapped = packets.copy()
+    for _ in range(40):
+        at = rng.randrange(len(swapped) - 3)
+        swapped.insert(at, swapped.pop(at + rng.randrange(1, 3)))
+    assert decode(swapped) == whole
