@@ -1,0 +1,84 @@
+"""Takes what brokers answered to control requests out of a recording of a real cluster:
+
+    python tests/broker_stub/vectors/make.py NAME.pcap NAME.scenario.json > NAME.jsonl.gz
+
+One line for each LeaderAndIsr, StopReplica and UpdateMetadata that was answered, in the order they came in: broker,
+packet, whether the broker had been started anew since its last one, and the bytes of request and answer (without
+their lengths). Understands what these recordings have: loopback, every byte in order, nothing sent twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import collections
+import gzip
+import json
+import struct
+import sys
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import dpkt
+
+import wire
+
+CONTROL_REQUESTS = {4, 5, 6}
+
+
+def frames(file: BinaryIO) -> Iterator[tuple[int, float, tuple[int, int], bytes]]:
+    """(packet number, time, (source port, destination port), frame)"""
+    buffers: dict[tuple[int, int], wire.FrameBuffer] = collections.defaultdict(wire.FrameBuffer)
+    for number, (time, packet) in enumerate(dpkt.pcap.UniversalReader(file), 1):
+        tcp = dpkt.ethernet.Ethernet(packet).data.data
+        flow = (tcp.sport, tcp.dport)
+        if tcp.flags & dpkt.tcp.TH_SYN:
+            buffers.pop(flow, None)
+        buffer = buffers[flow]
+        buffer.receive_data(tcp.data)
+        try:
+            while (frame := buffer.next_frame()) is not None:
+                yield number, float(time), flow, frame
+        except wire.WireError:  # not Kafka: ZooKeeper, say
+            continue
+
+
+def records(capture: str, scenario: dict) -> Iterator[dict]:
+    listeners = ("data", "control")
+    broker_of = {ports[name]: int(b) for b, ports in scenario["brokers"].items() for name in listeners if ports[name]}
+    starts = [
+        (step["at"], step.get("broker", step.get("old")))
+        for step in scenario["steps"]
+        if step["step"].startswith(("killed", "controlled shutdown"))
+    ]
+    asked: dict[tuple[int, int], collections.deque] = collections.defaultdict(collections.deque)
+    found = []
+    with gzip.open(capture) if capture.endswith(".gz") else open(capture, "rb") as file:
+        for number, time, flow, frame in frames(file):
+            if flow[1] in broker_of:
+                asked[flow].append((number, time, frame))
+            elif flow[0] in broker_of and asked[flow[::-1]]:
+                number, time, request = asked[flow[::-1]].popleft()
+                if struct.unpack(">h", request[:2])[0] in CONTROL_REQUESTS:
+                    found.append((number, time, broker_of[flow[0]], request, frame))
+    last: dict[int, float] = {}
+    for number, time, broker, request, response in sorted(found):
+        restarted = any(b == broker and last.get(broker, time) < at <= time for at, b in starts)
+        last[broker] = time
+        yield {
+            "broker": broker,
+            "packet": number,
+            "restarted": restarted,
+            "request": base64.b64encode(request).decode(),
+            "response": base64.b64encode(response).decode(),
+        }
+
+
+def main(capture: str, scenario_file: str) -> None:
+    with open(scenario_file) as file:
+        scenario = json.load(file)
+    lines = "".join(json.dumps(record) + "\n" for record in records(capture, scenario))
+    sys.stdout.buffer.write(gzip.compress(lines.encode(), mtime=0))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
