@@ -8,6 +8,7 @@ each failover are taken from the recording afterwards.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -43,6 +44,9 @@ class Step:
     gone_ns: int = 0
     failover_ms: float | None = None
     control_requests: int = 0
+    #: requests of the controller of ``before`` that brokers fenced, where that was the point of the step
+    zombie_epoch: int = 0
+    fenced: int = 0
 
     @property
     def moved(self) -> dict[str, tuple[int, int]]:
@@ -145,6 +149,7 @@ class Story:
             else f"node {old.id} knows that it is controller no more"
         )
         async with self._step(f"The requests of node {old.id} from epoch {old.epoch} arrive after all") as step:
+            step.zombie_epoch = old.epoch
             await self._cluster.release_control_requests(old.id)
             await self._cluster.wait_until(lambda: self._has_told_all(old), f"the answers to node {old.id}")
         async with self._step(f"Node {old.id} reaches ZooKeeper again, learns that its session expired, and resigns"):
@@ -189,11 +194,13 @@ async def play(record: Path, tell: Callable[[str], None]) -> list[Step]:
 
 
 def measure(record: Path, steps: list[Step]) -> None:
-    """Fill in, for each failover, the time from the end of /controller to the last answer to the new controller.
+    """Fill in the figures of each step from the recording.
 
-    The last answer is that after which the new epoch is silent for as long as a failover could not be.
+    A failover lasts from the end of /controller to the last answer to the new controller: that after which its epoch
+    is silent for longer than any pause within a failover.
     """
     answers: dict[int, list[int]] = {}
+    fenced: Counter[int] = Counter()
     with CaptureFile(record) as capture:
         for message in Decoder(capture).messages():
             if isinstance(message, Response) and message.request.api_key in CONTROL_REQUESTS:
@@ -202,7 +209,10 @@ def measure(record: Path, steps: list[Step]) -> None:
                     request, (wire.LeaderAndIsrRequest, wire.UpdateMetadataRequest, wire.StopReplicaRequest)
                 )
                 answers.setdefault(request.controller_epoch, []).append(message.place.time_ns)
+                code = getattr(message.body, "error_code", wire.ErrorCode.NONE)
+                fenced[request.controller_epoch] += code == wire.ErrorCode.STALE_CONTROLLER_EPOCH
     for step in steps:
+        step.fenced = fenced[step.zombie_epoch]
         if step.gone_ns and step.after is not None:
             times = sorted(t for t in answers.get(step.after.epoch, []) if t >= step.gone_ns)
             burst = times[:1]

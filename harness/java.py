@@ -42,6 +42,11 @@ def find_java() -> str:
     return found
 
 
+def java_home(java: str) -> str:
+    """JAVA_HOME of that `java`, for programs such as Spark that look nowhere else."""
+    return str(Path(java).resolve().parents[1])
+
+
 def java_version(text: str) -> int | None:
     """The feature version that `java -version` printed: 8 for "1.8.0_402", 17 for "17.0.15"; None if there is none."""
     match = re.search(r'version "(?:1\.)?(\d+)', text)

@@ -1,0 +1,83 @@
+"""`kce demo`: a cluster's bad day, recorded and explained."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from pathlib import Path
+
+import click
+import trio
+from rich.console import Console
+
+from harness.cli.options import plain_console
+from harness.demo import Step, play
+from harness.errors import HarnessError
+from harness.java import find_java, java_home
+
+
+@click.command()
+@click.option(
+    "--out", type=click.Path(path_type=Path, file_okay=False), default=Path("demo"), show_default=True,
+    help="Folder for capture.pcapng and report.html.",
+)  # fmt: skip
+def demo(out: Path) -> int:
+    """See it all in under a minute and a half, on real sockets with a real ZooKeeper.
+
+    Three nodes and two topics; the active controller is killed; the next becomes a zombie and is fenced; a broker is
+    restarted; /controller is deleted by hand. All of it is recorded, analysed with Spark and told, with the numbers.
+    """
+    begin = time.monotonic()
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    os.environ["JAVA_HOME"] = java_home(find_java())
+    capture, report = out / "capture.pcapng", out / "report.html"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for old in (capture, report):
+            old.unlink(missing_ok=True)
+    except OSError as e:
+        raise HarnessError(f"the folder {out} is not writable: {e.strerror or e}") from None
+    progress = Console(stderr=True, highlight=False)
+    with progress.status("ZooKeeper and three nodes are started") as status:
+
+        def tell(text: str) -> None:
+            status.update(text)
+            if not progress.is_terminal:
+                progress.print(f"[{time.monotonic() - begin:4.1f} s] {text}", markup=False, soft_wrap=True)
+
+        steps = trio.run(play, capture, tell)
+        tell("Spark reads the recording")
+        from captures.spark import analyze  # here, for it takes a while to import
+
+        findings = analyze([str(capture)], report=str(report))
+    console = plain_console()
+    console.print("[bold]What was done[/]")
+    for number, step in enumerate(steps, start=1):
+        _tell_step(console, number, step)
+    console.print("\n[bold]What the recording says, read by Spark[/]")
+    for sentence in findings.sentences():
+        console.print(f"  - {sentence}", markup=False)
+    console.print(f"\nReport     {report}\nRecording  {capture}   (kce decode {capture})")
+    console.print(f"Took {time.monotonic() - begin:.0f} s.")
+    return 0
+
+
+def _tell_step(console: Console, number: int, step: Step) -> None:
+    console.print(f"{number:2}. {step.title}", markup=False)
+    facts = []
+    if step.after is not None and step.after != step.before:
+        was = f"node {step.before.id} of epoch {step.before.epoch} -> " if step.before else ""
+        facts.append(f"controller: {was}node {step.after.id} of epoch {step.after.epoch}")
+    if step.failover_ms is not None:
+        facts.append(
+            f"failover: {step.failover_ms:.0f} ms from the end of /controller to the last of "
+            f"{step.control_requests} control responses"
+        )
+    if step.moved:
+        moves = ", ".join(f"{partition} {before}->{after}" for partition, (before, after) in step.moved.items())
+        facts.append(f"leaders moved: {moves}")
+    if step.zombie_epoch:
+        facts.append(f"{step.fenced} of them are fenced with STALE_CONTROLLER_EPOCH")
+    for fact in [*facts, *step.notes]:
+        console.print(f"      {fact}", markup=False)
