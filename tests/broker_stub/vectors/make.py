@@ -1,10 +1,11 @@
-"""Takes what brokers answered to control requests out of a recording of a real cluster:
+"""Takes what brokers answered to control and Metadata requests out of a recording of a real cluster:
 
     python tests/broker_stub/vectors/make.py NAME.pcap NAME.scenario.json > NAME.jsonl.gz
 
-One line for each LeaderAndIsr, StopReplica and UpdateMetadata that was answered, in the order they came in: broker,
-packet, whether the broker had been started anew since its last one, and the bytes of request and answer (without
-their lengths). Understands what these recordings have: loopback, every byte in order, nothing sent twice.
+One line for each LeaderAndIsr, StopReplica, UpdateMetadata and Metadata in the order of the answers: broker,
+listener, packet of the request, whether the broker had been started anew since its last one, and the bytes of request
+and answer (without their lengths). Understands what these recordings have: loopback, every byte in order, nothing sent
+twice, answers in the order of their requests.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import dpkt
 
 import wire
 
-CONTROL_REQUESTS = {4, 5, 6}
+KEPT = {3, 4, 5, 6}
 
 
 def frames(file: BinaryIO) -> Iterator[tuple[int, float, tuple[int, int], bytes]]:
@@ -43,8 +44,10 @@ def frames(file: BinaryIO) -> Iterator[tuple[int, float, tuple[int, int], bytes]
 
 
 def records(capture: str, scenario: dict) -> Iterator[dict]:
-    listeners = ("data", "control")
-    broker_of = {ports[name]: int(b) for b, ports in scenario["brokers"].items() for name in listeners if ports[name]}
+    names = ("data", "control")
+    at = {
+        ports[name]: (int(b), name.upper()) for b, ports in scenario["brokers"].items() for name in names if ports[name]
+    }
     starts = [
         (step["at"], step.get("broker", step.get("old")))
         for step in scenario["steps"]
@@ -54,18 +57,19 @@ def records(capture: str, scenario: dict) -> Iterator[dict]:
     found = []
     with gzip.open(capture) if capture.endswith(".gz") else open(capture, "rb") as file:
         for number, time, flow, frame in frames(file):
-            if flow[1] in broker_of:
+            if flow[1] in at:
                 asked[flow].append((number, time, frame))
-            elif flow[0] in broker_of and asked[flow[::-1]]:
+            elif flow[0] in at and asked[flow[::-1]]:
                 number, time, request = asked[flow[::-1]].popleft()
-                if struct.unpack(">h", request[:2])[0] in CONTROL_REQUESTS:
-                    found.append((number, time, broker_of[flow[0]], request, frame))
+                if struct.unpack(">h", request[:2])[0] in KEPT:
+                    found.append((number, time, *at[flow[0]], request, frame))
     last: dict[int, float] = {}
-    for number, time, broker, request, response in sorted(found):
+    for number, time, broker, listener, request, response in found:
         restarted = any(b == broker and last.get(broker, time) < at <= time for at, b in starts)
         last[broker] = time
         yield {
             "broker": broker,
+            "listener": listener,
             "packet": number,
             "restarted": restarted,
             "request": base64.b64encode(request).decode(),
