@@ -5,7 +5,7 @@
 One line for each LeaderAndIsr, StopReplica, UpdateMetadata and Metadata in the order of the answers: broker,
 listener, packet of the request, whether the broker had been started anew since its last one, and the bytes of request
 and answer (without their lengths). Understands what these recordings have: loopback, every byte in order, nothing sent
-twice, answers in the order of their requests.
+twice.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def records(capture: str, scenario: dict) -> Iterator[dict]:
         for step in scenario["steps"]
         if step["step"].startswith(("killed", "controlled shutdown"))
     ]
-    asked: dict[tuple[int, int], collections.deque] = collections.defaultdict(collections.deque)
+    asked: dict[tuple[tuple[int, int], bytes], tuple[int, float, bytes]] = {}
     found = []
     with gzip.open(capture) if capture.endswith(".gz") else open(capture, "rb") as file:
         for number, time, flow, frame in frames(file):
             if flow[1] in at:
-                asked[flow].append((number, time, frame))
-            elif flow[0] in at and asked[flow[::-1]]:
-                number, time, request = asked[flow[::-1]].popleft()
+                asked[flow, frame[4:8]] = number, time, frame  # by correlation id
+            elif flow[0] in at and (flow[::-1], frame[:4]) in asked:
+                number, time, request = asked.pop((flow[::-1], frame[:4]))
                 if struct.unpack(">h", request[:2])[0] in KEPT:
                     found.append((number, time, *at[flow[0]], request, frame))
     last: dict[int, float] = {}
