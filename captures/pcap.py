@@ -18,6 +18,7 @@ import contextlib
 import gzip
 import io
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterator
@@ -395,17 +396,33 @@ class _Rest(io.RawIOBase):
         return data
 
 
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Raise CaptureError if there is no such file, or it is a directory. Does not open it."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError as e:
+        raise _cannot_open(os.fspath(path), e) from None
+    if stat.S_ISDIR(mode):
+        raise _cannot_open(os.fspath(path), IsADirectoryError())
+
+
 def _open(path: Path, name: str) -> BinaryIO:
     try:
         return path.open("rb", buffering=0)
-    except FileNotFoundError:
-        raise CaptureError(f"{name}: there is no such file") from None
-    except IsADirectoryError:
-        raise CaptureError(f"{name}: a directory, not a capture") from None
-    except PermissionError:
-        raise CaptureError(f"{name}: permission to read it is denied") from None
     except OSError as e:
-        raise CaptureError(f"{name}: cannot be opened ({e.strerror or e})") from None
+        raise _cannot_open(name, e) from None
+
+
+def _cannot_open(name: str, e: OSError) -> CaptureError:
+    match e:
+        case FileNotFoundError():
+            return CaptureError(f"{name}: there is no such file")
+        case IsADirectoryError():
+            return CaptureError(f"{name}: a directory, not a capture")
+        case PermissionError():
+            return CaptureError(f"{name}: permission to read it is denied")
+        case _:
+            return CaptureError(f"{name}: cannot be opened ({e.strerror or e})")
 
 
 def _is_text(head: bytes) -> bool:

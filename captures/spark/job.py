@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from captures.errors import CaptureError
+from captures.pcap import check_file
 from captures.quality import Quality
 from captures.spark import analyses, findings, reassembly
 from captures.spark.report import write_report
@@ -56,6 +57,8 @@ def analyze(
         check_folder(out, overwrite=overwrite)
     with contextlib.ExitStack() as stack:
         if spark is None:
+            for name in names:  # only asked whether it is there, so that nobody waits for a JVM to hear that it is not
+                check_file(name)
             progress("starting Spark")
             brief = sum(map(_size, names)) < _BYTES_PER_TASK
             spark = stack.enter_context(local_session(event_log, brief=brief))

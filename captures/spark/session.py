@@ -58,6 +58,7 @@ def local_session(event_log: str | os.PathLike[str] | None = None, *, brief: boo
             .config("spark.local.dir", folder)
             .config("spark.sql.warehouse.dir", Path(folder, "warehouse").as_uri())
             .config("spark.sql.session.timeZone", "UTC")
+            .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
             .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
             # a row may carry a segment of 64 kB: bound the batches by bytes, not only by rows
             .config("spark.sql.execution.arrow.maxRecordsPerBatch", "4096")
@@ -66,8 +67,11 @@ def local_session(event_log: str | os.PathLike[str] | None = None, *, brief: boo
         if event_log is not None:
             log_folder = Path(event_log)
             log_folder.mkdir(parents=True, exist_ok=True)
-            builder = builder.config("spark.eventLog.enabled", "true").config(
-                "spark.eventLog.dir", log_folder.absolute().as_uri()
+            builder = (
+                builder.config("spark.eventLog.enabled", "true")
+                .config("spark.eventLog.dir", log_folder.absolute().as_uri())
+                .config("spark.eventLog.compress", "false")  # one file of JSON lines, that any tool can read
+                .config("spark.eventLog.rolling.enabled", "false")
             )
         output = Path(folder, "jvm.log")
         try:

@@ -1,0 +1,292 @@
+"""`kce analyze` as a whole: files in, tables, Parquet and report out; what it does with bad files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+
+import wire
+from captures.decode import Decoder
+from captures.errors import CaptureError
+from captures.exchanges import Request
+from captures.pcap import CaptureFile
+from captures.recorder import Recorder
+from captures.rows import ANALYSES, PACKETS, SCHEMA_VERSION, TABLES
+from captures.spark import analyze
+from captures.spark.schemas import spark_schema
+from captures.spark.source import KafkaCapture
+from tests.captures.files import START_NS, ethernet, ipv4, pcap, record_kraft
+from tests.captures.samples import CAPTURES, unzipped
+from tests.tools import require
+
+pytestmark = pytest.mark.slow
+
+ZOMBIE = str(CAPTURES["kafka-3.9.1-zombie"])
+
+
+def kce(*arguments, cwd, timeout=120):
+    require("java")
+    return subprocess.run(
+        [sys.executable, "-c", "import sys; from harness.cli import main; sys.exit(main())", "analyze", *arguments],
+        capture_output=True, text=True, timeout=timeout, cwd=cwd, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """`kce analyze` of two files, with everything it can write."""
+    folder = tmp_path_factory.mktemp("analyze")
+    names = ["kafka-3.9.1-zombie", "kafka-2.3.1-tour"]
+    for name in names:
+        (folder / CAPTURES[name].name).symlink_to(CAPTURES[name])
+    before = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("kce-spark-*"))
+    result = kce(
+        *(CAPTURES[name].name for name in names), "--report", "report.html", "--out", "tables", "--event-log", "events",
+        cwd=folder,
+    )  # fmt: skip
+    assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("kce-spark-*")) <= before
+    return result, folder
+
+
+class TestTheCommand:
+    def test_succeeds_and_leaves_nothing_behind(self, ran):
+        result, folder = ran
+        assert result.returncode == 0, result.stderr
+        kept = {path.name for path in folder.iterdir() if not path.is_symlink()}
+        assert kept == {"report.html", "tables", "events"}
+
+    def test_stderr_is_free_of_sparks_noise(self, ran):
+        assert ran[0].stderr == "kce: report in report.html\nkce: tables in tables\n"
+
+    def test_stdout_is_for_people_and_for_programs(self, ran):
+        out = ran[0].stdout
+        sections = dict(re.findall(r"^# (\w+)\n(.*?)(?=^# |\Z)", out, re.DOTALL | re.MULTILINE))
+        assert list(sections) == [
+            "quality", "findings", "requests", "controllers", "leadership", "latency", "fenced", "stale_partitions",
+            "zombies", "endpoints",
+        ]  # fmt: skip
+        assert "Controller 2 (epoch 1) acted as a zombie" in sections["findings"]
+        assert "…" not in out
+        assert "..." not in out
+        assert "\x1b" not in out
+        header, row = (re.split(r"\s{2,}", line) for line in sections["zombies"].strip().splitlines())
+        zombie = dict(zip(header, row, strict=True))
+        assert (zombie["controller_id"], zombie["brokers"], zombie["packets"]) == ("2", "3,1", "386,388")
+        for section in list(sections)[2:]:
+            lines = sections[section].strip().splitlines()
+            assert len({len(re.split(r"\s{2,}", line)) for line in lines}) == 1, section
+
+    def test_the_event_log_shows_tasks_that_read_the_files(self, ran):
+        (log,) = (ran[1] / "events").glob("local-*")
+        events = [json.loads(line) for line in log.read_text().splitlines()]
+        stages = {
+            event["Stage Info"]["Stage ID"]: event["Stage Info"]
+            for event in events
+            if event["Event"] == "SparkListenerStageCompleted"
+        }
+        # Spark runs a stage that reads the packets, then one that puts the connections together
+        first = min(stages)
+        tasks = [e for e in events if e["Event"] == "SparkListenerTaskEnd" and e["Stage ID"] == first]
+        assert stages[first]["Number of Tasks"] == len(tasks) == 2
+        assert all(task["Task End Reason"]["Reason"] == "Success" for task in tasks)
+        plans = [e for e in events if e["Event"].endswith("SparkListenerSQLExecutionStart")]
+        assert any("BatchScan kafka-capture" in plan["physicalPlanDescription"] for plan in plans)
+        assert any("MapInArrow" in plan["physicalPlanDescription"] for plan in plans)
+
+    def test_parquet_has_the_documented_columns_and_their_version(self, ran):
+        tables = ran[1] / "tables"
+        schema = json.loads((tables / "_schema.json").read_text())
+        assert schema["schema_version"] == SCHEMA_VERSION
+        written = {path.name for path in tables.iterdir()} - {"_schema.json"}
+        assert written == set(schema["tables"]) == {table.name for table in (*TABLES[1:], *ANALYSES)}
+        for table in (*TABLES[1:], *ANALYSES):
+            read = pyarrow.parquet.read_table(tables / table.name)
+            assert read.schema.names == [column.name for column in table.columns]
+            for column in table.columns:
+                found = read.schema.field(column.name).type
+                # Spark names the elements of its lists otherwise
+                assert str(found).replace("element:", "item:") == str(column.type), (table.name, column.name)
+        zombies = pyarrow.parquet.read_table(tables / "zombies").to_pylist()
+        assert [(z["controller_id"], z["brokers"]) for z in zombies] == [(2, ["3", "1"])]
+
+    def test_the_exchanges_are_those_that_decode_prints(self, ran):
+        rows = pyarrow.parquet.read_table(ran[1] / "tables" / "exchanges").to_pylist()
+        wanted = set()
+        for name in ("kafka-3.9.1-zombie", "kafka-2.3.1-tour"):
+            with CaptureFile(CAPTURES[name]) as capture:
+                answers = {}
+                messages = list(Decoder(capture).messages())
+            for message in messages:
+                if not isinstance(message, Request):
+                    answers[message.request] = message
+            for message in messages:
+                if isinstance(message, Request):
+                    answer = answers.get(message)
+                    body = message.body
+                    wanted.add((
+                        CAPTURES[name].name, message.place.packet, message.api_name, message.version,
+                        message.correlation_id, message.client_id, message.peers.client[1], message.peers.server[1],
+                        getattr(body, "controller_epoch", None), answer and answer.place.packet,
+                        answer and answer.frame_bytes, getattr(answer and answer.body, "error_code", None),
+                    ))  # fmt: skip
+        columns = (
+            "file", "packet", "api", "version", "correlation_id", "client_id", "client_port", "server_port",
+            "controller_epoch", "response_packet", "response_bytes", "error_code",
+        )  # fmt: skip
+        assert {tuple(row[column] for column in columns) for row in rows} == wanted
+        assert len(rows) == len(wanted)
+
+    def test_the_partitions_are_those_of_the_requests(self, ran):
+        rows = pyarrow.parquet.read_table(ran[1] / "tables" / "partitions").to_pylist()
+        in_packet = [r for r in rows if r["packet"] == 333 and "zombie" in r["file"]]
+        assert [
+            (r["api"], r["topic"], r["partition"], r["leader"], r["leader_epoch"], r["isr"], r["replicas"], r["error"])
+            for r in in_packet
+        ] == [
+            ("LeaderAndIsr", "orders", 0, 1, 1, [1, 3], [1, 2, 3], "NONE"),
+            ("LeaderAndIsr", "orders", 1, -1, 1, [3, 1], [2, 3, 1], "NONE"),
+            ("LeaderAndIsr", "orders", 2, 3, 1, [3, 1], [3, 1, 2], "NONE"),
+        ]
+        stopped = [r for r in rows if r["api"] == "StopReplica" and r["delete"]]
+        assert {(r["topic"], r["partition"]) for r in stopped} >= {("solo", 0), ("solo", 1), ("solo", 2)}
+
+    def test_the_report_tells_the_same(self, ran):
+        page = (ran[1] / "report.html").read_text()
+        assert "Controller 2 (epoch 1) acted as a zombie" in page
+
+
+# bad input
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "there is no such file"),
+        (b"", "not a capture: the file is empty"),
+        (b"hello, world", "not a capture: it is text"),
+    ],
+)
+def test_a_file_that_is_no_capture_is_named_in_one_line(spark, tmp_path, content, told):
+    path = tmp_path / "bad.pcap"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(CaptureError) as e:
+        analyze([ZOMBIE, path], spark=spark)
+    assert str(e.value) == f"{path}: {told}"
+
+
+def test_the_command_fails_in_one_line(tmp_path):
+    result = kce("missing.pcap", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == "kce: missing.pcap: there is no such file\n"
+
+
+def test_a_truncated_file_is_analysed_as_far_as_it_goes(spark, tmp_path):
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(unzipped("kafka-3.9.1-zombie")[:100_000])
+    found = analyze([path], spark=spark)
+    assert len(found.zombies) == 1
+    assert len(found.quality.problems) == 1
+    assert found.quality.problems[0].startswith(f"{path}: ends inside packet")
+    assert not found.quality.sound
+
+
+def test_a_capture_of_something_else(spark, tmp_path):
+    dns = ethernet(ipv4(b"\x12\x34\x00\x35\x00\x14\x00\x00" + bytes(12), protocol=17))
+    (tmp_path / "dns.pcap").write_bytes(pcap([(START_NS, dns)] * 3))
+    with pytest.raises(CaptureError, match=r"dns\.pcap: no Kafka traffic was found, but 3 packets of UDP$"):
+        analyze([tmp_path / "dns.pcap"], spark=spark)
+
+
+def test_kraft_traffic_is_said_to_be_that(spark, tmp_path):
+    record_kraft(tmp_path / "kraft.pcapng")
+    found = analyze([tmp_path / "kraft.pcapng"], spark=spark, report=tmp_path / "report.html")
+    assert found.controllers == ()
+    told = "there is no ZooKeeper-mode controller in it"
+    assert any(told in line for line in found.quality.lines())
+    assert told in (tmp_path / "report.html").read_text()
+
+
+def test_a_folder_that_is_not_empty_is_not_overwritten_unasked(spark, tmp_path):
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(CaptureError, match="the folder is not empty; --overwrite replaces the tables in it"):
+        analyze([ZOMBIE], spark=spark, out=tmp_path)
+    (tmp_path / "zombies").mkdir()
+    (tmp_path / "zombies" / "old.parquet").write_text("stale")
+    analyze([ZOMBIE], spark=spark, out=tmp_path, overwrite=True)
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+    assert [path.name for path in (tmp_path / "zombies").iterdir()] == ["part-0.parquet"]
+
+
+def test_targets_are_checked_before_anything_is_read(tmp_path):
+    with pytest.raises(CaptureError, match="there is no folder"):
+        analyze([ZOMBIE], report=tmp_path / "nowhere" / "report.html")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CaptureError, match="cannot be written"):
+        analyze([ZOMBIE], out=tmp_path / "file")
+    with pytest.raises(CaptureError, match="no capture is given"):
+        analyze([])
+
+
+def test_topics_of_any_name_do_no_harm(spark, tmp_path):
+    recorder = Recorder(tmp_path / "x.pcapng")
+    tap = recorder.connection(("127.0.0.1", 40001), ("127.0.0.1", 9093))
+    topic = "<script>alert(1)</script>$x^2$&"
+    state = wire.UpdateMetadataPartitionState(partition_index=0, controller_epoch=1, leader=1)
+    moved = wire.UpdateMetadataPartitionState(partition_index=0, controller_epoch=1, leader=2, leader_epoch=1)
+    for correlation_id, partition in enumerate((state, moved)):
+        body = wire.UpdateMetadataRequest(
+            controller_id=1, controller_epoch=1,
+            topic_states=(wire.UpdateMetadataTopicState(topic_name=topic, partition_states=(partition,)),),
+        )  # fmt: skip
+        frame = wire.encode_request(body, api_version=5, correlation_id=correlation_id, client_id="1")
+        tap.client_to_server(wire.frame(frame))
+    recorder.close()
+    found = analyze([tmp_path / "x.pcapng"], spark=spark, report=tmp_path / "report.html")
+    assert {change.topic for change in found.leadership} == {topic}
+    page = (tmp_path / "report.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+# the data source
+
+
+def test_the_data_source_reads_packets(spark):
+    spark.dataSource.register(KafkaCapture)
+    paths = [str(CAPTURES["kafka-3.9.1-zombie"]), str(CAPTURES["kafka-2.8.2-tour"])]
+    packets = spark.read.format("kafka-capture").load(paths)
+    assert packets.schema == spark_schema(PACKETS)
+    assert packets.rdd.getNumPartitions() == 2
+    counts = {row["file"]: row["count"] for row in packets.groupBy("file").count().collect()}
+    assert counts == {paths[0]: 983, paths[1]: 2204}
+    row = packets.where("packet = 386 and file like '%zombie%'").collect()[0]
+    assert (row["source_port"], row["destination"], row["destination_port"]) == (37360, "127.0.0.1", 41875)
+    assert row["connection"] == "127.0.0.1:37360 - 127.0.0.1:41875"
+    assert bytes(row["payload"])[4:8] == b"\x00\x06\x00\x08"  # UpdateMetadata 8
+
+
+def test_the_data_source_is_permissive_unless_told_otherwise(spark, tmp_path):
+    spark.dataSource.register(KafkaCapture)
+    bad = tmp_path / "bad.pcap"
+    bad.write_text("no capture")
+    load = spark.read.format("kafka-capture")
+    (row,) = load.load(str(bad)).collect()
+    assert row["_corrupt_record"] == f"{bad}: not a capture: it is text"
+    assert row["packet"] is None
+    with pytest.raises(Exception, match="not a capture: it is text"):
+        load.option("mode", "FAILFAST").load(str(bad)).collect()
+
+
+@pytest.mark.parametrize(("option", "value"), [("level", "frames"), ("mode", "SOMETIMES")])
+def test_options_that_the_data_source_does_not_have(spark, option, value):
+    spark.dataSource.register(KafkaCapture)
+    with pytest.raises(Exception, match=f"kafka-capture has no {option} '{value}'"):
+        spark.read.format("kafka-capture").option(option, value).load(ZOMBIE).collect()
