@@ -107,6 +107,7 @@ class Broker:
         )
         self.socket_server = SocketServer(config, KafkaApis(services), tap)
         self._controlled_shutdown = ControlledShutdown(config, self.metadata_cache, dial)
+        self._shutting_down = trio.Lock()
 
     def _default_isr_policy(self) -> IsrPolicy:
         if self.config.inter_broker_protocol_version >= IBP_2_7_IV2:
@@ -145,14 +146,16 @@ class Broker:
         self.state = BrokerState.RUNNING
 
     async def shutdown(self, drain_seconds: float) -> None:
-        """Ask the controller to move leadership away, then stop serving (rule B11.15). A second call only waits.
+        """Ask the controller to move leadership away, then stop serving (rule B11.15).
 
         The registration is the caller's to remove, afterwards. ``drain_seconds`` bounds the requests in progress; the
-        controlled shutdown has its own bounds, and is left out unless the broker was running and has it enabled.
+        controlled shutdown has its own bounds, and is left out unless the broker was running and has it enabled. A
+        second call waits for the first (rule B11.18).
         """
-        if self.state is BrokerState.RUNNING and self.config.controlled_shutdown_enable:
-            self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
-            await self._controlled_shutdown.run(self.broker_epoch)
-        if self.state is not BrokerState.NOT_RUNNING:
-            self.state = BrokerState.SHUTTING_DOWN
-        await self.socket_server.shutdown(drain_seconds)
+        async with self._shutting_down:
+            if self.state is BrokerState.RUNNING and self.config.controlled_shutdown_enable:
+                self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
+                await self._controlled_shutdown.run(self.broker_epoch)
+            if self.state is not BrokerState.NOT_RUNNING:
+                self.state = BrokerState.SHUTTING_DOWN
+            await self.socket_server.shutdown(drain_seconds)

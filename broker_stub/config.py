@@ -52,7 +52,7 @@ class BrokerConfig:
     queued_max_requests: int
     socket_request_max_bytes: int
     socket_listen_backlog_size: int
-    connections_max_idle_ms: int
+    connections_max_idle_ms: int | None  # None: no connection is closed for being idle
     max_connections_per_ip: int
     request_timeout_ms: int
     controller_socket_timeout_ms: int
@@ -94,7 +94,7 @@ class BrokerConfig:
             queued_max_requests=read.integer("queued.max.requests", 500, 1),
             socket_request_max_bytes=read.integer("socket.request.max.bytes", 104_857_600, 1),
             socket_listen_backlog_size=read.integer("socket.listen.backlog.size", 50, 1),
-            connections_max_idle_ms=read.integer("connections.max.idle.ms", 600_000, 1, LONG_MAX),
+            connections_max_idle_ms=_connections_max_idle_ms(read),
             max_connections_per_ip=read.integer("max.connections.per.ip", INT_MAX, 1),
             request_timeout_ms=read.integer("request.timeout.ms", 30_000, 1),
             controller_socket_timeout_ms=read.integer("controller.socket.timeout.ms", 30_000, 1),
@@ -160,6 +160,14 @@ def _broker_id(read: _Properties) -> int:
 def _network_threads(read: _Properties, listener: str) -> int:
     for_all = read.integer("num.network.threads", 3, 1)
     return read.integer(f"listener.name.{listener.lower()}.num.network.threads", for_all, 1)  # rule B1.2
+
+
+def _connections_max_idle_ms(read: _Properties) -> int | None:
+    key = "connections.max.idle.ms"
+    idle = read.integer(key, 600_000, -1, LONG_MAX)
+    if idle == 0:
+        raise read.refusal(key, "no connection would live: at least 1 is needed, or -1 for no limit")
+    return None if idle < 0 else idle
 
 
 def _replica_lag_time_max_ms(read: _Properties) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from dataclasses import dataclass, field
 
 import trio
@@ -84,6 +85,7 @@ class SocketServer:
         return Plane(name, channel, HandlerPool(name, handlers, channel, self._apis, self.metrics))
 
     def _acceptor(self, endpoint: Endpoint, channel: RequestChannel, threads: int) -> Acceptor:
+        idle_ms = self._config.connections_max_idle_ms
         processors = [
             Processor(
                 next(self._processor_ids),
@@ -94,7 +96,7 @@ class SocketServer:
                 quotas=self._quotas,
                 metrics=self.metrics,
                 max_frame_bytes=self._config.socket_request_max_bytes,
-                max_idle_seconds=self._config.connections_max_idle_ms / 1000,
+                max_idle_seconds=math.inf if idle_ms is None else idle_ms / 1000,
             )
             for _ in range(threads)
         ]

@@ -125,12 +125,20 @@ async def test_shutdown_says_goodbye_first() -> None:  # rules 11.48, B11.11, B1
     nodes = FakeNodes()
     broker = Broker(config(), dial=nodes.dial, cluster_id="cluster")
     states = []
+    second = trio.Event()
 
     async def controller(header: wire.Header, message: wire.Message) -> wire.Message:
         states.append((broker.state, message))
+        nursery.start_soon(shut_down_again)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not second.is_set()
         async with connect(broker.endpoints[0]) as channel:  # it is still served, and obeys
             await channel.ask(leader_and_isr(lai_state(leader=2, leader_epoch=1)))
         return wire.ControlledShutdownResponse()
+
+    async def shut_down_again() -> None:
+        await broker.shutdown(5)
+        second.set()
 
     nodes.nodes["host9", 9091] = controller
     async with trio.open_nursery() as nursery:
@@ -147,7 +155,8 @@ async def test_shutdown_says_goodbye_first() -> None:  # rules 11.48, B11.11, B1
     ]
     assert broker.replica_manager.partitions[A0].leader == 2
     assert nodes.open == 0
-    await broker.shutdown(5)
+    assert second.is_set()
+    assert broker.state is BrokerState.NOT_RUNNING
 
 
 async def test_a_broker_that_never_was_enabled_stops_without_goodbye() -> None:  # rule B11.11

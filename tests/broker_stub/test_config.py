@@ -90,6 +90,8 @@ TWO = "listeners=A://:1,B://:2 listener.security.protocol.map=A:PLAINTEXT,B:PLAI
         ("max.connections.per.ip=0", "max.connections.per.ip=0: "),
         ("max.connections=10", "max.connections=10: this limit is not offered here"),
         ("max.connections.per.ip.overrides=localhost:3", "max.connections.per.ip.overrides=localhost:3: "),
+        ("connections.max.idle.ms=0", "connections.max.idle.ms=0: no connection would live"),
+        ("connections.max.idle.ms=-2", "connections.max.idle.ms=-2: "),
         ("controlled.shutdown.enable=yes", "controlled.shutdown.enable=yes: true or false is needed"),
         ("controlled.shutdown.max.retries=-1", "controlled.shutdown.max.retries=-1: "),
         ("replica.lag.time.max.ms=499", "replica.lag.time.max.ms=499: must be at least replica.fetch.wait.max.ms"),
@@ -138,6 +140,10 @@ def test_refusals(given, refusal) -> None:  # rule 9.63 among others
         BrokerConfig.from_properties(properties)
     assert refusal in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_connections_may_be_idle_for_ever() -> None:
+    assert _config(connections_max_idle_ms="-1").connections_max_idle_ms is None
 
 
 def test_ids_above_the_reserved_ones_are_fine_without_generation() -> None:  # rule B11.7

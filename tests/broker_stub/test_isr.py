@@ -186,6 +186,17 @@ async def test_the_answer_to_a_deleted_partition_says_nothing_about_its_successo
     assert [item.topic_id for item, _ in node.submitter.submitted] == [ID_A, ID_B]
 
 
+@pytest.mark.parametrize("how", ["deleted", "offline"])
+async def test_what_is_hosted_no_more_proposes_nothing_more(how) -> None:
+    node = await _node(alive=(1,))
+    if how == "deleted":
+        await node.ask(stop_replica((0, -2, True)))
+    else:
+        node.replicas.mark_offline(A0)
+    assert (await node.ask(update_metadata())).error_code == ErrorCode.NONE
+    assert node.submitter.proposed == []
+
+
 async def test_a_leader_that_becomes_a_follower_ignores_the_answer() -> None:  # rule 9.59
     node = await _node()
     await node.ask(leader_and_isr(lai_state(leader=2, leader_epoch=6, partition_epoch=9)))

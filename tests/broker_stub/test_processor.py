@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -300,6 +301,14 @@ async def test_one_with_a_request_in_progress_is_closed_when_its_answer_is_due(n
         request.respond(ANSWER)
     assert await kept.closed()  # without a byte
     assert await in_time.receive() == ANSWER
+
+
+async def test_without_a_limit_no_connection_expires(nursery, autojump_clock) -> None:
+    f = Fixture(answer, idle=math.inf)
+    await nursery.start(f.run)
+    client = f.client()
+    await trio.sleep(80_000)
+    assert await client.ask(QUESTION) == ANSWER
 
 
 async def test_a_peer_that_never_reads_is_given_up_after_the_idle_time(nursery, autojump_clock) -> None:  # rule B1.53
