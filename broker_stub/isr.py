@@ -60,19 +60,20 @@ class LiveReplicasJoin:
         self._alter_partition_manager = alter_partition_manager
         self._controller_epoch = 0
         self._incomplete: dict[TopicPartition, Partition] = {}  # led here, with replicas out of the ISR
-        self._refused: dict[TopicPartition, frozenset[int]] = {}
+        #: who was proposed, and has not been gone since: if the answer is no, asking again would be no use
+        self._asked_for: dict[TopicPartition, frozenset[int]] = {}
 
     def partition_changed(self, partition: Partition) -> None:
-        self._refused.pop(partition.topic_partition, None)
+        self._asked_for.pop(partition.topic_partition, None)
         self._reconsider(partition)
 
     def metadata_changed(self, controller_epoch: int) -> None:
         if controller_epoch != self._controller_epoch:
             self._controller_epoch = controller_epoch
-            self._refused.clear()
+            self._asked_for.clear()
         alive = self._metadata_cache.snapshot.alive_brokers
-        for topic_partition, refused in list(self._refused.items()):
-            self._refused[topic_partition] = frozenset(i for i in refused if i in alive)
+        for topic_partition, asked_for in list(self._asked_for.items()):
+            self._asked_for[topic_partition] = asked_for.intersection(alive)
         for partition in list(self._incomplete.values()):
             self._propose(partition)
 
@@ -87,28 +88,30 @@ class LiveReplicasJoin:
         if partition.pending is not None:
             return
         alive = self._metadata_cache.snapshot.alive_brokers
-        refused = self._refused.get(partition.topic_partition, frozenset())
-        joining = tuple(i for i in partition.replicas if i not in partition.isr and i in alive and i not in refused)
+        known = self._asked_for.get(partition.topic_partition, frozenset()).union(partition.isr)
+        joining = tuple(i for i in partition.replicas if i in alive and i not in known)
         if joining:
             self._submit(partition, partition.isr + joining)
 
     def _submit(self, partition: Partition, isr: tuple[int, ...]) -> None:
         item = partition.propose_isr(isr)
-        if not self._alter_partition_manager.submit(item, lambda result: self._completed(partition, item, result)):
-            # an item of an earlier leader epoch is still unanswered: its answer comes to `_completed`
+        if self._alter_partition_manager.submit(item, lambda result: self._completed(partition, item, result)):
+            asked_for = self._asked_for.get(item.partition, frozenset())
+            self._asked_for[item.partition] = asked_for.union(isr)
+        else:  # an item of an earlier leader epoch is still unanswered: its answer comes to `_completed`
             partition.withdraw()
 
     def _completed(self, partition: Partition, item: AlterPartitionItem, result: Result) -> None:
         outcome = partition.alter_partition_completed(item, result)
         logger.debug("%s: proposed ISR %s: %s, %s", item.partition, item.isr, outcome.name, result)
         if outcome is Outcome.COMMITTED:
+            self._asked_for.pop(item.partition, None)
             self._reconsider(partition)
         elif outcome is Outcome.SUPERSEDED:  # whatever is led under that name now may have waited for this
             current = self._incomplete.get(item.partition)
             if current is not None:
                 self._propose(current)
         elif outcome is Outcome.REVERTED:
-            joining = frozenset(item.isr).difference(partition.isr)
-            self._refused[item.partition] = self._refused.get(item.partition, frozenset()) | joining
+            self._propose(partition)  # those who were gone and came back while it was under way
         elif outcome is Outcome.RESUBMIT:
             self._submit(partition, item.isr)

@@ -116,6 +116,16 @@ async def test_a_refused_replica_does_not_keep_others_out() -> None:
     assert node.submitter.proposed == [(1, 2), (1, 3)]
 
 
+async def test_a_replica_that_was_gone_and_back_while_it_was_proposed_is_proposed_again() -> None:
+    node = await _node(alive=(1, 2))
+    await node.ask(update_metadata(alive=(1,)))
+    await node.ask(update_metadata(alive=(1, 2)))  # overtakes the answer, which is from when it was gone
+    node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
+    assert node.submitter.proposed == [(1, 2), (1, 2)]
+    node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
+    assert node.submitter.proposed == [(1, 2), (1, 2)]
+
+
 async def test_another_controller_epoch_may_think_otherwise() -> None:  # rule 11.46
     node = await _node(alive=(1, 2))
     node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
