@@ -157,9 +157,13 @@ async def test_topic_ids_need_all_items_to_have_one_and_an_ibp_that_has_them(
 
 
 @pytest.mark.kafka("APM-3")
-@pytest.mark.parametrize(("ibp", "expected"), [("3.2-IV0", 1), ("3.1-IV0", 0)])
-async def test_the_recovery_state_is_sent_only_where_the_ibp_has_it(nursery, ibp, expected) -> None:  # rule 9.53
-    f = Fixture(ibp=ibp)
+@pytest.mark.parametrize(
+    ("ibp", "version", "expected"), [("3.2-IV0", 3, 1), ("3.2-IV0", 1, 1), ("3.2-IV0", 0, 0), ("3.1-IV0", 3, 0)]
+)
+async def test_the_recovery_state_is_sent_only_where_the_ibp_and_the_version_have_it(
+    nursery, ibp, version, expected
+) -> None:  # rule 9.53
+    f = Fixture(ibp=ibp, version=version)
     nursery.start_soon(f.manager.run)
     f.submit(isr=(1,), recovery=1)
     await wait_all_tasks_blocked()

@@ -41,8 +41,9 @@ async def test_brokers_and_controller_are_replaced_wholesale() -> None:  # rule 
     assert snapshot.controller_id == 2
 
 
-async def test_a_negative_controller_id_is_none() -> None:  # rule 9.35
-    assert (await _updated(update_metadata(controller_id=-1))).controller_id is None
+@pytest.mark.parametrize(("sent", "expected"), [(-2, None), (-1, None), (0, 0), (7, 7)])
+async def test_a_negative_controller_id_is_none(sent, expected) -> None:  # rule 9.35
+    assert (await _updated(update_metadata(controller_id=sent))).controller_id == expected
 
 
 @pytest.mark.kafka("MC-15")
@@ -108,6 +109,15 @@ async def test_ids_of_topics_that_are_not_listed_stay() -> None:  # rule 9.37
         update_metadata(umr_state()), (update_metadata(umr_state(), topic="b", topic_id=NO_ID), 5)
     )
     assert (snapshot.topic_id("a"), snapshot.topic_id("b")) == (ID_A, NO_ID)
+
+
+async def test_a_topic_named_without_partitions_only_gets_its_id() -> None:  # rule 9.37
+    bare = wire.UpdateMetadataRequest(
+        controller_epoch=1, topic_states=(wire.UpdateMetadataTopicState(topic_name="a", topic_id=ID_B),)
+    )
+    snapshot = await _updated(update_metadata(umr_state()), bare)
+    assert snapshot.topic_id("a") == ID_B
+    assert snapshot.partition(A0) is not None
 
 
 @pytest.mark.kafka("MC-24")

@@ -61,7 +61,8 @@ async def test_api_versions_first_and_then_the_request_on_one_connection() -> No
 
 
 @pytest.mark.parametrize(
-    ("controller_has", "wanted", "expected"), [((0, 3), 1, 1), ((0, 2), 3, 2), ((0, 1), 3, 1), ((2, 3), 3, 3)]
+    ("controller_has", "wanted", "expected"),
+    [((0, 3), 1, 1), ((0, 2), 3, 2), ((0, 1), 3, 1), ((2, 3), 3, 3), ((1, 1), 3, 1)],
 )
 async def test_the_highest_version_that_both_have(controller_has, wanted, expected) -> None:  # rule 8.20
     f = Fixture()
