@@ -99,13 +99,15 @@ def leadership(partitions: DataFrame) -> DataFrame:
     that, and before there were any the leader -2 of its deletion (rule 8.9).
     """
     refused = f.coalesce(f.col("response_error_code").isin(*_STALE), f.lit(False))
-    so_far = Window.partitionBy("topic", "partition").orderBy("time", "packet")
+    # the order of requests holds for each broker alone (rule 8.11): one may hear of a topic when another was already
+    # told of its deletion
+    so_far = Window.partitionBy("topic", "partition", "server", "server_port").orderBy("time", "packet")
     deleted = f.col("leader") == _LEADER_DELETED
+    deletions_before = f.sum(deleted.cast("int")).over(so_far) - deleted.cast("int")
     said = (
         partitions.where(f.col("leader").isNotNull() & ~refused)
         .withColumn("topic_id", f.coalesce("topic_id", f.last("topic_id", ignorenulls=True).over(so_far)))
-        # each broker is told of the deletion: the first time ends this life, the others are lives without a leader
-        .withColumn("life", f.sum(deleted.cast("int")).over(so_far) - deleted.cast("int"))
+        .withColumn("life", f.when(f.col("topic_id").isNull(), deletions_before).otherwise(0))
     )
     life = ("topic", "topic_id", "partition", "life")
     first = Window.partitionBy(*life, "leader", "leader_epoch").orderBy("time", "packet")

@@ -98,18 +98,29 @@ def leaders(spark, *states):
         ([(1, 5, {}), (9, 6, {"response_error_code": 11})], [(None, 1, None, 5)]),  # refused as a whole
         ([(1, 5, {}), (2, 6, {"response_error_code": None})], [(None, 1, None, 5), (1, 2, 5, 6)]),  # not answered
         (
-            # deleted, each of two brokers told so, and created anew without topic ids
-            [(1, 3, {}), (-2, 0, {}), (-2, 0, {}), (1, 0, {})],
+            # deleted and created anew without topic ids; one broker hears all of it later than the other
+            [
+                (1, 3, {"server": "a"}), (-2, 0, {"server": "a"}), (1, 3, {"server": "b"}), (1, 0, {"server": "a"}),
+                (-2, 0, {"server": "b"}), (1, 0, {"server": "b"}),
+            ],
             [(None, 1, None, 3), (1, -2, 3, None), (None, 1, None, 0)],
         ),
         (
-            # the same with topic ids
+            # the same with topic ids, which the deletion itself may lack
+            [
+                (1, 3, {"server": "a", "topic_id": "t"}), (-2, 0, {"server": "a"}),
+                (1, 3, {"server": "b", "topic_id": "t"}), (-2, 0, {"server": "b"}),
+            ],
+            [(None, 1, None, 3), (1, -2, 3, None)],
+        ),
+        (
+            # another topic of that name
             [(1, 3, {"topic_id": "a"}), (2, 0, {"topic_id": "b"})],
             [(None, 1, None, 3), (None, 2, None, 0)],
         ),
         ([], []),
     ],
-)
+)  # fmt: skip
 def test_leadership(spark, states, changes):
     assert leaders(spark, *states) == changes
 

@@ -179,6 +179,17 @@ def test_before_topic_ids_a_deletion_is_told_by_leader_minus_2(findings_of):
     assert all(abs(seconds(c.time) - step["at"]) < 1 for c in deleted)
 
 
+def test_under_load_every_topic_is_created_and_deleted_once(findings_of):
+    changes = [c for c in findings_of("kafka-3.9.1-load").leadership if c.topic in ("t0", "t1", "t2")]
+    steps = [step["step"] for step in scenario("kafka-3.9.1-load")["steps"]]
+    assert steps.count("created under load") == steps.count("deleted under load") == 3
+    for topic in ("t0", "t1", "t2"):
+        of_topic = [c for c in changes if c.topic == topic]
+        assert sorted(c.partition for c in of_topic if c.from_leader is None) == list(range(6))
+        assert sorted(c.partition for c in of_topic if c.to_leader == -2) == list(range(6))
+        assert len(of_topic) == 12
+
+
 def write(path, packets):
     with PcapngWriter(path) as writer:
         for packet in packets:

@@ -1,0 +1,209 @@
+"""The report: complete in itself, sensible with little or much or nothing to tell, and drawn by a real browser."""
+
+from __future__ import annotations
+
+import datetime
+import html.parser
+import re
+import subprocess
+
+import pytest
+from PIL import Image
+
+from captures.errors import CaptureError
+from captures.quality import Quality
+from captures.spark import pictures
+from captures.spark.findings import (
+    Controller,
+    Fenced,
+    Findings,
+    Latency,
+    LatencyCount,
+    LeadershipChange,
+    RequestCount,
+    StalePartitions,
+    Tick,
+    Zombie,
+)
+from captures.spark.report import render, write_report
+from tests.tools import require
+
+START = datetime.datetime(2026, 11, 21, 2, 45, tzinfo=datetime.UTC)
+
+
+def at(seconds):
+    return START + datetime.timedelta(seconds=seconds)
+
+
+def change(seconds, partition, before, after, **more):
+    values = {
+        "time": at(seconds), "file": "x", "packet": 7, "topic": "orders", "topic_id": None, "partition": partition,
+        "from_leader": before, "to_leader": after, "from_epoch": None if before is None else 0, "to_epoch": 1,
+        "isr": (1, 2), "decision_epoch": 1, **more,
+    }  # fmt: skip
+    return LeadershipChange(**values)
+
+
+FULL = Findings(
+    files=("some/folder/incident.pcapng",),
+    quality=Quality(packets=1234, connections=3, requests=100, responses=99, unanswered=1, gaps=2, gap_bytes=3000),
+    requests=(
+        RequestCount(6, "UpdateMetadata", 8, 90, 89, 2, 1000, 2000),
+        RequestCount(1, "Fetch", 17, 10, 10, 0, 1, 1),
+    ),
+    controllers=(
+        Controller(1, 2, False, at(0), at(30), 40, ("1", "2"), 3, 2),
+        Controller(2, 1, False, at(20), at(50), 50, ("1", "2"), 4, 0),
+    ),
+    leadership=(
+        change(1, 0, None, 1), change(1, 1, None, 2), change(21, 0, 1, -1), change(22, 0, -1, 2),
+        change(40, 1, 2, -2, to_epoch=None),
+    ),
+    latency=(Latency(6, "UpdateMetadata", "CONTROL", 89, 2.5, 9.75, 12.0, 4200.0),),
+    latency_counts=tuple(LatencyCount("UpdateMetadata", "CONTROL", 1.5**i, 89 - i) for i in range(12)),
+    fenced=(Fenced("STALE_CONTROLLER_EPOCH", 2, 1, None, "1", "UpdateMetadata", 2, at(25), at(30), (386, 388)),),
+    stale_partitions=(StalePartitions(1, 2, "2", 1, 3),),
+    zombies=(Zombie(2, 1, 2, 2, at(25), at(30), ("1",), (386, 388)),),
+    ticks=(
+        Tick(1, 2, "LeaderAndIsr", False, at(1), 3),
+        Tick(1, 2, "UpdateMetadata", True, at(25), 2),
+        Tick(2, 1, "StopReplica", False, at(30), 1),
+    ),
+)  # fmt: skip
+EMPTY = Findings(files=("x.pcap",), quality=Quality())
+
+
+class Page(html.parser.HTMLParser):
+    """What a page says, and what it would load."""
+
+    VOID = frozenset({"meta", "link", "br", "img", "input", "use", "path", "rect"})
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.loads, self.ids, self.text = [], set(), [], [], []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        for name, value in attrs:
+            if name in ("src", "href", "xlink:href", "data") and not (value or "").startswith("#"):
+                self.loads.append(value)
+            if name == "id":
+                self.ids.append(value)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if not {"style", "svg"} & set(self.open):
+            self.text.append(data)
+
+    def words(self):
+        return " ".join(" ".join(self.text).split())
+
+
+@pytest.mark.parametrize("findings", [FULL, EMPTY], ids=["full", "empty"])
+def test_the_page_needs_nothing_else(findings):
+    page = render(findings)
+    read = Page(page)
+    assert read.loads == []
+    assert "script" not in read.tags
+    assert "link" not in read.tags
+    assert "@import" not in page
+    assert not re.search(r"url\((?!#)", page)
+    assert len(read.ids) == len(set(read.ids))
+
+
+def test_quality_comes_first_then_the_findings_then_the_rest():
+    page = Page(render(FULL)).words()
+    headings = [
+        "How much could be read", "Findings", "Controllers by epoch", "Refused for a stale epoch", "Leadership",
+        "Requests by API", "Latency", "Brokers and their listeners",
+    ]  # fmt: skip
+    assert [page.index(heading) for heading in headings] == sorted(page.index(heading) for heading in headings)
+    assert "1,234 packets" in page
+    assert "2 gaps in connections, 3,000 bytes missing" in page
+    assert "incident.pcapng Control requests from 2026-11-21 02:45:00 to 02:45:50 UTC" in page
+    assert "some/folder" not in page
+    assert str(FULL.zombies[0]) in page
+    assert "386, 388" in page
+    assert "orders-1 2 deleted" in page
+
+
+def test_only_zombies_alarm():
+    assert render(FULL).count('class="box alarm"') == 1
+    assert 'class="box alarm"' not in render(EMPTY)
+
+
+def test_a_page_about_nothing_is_a_page():
+    page = Page(render(EMPTY)).words()
+    assert "no control requests" in page
+    assert "No Kafka traffic was found" in page or "no Kafka traffic was found" in page
+
+
+def test_pictures_of_nothing_are_none():
+    assert pictures.controller_timeline([], []) is None
+    assert pictures.leadership_timeline([], None) is None
+    assert pictures.leadership_timeline([change(1, 0, None, 1)], at(9)) is None  # nothing changed
+    assert pictures.requests_by_api([]) is None
+    assert pictures.latency_distribution([], []) is None
+
+
+def test_pictures_say_what_they_are_of():
+    timeline = pictures.controller_timeline(FULL.controllers, FULL.ticks)
+    assert timeline is not None
+    for text in ("epoch 1: controller 2", "epoch 2: controller 1", "refused as stale", "02:45:"):
+        assert text in timeline
+    leaders = pictures.leadership_timeline(FULL.leadership, at(50))
+    assert leaders is not None
+    assert "orders-0" in leaders
+    assert "no leader" in leaders
+    assert "orders-1" not in leaders  # it was deleted, but never changed its leader
+
+
+@pytest.mark.parametrize("seconds", [0, 0.01, 3, 600, 86400 * 3])
+def test_any_span_of_time_can_be_drawn(seconds):
+    controller = Controller(1, 2, False, at(0), at(seconds), 1, ("1",), 0, 0)
+    assert pictures.controller_timeline([controller], [Tick(1, 2, "LeaderAndIsr", False, at(0), 1)]) is not None
+
+
+def test_the_same_findings_give_the_same_page():
+    assert render(FULL) == render(FULL)
+
+
+def test_a_long_history_is_cut_and_said_to_be():
+    many = tuple(change(i, i % 50, 1, 2) for i in range(1000))
+    page = Page(render(Findings(files=("x",), quality=Quality(requests=1), leadership=many))).words()
+    assert "The first 200 of 1,000" in page
+
+
+def test_a_report_that_cannot_be_written(tmp_path):
+    with pytest.raises(CaptureError, match="cannot be written"):
+        write_report(EMPTY, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("findings", [FULL, EMPTY], ids=["full", "empty"])
+def test_a_browser_draws_it(tmp_path, findings):
+    write_report(findings, tmp_path / "report.html")
+    picture = tmp_path / "report.png"
+    subprocess.run(
+        [require("chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+         f"--user-data-dir={tmp_path / 'profile'}", f"--screenshot={picture}", "--window-size=1280,3000",
+         "--hide-scrollbars", (tmp_path / "report.html").as_uri()],
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    with Image.open(picture) as image:
+        colours = {colour: count for count, colour in image.convert("RGB").getcolors(1 << 24) or []}
+    assert colours[255, 255, 255] > 1280 * 3000 / 2  # dark on light
+    alarm, control = (0xB3, 0x26, 0x1E), (0x1F, 0x5F, 0xA8)
+    assert (alarm in colours, control in colours) == (bool(findings.zombies), bool(findings.controllers))
