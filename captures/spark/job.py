@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -64,8 +65,9 @@ def analyze(
             spark = stack.enter_context(local_session(event_log, brief=brief))
         try:
             found = _Job(spark, names, progress, stack).run(out)
-        except PySparkException as e:
-            raise CaptureError(f"Spark failed: {str(e).strip().splitlines()[0]}") from e
+        except (PySparkException, Py4JError, ConnectionError) as e:  # the last when the JVM is gone
+            first, *_ = str(e).strip().splitlines() or [type(e).__name__]
+            raise CaptureError(f"Spark failed: {first}") from e
     if report is not None:
         progress("drawing the report")
         write_report(found, report)

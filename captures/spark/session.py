@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -75,7 +76,7 @@ def local_session(event_log: str | os.PathLike[str] | None = None, *, brief: boo
             )
         output = Path(folder, "jvm.log")
         try:
-            with _stderr_to(output), _workers_run(sys.executable):
+            with _stderr_to(output), _workers_run(sys.executable), _sigint_kept():
                 spark = builder.getOrCreate()
         except Exception as e:  # whatever keeps a JVM from starting; it is told in one line
             said = output.read_text(errors="replace").strip().splitlines()
@@ -98,6 +99,19 @@ def _workers_run(python: str) -> Iterator[None]:
             del os.environ["PYSPARK_PYTHON"]
         else:
             os.environ["PYSPARK_PYTHON"] = kept
+
+
+@contextlib.contextmanager
+def _sigint_kept() -> Iterator[None]:
+    """Leave Ctrl-C to those who have it: pyspark takes it, and never gives it back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # there pyspark cannot take it
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 @contextlib.contextmanager

@@ -1,15 +1,15 @@
 """Findings as tables of text: drawn on a terminal; elsewhere columns that a program can take apart.
 
 Off a terminal a table is its name behind a #, a line of column names and a line per row, columns two or more spaces
-apart, nothing cut short, "-" where there is no value.
+apart, nothing cut short, "-" where there is no value. On a terminal it has what fits there and is of use.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.console import Console
@@ -17,53 +17,144 @@ from rich.table import Table
 
 from captures.spark.findings import Findings
 
-#: which of the findings are told, and the title over each
-_TABLES = {
-    "requests": "Requests by API and version",
-    "controllers": "Controllers by epoch",
-    "leadership": "Leadership changes",
-    "latency": "Latency by API and listener",
-    "fenced": "Requests refused for a stale epoch",
-    "stale_partitions": "STALE_CONTROLLER_EPOCH inside partitions of LeaderAndIsr answers (no fencing)",
-    "zombies": "Zombie controllers",
-    "endpoints": "Brokers and their listeners",
+#: Rows of a table that a terminal shows.
+MAX_ROWS = 60
+
+_TABLES = (
+    "requests", "controllers", "leadership", "latency", "fenced", "stale_partitions", "zombies", "endpoints",
+)  # fmt: skip
+
+
+class _Drawn(NamedTuple):
+    """A table on a terminal: a column is its header and what makes its text; headers that end in ">" are numbers."""
+
+    title: str
+    columns: dict[str, Callable[[Any], object]]
+
+
+def _leader(leader: int | None) -> object:
+    return {None: "-", -1: "none", -2: "deleted"}.get(leader, leader)
+
+
+_DRAWN = {
+    "requests": _Drawn(
+        "Requests by API and version",
+        {
+            "API": lambda r: r.api,
+            "version>": lambda r: r.version,
+            "requests>": lambda r: r.requests,
+            "answered>": lambda r: r.responses,
+            "errors>": lambda r: r.errors,
+            "bytes out>": lambda r: r.request_bytes,
+            "bytes back>": lambda r: r.response_bytes,
+        },
+    ),
+    "controllers": _Drawn(
+        "Controllers by epoch",
+        {
+            "epoch>": lambda r: r.controller_epoch,
+            "id>": lambda r: r.controller_id,
+            "first request": lambda r: _clock(r.first_time),
+            "last request": lambda r: _clock(r.last_time),
+            "requests>": lambda r: r.requests,
+            "brokers": lambda r: ",".join(r.brokers),
+            "decisions>": lambda r: r.decisions,
+            "refused>": lambda r: r.fenced,
+        },
+    ),
+    "leadership": _Drawn(
+        "Leadership changes",
+        {
+            "time": lambda r: _clock(r.time),
+            "packet>": lambda r: r.packet,
+            "partition": lambda r: f"{r.topic}-{r.partition}",
+            "from>": lambda r: _leader(r.from_leader),
+            "to>": lambda r: _leader(r.to_leader),
+            "leader epoch>": lambda r: _text(r.to_epoch),
+            "in sync": lambda r: _text(r.isr),
+            "by epoch>": lambda r: r.decision_epoch,
+        },
+    ),
+    "latency": _Drawn(
+        "Latency by API and listener, in milliseconds",
+        {
+            "API": lambda r: r.api,
+            "listener": lambda r: r.listener,
+            "answered>": lambda r: r.requests,
+            "median>": lambda r: f"{r.p50_ms:.1f}",
+            "90 %>": lambda r: f"{r.p90_ms:.1f}",
+            "99 %>": lambda r: f"{r.p99_ms:.1f}",
+            "longest>": lambda r: f"{r.max_ms:.1f}",
+        },
+    ),
+    "fenced": _Drawn(
+        "Requests refused for a stale epoch",
+        {
+            "error": lambda r: r.error,
+            "sender": lambda r: _sender(r),
+            "refused by": lambda r: r.broker,
+            "API": lambda r: r.api,
+            "packets": lambda r: _text(r.packets),
+        },
+    ),
+    "stale_partitions": _Drawn(
+        "STALE_CONTROLLER_EPOCH for single partitions: no fencing",
+        {
+            "controller>": lambda r: r.controller_id,
+            "epoch>": lambda r: r.controller_epoch,
+            "answered by": lambda r: r.broker,
+            "requests>": lambda r: r.requests,
+            "partitions>": lambda r: r.partitions,
+        },
+    ),
+    "endpoints": _Drawn(
+        "Brokers and their listeners",
+        {
+            "broker>": lambda r: r.broker_id,
+            "listener": lambda r: r.listener,
+            "address": lambda r: f"{r.host}:{r.port}",
+            "rack": lambda r: _text(r.rack),
+            "first announced": lambda r: _clock(r.first_time),
+        },
+    ),
 }
 
 
 def print_findings(findings: Findings, console: Console) -> None:
     """Quality first, then the findings in words, then the tables."""
-    console.print("# quality" if not console.is_terminal else "[bold]How much could be read[/]")
+    drawn = console.is_terminal
+    _line(console, "How much could be read" if drawn else "# quality", "bold" if drawn else None)
     quality = findings.quality
     _line(console, f"packets {quality.packets}")
     _line(console, f"kafka connections {quality.connections}")
     _line(console, f"requests {quality.requests}, responses {quality.responses}")
     for line in quality.lines():
         _line(console, line)
-    console.print("\n# findings" if not console.is_terminal else "\n[bold]Findings[/]")
+    _line(console, "\nFindings" if drawn else "\n# findings", "bold" if drawn else None)
     for i, sentence in enumerate(findings.sentences()):
-        _line(console, sentence, style="bold red" if i < len(findings.zombies) else None)
-    for name, title in _TABLES.items():
-        rows = getattr(findings, name)
-        if console.is_terminal:
-            if rows:
-                console.print()
-                console.print(_drawn(title, rows))
-        else:
-            _line(console, "\n" + _plain(name, rows))
+        _line(console, sentence, "bold red" if i < len(findings.zombies) else None)
+    if drawn:
+        for name, table in _DRAWN.items():
+            if rows := getattr(findings, name):
+                _line(console, f"\n{table.title}", "bold")
+                console.print(_draw(table, rows[:MAX_ROWS]))
+                if len(rows) > MAX_ROWS:
+                    _line(console, f"and {len(rows) - MAX_ROWS} more: see --out or --report, or pipe this somewhere")
+    else:
+        for name in _TABLES:
+            _line(console, "\n" + _plain(name, getattr(findings, name)))
 
 
 def _line(console: Console, text: str, style: str | None = None) -> None:
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def _drawn(title: str, rows: Sequence[Any]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
-    shown = [f.name for f in dataclasses.fields(rows[0]) if any(getattr(row, f.name) is not None for row in rows)]
-    for name in shown:
-        numbers = all(isinstance(getattr(row, name), (int, float, type(None))) for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
+def _draw(drawn: _Drawn, rows: Sequence[Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False, show_edge=False)
+    for header in drawn.columns:
+        table.add_column(header.rstrip(">"), justify="right" if header.endswith(">") else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(_text(getattr(row, name)) for name in shown))
+        table.add_row(*(str(make(row)) for make in drawn.columns.values()))
     return table
 
 
@@ -75,6 +166,16 @@ def _plain(name: str, rows: Sequence[Any]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
     table = ("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
     return "\n".join((f"# {name}", *table))
+
+
+def _sender(row: Any) -> str:
+    if row.controller_id is None:
+        return f"broker {row.sender_broker_id}"
+    return f"{row.controller_id} in epoch {row.controller_epoch}"
+
+
+def _clock(moment: datetime.datetime) -> str:
+    return f"{moment:%H:%M:%S.%f}"[:-3]
 
 
 def _text(value: Any) -> str:

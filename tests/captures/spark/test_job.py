@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from captures.exchanges import Request
 from captures.pcap import CaptureFile
 from captures.recorder import Recorder
 from captures.rows import ANALYSES, PACKETS, SCHEMA_VERSION, TABLES
-from captures.spark import analyze
+from captures.spark import analyze, job
 from captures.spark.schemas import spark_schema
 from captures.spark.source import KafkaCapture
 from tests.captures.files import START_NS, ethernet, ipv4, pcap, record_kraft
@@ -223,6 +224,16 @@ def test_a_folder_that_is_not_empty_is_not_overwritten_unasked(spark, tmp_path):
     analyze([ZOMBIE], spark=spark, out=tmp_path, overwrite=True)
     assert (tmp_path / "mine.txt").read_text() == "precious"
     assert [path.name for path in (tmp_path / "zombies").iterdir()] == ["part-0.parquet"]
+
+
+def test_ctrl_c_stays_with_those_who_have_it(spark):
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_failure_of_spark_is_told_in_one_line(spark, monkeypatch):
+    monkeypatch.setattr(job.analyses, "requests", lambda exchanges: exchanges.select("no_such_column"))
+    with pytest.raises(CaptureError, match=r"^Spark failed: .*no_such_column.*$"):
+        analyze([ZOMBIE], spark=spark)
 
 
 def test_targets_are_checked_before_anything_is_read(tmp_path):

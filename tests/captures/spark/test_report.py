@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 import html.parser
+import io
 import re
 import subprocess
 
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from captures.errors import CaptureError
 from captures.quality import Quality
@@ -26,6 +28,7 @@ from captures.spark.findings import (
     Zombie,
 )
 from captures.spark.report import render, write_report
+from captures.spark.text import print_findings
 from tests.tools import require
 
 START = datetime.datetime(2026, 11, 21, 2, 45, tzinfo=datetime.UTC)
@@ -207,3 +210,38 @@ def test_a_browser_draws_it(tmp_path, findings):
     assert colours[255, 255, 255] > 1280 * 3000 / 2  # dark on light
     alarm, control = (0xB3, 0x26, 0x1E), (0x1F, 0x5F, 0xA8)
     assert (alarm in colours, control in colours) == (bool(findings.zombies), bool(findings.controllers))
+
+
+# as text
+
+
+def printed(findings, **options):
+    console = Console(file=io.StringIO(), **options)
+    print_findings(findings, console)
+    return console.file.getvalue()
+
+
+def test_on_a_terminal_tables_fit_eighty_columns():
+    out = printed(FULL, force_terminal=True, width=80, color_system=None)
+    assert max(map(len, out.splitlines())) <= 80
+    assert re.search(r"1 +2 +02:45:00\.000 +02:45:30\.000 +40 +1,2 +3 +2", out)
+    assert re.search(r"02:45:40\.000 +7 +orders-1 +2 +deleted", out)
+    assert "Controller 2 (epoch 1) acted as a zombie" in " ".join(out.split())
+    assert "…" not in out
+
+
+def test_off_a_terminal_nothing_is_cut_and_nothing_is_missing():
+    out = printed(FULL, width=80)
+    tables = dict(re.findall(r"^# (\w+)\n(.*?)(?=^# |\Z)", out, re.DOTALL | re.MULTILINE))
+    names, row, *_ = (re.split(r"\s{2,}", line) for line in tables["leadership"].strip().splitlines())
+    assert dict(zip(names, row, strict=True)) == {
+        "time": "2026-11-21T02:45:01.000000Z", "file": "x", "packet": "7", "topic": "orders", "topic_id": "-",
+        "partition": "0", "from_leader": "-", "to_leader": "1", "from_epoch": "-", "to_epoch": "1", "isr": "1,2",
+        "decision_epoch": "1",
+    }  # fmt: skip
+    assert tables["endpoints"].strip() == "(none)"
+
+
+def test_nothing_can_be_printed_too():
+    assert "no Kafka traffic was found" in printed(EMPTY)
+    assert "no Kafka traffic was found" in printed(EMPTY, force_terminal=True, width=80)
