@@ -56,7 +56,7 @@ class Acceptor:
         return self.endpoint._replace(port=self._socket.getsockname()[1])
 
     async def bind(self) -> None:
-        """Raises BindError."""
+        """Raises BindError; ``close`` is due even so."""
         try:
             found = await trio.socket.getaddrinfo(
                 self.endpoint.host, self.endpoint.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -68,7 +68,6 @@ class Acceptor:
             if self.endpoint.port == 0:
                 self._socket.listen(self._backlog)
         except OSError as e:
-            self.close()
             raise self._bind_error(e) from None
 
     def listen(self) -> None:

@@ -119,7 +119,6 @@ class Processor:
     async def drain(self) -> None:
         """Let each connection finish the request it has in progress, close it, and wait until none is left."""
         self._draining = True
-        self._wakeup.set()
         for connection in list(self.connections.values()):
             connection.finish()
         while self.connections:

@@ -43,11 +43,6 @@ class RequestContext(NamedTuple):
         return self.header.api_version
 
     @property
-    def client_id(self) -> str:
-        """Rule B1.42: null is as good as empty."""
-        return self.header.client_id or ""
-
-    @property
     def listener(self) -> str:
         return self.connection.listener
 

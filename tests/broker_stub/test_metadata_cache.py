@@ -184,6 +184,13 @@ async def test_old_versions_name_listeners_after_their_protocols() -> None:  # r
     assert list(snapshot.alive_brokers[1].endpoints) == ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
 
+@pytest.mark.parametrize("version", [0, 8])
+async def test_a_broker_without_endpoints_is_alive_and_not_reachable(version) -> None:
+    request = wire.UpdateMetadataRequest(controller_epoch=1, live_brokers=(wire.UpdateMetadataBroker(id=1),))
+    snapshot = await _updated((request, version))
+    assert dict(snapshot.alive_brokers[1].endpoints) == {}
+
+
 async def test_a_full_update_deletes_nothing_without_migration() -> None:  # rule 9.42
     full = wire.UpdateMetadataRequest(controller_epoch=1, type=2)
     assert (await _updated(update_metadata(umr_state()), full)).partition(A0) is not None

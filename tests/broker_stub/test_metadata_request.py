@@ -45,10 +45,12 @@ async def test_null_and_in_version_0_empty_mean_all_topics(version) -> None:  # 
 ALL_TOPICS_OF_LIBRDKAFKA = bytes.fromhex("0003 000c 00000002 0007 72646b61666b61 00 00000000 01 00 00")
 
 
-async def test_librdkafkas_request_for_all_topics_has_three_bytes_too_many() -> None:
-    header, message = Node().apis.decode(ALL_TOPICS_OF_LIBRDKAFKA)
+@pytest.mark.parametrize("version", [11, 12])
+async def test_librdkafkas_request_for_all_topics_has_three_bytes_too_many(version) -> None:
+    frame = ALL_TOPICS_OF_LIBRDKAFKA[:3] + bytes((version,)) + ALL_TOPICS_OF_LIBRDKAFKA[4:]
+    header, message = Node().apis.decode(frame)
     assert isinstance(message, wire.MetadataRequest)
-    assert (header.api_version, header.client_id, message.topics) == (12, "rdkafka", None)
+    assert (header.api_version, header.client_id, message.topics) == (version, "rdkafka", None)
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,16 @@ async def test_by_id_only_ids_are_used() -> None:  # rule B7.2
     known, unknown = (await (await _node()).ask(wire.MetadataRequest(topics=topics))).topics
     assert (known.error_code, known.name, known.topic_id, len(known.partitions)) == (0, "a", ID_A, 1)
     assert (unknown.error_code, unknown.name, unknown.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, None, ID_B)
+
+
+async def test_an_id_of_a_topic_without_partitions_is_unknown() -> None:
+    bare = wire.UpdateMetadataTopicState(topic_name="b", topic_id=ID_B)
+    node = Node()
+    await node.ask(wire.UpdateMetadataRequest(controller_epoch=1, topic_states=(bare,)))
+    (topic,) = (
+        await node.ask(wire.MetadataRequest(topics=(wire.MetadataRequestTopic(topic_id=ID_B, name=None),)))
+    ).topics
+    assert (topic.error_code, topic.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, ID_B)
 
 
 async def test_neither_name_nor_id() -> None:  # rule B7.2

@@ -341,6 +341,18 @@ async def test_the_hand_off_queue_has_room_for_20(nursery) -> None:  # rule B1.1
         assert await client.ask(QUESTION) == ANSWER
 
 
+async def test_one_that_waits_for_room_in_the_hand_off_queue_is_served_too(nursery) -> None:  # rules B1.15, B1.16
+    f = Fixture(answer)
+    for _ in range(HAND_OFF_QUEUE_SIZE):
+        f.client()
+    ours, theirs = memory_stream_pair()
+    nursery.start_soon(f.processor.accept, Accepted(theirs, LOCAL, REMOTE))  # type: ignore[arg-type]
+    await wait_all_tasks_blocked()
+    await nursery.start(f.run)
+    f.quotas.acquire(REMOTE[0])
+    assert await Client(ours).ask(QUESTION) == ANSWER
+
+
 @pytest.mark.kafka("SS-6")
 async def test_connections_in_the_hand_off_queue_are_closed_at_the_end(nursery) -> None:
     class Socket:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import socket
 
 import pytest
@@ -207,14 +209,7 @@ class FullProcessor:
 async def test_full_processors_are_passed_over_and_the_last_one_is_waited_for(nursery) -> None:  # rule B1.15
     log: list[str] = []
     processors = [FullProcessor(log, name, full=name != "b") for name in "abc"]
-    endpoint = Endpoint("DATA", "PLAINTEXT", "127.0.0.1", 0)
-    acceptor = Acceptor(
-        endpoint,
-        processors,  # type: ignore[arg-type]
-        backlog=50,
-        quotas=ConnectionQuotas(10),
-        metrics=RequestMetrics(),
-    )
+    acceptor = _acceptor(processors)
     accepted = Accepted(None, ("", 0), ("", 0))  # type: ignore[arg-type]
     await acceptor._assign(accepted)
     assert log == ["a is full", "b accepts"]
@@ -230,6 +225,61 @@ async def test_full_processors_are_passed_over_and_the_last_one_is_waited_for(nu
     processors[1].full = False
     await acceptor._assign(accepted)
     assert log == ["c is full", "a is full", "b accepts"]
+
+
+@pytest.mark.kafka("SS-22")
+async def test_a_failing_accept_is_tried_again(nursery, autojump_clock, caplog) -> None:
+    """A client that is gone again costs nothing; a lack of file descriptors, say, costs a pause."""
+    attempts: list[float] = []
+    failures = [errno.ECONNABORTED, errno.EPROTO, errno.EMFILE, errno.ENFILE]
+
+    class Listening:
+        async def accept(self) -> None:
+            await trio.lowlevel.checkpoint()
+            attempts.append(trio.current_time())
+            if not failures:
+                await trio.sleep_forever()
+            number = failures.pop(0)
+            raise OSError(number, os.strerror(number))
+
+    acceptor = _acceptor([])
+    acceptor._socket = Listening()  # type: ignore[assignment]
+    begin = trio.current_time()
+    await nursery.start(acceptor.run)
+    await trio.sleep(1)
+    assert [time - begin for time in attempts] == pytest.approx([0, 0, 0, 0.1, 0.2])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"listener DATA cannot accept: [Errno {number}] {os.strerror(number)}"
+        for number in (errno.EMFILE, errno.ENFILE)
+    ]
+
+
+async def test_a_connection_that_waits_for_a_processor_at_the_end_is_closed(nursery) -> None:
+    quotas = ConnectionQuotas(10)
+    acceptor = _acceptor([FullProcessor([], "a", full=True)], quotas)
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.create_connection(listening.getsockname()) as ours:
+        theirs = trio.socket.from_stdlib_socket(listening.accept()[0])
+        with trio.CancelScope() as scope:
+            nursery.start_soon(_cancel_when_blocked, scope)
+            await acceptor._dispatch(theirs)
+        assert (scope.cancelled_caught, theirs.fileno()) == (True, -1)
+        assert ours.recv(1) == b""
+    assert quotas.open_from("127.0.0.1") == 0
+
+
+async def _cancel_when_blocked(scope: trio.CancelScope) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+    scope.cancel()
+
+
+def _acceptor(processors: list[FullProcessor], quotas: ConnectionQuotas | None = None) -> Acceptor:
+    return Acceptor(
+        Endpoint("DATA", "PLAINTEXT", "127.0.0.1", 0),
+        processors,  # type: ignore[arg-type]
+        backlog=50,
+        quotas=quotas or ConnectionQuotas(10),
+        metrics=RequestMetrics(),
+    )
 
 
 @pytest.mark.kafka("SS-19")
