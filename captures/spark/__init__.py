@@ -15,7 +15,22 @@ findings     what comes out, as plain values          report       the same as H
 session      a quiet local Spark                      schemas      captures.rows as Spark sees it
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from captures.spark.findings import Findings
-from captures.spark.job import analyze
+
+if TYPE_CHECKING:
+    from captures.spark.job import analyze
 
 __all__ = ["Findings", "analyze"]
+
+
+def __getattr__(name: str) -> Any:
+    """``analyze``, when it is asked for: Spark's workers import this package, too, and have no use for the job."""
+    if name == "analyze":
+        from captures.spark.job import analyze
+
+        return analyze
+    raise AttributeError(f"module 'captures.spark' has no attribute {name!r}")

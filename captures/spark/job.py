@@ -19,7 +19,6 @@ from captures.errors import CaptureError
 from captures.pcap import check_file
 from captures.quality import Quality
 from captures.spark import analyses, findings, reassembly
-from captures.spark.report import write_report
 from captures.spark.session import local_session
 from captures.spark.source import KafkaCapture
 from captures.spark.tables import check_folder, write_tables
@@ -70,6 +69,8 @@ def analyze(
             raise CaptureError(f"Spark failed: {first}") from e
     if report is not None:
         progress("drawing the report")
+        from captures.spark.report import write_report  # here, for matplotlib takes a while to import
+
         write_report(found, report)
     return found
 
