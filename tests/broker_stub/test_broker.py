@@ -8,7 +8,7 @@ import trio
 
 import wire
 from broker_stub import BindError, Broker, BrokerState, InMemoryLogManager, TopicPartition
-from broker_stub.isr import NoIsrChanges
+from broker_stub.isr import LiveReplicasJoin, NoIsrChanges
 from tests.broker_stub.fake_nodes import FakeNodes, answering
 from tests.broker_stub.support import (
     ID_A,
@@ -23,6 +23,7 @@ from tests.broker_stub.support import (
     running_broker,
     umr_broker,
     umr_state,
+    until,
     update_metadata,
 )
 from wire import ErrorCode
@@ -112,6 +113,11 @@ async def test_a_leader_takes_a_returned_broker_into_the_isr(autojump_clock) -> 
     assert (hosted.isr, hosted.partition_epoch, hosted.pending) == ((1, 2, 3), 8, None)
 
 
+async def test_the_first_inter_broker_protocol_with_alter_partition_uses_it() -> None:  # rule 9.51
+    broker = Broker(config(inter_broker_protocol_version="2.7-IV2"), dial=no_dial, cluster_id="cluster")
+    assert isinstance(broker.replica_manager._isr_policy, LiveReplicasJoin)
+
+
 async def test_an_old_inter_broker_protocol_changes_no_isr(caplog) -> None:  # rule 9.60
     broker = Broker(config(inter_broker_protocol_version="2.6"), dial=no_dial, cluster_id="cluster")
     assert isinstance(broker.replica_manager._isr_policy, NoIsrChanges)
@@ -167,6 +173,27 @@ async def test_a_broker_that_never_was_enabled_stops_without_goodbye() -> None: 
     await broker.shutdown(0)
 
 
+async def test_what_is_in_progress_holds_up_the_shutdown() -> None:  # rules B1.56, B11.15
+    replies = []
+
+    class Controller:
+        def controlled_shutdown(self, broker_id, broker_epoch, reply) -> None:
+            replies.append(reply)
+
+    async with (
+        running_broker(config(controlled_shutdown_enable="false"), controller=Controller()) as broker,
+        connect(broker.endpoints[1]) as client,
+        trio.open_nursery() as nursery,
+    ):
+        await client.send(wire.ControlledShutdownRequest(broker_id=2))
+        await until(lambda: len(replies) == 1)
+        nursery.start_soon(broker.shutdown, 60)
+        await trio.testing.wait_all_tasks_blocked()
+        assert broker.state is BrokerState.SHUTTING_DOWN
+        replies[0](wire.ControlledShutdownResponse(error_code=5))
+        assert (await client.receive()).error_code == 5
+
+
 async def test_a_restarted_broker_finds_its_logs() -> None:
     disk = InMemoryLogManager()
     for _ in range(2):
@@ -196,9 +223,7 @@ async def test_alter_partition_and_controlled_shutdown_reach_this_nodes_controll
     ):
         await first.send(wire.AlterPartitionRequest(broker_id=2))
         await second.send(wire.ControlledShutdownRequest(broker_id=8))  # the one handler is free again (rule B1.29)
-        with trio.fail_after(5):
-            while len(controller.replies) < 2:
-                await trio.lowlevel.checkpoint()
+        await until(lambda: len(controller.replies) == 2)
         for reply in controller.replies:
             reply()
         assert (await first.receive()).error_code == 77

@@ -17,6 +17,7 @@ from tests.broker_stub.support import (
     leader_and_isr,
     listener,
     running_broker,
+    until,
     update_metadata,
 )
 
@@ -113,11 +114,8 @@ async def test_half_a_frame_and_then_a_close(caplog, how) -> None:
                 client.stream.setsockopt(  # type: ignore[attr-defined]
                     trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, linger
                 )
-        with trio.fail_after(5):
-            while (
-                broker.socket_server.metrics.connections_accepted == 0 or broker.socket_server.metrics.connections_open
-            ):
-                await trio.lowlevel.checkpoint()
+        metrics = broker.socket_server.metrics
+        await until(lambda: metrics.connections_accepted == 1 and metrics.connections_open == 0)
         assert ("the peer closed inside a request" in caplog.text) is (how == "close")
         async with connect(broker.endpoints[1]) as other:
             assert (await other.ask(wire.ApiVersionsRequest(), 0)).error_code == 0

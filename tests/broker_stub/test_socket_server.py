@@ -486,6 +486,14 @@ async def test_shutdown_of_a_server_that_was_never_enabled_or_never_ran() -> Non
         await server.shutdown(1)
 
 
+async def test_a_server_that_was_killed_cannot_be_enabled() -> None:  # rule B1.58
+    async with running_server(ScriptedApis(answer)) as server:
+        pass
+    with pytest.raises(RuntimeError, match="stopped"):
+        server.enable_request_processing()
+    await server.shutdown(1)
+
+
 async def test_requests_that_no_handler_has_taken_are_dropped() -> None:  # rule B1.56
     slow = SlowMetadata()
     async with running_server(ScriptedApis(slow), config(num_io_threads="1")) as server:
