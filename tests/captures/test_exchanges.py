@@ -20,7 +20,7 @@ from captures.errors import CaptureError
 from captures.exchanges import Conversation, Request
 from captures.pcap import CaptureFile
 from captures.pcapng_writer import PcapngWriter
-from captures.recorder import Recorder
+from captures.recorder import MAX_SEGMENT_BYTES, Recorder
 from captures.segments import Place
 from captures.tcp_streams import Connection, Data, End, Gap
 from tests.captures.samples import CAPTURES, unzipped
@@ -384,6 +384,36 @@ def test_a_response_that_was_captured_before_its_request():
     assert sorted(told(messages)) == sorted(told(talk.decode()[0]))
     assert [m.place.packet for m in messages] == sorted(m.place.packet for m in messages)
     assert decoder.quality.unmatched_responses == 0
+
+
+@pytest.mark.parametrize(("client_id", "correlation_id"), [("other", 3), ("client", 1), ("client", 2_000_000)])
+def test_a_request_inside_a_record_is_none(client_id, correlation_id):
+    """A packet of a Produce request begins with what looks like a request, and the packet before it is missing."""
+    nested = wire.frame(wire.encode_request(UPDATE, api_version=5, correlation_id=correlation_id, client_id=client_id))
+    talk = Talk()
+    talk.ask(METADATA, 9, 1)
+    talk.answer(wire.MetadataResponse(), 9, 1)
+    head = produce(9, 1, 2, size=0)
+    payload = bytes(MAX_SEGMENT_BYTES - len(head)) + nested + bytes(1000)
+    talk.tap.client_to_server(wire.frame((head + payload)[4:]))
+    talk.ask(METADATA, 9, 3)
+    messages, _ = talk.decode(lambda number: number != 6)
+    assert told(messages) == [("Metadata", 1), ("<-", 1), ("Metadata", 3)]
+
+
+def test_messages_come_in_the_order_of_their_packets_even_if_one_connection_has_to_wait():
+    talk = Talk()
+    talk.ask(UPDATE, 5, 1)
+    talk.ask(UPDATE, 5, 2)
+    talk.connect()
+    talk.ask(UPDATE, 5, 7)
+    packets = list(CaptureFile(io.BytesIO(talk.target.getvalue())))
+    late = io.BytesIO()
+    writer = PcapngWriter(late)
+    for packet in (*packets[:3], *packets[4:], packets[3]):  # the first request is captured last
+        writer.packet(packet.time_ns, packet.link_type, packet.data)
+    messages = list(Decoder(CaptureFile(io.BytesIO(late.getvalue()))).messages())
+    assert [(m.correlation_id, m.place.packet) for m in messages] == [(2, 4), (7, 8), (1, 9)]
 
 
 def test_requests_that_wait_at_the_end_are_unanswered_and_strangers_are_counted():

@@ -44,6 +44,11 @@ def test_nanoseconds_are_kept():
     assert packets[0].time_ns == START_NS + 1
 
 
+def test_the_length_on_the_wire_is_kept():
+    _, packets = read(pcap([(START_NS, b"cut", 1500), (START_NS, b"whole", 2)]))
+    assert [packet.wire_bytes for packet in packets] == [1500, 5]  # it cannot have been shorter than what is there
+
+
 def test_a_link_type_with_checksum_flags():
     data = bytearray(pcap(PACKETS))
     data[20:24] = struct.pack("<I", 1 | 0x5000_0000)
