@@ -78,7 +78,13 @@ class Connection:
         except Exception:
             logger.exception("%s: closed after an unexpected error", self.context.connection_id)
         finally:
+            await self._close_stream()
+
+    async def _close_stream(self) -> None:
+        try:
             await trio.aclose_forcefully(self._stream)
+        except Exception:  # a tap's: the streams of the kernel do not fail here
+            logger.exception("%s: cannot be closed properly", self.context.connection_id)
 
     async def _serve(self) -> None:
         while not self._finishing:
@@ -86,15 +92,16 @@ class Connection:
             if frame is None:
                 return
             response = await self._have_answered(frame)
-            if self._expired:  # the request was kept, its answer comes too late (rule B1.53)
-                return
             taken_at = self._last_active = trio.current_time()
-            if response.action is Action.SEND:
-                self._phase = Phase.WRITING
-                await self._stream.send_all(response.frame)
+            try:
+                if self._expired:  # the request was kept, its answer comes too late (rule B1.53)
+                    return
+                if response.action is Action.SEND:
+                    self._phase = Phase.WRITING
+                    await self._stream.send_all(response.frame)
+            finally:  # counted also where nobody takes the answer
+                response.request.record(self._owner.metrics, taken_at=taken_at)
             self._phase = Phase.READING
-            header = response.request.context.header
-            response.request.record(self._owner.metrics.of(wire.api(header.api_key).name), taken_at=taken_at)
             if response.action is Action.CLOSE_CONNECTION:
                 return
 

@@ -192,6 +192,7 @@ class Processor:
                 connection.deliver(response)
             else:  # rule B1.24
                 logger.warning("%s: the connection is gone, its answer is dropped", response.request)
+                response.request.record(self.metrics, taken_at=trio.current_time())
 
     async def _process_completed_receives(self) -> None:
         while self._received:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import trio
 
 import wire
-from broker_stub.reactor.metrics import ApiMetrics
+from broker_stub.reactor.metrics import RequestMetrics
 
 if TYPE_CHECKING:
     from broker_stub.reactor.connection import Connection
@@ -164,8 +164,9 @@ class Request:
         """The handler has returned, whether or not it answered."""
         self._handled_at = trio.current_time()
 
-    def record(self, metrics: ApiMetrics, *, taken_at: float) -> None:
-        """Its answer, which a connection took from its processor at ``taken_at``, has been written."""
+    def record(self, of_all: RequestMetrics, *, taken_at: float) -> None:
+        """It is over: its answer left the response queue at ``taken_at``, and has been written now, or dropped."""
+        metrics = of_all.of(wire.api(self.context.header.api_key).name)
         # an answer that was given before the handler returned has spent no time waiting elsewhere
         handled_at = self._answered_at if self._handled_at is None else min(self._handled_at, self._answered_at)
         metrics.requests += 1

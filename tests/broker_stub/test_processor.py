@@ -233,7 +233,7 @@ async def test_close_connection(nursery) -> None:  # rule B1.23
     assert f.metrics.of("ApiVersions").requests == 1
 
 
-@pytest.mark.kafka("SS-30")
+@pytest.mark.kafka("SS-29")
 @pytest.mark.kafka("SS-39")
 async def test_a_client_that_closes_during_a_parked_request_is_noticed_by_its_answer(nursery) -> None:  # rule B1.21
     park = Parking()
@@ -249,12 +249,14 @@ async def test_a_client_that_closes_during_a_parked_request_is_noticed_by_its_an
     await wait_all_tasks_blocked()
     assert len(f.processor.connections) == 1
     assert f.quotas.open_from(REMOTE[0]) == 1
+    assert f.metrics.of("ApiVersions").requests == 1
     await other.send(QUESTION)
     await wait_all_tasks_blocked()
     park.parked[1].respond(ANSWER)
     assert await other.receive() == ANSWER
 
 
+@pytest.mark.kafka("SS-30")
 async def test_an_answer_for_a_connection_that_is_gone_is_dropped_with_a_warning(nursery, caplog) -> None:  # rule B1.24
     park = Parking()
     f = Fixture(park)
@@ -268,6 +270,7 @@ async def test_an_answer_for_a_connection_that_is_gone_is_dropped_with_a_warning
     park.parked[0].respond(ANSWER)
     await wait_all_tasks_blocked()
     assert "the connection is gone, its answer is dropped" in caplog.text
+    assert f.metrics.of("ApiVersions").requests == 1
 
 
 @pytest.mark.kafka("SS-12")
@@ -418,6 +421,24 @@ async def test_a_stream_that_fails_costs_its_connection_only(nursery, caplog) ->
     await broken.send(QUESTION)
     assert await broken.closed()
     assert "closed after an unexpected error" in caplog.text
+    assert await f.client().ask(QUESTION) == ANSWER
+
+
+async def test_a_stream_that_cannot_be_closed_costs_nothing(nursery, caplog) -> None:
+    f = Fixture(answer)
+    await nursery.start(f.run)
+    client = f.client()
+    await client.ask(QUESTION)
+    (connection,) = f.processor.connections.values()
+
+    async def fail() -> None:
+        raise OSError("the disk is full")
+
+    connection._stream.aclose = fail  # type: ignore[method-assign]
+    await client.stream.aclose()
+    await wait_all_tasks_blocked()
+    assert "cannot be closed properly" in caplog.text
+    assert f.processor.connections == {}
     assert await f.client().ask(QUESTION) == ANSWER
 
 
