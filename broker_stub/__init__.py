@@ -2,7 +2,7 @@
 
 It serves seven APIs and holds no records: leaders, epochs and ISRs are real, logs are a name in a dict.
 
-    config  metadata_version   Kafka's settings under Kafka's names
+    config                     Kafka's settings under Kafka's names
     reactor/                   sockets, queues, tasks: a request in, an answer out; knows no API
     handlers/                  one file per API, and the table of them
     replica_manager            fences the three control requests; hosts partitions
@@ -25,9 +25,9 @@ from broker_stub.broker import Broker, BrokerState
 from broker_stub.config import BrokerConfig, ConfigError
 from broker_stub.log_manager import InMemoryLogManager, LogManager
 from broker_stub.metadata_cache import MetadataCache, MetadataSnapshot
-from broker_stub.model import Endpoint, TopicPartition
 from broker_stub.ports import ConnectionLost, ControllerPort, Dial, FramedConnection, NoController, Tap
 from broker_stub.reactor import BindError
+from wire.vocabulary import Endpoint, TopicPartition
 
 __all__ = [
     "BindError",

@@ -17,8 +17,6 @@ import trio
 
 import wire
 from broker_stub.control_requests import NO_TOPIC_ID
-from broker_stub.metadata_version import IBP_2_8_IV0, IBP_3_2_IV0, MetadataVersion
-from broker_stub.model import TopicPartition
 from wire import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
@@ -28,6 +26,8 @@ from wire import (
     BrokerState,
     ErrorCode,
 )
+from wire.metadata_version import IBP_2_8_IV0, IBP_3_2_IV0, MetadataVersion
+from wire.vocabulary import TopicPartition
 
 logger = logging.getLogger("broker_stub.alter_partition")
 

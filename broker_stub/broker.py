@@ -29,12 +29,12 @@ from broker_stub.handlers.kafka_apis import KafkaApis, served_apis
 from broker_stub.isr import IsrPolicy, LiveReplicasJoin, NoIsrChanges
 from broker_stub.log_manager import InMemoryLogManager, LogManager
 from broker_stub.metadata_cache import MetadataCache
-from broker_stub.metadata_version import IBP_2_7_IV2
-from broker_stub.model import Endpoint
 from broker_stub.node_to_controller import NodeToControllerChannel
 from broker_stub.ports import ControllerPort, Dial, NoController, Tap, no_tap
 from broker_stub.reactor import SocketServer
 from broker_stub.replica_manager import ReplicaManager
+from wire.metadata_version import IBP_2_7_IV2
+from wire.vocabulary import Endpoint
 
 logger = logging.getLogger("broker_stub.broker")
 

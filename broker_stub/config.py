@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker_stub.config_keys import is_known, nearest
-from broker_stub.metadata_version import MetadataVersion
-from broker_stub.model import SECURITY_PROTOCOLS, Endpoint
+from wire.metadata_version import MetadataVersion
+from wire.vocabulary import SECURITY_PROTOCOLS, Endpoint
 
 logger = logging.getLogger("broker_stub.config")
 

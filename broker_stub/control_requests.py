@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker_stub.model import NO_EPOCH, SECURITY_PROTOCOLS, Endpoint, TopicPartition
 from wire import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -15,6 +14,7 @@ from wire import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
 )
+from wire.vocabulary import NO_EPOCH, SECURITY_PROTOCOLS, Endpoint, TopicPartition
 
 NO_TOPIC_ID = uuid.UUID(int=0)
 

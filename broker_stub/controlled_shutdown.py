@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 import trio
 
 import wire
 from broker_stub.config import BrokerConfig
 from broker_stub.metadata_cache import MetadataCache
-from broker_stub.metadata_version import IBP_0_9_0, IBP_2_2_IV0, IBP_2_4_IV1, MetadataVersion
-from broker_stub.model import Endpoint
 from broker_stub.node_client import NodeClient
 from broker_stub.ports import Dial
 from wire import ControlledShutdownRequest, ControlledShutdownResponse, ErrorCode
+from wire.vocabulary import Endpoint
 
 logger = logging.getLogger("broker_stub.controlled_shutdown")
-
-#: the first row that applies (rule 8.18)
-_VERSIONS: Final = ((IBP_2_4_IV1, 3), (IBP_2_2_IV0, 2), (IBP_0_9_0, 1))
-
-
-def request_version(metadata_version: MetadataVersion) -> int:
-    """The version of ControlledShutdown that goes with an inter-broker protocol; it is not negotiated."""
-    return next((version for since, version in _VERSIONS if metadata_version >= since), 0)
 
 
 class ControlledShutdown:
@@ -59,7 +49,7 @@ class ControlledShutdown:
                 logger.info("controlled shutdown: no controller is known")
                 return False
             with trio.fail_after(self._config.request_timeout_ms / 1000):
-                version = request_version(self._config.inter_broker_protocol_version)
+                version = self._config.inter_broker_protocol_version.controlled_shutdown_version
                 response = await client.request(request, version)
         except (OSError, trio.TooSlowError, wire.WireError) as e:
             logger.info("controlled shutdown: the controller cannot be asked: %s", e or type(e).__name__)

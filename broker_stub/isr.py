@@ -12,8 +12,8 @@ from typing import Protocol
 
 from broker_stub.alter_partition_manager import AlterPartitionItem, Callback, Result
 from broker_stub.metadata_cache import MetadataCache
-from broker_stub.model import TopicPartition
 from broker_stub.partition import Outcome, Partition
+from wire.vocabulary import TopicPartition
 
 logger = logging.getLogger("broker_stub.isr")
 

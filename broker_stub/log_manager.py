@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Protocol
 
-from broker_stub.model import TopicPartition
+from wire.vocabulary import TopicPartition
 
 
 class LogManager(Protocol):

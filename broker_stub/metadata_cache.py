@@ -16,8 +16,8 @@ from typing import Any, Final
 import trio
 
 from broker_stub.control_requests import NO_TOPIC_ID, endpoints_of, update_metadata_states
-from broker_stub.model import LEADER_DURING_DELETE, Endpoint, TopicPartition
 from wire import UpdateMetadataPartitionState, UpdateMetadataRequest
+from wire.vocabulary import LEADER_DURING_DELETE, Endpoint, TopicPartition
 
 state_change_logger = logging.getLogger("state.change.logger")
 

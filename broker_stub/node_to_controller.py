@@ -10,10 +10,10 @@ import trio
 
 import wire
 from broker_stub.metadata_cache import MetadataCache
-from broker_stub.model import Endpoint
 from broker_stub.node_client import NodeClient
 from broker_stub.ports import Dial
 from wire import ErrorCode
+from wire.vocabulary import Endpoint
 
 logger = logging.getLogger("broker_stub.node_to_controller")
 

@@ -13,8 +13,8 @@ from typing import Final
 from broker_stub.alter_partition_manager import AlterPartitionItem, LeaderAndIsr, Result
 from broker_stub.control_requests import NO_TOPIC_ID
 from broker_stub.log_manager import LogManager
-from broker_stub.model import NO_LEADER, TopicPartition
 from wire import ErrorCode, LeaderAndIsrPartitionState
+from wire.vocabulary import NO_LEADER, TopicPartition
 
 #: rule 9.58: the controller will not change its mind, what it knows better comes with the next LeaderAndIsr
 WAIT_FOR_CONTROLLER: Final = frozenset(

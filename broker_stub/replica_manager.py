@@ -16,9 +16,9 @@ from broker_stub.errors import KafkaStorageError, error_code
 from broker_stub.isr import IsrPolicy
 from broker_stub.log_manager import LogManager
 from broker_stub.metadata_cache import MetadataCache
-from broker_stub.model import EPOCH_DURING_DELETE, NO_EPOCH, TopicPartition
 from broker_stub.partition import Partition
 from wire import ErrorCode, LeaderAndIsrPartitionState, LeaderAndIsrRequest, UpdateMetadataRequest
+from wire.vocabulary import EPOCH_DURING_DELETE, NO_EPOCH, TopicPartition
 
 state_change_logger = logging.getLogger("state.change.logger")
 

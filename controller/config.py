@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controller.channel_manager import ChannelConfig
-from controller.metadata_version import LATEST, MetadataVersion
 from controller.model import BrokerId
 from controller.request_batch import BatchConfig
+from wire.metadata_version import LATEST, MetadataVersion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

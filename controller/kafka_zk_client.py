@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from controller import zk_data as zd
 from controller.errors import ControllerMoved, IllegalState
-from controller.metadata_version import MetadataVersion
 from controller.model import (
     Broker,
     BrokerEpoch,
@@ -43,6 +42,7 @@ from controller.store import (
     value,
 )
 from controller.zk_client import UNFENCED, ZkClient
+from wire.metadata_version import MetadataVersion
 
 log = logging.getLogger(__name__)
 

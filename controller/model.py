@@ -7,6 +7,30 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, NewType
 from uuid import UUID
 
+from wire import vocabulary
+from wire.vocabulary import EPOCH_DURING_DELETE, NO_EPOCH, RECOVERED, RECOVERING, Endpoint, TopicPartition
+
+__all__ = [
+    "EPOCH_DURING_DELETE",
+    "LEADER_DURING_DELETE",
+    "NO_EPOCH",
+    "NO_LEADER",
+    "RECOVERED",
+    "RECOVERING",
+    "Broker",
+    "BrokerEpoch",
+    "BrokerId",
+    "ControllerEpoch",
+    "Endpoint",
+    "EpochZkVersion",
+    "LeaderAndIsr",
+    "Leadership",
+    "PartitionReplica",
+    "ReplicaAssignment",
+    "TopicAssignment",
+    "TopicPartition",
+]
+
 BrokerId = NewType("BrokerId", int)
 #: czxid of a broker's registration (rule 1.20)
 BrokerEpoch = NewType("BrokerEpoch", int)
@@ -15,23 +39,10 @@ ControllerEpoch = NewType("ControllerEpoch", int)
 #: ZooKeeper version of /controller_epoch: what every controller write is conditional on (rule 1.46)
 EpochZkVersion = NewType("EpochZkVersion", int)
 
-NO_LEADER = BrokerId(-1)
+#: as `leader`: none is elected
+NO_LEADER = BrokerId(vocabulary.NO_LEADER)
 #: stands in UpdateMetadata for a partition of a topic that is being deleted (rule 7.17)
-LEADER_DURING_DELETE = BrokerId(-2)
-#: stands in StopReplica for a topic that is being deleted (rule 5.13)
-EPOCH_DURING_DELETE = -2
-NO_EPOCH = -1
-
-RECOVERED = 0
-RECOVERING = 1
-
-
-class TopicPartition(NamedTuple):
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+LEADER_DURING_DELETE = BrokerId(vocabulary.LEADER_DURING_DELETE)
 
 
 class PartitionReplica(NamedTuple):
@@ -39,15 +50,6 @@ class PartitionReplica(NamedTuple):
 
     topic_partition: TopicPartition
     replica: BrokerId
-
-
-class Endpoint(NamedTuple):
-    """Where a listener of a broker is reached. ``security_protocol`` is Kafka's name, such as PLAINTEXT."""
-
-    listener: str
-    security_protocol: str
-    host: str
-    port: int
 
 
 @dataclass(frozen=True, slots=True)

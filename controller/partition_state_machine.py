@@ -21,10 +21,10 @@ from controller.leader_selection import (
     elect_preferred,
     elect_reassigned,
 )
-from controller.metadata_version import MetadataVersion
 from controller.model import LeaderAndIsr, Leadership, TopicPartition
 from controller.request_batch import ControllerRequestBatch
 from controller.store import NoNode, SessionExpired, StoreError
+from wire.metadata_version import MetadataVersion
 
 log = logging.getLogger(__name__)
 state_change_log = logging.getLogger("state.change.logger")

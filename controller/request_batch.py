@@ -14,7 +14,6 @@ from typing import Protocol
 import wire
 from controller.context import ControllerContext
 from controller.errors import IllegalState
-from controller.metadata_version import MetadataVersion
 from controller.model import (
     LEADER_DURING_DELETE,
     Broker,
@@ -23,9 +22,11 @@ from controller.model import (
     ReplicaAssignment,
     TopicPartition,
 )
+from wire.metadata_version import MetadataVersion
+from wire.vocabulary import SECURITY_PROTOCOLS
 
 ZERO = uuid.UUID(int=0)
-SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+_PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
 #: what to do with a broker's answer; called with the decoded response
 OnResponse = Callable[[wire.Message], None]
@@ -309,7 +310,7 @@ def _update_metadata_broker(version: int, broker: Broker) -> wire.UpdateMetadata
                 port=e.port,
                 host=e.host,
                 listener=e.listener,
-                security_protocol=SECURITY_PROTOCOLS[e.security_protocol],
+                security_protocol=_PROTOCOL_IDS[e.security_protocol],
             )
             for e in endpoints
         ),

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
-from controller.metadata_version import MetadataVersion
 from controller.model import (
     RECOVERED,
     Broker,
@@ -25,6 +24,7 @@ from controller.model import (
     TopicAssignment,
     TopicPartition,
 )
+from wire.metadata_version import MetadataVersion
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"

@@ -20,7 +20,6 @@ from captures.recorder import Recorder, record_accepted
 from controller.config import ControllerConfig
 from controller.controller import Controller
 from controller.kafka_zk_client import BrokerIdInUse, KafkaZkClient
-from controller.metadata_version import MetadataVersion
 from controller.model import Broker as RegisteredBroker
 from controller.model import BrokerId, Endpoint
 from controller.store import MetadataStore, StoreUnavailable
@@ -44,7 +43,7 @@ def controller_config(broker: BrokerConfig, properties: Mapping[str, str]) -> Co
         broker_id=BrokerId(broker.broker_id),
         inter_broker_listener_name=broker.inter_broker_listener_name,
         control_plane_listener_name=broker.control_plane_listener_name,
-        inter_broker_protocol_version=MetadataVersion(properties.get("inter.broker.protocol.version", "3.9")),
+        inter_broker_protocol_version=broker.inter_broker_protocol_version,
         delete_topic_enable=_boolean(properties, "delete.topic.enable", default=True),
         unclean_leader_election_enable=_boolean(properties, "unclean.leader.election.enable", default=False),
         request_timeout_ms=broker.request_timeout_ms,

@@ -50,7 +50,14 @@ class Truncated(DecodeError):
 
 
 class TrailingBytes(DecodeError):
-    """Bytes are left over after the message."""
+    """Bytes are left over after the message.
+
+    ``message`` is what was read before them, ``left_over`` the rest: Kafka itself ignores such a rest, and some of its
+    clients send one.
+    """
+
+    message: object = None
+    left_over: bytes = b""
 
 
 class LimitExceeded(DecodeError):

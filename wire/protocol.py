@@ -126,5 +126,8 @@ def _read_body(stream: io.BytesIO, known: ApiKey, direction: Direction, version:
         kind, reason, where = explain(e)
         raise kind(f"{cls.__name__} {version}: {reason} at {where}, offset {stream.tell()}") from None
     if left := remaining(stream):
-        raise errors.TrailingBytes(f"{cls.__name__} {version}: {left} bytes left over after offset {stream.tell()}")
+        text = f"{cls.__name__} {version}: {left} bytes left over after offset {stream.tell()}"
+        trailing = errors.TrailingBytes(text)
+        trailing.message, trailing.left_over = message, stream.read()
+        raise trailing
     return message

@@ -8,7 +8,6 @@ from typing import Final
 
 from broker_stub.control_requests import NO_TOPIC_ID, leader_and_isr_states
 from broker_stub.handlers.base import Handler, Services, answering
-from broker_stub.model import TopicPartition
 from broker_stub.reactor import RequestContext
 from wire import (
     ErrorCode,
@@ -17,6 +16,7 @@ from wire import (
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
+from wire.vocabulary import TopicPartition
 
 _FIRST_VERSION_BY_ID: Final = 5
 

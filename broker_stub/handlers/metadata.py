@@ -16,7 +16,6 @@ from broker_stub.control_requests import NO_TOPIC_ID
 from broker_stub.errors import InvalidRequest
 from broker_stub.handlers.base import Handler, Services, answering
 from broker_stub.metadata_cache import MetadataSnapshot
-from broker_stub.model import NO_LEADER
 from broker_stub.reactor import RequestContext
 from wire import (
     ErrorCode,
@@ -28,6 +27,7 @@ from wire import (
     MetadataResponseTopic,
     UpdateMetadataPartitionState,
 )
+from wire.vocabulary import NO_LEADER
 
 T = TypeVar("T")
 
@@ -177,10 +177,11 @@ def decode(frame: bytes) -> tuple[wire.Header, wire.Message]:
     try:
         return wire.decode_request(frame)
     except wire.TrailingBytes as e:
-        if e.api_version is None or e.api_version < _FIRST_VERSION_WITH_SLIP:
-            raise
-        header, message = wire.decode_request(frame[:-_SLIP_BYTES])
+        header = wire.decode_request_header(frame)
+        message = e.message
         if not isinstance(message, MetadataRequest) or message.topics is not None:
+            raise
+        if len(e.left_over) != _SLIP_BYTES or header.api_version < _FIRST_VERSION_WITH_SLIP:
             raise
         return header, message
 

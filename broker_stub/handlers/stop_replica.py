@@ -7,9 +7,9 @@ from typing import Final
 
 from broker_stub.control_requests import stop_replica_states
 from broker_stub.handlers.base import Handler, Services, answering
-from broker_stub.model import TopicPartition
 from broker_stub.reactor import RequestContext
 from wire import ErrorCode, StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from wire.vocabulary import TopicPartition
 
 
 def respond(message: StopReplicaRequest, context: RequestContext, services: Services) -> StopReplicaResponse:

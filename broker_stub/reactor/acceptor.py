@@ -8,10 +8,10 @@ import socket
 
 import trio
 
-from broker_stub.model import Endpoint
 from broker_stub.reactor.metrics import RequestMetrics
 from broker_stub.reactor.processor import Accepted, Processor
 from broker_stub.reactor.quotas import ConnectionQuotas
+from wire.vocabulary import Endpoint
 
 logger = logging.getLogger("broker_stub.reactor")
 

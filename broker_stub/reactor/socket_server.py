@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 import trio
 
 from broker_stub.config import BrokerConfig
-from broker_stub.model import Endpoint
 from broker_stub.ports import Tap, no_tap
 from broker_stub.reactor.acceptor import Acceptor
 from broker_stub.reactor.handler_pool import HandlerPool
@@ -29,6 +28,7 @@ from broker_stub.reactor.metrics import RequestMetrics
 from broker_stub.reactor.processor import Processor
 from broker_stub.reactor.quotas import ConnectionQuotas
 from broker_stub.reactor.request_channel import Apis, RequestChannel
+from wire.vocabulary import Endpoint
 
 logger = logging.getLogger("broker_stub.reactor")
 

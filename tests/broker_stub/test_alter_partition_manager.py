@@ -12,9 +12,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 import wire
 from broker_stub import TopicPartition
 from broker_stub.alter_partition_manager import AlterPartitionItem, AlterPartitionManager, LeaderAndIsr, Result
-from broker_stub.metadata_version import MetadataVersion
 from tests.broker_stub.support import ID_A, ID_B, NO_ID
 from wire import ErrorCode
+from wire.metadata_version import MetadataVersion
 
 
 class Channel:

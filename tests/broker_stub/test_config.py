@@ -8,8 +8,8 @@ import pytest
 
 from broker_stub import BrokerConfig, ConfigError, Endpoint
 from broker_stub.config_keys import is_known, nearest
-from broker_stub.metadata_version import MetadataVersion
 from tests.broker_stub.support import TWO_LISTENERS
+from wire.metadata_version import MetadataVersion
 
 
 def _config(**properties: str) -> BrokerConfig:
@@ -184,28 +184,3 @@ def test_nobodys_settings_are_warned_about(caplog, key, warning) -> None:
 
 def test_a_setting_like_nothing_else_has_no_nearest() -> None:
     assert nearest("qqqqq") is None
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("3.9", "3.9-IV0"), ("3.9-IV0", "3.9-IV0"), ("3.9.1", "3.9-IV0"), ("2.4", "2.4-IV1"), ("2.4-IV0", "2.4-IV0"),
-        ("0.10.2", "0.10.2-IV0"), ("0.10.0", "0.10.0-IV1"), ("0.10.0-IV0", "0.10.0-IV0"), ("0.9.0", "0.9.0"),
-        ("0.9.0.1", "0.9.0"), ("0.8.2", "0.8.2"), ("3.7", "3.7-IV4"),
-    ],
-)  # fmt: skip
-def test_versions_by_name(text, name) -> None:
-    assert str(MetadataVersion.parse(text)) == name
-
-
-@pytest.mark.parametrize("text", ["", "3", "3.10", "4.0", "2.4-IV2", "0.9.0-IV0", "latest", "0.10", "-"])
-def test_no_versions(text) -> None:
-    with pytest.raises(ValueError, match=r"is not a version from 0\.8\.0 to 3\.9-IV0"):
-        MetadataVersion.parse(text)
-
-
-def test_versions_are_ordered_by_age() -> None:
-    names = ["0.8.2", "0.9.0", "0.10.0-IV1", "0.10.2", "0.11.0", "1.0", "2.2-IV0", "2.2-IV1", "2.8", "3.0-IV0", "3.9"]
-    versions = [MetadataVersion.parse(name) for name in names]
-    assert versions == sorted(versions)
-    assert len(set(versions)) == len(versions)

@@ -7,9 +7,8 @@ import trio
 
 import wire
 from broker_stub import ConnectionLost
-from broker_stub.controlled_shutdown import ControlledShutdown, request_version
+from broker_stub.controlled_shutdown import ControlledShutdown
 from broker_stub.metadata_cache import MetadataCache
-from broker_stub.metadata_version import MetadataVersion
 from tests.broker_stub.fake_nodes import FakeNodes, answering
 from tests.broker_stub.support import config, update_metadata
 
@@ -104,14 +103,3 @@ async def test_retries_and_backoff_are_settings(autojump_clock) -> None:
     succeeded, seconds = await f.run()
     assert (succeeded, seconds) == (False, pytest.approx(0.4))
     assert len(f.nodes.asked) == 5
-
-
-@pytest.mark.parametrize(
-    ("ibp", "version"),
-    [
-        ("3.9", 3), ("3.4-IV0", 3), ("2.4-IV1", 3), ("2.4-IV0", 2), ("2.2-IV0", 2), ("2.1-IV2", 1), ("1.0-IV0", 1),
-        ("0.10.2-IV0", 1), ("0.9.0", 1), ("0.8.2", 0),
-    ],
-)  # fmt: skip
-def test_versions_go_by_the_inter_broker_protocol(ibp, version) -> None:  # rules 8.18, 8.19
-    assert request_version(MetadataVersion.parse(ibp)) == version

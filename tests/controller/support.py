@@ -16,11 +16,11 @@ import wire
 from controller.config import ControllerConfig
 from controller.controller import Controller
 from controller.kafka_zk_client import KafkaZkClient
-from controller.metadata_version import LATEST, MetadataVersion
 from controller.model import Broker, BrokerId, Endpoint, Leadership, ReplicaAssignment, TopicPartition
 from controller.store import Create, value
 from controller.store.memory import MemoryStore, MemoryZooKeeper
 from controller.zk_data import encode_topic
+from wire.metadata_version import LATEST, MetadataVersion
 
 CONTROL, DATA = "CONTROL", "DATA"
 

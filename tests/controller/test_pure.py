@@ -27,7 +27,6 @@ from controller.leader_selection import (
     elect_preferred,
     elect_reassigned,
 )
-from controller.metadata_version import MetadataVersion
 from controller.model import (
     RECOVERED,
     RECOVERING,
@@ -43,6 +42,7 @@ from controller.model import (
 )
 from controller.request_batch import BatchConfig, ControllerRequestBatch
 from tests.controller.support import CONTROL, DATA, broker
+from wire.metadata_version import MetadataVersion
 
 
 def b(*ids: int) -> tuple[BrokerId, ...]:
@@ -221,38 +221,6 @@ def test_topic_ids_do_not_change_hands() -> None:  # rule 5.5
             context.add_topic_id(topic, topic_id)
 
 
-# versions, rule 8.18
-
-
-def test_request_versions_at_every_boundary() -> None:  # rule 8.19
-    table = {
-        "3.9": (7, 8, 4, 3), "3.4-IV0": (7, 8, 4, 3), "3.3-IV3": (6, 7, 3, 3), "3.2-IV0": (6, 7, 3, 3),
-        "3.1-IV0": (5, 7, 3, 3), "2.8-IV1": (5, 7, 3, 3), "2.8-IV0": (4, 6, 3, 3), "2.6-IV0": (4, 6, 3, 3),
-        "2.5-IV0": (4, 6, 2, 3), "2.4-IV1": (4, 6, 2, 3), "2.4-IV0": (3, 5, 1, 2), "2.3-IV1": (2, 5, 1, 2),
-        "2.2-IV0": (2, 5, 1, 2), "2.1-IV2": (1, 4, 0, 1), "1.0-IV0": (1, 4, 0, 1), "0.11.0-IV2": (0, 3, 0, 1),
-        "0.10.2-IV0": (0, 3, 0, 1), "0.10.1-IV2": (0, 2, 0, 1), "0.10.0-IV1": (0, 2, 0, 1), "0.10.0-IV0": (0, 1, 0, 1),
-        "0.9.0": (0, 1, 0, 1), "0.8.2": (0, 0, 0, 0),
-    }  # fmt: skip
-    for name, versions in table.items():
-        v = MetadataVersion(name)
-        assert (
-            v.leader_and_isr_version,
-            v.update_metadata_version,
-            v.stop_replica_version,
-            v.controlled_shutdown_version,
-        ) == versions, name
-
-
-def test_version_names() -> None:
-    assert MetadataVersion("3.9.1") == MetadataVersion("3.9-IV0")
-    assert MetadataVersion("2.7") == MetadataVersion("2.7-IV2")
-    assert MetadataVersion("0.10.2.2") == MetadataVersion("0.10.2-IV0")
-    assert MetadataVersion("2.7-IV1") < MetadataVersion("2.7-IV2") < MetadataVersion("2.8")
-    for bad in ("4.0", "x", "2.7-IV9", ""):
-        with pytest.raises(ValueError, match=r"inter\.broker\.protocol\.version"):
-            MetadataVersion(bad)
-
-
 # JSON, section 1
 
 
@@ -287,13 +255,13 @@ def test_broker_nodes_of_every_version() -> None:  # rules 1.15-1.19
 
 
 def test_broker_nodes_as_we_write_them() -> None:
-    node = json.loads(zk_data.encode_broker(broker(3, rack="r"), MetadataVersion("3.9"), 77))
+    node = json.loads(zk_data.encode_broker(broker(3, rack="r"), MetadataVersion.parse("3.9"), 77))
     assert node == {
         "version": 5, "host": "127.0.0.1", "port": 1003, "jmx_port": -1, "timestamp": "77", "rack": "r", "features": {},
         "endpoints": ["CONTROL://127.0.0.1:1003", "DATA://127.0.0.1:2003"],
         "listener_security_protocol_map": {"CONTROL": "PLAINTEXT", "DATA": "PLAINTEXT"},
     }  # fmt: skip
-    old = json.loads(zk_data.encode_broker(broker(3, rack="r"), MetadataVersion("0.9.0"), 77))
+    old = json.loads(zk_data.encode_broker(broker(3, rack="r"), MetadataVersion.parse("0.9.0"), 77))
     assert old["version"] == 2
     assert not {"rack", "listener_security_protocol_map", "features"} & old.keys()
 
@@ -360,7 +328,7 @@ def context(*live: int) -> ControllerContext:
 
 def batch(made: ControllerContext, ibp: str = "3.9") -> tuple[ControllerRequestBatch, Outbox]:
     outbox = Outbox()
-    config = BatchConfig(broker_id=BrokerId(1), ibp=MetadataVersion(ibp), inter_broker_listener=DATA)
+    config = BatchConfig(broker_id=BrokerId(1), ibp=MetadataVersion.parse(ibp), inter_broker_listener=DATA)
     return ControllerRequestBatch(config, made, outbox, None), outbox  # type: ignore[arg-type]
 
 
@@ -381,7 +349,7 @@ def test_every_request_of_every_version_can_be_written(ibp: str) -> None:
     plain = Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9)
     made.add_live_brokers((Broker(BrokerId(i), (plain,), "r"), BrokerEpoch(i)) for i in (1, 2))
     outbox = Outbox()
-    config = BatchConfig(broker_id=BrokerId(1), ibp=MetadataVersion(ibp), inter_broker_listener="PLAINTEXT")
+    config = BatchConfig(broker_id=BrokerId(1), ibp=MetadataVersion.parse(ibp), inter_broker_listener="PLAINTEXT")
     requests = ControllerRequestBatch(config, made, outbox, None)  # type: ignore[arg-type]
     made.set_assignment(TP, ReplicaAssignment(b(1, 2)))
     made.leadership[TP] = LEADER_1
@@ -402,7 +370,7 @@ def test_every_request_of_every_version_can_be_written(ibp: str) -> None:
             if hasattr(p, "leader")
         ] in ([(1, 6)], [])
     kinds = [type(request).__name__ for _, request, _, _ in outbox.sent]
-    stops = 1 if MetadataVersion(ibp) >= MetadataVersion("2.6") else 2
+    stops = 1 if MetadataVersion.parse(ibp) >= MetadataVersion.parse("2.6") else 2
     assert kinds == ["LeaderAndIsrRequest"] * 2 + ["UpdateMetadataRequest"] * 2 + ["StopReplicaRequest"] * stops  # 8.12
 
 

@@ -51,8 +51,10 @@ def test_a_cut_or_lengthened_frame_is_refused(cls: type[wire.Message], version: 
     for cut in range(len(frame)):
         with pytest.raises(wire.DecodeError):
             _decode(frame[:cut], cls, version)
-    with pytest.raises(wire.TrailingBytes):
+    with pytest.raises(wire.TrailingBytes) as trailing:
         _decode(frame + b"\0", cls, version)
+    assert trailing.value.left_over == b"\0"
+    assert trailing.value.message == _decode(frame, cls, version)
 
 
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)

@@ -1,4 +1,4 @@
-"""The few values that everything in a broker names: partitions, endpoints, special ids and epochs."""
+"""The few values that controllers and brokers both name: partitions, endpoints, special ids and epochs. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ LEADER_DURING_DELETE: Final = -2
 NO_EPOCH: Final = -1
 #: `leader_epoch` of a StopReplica partition state: the topic is being deleted, stop whatever the epoch (rule 9.30)
 EPOCH_DURING_DELETE: Final = -2
+
+#: `leader_recovery_state`: whether the leader is still recovering from an unclean election (KIP-704)
+RECOVERED: Final = 0
+RECOVERING: Final = 1
 
 #: the ids that UpdateMetadata gives security protocols (rule 13.20)
 SECURITY_PROTOCOLS: Final = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}

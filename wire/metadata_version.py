@@ -1,0 +1,120 @@
+"""`inter.broker.protocol.version` (IBP): its names, which of two is the later, and what a cluster speaks under it.
+
+Kafka's rules hang on it: `MetadataVersion.parse("2.6") < MetadataVersion.parse("2.7-IV2")`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+#: each release and how many "-IV<n>" it went through; 0 for those before the suffix existed
+_RELEASES: Final = {
+    "0.8.0": 0, "0.8.1": 0, "0.8.2": 0, "0.9.0": 0, "0.10.0": 2, "0.10.1": 3, "0.10.2": 1, "0.11.0": 3,
+    "1.0": 1, "1.1": 1, "2.0": 2, "2.1": 3, "2.2": 2, "2.3": 2, "2.4": 2, "2.5": 1, "2.6": 1, "2.7": 3, "2.8": 2,
+    "3.0": 2, "3.1": 1, "3.2": 1, "3.3": 4, "3.4": 1, "3.5": 3, "3.6": 3, "3.7": 5, "3.8": 1, "3.9": 1,
+}  # fmt: skip
+
+_NAMES: Final = tuple(
+    f"{release}-IV{n}" if count else release for release, count in _RELEASES.items() for n in range(count or 1)
+)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MetadataVersion:
+    """One inter-broker protocol version; ordered by age."""
+
+    _rank: int
+    name: str = field(compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> MetadataVersion:
+        """As Kafka reads it: "2.4-IV1" exactly; "2.4", and "2.4.1" too, mean the last of that release.
+
+        Raises ValueError.
+        """
+        segments = text.split(".")
+        release = ".".join(segments[: 3 if text.startswith("0.") else 2])
+        name = f"{release}-IV{_RELEASES[release] - 1}" if _RELEASES.get(release) else release
+        if name not in _NAMES:
+            raise ValueError(f"{text!r} is not a version from {_NAMES[0]} to {_NAMES[-1]}")
+        return cls(_NAMES.index(name), name)
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def leader_and_isr_version(self) -> int:
+        return self._requests[0]
+
+    @property
+    def update_metadata_version(self) -> int:
+        return self._requests[1]
+
+    @property
+    def stop_replica_version(self) -> int:
+        return self._requests[2]
+
+    @property
+    def controlled_shutdown_version(self) -> int:
+        return self._requests[3]
+
+    @property
+    def _requests(self) -> tuple[int, int, int, int]:
+        return next(versions for since, versions in _REQUEST_VERSIONS if self >= since)
+
+    @property
+    def supports_topic_ids(self) -> bool:
+        return self >= IBP_2_8_IV0
+
+    @property
+    def supports_alter_partition(self) -> bool:
+        """AlterPartition instead of ISR writes to ZooKeeper by leaders."""
+        return self >= IBP_2_7_IV2
+
+    @property
+    def supports_leader_recovery_state(self) -> bool:
+        return self >= IBP_3_2_IV0
+
+    @property
+    def supports_feature_versioning(self) -> bool:
+        return self >= IBP_2_7_IV0
+
+    @property
+    def feature_znode_version(self) -> int:
+        """Version of the JSON in /feature (rule 1.41)."""
+        return 2 if self >= IBP_3_3_IV0 else 1
+
+    @property
+    def broker_znode_version(self) -> int:
+        """Version of the JSON in /brokers/ids (rule 1.15)."""
+        if self >= IBP_2_7_IV0:
+            return 5
+        return 4 if self >= MetadataVersion.parse("0.10.0-IV1") else 2
+
+
+IBP_2_7_IV0: Final = MetadataVersion.parse("2.7-IV0")
+IBP_2_7_IV2: Final = MetadataVersion.parse("2.7-IV2")
+IBP_2_8_IV0: Final = MetadataVersion.parse("2.8-IV0")
+IBP_3_2_IV0: Final = MetadataVersion.parse("3.2-IV0")
+IBP_3_3_IV0: Final = MetadataVersion.parse("3.3-IV0")
+LATEST: Final = MetadataVersion.parse("3.9")
+
+#: rule 8.18: from this version on, versions of LeaderAndIsr, UpdateMetadata, StopReplica and ControlledShutdown
+_REQUEST_VERSIONS: Final = tuple(
+    (MetadataVersion.parse(since), versions)
+    for since, versions in (
+        ("3.4-IV0", (7, 8, 4, 3)),
+        ("3.2-IV0", (6, 7, 3, 3)),
+        ("2.8-IV1", (5, 7, 3, 3)),
+        ("2.6-IV0", (4, 6, 3, 3)),
+        ("2.4-IV1", (4, 6, 2, 3)),
+        ("2.4-IV0", (3, 5, 1, 2)),
+        ("2.2-IV0", (2, 5, 1, 2)),
+        ("1.0-IV0", (1, 4, 0, 1)),
+        ("0.10.2-IV0", (0, 3, 0, 1)),
+        ("0.10.0-IV1", (0, 2, 0, 1)),
+        ("0.9.0", (0, 1, 0, 1)),
+        ("0.8.0", (0, 0, 0, 0)),
+    )
+)
