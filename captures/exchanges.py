@@ -209,9 +209,7 @@ class Conversation:
             for frame in frames:
                 self._request(frame, messages)
             if frames and self._responses.searching:
-                frames = []
-                self._responses.search(frames)
-                for frame in frames:
+                for frame in self._responses.search():
                     self._response(frame, messages)
         else:
             for frame in frames:

@@ -7,8 +7,10 @@ until a ``Finder`` recognises a frame in it. (``wire.FrameBuffer`` is for live s
 
 from __future__ import annotations
 
+import itertools
 import struct
-from collections.abc import Callable, Collection
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 from captures.recognise import MAX_FRAME_BYTES, Verdict
@@ -76,12 +78,11 @@ class Framer:
 
     def data(self, data: bytes, place: Place) -> list[Frame]:
         """The frames that ``data`` completes."""
-        frames: list[Frame] = []
-        if self._lost:
-            self._search(data, place, frames)
-        else:
-            self._cut(data, 0, place, frames)
-        return frames
+        return self._feed([(data, place)])
+
+    def search(self) -> list[Frame]:
+        """Look again in what is kept: something new may be known by which to recognise a frame."""
+        return self._feed(self._found())
 
     def gap(self, size: int) -> list[Frame]:
         """``size`` bytes are missing here. The frames that thereby end, incomplete."""
@@ -107,8 +108,24 @@ class Framer:
         self.unfinished = bool(self._head) or self._length is not None
         self._reset()
 
-    def _cut(self, data: bytes, at: int, place: Place, frames: list[Frame]) -> None:
-        size = len(data)
+    def _feed(self, chunks: Iterable[tuple[bytes, Place]]) -> list[Frame]:
+        frames: list[Frame] = []
+        coming = deque(chunks)
+        while coming:
+            data, place = coming.popleft()
+            if not self._lost:
+                data = self._cut(data, place, frames)
+            if data:
+                self._chunks.append((data, place))
+                self._chunk_bytes += len(data)
+                while self._chunk_bytes > MAX_LOST_BYTES and len(self._chunks) > 1:
+                    self._drop(1)
+                coming.extendleft(reversed(self._found()))
+        return frames
+
+    def _cut(self, data: bytes, place: Place, frames: list[Frame]) -> bytes:
+        """Take frames off ``data``. If a length is none the stream is lost; what is then to be searched is returned."""
+        at, size = 0, len(data)
         while at < size:
             if self._length is None:
                 if not self._head and size - at >= 4:  # as a rule frames and packets begin together
@@ -122,11 +139,13 @@ class Framer:
                 self._head += taken
                 at += len(taken)
                 self._place = place if self._place is None else max(self._place, place)
-                if len(self._head) == 4 and not self._begin():
-                    self._search(self._head + data[at:], place, frames)
-                    return
+                if len(self._head) == 4:
+                    head = self._head
+                    if not self._begin():
+                        return head + data[at:]
             else:
                 at = self._continue(data, at, place, frames)
+        return b""
 
     def _begin(self) -> bool:
         length = _LENGTH.unpack(self._head)[0]
@@ -169,42 +188,28 @@ class Framer:
         self._place = None
 
     def _lose(self) -> None:
-        head = self._head
         self._reset()
-        self._head = head
         self._lost = True
         self._look_from = 0
 
-    def _search(self, data: bytes, place: Place, frames: list[Frame]) -> None:
-        self._head = b""
-        self._chunks.append((data, place))
-        self._chunk_bytes += len(data)
-        while self._chunk_bytes > MAX_LOST_BYTES and len(self._chunks) > 1:
-            self._drop(1)
-        self.search(frames)
-
-    def search(self, frames: list[Frame]) -> None:
-        """Look again in what is kept: something new may be known by which to recognise a frame."""
+    def _found(self) -> list[tuple[bytes, Place]]:
+        """What is kept, from where a frame begins; empty while none is recognised."""
         if not self._chunks:
-            return
+            return []
         buffer = b"".join(data for data, _ in self._chunks)
-        borders, at = [], 0
-        for data, _ in self._chunks:
-            borders.append(at)
-            at += len(data)
+        borders = list(itertools.accumulate((len(data) for data, _ in self._chunks), initial=0))[:-1]
         verdict, at = self._find(buffer, self._look_from, frozenset(borders))
         if verdict is not Verdict.YES:
             self._look_from = at
-            return
+            return []
         self.skipped += at
-        chunks, self._chunks, self._chunk_bytes, self._look_from, self._lost = self._chunks, [], 0, 0, False
-        for (data, place), begin in zip(chunks, borders, strict=True):
-            if begin + len(data) <= at:
-                continue
-            if self._lost:
-                self._search(data, place, frames)
-            else:
-                self._cut(data, max(0, at - begin), place, frames)
+        found = [
+            (data[max(0, at - begin) :], place)
+            for (data, place), begin in zip(self._chunks, borders, strict=True)
+            if begin + len(data) > at
+        ]
+        self._chunks, self._chunk_bytes, self._look_from, self._lost = [], 0, 0, False
+        return found
 
     def _drop(self, count: int) -> None:
         dropped = sum(len(data) for data, _ in self._chunks[:count])

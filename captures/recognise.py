@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import re
 import struct
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import wire
@@ -27,11 +27,15 @@ _MAX_CLIENT_ID_BYTES = 255
 #: Correlation ids rise by one for each request; after a gap the next one is within this.
 _MAX_CORRELATION_STEP = 1 << 20
 
+#: Correlation ids sought at any offset, which takes a while for each.
+_MAX_SOUGHT = 64
+
 _PRODUCE = 0
 _FETCH = 1
 _FIXED = struct.Struct(">ihhih").unpack_from
 _INT16 = struct.Struct(">h").unpack_from
 _INT32 = struct.Struct(">i").unpack_from
+_LENGTH_AND_ID = struct.Struct(">ii").unpack_from
 
 #: Anything that could be a request header, at any offset: a quick sieve before `_judge`.
 _COULD_START = re.compile(
@@ -180,19 +184,27 @@ def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None)
     return Verdict.YES if isinstance(following, Start) else following
 
 
-def find_response(buffer: bytes, begin: int, borders: Collection[int], awaited: Collection[int]) -> tuple[Verdict, int]:
-    """Where from ``begin`` on a response to one of the ``awaited`` correlation ids starts; as ``find_request``."""
-    for correlation_id in awaited:
-        wanted = struct.pack(">i", correlation_id)
-        at = buffer.find(wanted, begin + 4)
+def find_response(buffer: bytes, begin: int, borders: Collection[int], awaited: Sequence[int]) -> tuple[Verdict, int]:
+    """Where from ``begin`` on a response to one of the ``awaited`` correlation ids starts; as ``find_request``.
+
+    As a rule a response begins with a packet. Elsewhere only the oldest ids are sought, and the response must end
+    where a packet does.
+    """
+    wanted = frozenset(awaited)
+    size = len(buffer)
+    for at in sorted(border for border in borders if begin <= border <= size - 8):
+        length, correlation_id = _LENGTH_AND_ID(buffer, at)
+        end = at + 4 + length
+        if correlation_id in wanted and 4 <= length <= MAX_FRAME_BYTES and (end >= size or end in borders):
+            return Verdict.YES, at
+    for correlation_id in awaited[:_MAX_SOUGHT]:
+        sought = struct.pack(">i", correlation_id)
+        at = buffer.find(sought, begin + 4)
         while at >= 0:
             length = _INT32(buffer, at - 4)[0]
-            end = at + length
-            if 4 <= length <= MAX_FRAME_BYTES and (
-                (at - 4 in borders and end >= len(buffer)) or end == len(buffer) or end in borders
-            ):
+            if 4 <= length <= MAX_FRAME_BYTES and (at + length == size or at + length in borders):
                 return Verdict.YES, at - 4
-            at = buffer.find(wanted, at + 1)
+            at = buffer.find(sought, at + 1)
     # a response that is not awaited yet may be so later: nothing is ruled out but by its age
     return Verdict.MORE, begin
 

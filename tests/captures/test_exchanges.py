@@ -460,6 +460,21 @@ def test_frames_come_out_however_the_bytes_come_in(payloads, sizes):
     assert not framer.unfinished
 
 
+def test_a_packet_full_of_broken_lengths_is_got_through():
+    talk = Talk()
+    talk.ask(UPDATE, 5, 1)
+    frame = wire.frame(wire.encode_request(METADATA, api_version=9, correlation_id=1, client_id="client"))
+    rounds = [
+        struct.pack(">i", -1) + frame[:8] + struct.pack(">i", correlation_id) + frame[12:]
+        for correlation_id in range(2, 1200)
+    ]
+    talk.tap.client_to_server(b"".join(rounds))
+    messages, quality = talk.decode()
+    assert [m.correlation_id for m in messages] == list(range(1, 1200))
+    assert quality.bad_lengths == 1198
+    assert len(quality.notes) == 20
+
+
 def test_of_a_long_frame_that_nobody_reads_only_the_head_is_kept(monkeypatch):
     monkeypatch.setattr(framing, "HEAD_BYTES", 100)
     asked = []
