@@ -6,7 +6,7 @@ thread, and nothing of kazoo is seen outside this file.
 
 What kazoo does not do by itself is done here: operations whose connection broke are sent again once it is back (rule
 1.52), watches are set again on a reconnect within the session, telling what changed meanwhile, and what belonged to
-an ended session is dropped.
+an ended session is dropped. The file is long because nothing of this may be elsewhere.
 """
 
 from __future__ import annotations
