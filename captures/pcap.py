@@ -16,16 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
 import os
-import stat
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Self
 
+from captures.byte_source import ByteSource, Rest, open_file
 from captures.errors import CaptureError
 
 #: A longer packet or block is damage: the largest snaplen in use is 256 KiB, a TCP segment at most 64 KiB.
@@ -34,7 +32,8 @@ MAX_BLOCK_BYTES = 16 * 1024 * 1024
 #: Problems told in full; a file with more of them is told by these.
 MAX_PROBLEMS = 20
 
-_CHUNK_BYTES = 1024 * 1024
+#: Times are kept in 64 bits: the year 2262.
+_MAX_TIME_NS = 2**63 - 1
 
 _PCAP_MAGICS = {
     b"\xd4\xc3\xb2\xa1": ("<", 1000),
@@ -80,61 +79,6 @@ class Packet(NamedTuple):
     wire_bytes: int
 
 
-class _Input:
-    """A binary stream behind a cursor. Owns about one chunk beyond the largest request made of it."""
-
-    def __init__(self, stream: BinaryIO | gzip.GzipFile) -> None:
-        # read1 returns what a pipe holds now, so that a live capture is not kept waiting for a full chunk
-        self._read = getattr(stream, "read1", stream.read)
-        self.buffer = b""
-        self.at = 0
-        self.base = 0
-        self.failure: str | None = None
-
-    @property
-    def offset(self) -> int:
-        """Of the cursor, from the start of the (decompressed) stream."""
-        return self.base + self.at
-
-    def have(self, count: int) -> bool:
-        """Whether ``count`` bytes stand at the cursor; reads on as far as needed."""
-        while len(self.buffer) - self.at < count:
-            chunk = self._next_chunk()
-            if not chunk:
-                return False
-            self.base += self.at
-            self.buffer = self.buffer[self.at :] + chunk
-            self.at = 0
-        return True
-
-    def skip(self, count: int) -> bool:
-        """Move the cursor by ``count`` without keeping what lies between. False if the stream ends before."""
-        while count > (there := len(self.buffer) - self.at):
-            count -= there
-            self.base += len(self.buffer)
-            self.at = 0
-            self.buffer = self._next_chunk()
-            if not self.buffer:
-                return False
-        self.at += count
-        return True
-
-    def _next_chunk(self) -> bytes:
-        if self.failure is not None:
-            return b""
-        try:
-            chunk: bytes = self._read(_CHUNK_BYTES)
-        except EOFError:
-            self.failure = "the gzip data is cut short"
-        except (zlib.error, gzip.BadGzipFile) as e:
-            self.failure = f"the gzip data is damaged ({e})"
-        except OSError as e:
-            self.failure = f"reading failed ({e.strerror or e})"
-        else:
-            return chunk
-        return b""
-
-
 class _Interface(NamedTuple):
     link_type: int
     snaplen: int
@@ -159,14 +103,14 @@ class CaptureFile:
         self._gzipped = False
         if isinstance(source, (str, os.PathLike)):
             self.name = name or os.fspath(source)
-            stream = _open(Path(source), self.name)
+            stream = open_file(Path(source), self.name)
             self._open.callback(stream.close)
             self._file = stream
         else:
             self.name = name or str(getattr(source, "name", "stream"))
             stream = source
         try:
-            self._input = self._unzip(_Input(stream))
+            self._input = self._unzip(ByteSource(stream))
             self._packets = self._start()
         except BaseException:
             self.close()
@@ -199,13 +143,13 @@ class CaptureFile:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(text)
 
-    def _unzip(self, source: _Input) -> _Input:
+    def _unzip(self, source: ByteSource) -> ByteSource:
         """By what the file holds, not by its name."""
         if not source.have(2) or source.buffer[:2] != _GZIP_MAGIC:
             return source
         self._gzipped = True
-        unzipped = self._open.enter_context(gzip.GzipFile(fileobj=_Rest(source)))
-        return _Input(unzipped)
+        unzipped = self._open.enter_context(gzip.GzipFile(fileobj=Rest(source)))
+        return ByteSource(unzipped)
 
     def _start(self) -> Iterator[Packet]:
         source = self._input
@@ -371,58 +315,11 @@ class CaptureFile:
         else:
             ticks = high << 32 | low
             time_ns = ticks * interface.numerator // interface.denominator + interface.offset_ns
+            if not 0 <= time_ns <= _MAX_TIME_NS:
+                self._problem(f"packet {self.packets} has a time that no clock shows")
+                time_ns = last_time_ns
         data = block[begin : begin + captured]
         return Packet(self.packets, time_ns, interface.link_type, data, max(on_wire, captured))
-
-
-class _Rest(io.RawIOBase):
-    """What an _Input has not handed out yet, as a file object for GzipFile."""
-
-    def __init__(self, source: _Input) -> None:
-        self._source = source
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        source = self._source
-        if not source.have(1):
-            if source.failure is not None:
-                raise OSError(source.failure)
-            return b""
-        end = len(source.buffer) if size < 0 else source.at + size
-        data = source.buffer[source.at : end]
-        source.at += len(data)
-        return data
-
-
-def check_file(path: str | os.PathLike[str]) -> None:
-    """Raise CaptureError if there is no such file, or it is a directory. Does not open it."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError as e:
-        raise _cannot_open(os.fspath(path), e) from None
-    if stat.S_ISDIR(mode):
-        raise _cannot_open(os.fspath(path), IsADirectoryError())
-
-
-def _open(path: Path, name: str) -> BinaryIO:
-    try:
-        return path.open("rb", buffering=0)
-    except OSError as e:
-        raise _cannot_open(name, e) from None
-
-
-def _cannot_open(name: str, e: OSError) -> CaptureError:
-    match e:
-        case FileNotFoundError():
-            return CaptureError(f"{name}: there is no such file")
-        case IsADirectoryError():
-            return CaptureError(f"{name}: a directory, not a capture")
-        case PermissionError():
-            return CaptureError(f"{name}: permission to read it is denied")
-        case _:
-            return CaptureError(f"{name}: cannot be opened ({e.strerror or e})")
 
 
 def _is_text(head: bytes) -> bool:

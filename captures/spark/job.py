@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from captures.byte_source import check_file
 from captures.errors import CaptureError
-from captures.pcap import check_file
 from captures.quality import Quality
 from captures.spark import analyses, findings, reassembly
 from captures.spark.session import local_session
