@@ -29,6 +29,11 @@ def time_text(time_ns: int) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{ns // 1000:06d}Z"
 
 
+def printable(text: str) -> str:
+    """``text`` with what would move a terminal's cursor, or break a line, written out."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class Renderer:
     """Lines of text. Keeps the width of the widest connection so far, so that what follows stands in columns."""
 
@@ -67,18 +72,19 @@ class Renderer:
 
     def _peers(self, peers: Peers, arrow: str) -> str:
         listener = self._cluster.listener_at(peers.server)
-        whose = "" if listener is None else f" (broker {listener.broker_id} {listener.name})"
+        whose = "" if listener is None else f" (broker {listener.broker_id} {printable(listener.name)})"
         return f"{endpoint_text(*peers.client)} {arrow} {endpoint_text(*peers.server)}{whose}"
 
     def _request(self, request: Request) -> str:
         client = "" if request.client_id is None else f"client {request.client_id!r}"
-        return _join(client, describe_request(request.body, self._cluster), "" if request.answered else "acks 0")
+        body = printable(describe_request(request.body, self._cluster))
+        return _join(client, body, "" if request.answered else "acks 0")
 
     def _response(self, response: Response) -> str:
         error, details = describe_response(response, self._cluster)
         if error not in ("", "NONE"):
             error = self._paint(_RED, error)
-        return _join(error, f"{response.latency_ns / 1e6:.3f} ms", details)
+        return _join(error, f"{response.latency_ns / 1e6:.3f} ms", printable(details))
 
 
 def describe_request(body: wire.Message | None, cluster: Cluster) -> str:

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from captures.render import printable
 from captures.spark.findings import Findings
 
 #: Rows of a table that a terminal shows.
@@ -146,6 +148,7 @@ def print_findings(findings: Findings, console: Console) -> None:
 
 
 def _line(console: Console, text: str, style: str | None = None) -> None:
+    text = "\n".join(printable(line) for line in text.split("\n"))
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
@@ -154,7 +157,7 @@ def _draw(drawn: _Drawn, rows: Sequence[Any]) -> Table:
     for header in drawn.columns:
         table.add_column(header.rstrip(">"), justify="right" if header.endswith(">") else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(str(make(row)) for make in drawn.columns.values()))
+        table.add_row(*(Text(printable(str(make(row)))) for make in drawn.columns.values()))
     return table
 
 
@@ -191,4 +194,4 @@ def _text(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case _:
-            return str(value) or "-"
+            return printable(str(value)) or "-"

@@ -15,12 +15,14 @@ from kazoo.protocol import serialization
 
 import wire
 from captures import framing
+from captures.cluster import Cluster
 from captures.decode import Decoder
 from captures.errors import CaptureError
 from captures.exchanges import Conversation, Request
 from captures.pcap import CaptureFile
 from captures.pcapng_writer import PcapngWriter
 from captures.recorder import MAX_SEGMENT_BYTES, Recorder
+from captures.render import Renderer
 from captures.segments import Place
 from captures.tcp_streams import Connection, Data, End, Gap
 from tests.captures.samples import CAPTURES, unzipped
@@ -496,6 +498,19 @@ def test_the_place_of_a_frame_is_the_last_packet_that_carried_a_byte_of_it():
     assert framer.data(data[:6], place(9)) == []
     (frame,) = framer.data(data[6:], place(4))  # retransmitted out of order
     assert frame.place.packet == 9
+
+
+def test_names_cannot_take_over_a_terminal_or_break_a_line():
+    state = wire.UpdateMetadataTopicState(
+        topic_name="\x1b[2Jevil\nkce: all is well",
+        partition_states=(wire.UpdateMetadataPartitionState(partition_index=0),),
+    )
+    talk = Talk()
+    talk.ask(wire.UpdateMetadataRequest(topic_states=(state,)), 5, 1, client_id="me")
+    (request,), _ = talk.decode()
+    line = Renderer(Cluster()).line(request)
+    assert line.isprintable()
+    assert r"\x1b[2Jevil\nkce: all is well-0 leader 0" in line
 
 
 # whatever the bytes

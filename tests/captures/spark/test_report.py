@@ -242,6 +242,14 @@ def test_off_a_terminal_nothing_is_cut_and_nothing_is_missing():
     assert tables["endpoints"].strip() == "(none)"
 
 
+def test_names_are_printed_as_they_are():
+    findings = Findings(
+        files=("x",), quality=Quality(requests=1), leadership=(change(1, 0, None, 1, topic="[red]\x1bx"),)
+    )
+    assert r"[red]\x1bx-0" in printed(findings, force_terminal=True, width=80, color_system=None)
+    assert r"[red]\x1bx " in printed(findings)
+
+
 def test_nothing_can_be_printed_too():
     assert "no Kafka traffic was found" in printed(EMPTY)
     assert "no Kafka traffic was found" in printed(EMPTY, force_terminal=True, width=80)
