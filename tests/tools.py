@@ -1,4 +1,4 @@
-"""Programs that a test needs and a machine may lack: skipped with a loud reason, but required where CI installs them."""
+"""Programs that a test needs and a machine may lack: skipped with a loud reason, required where CI installs them."""
 
 from __future__ import annotations
 
