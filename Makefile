@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast check format lock clean
+.PHONY: help setup demo test test-fast conformance check format lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +30,9 @@ test: setup ## the whole suite
 
 test-fast: setup ## what needs neither JVM nor Spark, for the inner loop
 	$(BIN)/python -m pytest -m "not slow"
+
+conformance: setup ## which upstream test cases are ported, which not, and why
+	$(BIN)/python -m tests.conformance
 
 check: setup ## lint, types, import contracts
 	$(BIN)/ruff check
