@@ -49,6 +49,10 @@ class NoChildrenForEphemerals(NodeError):
     pass
 
 
+class Unimplemented(NodeError):
+    """The server is too old for what was asked of it."""
+
+
 class SessionExpired(Exception):
     """The session in which the operation was issued has ended; whether the operation took place is not known.
 
@@ -85,10 +89,13 @@ ANY_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class Create:
+    """``container``: the server removes it some time after its last child has gone; persistent where none does that."""
+
     path: str
     data: bytes = b""
     ephemeral: bool = False
     sequential: bool = False
+    container: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,11 @@ class MetadataStore(Protocol):
     @property
     def session_id(self) -> int:
         """Of the current session; 0 before the first."""
+        ...
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """What was negotiated with the server: after that long without a connection the session is gone."""
         ...
 
     async def get_data(self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:

@@ -73,8 +73,9 @@ class MemoryZooKeeper:
         #: (children?, path) -> the stores that watch, in the order in which they set the watch
         self._watches: dict[tuple[bool, str], dict[MemoryStore, None]] = {}
 
-    def connect(self) -> MemoryStore:
-        return MemoryStore(self, next(self._sessions))
+    def connect(self, *, session_timeout_ms: int = 6000) -> MemoryStore:
+        """A client with a session that ends only on command, whatever its timeout."""
+        return MemoryStore(self, next(self._sessions), session_timeout_ms)
 
     def expire(self, client: MemoryStore) -> None:
         """End the client's session as a server does whose client was silent for too long, and give it a new one."""
@@ -224,11 +225,12 @@ class MemoryZooKeeper:
 class MemoryStore(store.MetadataStore):
     """A client of a MemoryZooKeeper. Every operation is a trio checkpoint."""
 
-    def __init__(self, server: MemoryZooKeeper, session_id: int) -> None:
+    def __init__(self, server: MemoryZooKeeper, session_id: int, session_timeout_ms: int) -> None:
         self.on_watch: Callable[[WatchEvent], None] = lambda event: None
         self.on_session: Callable[[SessionState], None] = lambda state: None
         self._server = server
         self._session_id = session_id
+        self._session_timeout_ms = session_timeout_ms
         self._connected = trio.Event()
         self._connected.set()
         self._held_back: list[WatchEvent] = []
@@ -236,6 +238,10 @@ class MemoryStore(store.MetadataStore):
     @property
     def session_id(self) -> int:
         return self._session_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._session_timeout_ms
 
     async def _turn(self) -> None:
         """A chance for others to run, and for a broken connection to come back within the session."""

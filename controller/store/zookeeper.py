@@ -24,7 +24,10 @@ import kazoo.exceptions as kz
 import trio
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.protocol.paths import _prefix_root
+from kazoo.protocol.serialization import Create2
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent, ZnodeStat
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from controller import store
 from controller.store import (
@@ -56,6 +59,7 @@ _NODE_ERRORS: dict[type[Exception], type[NodeError]] = {
     kz.BadVersionError: store.BadVersion,
     kz.NotEmptyError: store.NotEmpty,
     kz.NoChildrenForEphemeralsError: store.NoChildrenForEphemerals,
+    kz.UnimplementedError: store.Unimplemented,
 }
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,
@@ -63,6 +67,13 @@ _WATCH_TYPES = {
     EventType.DELETED: WatchType.DELETED,
     EventType.CHILD: WatchType.CHILDREN,
 }
+
+
+class _CreateContainer(Create2):
+    """What kazoo lacks: ZooKeeper's createContainer, since 3.6."""
+
+    type = 19
+    FLAGS = 4
 
 
 class _Inline(queue.Queue):  # type: ignore[type-arg]
@@ -162,29 +173,49 @@ class KazooStore(store.MetadataStore):
         self._generation = 0
         self._connected_once = False
         self._lost = False
+        self._session_timeout_ms: int = client._session_timeout
+        self._knows_containers = True
         # of the trio thread
         self._live_generation = 0
         self._connected = trio.Event()
         self._expired = trio.Event()
 
     @classmethod
-    async def connect(cls, connect_string: str, *, session_timeout_ms: int, connection_timeout_ms: int) -> KazooStore:
+    async def connect(
+        cls,
+        connect_string: str,
+        *,
+        session_timeout_ms: int,
+        connection_timeout_ms: int,
+        auth: Sequence[tuple[str, str]] = (),
+        creator_only: bool = False,
+    ) -> KazooStore:
         """Connect to ``host:port[,host:port...][/chroot]``, making the chroot if it is missing (rule 1.4).
+
+        ``auth`` are pairs of scheme and credential, such as ("digest", "user:password"); with ``creator_only`` the
+        nodes that are made belong to that identity alone, and to everyone otherwise (rule E1.17).
 
         Raises StoreUnavailable when no server has answered within ``connection_timeout_ms``.
         """
         hosts, slash, chroot = connect_string.partition("/")
         if slash and chroot.strip("/"):
-            root = await cls._started(hosts, session_timeout_ms, connection_timeout_ms)
+            root = await cls._started(hosts, session_timeout_ms, connection_timeout_ms, auth, creator_only)
             try:
                 await trio.to_thread.run_sync(root._client.ensure_path, "/" + chroot.strip("/"))
             finally:
                 await root.aclose()
             hosts = f"{hosts}/{chroot.strip('/')}"
-        return await cls._started(hosts, session_timeout_ms, connection_timeout_ms)
+        return await cls._started(hosts, session_timeout_ms, connection_timeout_ms, auth, creator_only)
 
     @classmethod
-    async def _started(cls, hosts: str, session_timeout_ms: int, connection_timeout_ms: int) -> KazooStore:
+    async def _started(
+        cls,
+        hosts: str,
+        session_timeout_ms: int,
+        connection_timeout_ms: int,
+        auth: Sequence[tuple[str, str]],
+        creator_only: bool,
+    ) -> KazooStore:
         try:
             client = KazooClient(
                 hosts=hosts,
@@ -193,6 +224,8 @@ class KazooStore(store.MetadataStore):
                 # a lost connection is sought again quickly, for as long as it takes
                 connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0},
                 logger=logging.getLogger("kazoo"),
+                auth_data=list(auth),
+                default_acl=CREATOR_ALL_ACL if creator_only else None,
             )
         except ValueError as e:
             raise StoreUnavailable(
@@ -200,6 +233,7 @@ class KazooStore(store.MetadataStore):
             ) from None
         made = cls(client, hosts, trio.lowlevel.current_trio_token())
         client.add_listener(made._state_changed)
+        made._note_negotiated_timeout()
         try:
             await trio.to_thread.run_sync(client.start, connection_timeout_ms / 1000, abandon_on_cancel=True)
         except KazooTimeoutError:
@@ -213,6 +247,22 @@ class KazooStore(store.MetadataStore):
     def session_id(self) -> int:
         client_id = self._client.client_id
         return client_id[0] if client_id else 0
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._session_timeout_ms
+
+    def _note_negotiated_timeout(self) -> None:
+        """kazoo keeps what it asked for; of what the server granted it only tells two thirds, as its read timeout."""
+        connection = self._client._connection
+        connect = connection._connect
+
+        def noted(*args: Any) -> tuple[float, float]:
+            read_timeout, connect_timeout = connect(*args)
+            self._session_timeout_ms = round(read_timeout * 1.5)
+            return read_timeout, connect_timeout
+
+        connection._connect = noted
 
     async def aclose(self) -> None:
         def stop() -> None:
@@ -288,6 +338,8 @@ class KazooStore(store.MetadataStore):
         def call(i: int) -> Any:
             op = ops[i]
             match op:
+                case Create(container=True) if self._knows_containers:
+                    return self._create_container(op)
                 case Create():
                     return self._client.create_async(op.path, op.data, ephemeral=op.ephemeral, sequence=op.sequential)
                 case SetData():
@@ -298,9 +350,27 @@ class KazooStore(store.MetadataStore):
                     return self._commit([op])
 
         def read(i: int) -> Callable[[Any], OpResult]:
-            return lambda answer: _op_result(answer[0] if isinstance(ops[i], Check) else answer)
+            match ops[i]:
+                case Check():
+                    return lambda answer: _op_result(answer[0])
+                case Create(container=True) if self._knows_containers:
+                    return lambda answer: str(self._client.unchroot(answer[0]))
+            return _op_result
 
-        return await self._batch([op.path for op in ops], call, read)
+        answers = await self._batch([op.path for op in ops], call, read)
+        if any(isinstance(answer, store.Unimplemented) for answer in answers) and self._knows_containers:
+            self._knows_containers = False
+            todo = [i for i, answer in enumerate(answers) if isinstance(answer, store.Unimplemented)]
+            for i, answer in zip(todo, await self.write([ops[i] for i in todo]), strict=True):
+                answers[i] = answer
+        return answers
+
+    def _create_container(self, op: Create) -> Any:
+        result = self._client.handler.async_result()
+        acl = self._client.default_acl or OPEN_ACL_UNSAFE
+        path = _prefix_root(self._client.chroot, op.path)
+        self._client._call(_CreateContainer(path, op.data, acl, _CreateContainer.FLAGS), result)
+        return result
 
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
         def read(i: int) -> Callable[[Any], list[OpResult] | MultiFailed]:

@@ -32,7 +32,7 @@ from controller.store import (
 )
 from controller.store.memory import MemoryZooKeeper
 from controller.store.zookeeper import KazooStore
-from harness.zookeeper import free_port
+from harness.zookeeper import TICK_MS, free_port
 
 Connect = Callable[[], Awaitable[MetadataStore]]
 _chroots = itertools.count()
@@ -128,6 +128,52 @@ async def test_sequences(connect: Connect) -> None:
     await create(store, "/q")
     made = [value(a) for a in await store.write([Create("/q/n_", sequential=True) for _ in range(3)])]
     assert made == [f"/q/n_{i:010d}" for i in range(3)]
+
+
+async def test_containers(connect: Connect) -> None:  # rule E1.15
+    store = await connect()
+    answers = await store.write([Create("/box", container=True), Create("/box/a"), Create("/box", container=True)])
+    assert answers[:2] == ["/box", "/box/a"]
+    assert isinstance(answers[2], NodeExists)
+    (stat,) = await store.exists(["/box"])
+    assert stat is not None
+    assert stat.ephemeral_owner == 0
+
+
+@pytest.mark.slow
+async def test_an_old_server_knows_no_containers(zookeeper: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await KazooStore.connect(f"{zookeeper}/old", session_timeout_ms=6000, connection_timeout_ms=10_000)
+    monkeypatch.setattr("controller.store.zookeeper._CreateContainer.type", 98)  # unknown to any server
+    ops = [Create("/box", container=True), Create("/box/a"), Create("/box/b", container=True)]
+    first = await store.write(ops)
+    assert (first[0], first[2]) == ("/box", "/box/b")
+    assert isinstance(first[1], NoNode)  # it came before the container was made in another way
+    assert await store.write([Create("/c", container=True)]) == ["/c"]
+    await store.aclose()
+
+
+@pytest.mark.slow
+async def test_the_session_timeout_is_the_negotiated_one(zookeeper: str) -> None:  # rule E7.13
+    store = await KazooStore.connect(zookeeper, session_timeout_ms=1, connection_timeout_ms=10_000)
+    assert store.session_timeout_ms == 2 * TICK_MS
+    await store.aclose()
+
+
+@pytest.mark.slow
+async def test_nodes_of_their_creator_alone(zookeeper: str) -> None:  # rule E1.17
+    owner = await KazooStore.connect(
+        f"{zookeeper}/creator", session_timeout_ms=6000, connection_timeout_ms=10_000,
+        auth=[("digest", "alice:secret")], creator_only=True,
+    )  # fmt: skip
+    other = await KazooStore.connect(zookeeper, session_timeout_ms=6000, connection_timeout_ms=10_000)
+    await owner.write([Create("/mine"), Create("/mine/box", container=True)])
+    answers = await other.get_data(["/creator/mine", "/creator/mine/box"])
+    assert [str(answer) for answer in answers] == [
+        "NoAuthError on /creator/mine: ",
+        "NoAuthError on /creator/mine/box: ",
+    ]
+    await owner.aclose()
+    await other.aclose()
 
 
 async def test_multi_is_all_or_nothing(connect: Connect) -> None:
