@@ -2,11 +2,12 @@
 
     file -> packet -> segment -> bytes in order -> frame -> request and response -> line, row, finding
 
-byte_source    a file or a pipe behind a cursor           pcap           packets out of pcap and pcapng
+locations      paths, globs, URIs                         byte_source    a file or a pipe behind a cursor
+pcap           packets out of pcap and pcapng             quality        what could not be read, counted
 segments       link layers, IP, TCP -> segments           tcp_streams    what each side sent, in order; gaps
 recognise      what is a Kafka request, what is not       framing        frames out of a stream with gaps
-exchanges      requests and their responses, decoded      quality        what could not be read, counted
-cluster        whose listener an address is               decode         all of these on one file
+exchanges      requests and their responses, decoded      cluster        whose listener an address is
+decode         all of these on one file
 render         as text and as JSON                        selection      by API, broker and time
 rows           the one definition of all columns          tabulate       exchanges as rows
 recorder       live streams into pcapng; merge            pcapng_writer  the file format

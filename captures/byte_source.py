@@ -1,27 +1,29 @@
 """Bytes of a file or a stream behind a cursor, read as they are needed and kept no longer.
 
-What goes wrong while opening is a CaptureError; what goes wrong while reading ends the bytes, told in ``failure``.
+What goes wrong while reading ends the bytes, told in ``failure``.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
-import os
-import stat
 import zlib
-from pathlib import Path
-from typing import BinaryIO
-
-from captures.errors import CaptureError
+from typing import Any, BinaryIO, Protocol
 
 _CHUNK_BYTES = 1024 * 1024
+
+#: zstd data is asked for in pieces of this size: of what precedes damage, less than one piece is lost.
+_ZSTD_STEP_BYTES = 1024
+
+
+class Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
 
 
 class ByteSource:
     """A binary stream behind a cursor. Owns about one chunk beyond the largest request made of it."""
 
-    def __init__(self, stream: BinaryIO | gzip.GzipFile) -> None:
+    def __init__(self, stream: BinaryIO | Readable) -> None:
         # read1 returns what a pipe holds now, so that a live capture is not kept waiting for a full chunk
         self._read = getattr(stream, "read1", stream.read)
         self.buffer = b""
@@ -62,6 +64,8 @@ class ByteSource:
             return b""
         try:
             chunk: bytes = self._read(_CHUNK_BYTES)
+        except ZstdError as e:
+            self.failure = f"the zstd data is {e}"
         except EOFError:
             self.failure = "the gzip data is cut short"
         except (zlib.error, gzip.BadGzipFile) as e:
@@ -74,9 +78,10 @@ class ByteSource:
 
 
 class Rest(io.RawIOBase):
-    """What a ByteSource has not handed out yet, as a file object for GzipFile."""
+    """What a ByteSource has not handed out yet, as a file object for GzipFile and pyarrow."""
 
     def __init__(self, source: ByteSource) -> None:
+        self.reads = 0
         self._source = source
 
     def readable(self) -> bool:
@@ -84,6 +89,7 @@ class Rest(io.RawIOBase):
 
     def read(self, size: int = -1, /) -> bytes:
         source = self._source
+        self.reads += 1
         if not source.have(1):
             if source.failure is not None:
                 raise OSError(source.failure)
@@ -94,30 +100,38 @@ class Rest(io.RawIOBase):
         return data
 
 
-def check_file(path: str | os.PathLike[str]) -> None:
-    """Raise CaptureError if there is no such file, or it is a directory. Does not open it."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError as e:
-        raise _cannot_open(os.fspath(path), e) from None
-    if stat.S_ISDIR(mode):
-        raise _cannot_open(os.fspath(path), IsADirectoryError())
+class ZstdError(Exception):
+    """``damaged ...`` or ``cut short``."""
 
 
-def open_file(path: Path, name: str) -> BinaryIO:
-    try:
-        return path.open("rb", buffering=0)
-    except OSError as e:
-        raise _cannot_open(name, e) from None
+class ZstdFile:
+    """What a zstd stream (of one frame or several) holds. Raises ZstdError after the last bytes that can be had."""
 
+    def __init__(self, source: ByteSource) -> None:
+        import pyarrow as pa  # here, for it takes a while to import and few captures are zstd
 
-def _cannot_open(name: str, e: OSError) -> CaptureError:
-    match e:
-        case FileNotFoundError():
-            return CaptureError(f"{name}: there is no such file")
-        case IsADirectoryError():
-            return CaptureError(f"{name}: a directory, not a capture")
-        case PermissionError():
-            return CaptureError(f"{name}: permission to read it is denied")
-        case _:
-            return CaptureError(f"{name}: cannot be opened ({e.strerror or e})")
+        self._rest = Rest(source)
+        self._stream: Any = pa.CompressedInputStream(pa.PythonFile(self._rest, "r"), "zstd")
+        self._error: ZstdError | None = None
+
+    def read(self, size: int, /) -> bytes:
+        """Up to ``size`` bytes: those of the compressed data that is there, so that a pipe is not waited for."""
+        if self._error is not None:
+            raise self._error
+        pieces: list[bytes] = []
+        there = 0
+        reads = self._rest.reads
+        while there < size and not (pieces and self._rest.reads != reads):
+            try:
+                piece: bytes = self._stream.read(min(_ZSTD_STEP_BYTES, size - there))
+            except OSError as e:
+                text = str(e)
+                self._error = ZstdError("cut short" if "Truncated" in text else f"damaged ({text.splitlines()[0]})")
+                if not pieces:
+                    raise self._error from None
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+            there += len(piece)
+        return b"".join(pieces)

@@ -1,4 +1,4 @@
-"""Packets out of pcap and pcapng files, gzipped or not, from a path or a stream, in constant memory.
+"""Packets out of pcap and pcapng files, gzip or zstd or neither, from a path, a URI or a stream, in constant memory.
 
     with CaptureFile("incident.pcapng.gz") as capture:
         for packet in capture:
@@ -19,12 +19,12 @@ import gzip
 import os
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Self
 
-from captures.byte_source import ByteSource, Rest, open_file
+from captures.byte_source import ByteSource, Readable, Rest, ZstdFile
 from captures.errors import CaptureError
+from captures.locations import location_bytes, open_location
 
 #: A longer packet or block is damage: the largest snaplen in use is 256 KiB, a TCP segment at most 64 KiB.
 MAX_BLOCK_BYTES = 16 * 1024 * 1024
@@ -42,6 +42,7 @@ _PCAP_MAGICS = {
     b"\xa1\xb2\x3c\x4d": (">", 1),
 }
 _GZIP_MAGIC = b"\x1f\x8b"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _SECTION_HEADER = 0x0A0D0D0A
 _INTERFACE_DESCRIPTION = 1
 _OBSOLETE_PACKET = 2
@@ -53,7 +54,6 @@ _BYTE_ORDERS = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
 #: How other files begin, for saying what was found instead of a capture.
 _OTHER_FILES = (
     (b"\x7fELF", "an ELF program"),
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd; decompress it first"),
     (b"\xfd7zXZ\x00", "compressed with xz; decompress it first"),
     (b"BZh", "compressed with bzip2; decompress it first"),
     (b"PK\x03\x04", "a ZIP archive"),
@@ -90,8 +90,8 @@ class _Interface(NamedTuple):
 class CaptureFile:
     """An open capture, iterated once. Raises CaptureError, naming file and offset, for what is no capture.
 
-    ``source`` is a path, or a binary stream with the name to call it by. ``comments`` are those of the sections and
-    interfaces read so far.
+    ``source`` is a path or URI, or a binary stream with the name to call it by. ``comments`` are those of the
+    sections and interfaces read so far.
     """
 
     def __init__(self, source: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> None:
@@ -100,17 +100,19 @@ class CaptureFile:
         self.packets = 0
         self._open = contextlib.ExitStack()
         self._file: BinaryIO | None = None
-        self._gzipped = False
+        self._packing = ""
+        self._size = 0
         if isinstance(source, (str, os.PathLike)):
             self.name = name or os.fspath(source)
-            stream = open_file(Path(source), self.name)
+            stream = open_location(source, self.name)
             self._open.callback(stream.close)
             self._file = stream
+            self._size = location_bytes(source)
         else:
             self.name = name or str(getattr(source, "name", "stream"))
             stream = source
         try:
-            self._input = self._unzip(ByteSource(stream))
+            self._input = self._unpack(ByteSource(stream))
             self._packets = self._start()
         except BaseException:
             self.close()
@@ -135,21 +137,24 @@ class CaptureFile:
     @property
     def progress(self) -> tuple[int, int] | None:
         """(bytes of the file read so far, bytes it has); None for streams, which have no end in sight."""
-        if self._file is None or not (size := os.fstat(self._file.fileno()).st_size):
-            return None
-        return self._file.tell(), size
+        return (self._file.tell(), self._size) if self._file is not None and self._size else None
 
     def _problem(self, text: str) -> None:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(text)
 
-    def _unzip(self, source: ByteSource) -> ByteSource:
+    def _unpack(self, source: ByteSource) -> ByteSource:
         """By what the file holds, not by its name."""
-        if not source.have(2) or source.buffer[:2] != _GZIP_MAGIC:
+        source.have(4)
+        if source.buffer[:2] == _GZIP_MAGIC:
+            self._packing = "gzip"
+            unpacked: Readable = self._open.enter_context(gzip.GzipFile(fileobj=Rest(source)))
+        elif source.buffer[:4] == _ZSTD_MAGIC:
+            self._packing = "zstd"
+            unpacked = ZstdFile(source)
+        else:
             return source
-        self._gzipped = True
-        unzipped = self._open.enter_context(gzip.GzipFile(fileobj=Rest(source)))
-        return ByteSource(unzipped)
+        return ByteSource(unpacked)
 
     def _start(self) -> Iterator[Packet]:
         source = self._input
@@ -172,11 +177,11 @@ class CaptureFile:
         source = self._input
         source.have(512)
         head = source.buffer[:512]
-        inside = "gzip data that holds " if self._gzipped else ""
+        inside = f"{self._packing} data that holds " if self._packing else ""
         if source.failure is not None:
             return f"{source.failure} at offset {len(source.buffer)}"
         if not head:
-            return "gzip data with nothing in it" if inside else "the file is empty"
+            return f"{self._packing} data with nothing in it" if inside else "the file is empty"
         for magic, what in _OTHER_FILES:
             if head.startswith(magic):
                 return f"{inside or 'it is '}{what}"

@@ -1,4 +1,7 @@
-"""TCP segments out of packets: link layers, VLAN tags, IPv4 and IPv6 with extension headers and fragments.
+"""TCP segments out of packets: link layers, VLAN tags, tunnels, IPv4 and IPv6 with extension headers and fragments.
+
+Mirrored traffic comes wrapped: VXLAN (RFC 7348), Geneve (RFC 8926), GRE (RFC 2784, 2890), ERSPAN (types I to III) and
+IP in IP are opened, one in another up to ``MAX_DEPTH``, and the segment told is the innermost.
 
 Checksums are not looked at: a sender that leaves them to its network card is captured before the card fills them in.
 For the same reason an IP length of 0 (a segment that the card will cut) means "to the end of the packet".
@@ -20,6 +23,9 @@ FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
 MAX_FRAGMENTED = 64
 MAX_DATAGRAM_BYTES = 65_535
 
+#: IP headers inside one another: more than a tunnel in a tunnel in a mirror port is nobody's network.
+MAX_DEPTH = 6
+
 _LINK_ETHERNET = 1
 _LINK_NULL = 0
 _LINK_LOOP = 108
@@ -35,8 +41,23 @@ _NULL_FAMILIES = {2: _ETHERTYPE_IPV4, **dict.fromkeys((10, 24, 28, 30), _ETHERTY
 _ETHERTYPE_NAMES = {0x0806: "ARP", 0x88CC: "LLDP"}
 
 _TCP = 6
+_UDP = 17
+_GRE = 47
+_IP_IN_IP = {4: _ETHERTYPE_IPV4, 41: _ETHERTYPE_IPV6}
+_ETHERTYPE_ETHERNET = 0x6558
+_ETHERTYPE_ERSPAN_I_OR_II = 0x88BE
+_ETHERTYPE_ERSPAN_III = 0x22EB
+#: 8472 is what Linux used for VXLAN before IANA gave it a port
+_VXLAN_PORTS = frozenset({4789, 8472})
+_GENEVE_PORT = 6081
 _PROTOCOL_NAMES = {1: "ICMP", 17: "UDP", 58: "ICMPv6", 132: "SCTP"}
 _HOP_BY_HOP, _ROUTING, _FRAGMENT, _AUTHENTICATION, _DESTINATION = 0, 43, 44, 51, 60
+
+#: IP protocols that are looked into
+_OPENED = frozenset({_TCP, _UDP, _GRE, *_IP_IN_IP})
+
+#: What the fragments of one datagram have in common: source, destination, protocol, identification.
+_Datagram = tuple[bytes, bytes, int, int]
 
 _MALFORMED = "malformed or cut inside its headers"
 
@@ -82,7 +103,7 @@ class Dissector:
 
     def __init__(self, file: str = "") -> None:
         self._file = file
-        self._fragmented: OrderedDict[tuple[bytes, bytes, int], _Fragments] = OrderedDict()
+        self._fragmented: OrderedDict[_Datagram, _Fragments] = OrderedDict()
 
     def dissect(self, packet: Packet) -> Segment | str:
         """The TCP segment in it, or what the packet is instead. Never raises, whatever the bytes."""
@@ -97,29 +118,38 @@ class Dissector:
         data = packet.data
         link_type = packet.link_type
         if link_type == _LINK_ETHERNET:
-            at, protocol = 14, data[12] << 8 | data[13]
-        elif link_type in _LINK_RAW:
-            at, protocol = 0, _ETHERTYPE_IPV6 if data[0] >> 4 == 6 else _ETHERTYPE_IPV4
-        elif link_type == _LINK_COOKED_V1:
-            at, protocol = 16, data[14] << 8 | data[15]
-        elif link_type == _LINK_COOKED_V2:
-            at, protocol = 20, data[0] << 8 | data[1]
-        elif link_type in (_LINK_NULL, _LINK_LOOP):
+            return self._ethernet(packet, 0, 0)
+        if link_type in _LINK_RAW:
+            return self._ip(packet, 0, 0)
+        if link_type == _LINK_COOKED_V1:
+            return self._network_layer(packet, 16, data[14] << 8 | data[15], 0)
+        if link_type == _LINK_COOKED_V2:
+            return self._network_layer(packet, 20, data[0] << 8 | data[1], 0)
+        if link_type in (_LINK_NULL, _LINK_LOOP):
             # the address family in the byte order of the host that captured; it is below 256 either way
             family = int.from_bytes(data[:4], "big")
-            at, protocol = 4, _NULL_FAMILIES.get(family if family < 256 else int.from_bytes(data[:4], "little"), 0)
-        else:
-            raise _NotASegment(f"link type {link_type}, which is not known here")
+            family = family if family < 256 else int.from_bytes(data[:4], "little")
+            return self._network_layer(packet, 4, _NULL_FAMILIES.get(family, 0), 0)
+        raise _NotASegment(f"link type {link_type}, which is not known here")
+
+    def _ethernet(self, packet: Packet, at: int, depth: int) -> Segment:
+        return self._network_layer(packet, at + 14, packet.data[at + 12] << 8 | packet.data[at + 13], depth)
+
+    def _ip(self, packet: Packet, at: int, depth: int) -> Segment:
+        return self._ipv6(packet, at, depth) if packet.data[at] >> 4 == 6 else self._ipv4(packet, at, depth)
+
+    def _network_layer(self, packet: Packet, at: int, protocol: int, depth: int) -> Segment:
+        data = packet.data
         while protocol in _VLAN_TAGS:
             protocol = data[at + 2] << 8 | data[at + 3]
             at += 4
         if protocol == _ETHERTYPE_IPV4:
-            return self._ipv4(packet, at)
+            return self._ipv4(packet, at, depth)
         if protocol == _ETHERTYPE_IPV6:
-            return self._ipv6(packet, at)
+            return self._ipv6(packet, at, depth)
         raise _NotASegment(_ETHERTYPE_NAMES.get(protocol, f"link-layer protocol 0x{protocol:04x}"))
 
-    def _ipv4(self, packet: Packet, at: int) -> Segment:
+    def _ipv4(self, packet: Packet, at: int, depth: int) -> Segment:
         data = packet.data
         header_bytes = (data[at] & 0x0F) * 4
         total = data[at + 2] << 8 | data[at + 3]
@@ -128,18 +158,15 @@ class Dissector:
         source, destination = data[at + 12 : at + 16], data[at + 16 : at + 20]
         if header_bytes < 20 or len(destination) < 4:
             raise _NotASegment(_MALFORMED)
-        if protocol != _TCP:
-            raise _NotASegment(_PROTOCOL_NAMES.get(protocol, f"IP protocol {protocol}"))
         end = min(at + total, packet.wire_bytes) if total else packet.wire_bytes
         begin = at + header_bytes
         if fragment & 0x3FFF:
             identification = data[at + 4] << 8 | data[at + 5]
-            key = (source, destination, identification)
-            more = bool(fragment & 0x2000)
-            return self._fragment(packet, key, (fragment & 0x1FFF) * 8, more, begin, end)
-        return self._tcp(packet, source, destination, data[begin:end], max(0, end - max(begin, len(data))))
+            piece = (source, destination, protocol, identification), (fragment & 0x1FFF) * 8, bool(fragment & 0x2000)
+            return self._fragment(packet, *piece, begin, end, depth)
+        return self._transport(packet, protocol, source, destination, begin, end, depth)
 
-    def _ipv6(self, packet: Packet, at: int) -> Segment:
+    def _ipv6(self, packet: Packet, at: int, depth: int) -> Segment:
         data = packet.data
         length = data[at + 4] << 8 | data[at + 5]
         following = data[at + 6]
@@ -159,18 +186,19 @@ class Dissector:
                 identification = int.from_bytes(data[begin + 4 : begin + 8], "big")
                 begin += 8
                 if offset & 0xFFF9:
-                    if inner != _TCP:
-                        raise _NotASegment(_PROTOCOL_NAMES.get(inner, f"IP protocol {inner}"))
-                    key = (source, destination, identification)
-                    return self._fragment(packet, key, offset & 0xFFF8, bool(offset & 1), begin, end)
+                    piece = (source, destination, inner, identification), offset & 0xFFF8, bool(offset & 1)
+                    return self._fragment(packet, *piece, begin, end, depth)
                 following = inner
             else:
-                raise _NotASegment(_PROTOCOL_NAMES.get(following, f"IP protocol {following}"))
-        return self._tcp(packet, source, destination, data[begin:end], max(0, end - max(begin, len(data))))
+                break
+        return self._transport(packet, following, source, destination, begin, end, depth)
 
     def _fragment(
-        self, packet: Packet, key: tuple[bytes, bytes, int], offset: int, more: bool, begin: int, end: int
+        self, packet: Packet, key: _Datagram, offset: int, more: bool, begin: int, end: int, depth: int
     ) -> Segment:
+        source, destination, protocol, _ = key
+        if protocol not in _OPENED:
+            raise _NotASegment(_PROTOCOL_NAMES.get(protocol, f"IP protocol {protocol}"))
         piece = packet.data[begin:end]
         if len(piece) < end - begin or offset + len(piece) > MAX_DATAGRAM_BYTES:
             raise _NotASegment("IP fragment that is cut or beyond the end of a datagram")
@@ -183,7 +211,49 @@ class Dissector:
         if datagram is None:
             raise _NotASegment("IP fragment before the last of its datagram")
         del self._fragmented[key]
-        return self._tcp(packet, key[0], key[1], datagram, 0)
+        whole = packet._replace(data=datagram, wire_bytes=len(datagram))
+        return self._transport(whole, protocol, source, destination, 0, len(datagram), depth)
+
+    def _transport(
+        self, packet: Packet, protocol: int, source: bytes, destination: bytes, begin: int, end: int, depth: int
+    ) -> Segment:
+        """What an IP packet carries, from ``begin`` to ``end`` (which the capture may have cut off)."""
+        data = packet.data
+        if protocol == _TCP:
+            return self._tcp(packet, source, destination, data[begin:end], max(0, end - max(begin, len(data))))
+        if protocol not in _OPENED or depth == MAX_DEPTH:
+            raise _NotASegment(_PROTOCOL_NAMES.get(protocol, f"IP protocol {protocol}"))
+        depth += 1
+        if protocol == _GRE:
+            return self._gre(packet, begin, depth)
+        if protocol == _UDP:
+            port = data[begin + 2] << 8 | data[begin + 3]
+            if port in _VXLAN_PORTS and data[begin + 8] & 0x08:
+                return self._ethernet(packet, begin + 16, depth)
+            if port == _GENEVE_PORT:
+                inner = begin + 16 + (data[begin + 8] & 0x3F) * 4
+                return self._tunnelled(packet, inner, data[begin + 10] << 8 | data[begin + 11], depth)
+            raise _NotASegment(_PROTOCOL_NAMES[_UDP])
+        return self._network_layer(packet, begin, _IP_IN_IP[protocol], depth)
+
+    def _gre(self, packet: Packet, at: int, depth: int) -> Segment:
+        data = packet.data
+        flags, version = data[at], data[at + 1] & 0x07
+        if version:
+            raise _NotASegment(f"GRE version {version}")
+        protocol = data[at + 2] << 8 | data[at + 3]
+        sequenced = bool(flags & 0x10)
+        at += 4 + sum(4 for flag in (0x80, 0x20, 0x10) if flags & flag)  # checksum, key, sequence number
+        if protocol == _ETHERTYPE_ERSPAN_I_OR_II:
+            return self._ethernet(packet, at + (8 if sequenced else 0), depth)
+        if protocol == _ETHERTYPE_ERSPAN_III:
+            return self._ethernet(packet, at + (20 if data[at + 11] & 1 else 12), depth)
+        return self._tunnelled(packet, at, protocol, depth)
+
+    def _tunnelled(self, packet: Packet, at: int, protocol: int, depth: int) -> Segment:
+        if protocol == _ETHERTYPE_ETHERNET:
+            return self._ethernet(packet, at, depth)
+        return self._network_layer(packet, at, protocol, depth)
 
     def _tcp(self, packet: Packet, source: bytes, destination: bytes, data: bytes, cut: int) -> Segment:
         source_port, destination_port, sequence, acknowledgement, offset, flags = _TCP_HEADER(data)

@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from captures.byte_source import check_file
 from captures.errors import CaptureError
+from captures.locations import check_location
 from captures.quality import Quality
 from captures.spark import analyses, findings, reassembly
 from captures.spark.session import local_session
@@ -58,7 +58,7 @@ def analyze(
     with contextlib.ExitStack() as stack:
         if spark is None:
             for name in names:  # only asked whether it is there, so that nobody waits for a JVM to hear that it is not
-                check_file(name)
+                check_location(name)
             progress("starting Spark")
             brief = sum(map(_size, names)) < _BYTES_PER_TASK
             spark = stack.enter_context(local_session(event_log, brief=brief))

@@ -10,8 +10,10 @@ import itertools
 import os
 import random
 import struct
+import subprocess
 import tracemalloc
 
+import cramjam
 import dpkt
 import pytest
 from hypothesis import given, settings
@@ -21,6 +23,7 @@ from captures.errors import CaptureError
 from captures.pcap import MAX_BLOCK_BYTES, CaptureFile
 from tests.captures.files import START_NS, block, enhanced, interface, obsolete, pcap, section, simple
 from tests.captures.samples import CAPTURES, unzipped
+from tests.tools import require
 
 PACKETS = [(START_NS + 123_456_000, b"first"), (START_NS + 123_457_000, b"second packet"), (START_NS + 2 * 10**9, b"")]
 
@@ -157,7 +160,40 @@ class Trickle(io.RawIOBase):
         return piece
 
 
-@pytest.mark.parametrize("compress", [bytes, gzip.compress])
+def zstd(data):
+    return bytes(cramjam.zstd.compress(data))
+
+
+def test_zstd_is_known_by_its_content(tmp_path):
+    path = tmp_path / "misnamed.txt"
+    path.write_bytes(zstd(pcap(PACKETS[:1])) + zstd(pcap(PACKETS[1:])[24:]))  # two frames
+    with CaptureFile(path) as capture:
+        assert [p.data for p in capture] == [data for _, data in PACKETS]
+    assert not capture.problems
+
+
+def test_zstd_cut_short_or_damaged_gives_what_is_before():
+    packets = [(START_NS + 1000 * i, random.Random(i).randbytes(1000)) for i in range(3000)]
+    data = zstd(pcap(packets))
+    capture, got = read(data[: len(data) // 2])
+    assert 1350 < len(got) < 1500
+    assert [p.data for p in got] == [data for _, data in packets[: len(got)]]
+    assert any("the zstd data is cut short" in problem for problem in capture.problems)
+    capture, got = read(zstd(pcap(packets[:2000])) + b"no zstd frame")
+    assert len(got) in (1999, 2000)  # less than a piece of 1 KiB may go with the damage
+    assert [p.data for p in got] == [data for _, data in packets[: len(got)]]
+    assert any("the zstd data is damaged" in problem for problem in capture.problems)
+
+
+def test_the_zstd_program_packs_what_is_read(tmp_path):
+    path = tmp_path / "x.pcap"
+    path.write_bytes(pcap(PACKETS * 1000))
+    subprocess.run([require("zstd"), "-q", "-19", "--long=27", path], check=True)
+    with CaptureFile(tmp_path / "x.pcap.zst") as capture:
+        assert [p.data for p in capture] == [data for _, data in PACKETS * 1000]
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zstd])
 def test_a_pipe_that_trickles(compress):
     capture = CaptureFile(Trickle(compress(pcap(PACKETS)), 3), "standard input")
     assert [p.data for p in capture] == [data for _, data in PACKETS]
@@ -220,7 +256,7 @@ ZIPPED = gzip.compress(b"x" * 999, mtime=0)
         (b"\x7fELF\x02\x01\x01", "not a capture: it is an ELF program"),
         (b"GET / HTTP/1.1\r\n\r\n", "not a capture: it is text"),
         ("grüße an alle\n".encode() * 60, "not a capture: it is text"),
-        (b"\x28\xb5\x2f\xfd\x00", "not a capture: it is compressed with zstd; decompress it first"),
+        (b"\x28\xb5\x2f\xfd\x00", "not a capture: the zstd data is cut short at offset 0"),
         (b"PK\x03\x04", "not a capture: it is a ZIP archive"),
         (ZIPPED, "not a capture: gzip data that holds text"),
         (gzip.compress(b"", mtime=0), "not a capture: gzip data with nothing in it"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
+import subprocess
 
 import dpkt
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from captures.pcap import CaptureFile, Packet
 from captures.segments import Dissector, Segment, address_text, endpoint_text
-from tests.captures.files import ethernet, ipv4, ipv6, tcp
+from tests.captures.files import START_NS, ethernet, ipv4, ipv6, pcap, tcp
 from tests.captures.samples import CAPTURES, unzipped
+from tests.tools import require
 
 
 def packet(data, link_type=1, wire_bytes=None):
@@ -78,6 +80,79 @@ def test_ipv6_and_its_extension_headers(link_type, wrap, following, headers):
     assert isinstance(segment, Segment)
     assert endpoint_text(segment.source, segment.source_port) == "[fd00::1]:40001"
     assert segment.payload == PAYLOAD
+
+
+def udp(payload, port):
+    return ipv4(struct.pack(">HHHH", 5555, port, 8 + len(payload), 0) + payload, source="192.0.2.1", protocol=17)
+
+
+def gre(protocol, payload, *, flags=0):
+    options = bytes(4) * (flags >> 15 & 1) + bytes(4) * (flags >> 13 & 1) + bytes(4) * (flags >> 12 & 1)
+    return ipv4(struct.pack(">HH", flags, protocol) + options + payload, source="192.0.2.1", protocol=47)
+
+
+INNER = ipv4(tcp(PAYLOAD, sequence=77), source="10.0.0.1")
+TUNNELS = {
+    "vxlan": udp(b"\x08\0\0\0\0\0\x2a\0" + ethernet(INNER), 4789),
+    "vxlan on Linux's first port": udp(b"\x08\0\0\0\0\0\x2a\0" + ethernet(INNER, tags=[0x8100]), 8472),
+    "geneve": udp(b"\x02\0\x65\x58" + bytes(12) + ethernet(INNER), 6081),
+    "gre": gre(0x0800, INNER),
+    "gre with checksum, key and sequence": gre(0x0800, INNER, flags=0xB000),
+    "gre with ethernet": gre(0x6558, ethernet(INNER), flags=0x2000),
+    "gre with IPv6": gre(0x86DD, ipv6(tcp(PAYLOAD, sequence=77))),
+    "erspan I": gre(0x88BE, ethernet(INNER)),
+    "erspan II": gre(0x88BE, bytes.fromhex("1001000100000000") + ethernet(INNER), flags=0x1000),
+    "erspan III": gre(0x22EB, bytes.fromhex("200100010000000000000000") + ethernet(INNER), flags=0x1000),
+    "erspan III with a subheader": gre(
+        0x22EB, bytes.fromhex("200100010000000000000001") + bytes(8) + ethernet(INNER), flags=0x1000
+    ),
+    "IP in IP": ipv4(INNER, source="192.0.2.1", protocol=4),
+    "IPv4 in IPv6": ipv6(INNER, following=4),
+    "IPv6 in IPv4": ipv4(ipv6(tcp(PAYLOAD, sequence=77)), protocol=41),
+    "a tunnel in a tunnel": gre(0x88BE, ethernet(udp(b"\x08" + bytes(7) + ethernet(INNER), 4789))),
+}
+
+
+@pytest.mark.parametrize("tunnel", TUNNELS)
+def test_tunnels_are_opened(tunnel):
+    data = ethernet(TUNNELS[tunnel], protocol=0x86DD if TUNNELS[tunnel][0] >> 4 == 6 else 0x0800)
+    segment = dissect(data)
+    assert isinstance(segment, Segment), segment
+    assert address_text(segment.source) in ("10.0.0.1", "fd00::1")
+    assert (segment.source_port, segment.sequence, segment.payload, segment.cut) == (40001, 77, PAYLOAD, 0)
+    cut = dissect(data[:-5], wire_bytes=len(data))
+    assert isinstance(cut, Segment)
+    assert (cut.payload, cut.cut) == (PAYLOAD[:-5], 5)
+
+
+def test_tunnels_are_what_tshark_takes_them_for(tmp_path):
+    path = tmp_path / "tunnels.pcap"
+    known = [data for name, data in TUNNELS.items() if data[0] >> 4 == 4 and "first port" not in name]
+    path.write_bytes(pcap([(START_NS, ethernet(data)) for data in known]))
+    fields = ["-T", "fields", "-e", "tcp.seq_raw", "-e", "tcp.payload"]
+    out = subprocess.run([require("tshark"), "-r", path, *fields], capture_output=True, text=True, check=True).stdout
+    assert out.split() == ["77", PAYLOAD.hex()] * len(known)
+
+
+@pytest.mark.parametrize("whole", [TUNNELS["vxlan"], TUNNELS["gre"]])
+def test_a_tunnel_in_fragments(whole):
+    body = whole[20:]
+    pieces = [
+        ipv4(body[:48], protocol=whole[9], fragment=0x2000),
+        ipv4(body[48:], protocol=whole[9], fragment=6),
+    ]
+    dissector = Dissector()
+    assert "fragment" in dissector.dissect(packet(pieces[1], 101))
+    assert dissector.dissect(packet(pieces[0], 101)).payload == PAYLOAD
+
+
+def test_tunnels_without_end_are_not_followed():
+    data = INNER
+    for _ in range(20):
+        data = gre(0x0800, data)
+    assert dissect(ethernet(data)) == "IP protocol 47"
+    assert dissect(ethernet(udp(b"\x08", 4789))) == "malformed or cut inside its headers"
+    assert dissect(ethernet(udp(bytes(8), 53))) == "UDP"
 
 
 def test_options_and_padding():
@@ -184,6 +259,7 @@ def test_random_packets_never_raise(link_type, data, more):
         ethernet(ipv4(tcp(PAYLOAD), option=bytes(4)), tags=[0x8100]),
         ethernet(ipv6(b"\x06\x00" + bytes(6) + tcp(PAYLOAD), following=0), protocol=0x86DD),
         ethernet(next(fragments())),
+        *(ethernet(tunnel) for tunnel in TUNNELS.values()),
     ]),
     st.lists(st.tuples(st.integers(0, 90), st.integers(0, 255)), max_size=5),
     st.integers(0, 120),
