@@ -39,13 +39,68 @@ from wire.registry import API_KEYS, ApiKey, api, message_module
 from wire.schema import Message, Struct, as_dict
 
 if TYPE_CHECKING:
+    from wire.messages.add_offsets_to_txn import *
+    from wire.messages.add_partitions_to_txn import *
+    from wire.messages.allocate_producer_ids import *
+    from wire.messages.alter_client_quotas import *
+    from wire.messages.alter_configs import *
     from wire.messages.alter_partition import *
+    from wire.messages.alter_partition_reassignments import *
+    from wire.messages.alter_replica_log_dirs import *
+    from wire.messages.alter_user_scram_credentials import *
     from wire.messages.api_versions import *
+    from wire.messages.consumer_group_describe import *
+    from wire.messages.consumer_group_heartbeat import *
     from wire.messages.controlled_shutdown import *
+    from wire.messages.create_acls import *
+    from wire.messages.create_delegation_token import *
+    from wire.messages.create_partitions import *
+    from wire.messages.create_topics import *
+    from wire.messages.delete_acls import *
+    from wire.messages.delete_groups import *
+    from wire.messages.delete_records import *
+    from wire.messages.delete_topics import *
+    from wire.messages.describe_acls import *
+    from wire.messages.describe_client_quotas import *
+    from wire.messages.describe_cluster import *
+    from wire.messages.describe_configs import *
+    from wire.messages.describe_delegation_token import *
+    from wire.messages.describe_groups import *
+    from wire.messages.describe_log_dirs import *
+    from wire.messages.describe_producers import *
+    from wire.messages.describe_transactions import *
+    from wire.messages.describe_user_scram_credentials import *
+    from wire.messages.elect_leaders import *
+    from wire.messages.end_txn import *
+    from wire.messages.envelope import *
+    from wire.messages.expire_delegation_token import *
+    from wire.messages.fetch import *
+    from wire.messages.find_coordinator import *
+    from wire.messages.heartbeat import *
+    from wire.messages.incremental_alter_configs import *
+    from wire.messages.init_producer_id import *
+    from wire.messages.join_group import *
     from wire.messages.leader_and_isr import *
+    from wire.messages.leave_group import *
+    from wire.messages.list_groups import *
+    from wire.messages.list_offsets import *
+    from wire.messages.list_partition_reassignments import *
+    from wire.messages.list_transactions import *
     from wire.messages.metadata import *
+    from wire.messages.offset_commit import *
+    from wire.messages.offset_delete import *
+    from wire.messages.offset_fetch import *
+    from wire.messages.offset_for_leader_epoch import *
+    from wire.messages.produce import *
+    from wire.messages.renew_delegation_token import *
+    from wire.messages.sasl_authenticate import *
+    from wire.messages.sasl_handshake import *
     from wire.messages.stop_replica import *
+    from wire.messages.sync_group import *
+    from wire.messages.txn_offset_commit import *
+    from wire.messages.update_features import *
     from wire.messages.update_metadata import *
+    from wire.messages.write_txn_markers import *
 
 __all__ = [
     "API_KEYS",

@@ -217,6 +217,26 @@ class Array(Construct):
         return obj
 
 
+class NullableStruct(Construct):
+    """A structure behind a byte that is 1, or nothing behind a byte that is -1 (KIP-893)."""
+
+    def __init__(self, subcon: Construct) -> None:
+        super().__init__()
+        self.subcon = subcon
+
+    def _parse(self, stream: io.BytesIO, context: Container, path: str) -> Any:
+        # as in Kafka: anything below zero is null, anything else is not
+        if Int8sb._parsereport(stream, context, path) < 0:
+            return None
+        return self.subcon._parsereport(stream, context, path)
+
+    def _build(self, obj: Any, stream: io.BytesIO, context: Container, path: str) -> Any:
+        Int8sb._build(-1 if obj is None else 1, stream, context, path)
+        if obj is not None:
+            self.subcon._build(obj, stream, context, path)
+        return obj
+
+
 class TaggedField(NamedTuple):
     """A tagged field that this version's definition does not know, kept as it came."""
 

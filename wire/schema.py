@@ -24,7 +24,7 @@ import construct
 from construct.lib import Container
 
 from wire import errors
-from wire.primitives import Array, Primitive, Refused, TaggedField, TaggedFields
+from wire.primitives import Array, NullableStruct, Primitive, Refused, TaggedField, TaggedFields
 
 
 class Versions(NamedTuple):
@@ -225,7 +225,7 @@ def _construct_for(f: Field, version: int, compact: bool) -> construct.Construct
     else:
         element = struct_for(f.type, version, compact)
     if not f.array:
-        return element
+        return NullableStruct(element) if nullable and not isinstance(f.type, Primitive) else element
     return Array(element, max(1, min_bytes(f.type, version, compact)), compact=compact, nullable=nullable)
 
 
@@ -239,7 +239,12 @@ def min_bytes(type: Any, version: int, compact: bool) -> int:
     total = 1 if compact else 0
     for f in type.__fields__:
         if version in f.versions and version not in f.tagged:
-            total += (1 if compact else 4) if f.array else min_bytes(f.type, version, compact)
+            if f.array:
+                total += 1 if compact else 4
+            elif version in f.nullable and not isinstance(f.type, Primitive):
+                total += 1
+            else:
+                total += min_bytes(f.type, version, compact)
     return total
 
 

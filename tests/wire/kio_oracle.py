@@ -46,8 +46,11 @@ def _convert(value: Any, hint: Any) -> Any:
         return tuple(to_kio(v, entity) for v in value) if entity else value  # type: ignore[arg-type]
     if ErrorCode in options:
         return ErrorCode(value)
-    if any(isinstance(o, type) and issubclass(o, datetime.timedelta) for o in options):
+    types = [o for o in options if isinstance(o, type)]
+    if any(issubclass(t, datetime.timedelta) for t in types):
         return datetime.timedelta(milliseconds=value)
+    if any(issubclass(t, datetime.datetime) for t in types):
+        return datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
     return value
 
 

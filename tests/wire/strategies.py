@@ -27,8 +27,8 @@ def _primitive(f: Field) -> st.SearchStrategy[Any]:
     kind = f.type.name
     if f.name.endswith("error_code"):
         return st.integers(-1, 127)  # the codes that kio knows as an enum
-    if f.name.endswith("_time_ms"):
-        return st.integers(0, 2**31 - 1)  # kio makes timedeltas of them
+    if f.name.endswith(("_ms", "_timestamp")) and kind in ("int32", "int64"):
+        return st.integers(0, 2**31 - 1)  # kio makes times of them
     if kind in INT_BITS:
         half = 2 ** (INT_BITS[kind] - 1)
         return st.integers(-half, half - 1)

@@ -1,0 +1,19 @@
+"""RenewDelegationToken (key 39), versions 0-2."""
+
+from wire.primitives import BYTES, INT16, INT32, INT64
+from wire.schema import Message, field, request, response
+
+__all__ = ["RenewDelegationTokenRequest", "RenewDelegationTokenResponse"]
+
+
+@request(api_key=39, versions="0-2", flexible="2+")
+class RenewDelegationTokenRequest(Message):
+    hmac: bytes = field(BYTES, "0+")
+    renew_period_ms: int = field(INT64, "0+")
+
+
+@response(api_key=39, versions="0-2", flexible="2+")
+class RenewDelegationTokenResponse(Message):
+    error_code: int = field(INT16, "0+")
+    expiry_timestamp_ms: int = field(INT64, "0+")
+    throttle_time_ms: int = field(INT32, "0+")
