@@ -22,7 +22,7 @@ def _header_bytes(frame: bytes, cls: type[wire.Message], version: int) -> int:
 
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
 @given(data=st.data(), correlation_id=st.integers(-(2**31), 2**31 - 1))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_bytes_equal_kio_and_decode_back(
     cls: type[wire.Message], version: int, data: st.DataObject, correlation_id: int
 ) -> None:
