@@ -5,7 +5,8 @@ the capture began: when requests are recognised in it, beyond doubt); all others
 answers in order, so a response belongs to the oldest request that waits; its correlation id proves it, or, after a
 gap, finds the right one. Produce requests with acks=0 are not answered.
 
-What cannot be decoded has ``body`` None and says why in ``error``; nothing here raises on any bytes.
+What cannot be decoded has ``body`` None and says why in ``error``. Where bytes are left over behind a whole body, as
+some clients send them and Kafka ignores them, ``left_over`` counts them. Nothing here raises on any bytes.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Request:
     body: wire.Message | None
     error: str | None
     frame_bytes: int
+    left_over: int
     answered: bool  # whether Kafka answers it at all
 
     @property
@@ -87,6 +89,16 @@ class Response:
     body: wire.Message | None
     error: str | None
     frame_bytes: int
+    left_over: int
+
+    @property
+    def error_code(self) -> int | None:
+        """The top-level error; None of a response that has none in its version, or was not decoded."""
+        body = self.body
+        if body is None or not any(f.name == "error_code" and self.version in f.versions for f in body.__fields__):
+            return None
+        code: int = body.error_code  # type: ignore[attr-defined]  # the line above has seen it
+        return code
 
     @property
     def latency_ns(self) -> int:
@@ -232,12 +244,14 @@ class Conversation:
         api = BY_KEY.get(key)
         if key == _SASL_HANDSHAKE and version == 0:
             self._sasl_tokens = 0  # after that version the tokens follow bare, not as SaslAuthenticate requests
-        client_id, body, error = _decode_request(frame, key)
+        client_id, body, error, left_over = _decode_request(frame, key)
         acks = produce_acks(payload) if key == _PRODUCE else None
         request = Request(
-            self._peers, frame.place, key, api, version, correlation_id, client_id, body, error, frame.length, acks != 0
-        )
+            self._peers, frame.place, key, api, version, correlation_id, client_id, body, error, frame.length,
+            left_over, acks != 0,
+        )  # fmt: skip
         self.quality.requests += 1
+        self.quality.left_over += left_over > 0
         if api is None or (error is not None and not frame.lost):
             self.quality.undecodable += 1
         if api is not None:
@@ -272,11 +286,12 @@ class Conversation:
         while self._awaited[0].correlation_id != correlation_id:
             self._unanswered(messages)  # Kafka answers in order: theirs were not captured
         request = self._awaited.popleft()
-        version, body, error = _decode_response(frame, request)
+        version, body, error, left_over = _decode_response(frame, request)
         if error is not None and not frame.lost:
             self.quality.undecodable += 1
         self.quality.responses += 1
-        messages.append(Response(request, frame.place, version, body, error, frame.length))
+        self.quality.left_over += left_over > 0
+        messages.append(Response(request, frame.place, version, body, error, frame.length, left_over))
 
     def _unanswered(self, messages: list[Message]) -> None:
         messages.append(NoResponse(self._awaited.popleft()))
@@ -329,33 +344,43 @@ def _searching(find: Finder) -> Framer:
     return Framer(find, lambda head: False, lost=True)
 
 
-def _decode_request(frame: Frame, key: int) -> tuple[str | None, wire.Message | None, str | None]:
-    """(client id, body, what is wrong)."""
+def _decode_request(frame: Frame, key: int) -> tuple[str | None, wire.Message | None, str | None, int]:
+    """(client id, body, what is wrong, bytes left over)."""
+    body, error, left_over = None, None, 0
     if frame.lost:
         error = f"{frame.lost} of its {frame.length} bytes are not in the capture"
-    elif key in BY_KEY and message_class(key, "request") is None:
-        error = None
-    else:
+    elif key not in BY_KEY or message_class(key, "request") is not None:
         try:
             header, body = wire.decode_request(frame.payload)
+        except wire.TrailingBytes as e:
+            body, error, left_over = _but_for_the_rest(e)
         except wire.DecodeError as e:
             error = str(e)
         else:
-            return header.client_id, body, None
+            return header.client_id, body, None, 0
     try:
-        return wire.decode_request_header(frame.payload).client_id, None, error
+        return wire.decode_request_header(frame.payload).client_id, body, error, left_over
     except wire.DecodeError as e:
-        return None, None, error or str(e)
+        return None, None, error or str(e), 0
 
 
-def _decode_response(frame: Frame, request: Request) -> tuple[int, wire.Message | None, str | None]:
-    """(version of the body, body, what is wrong)."""
+def _decode_response(frame: Frame, request: Request) -> tuple[int, wire.Message | None, str | None, int]:
+    """(version of the body, body, what is wrong, bytes left over)."""
     if frame.lost:
-        return request.version, None, f"{frame.lost} of its {frame.length} bytes are not in the capture"
+        return request.version, None, f"{frame.lost} of its {frame.length} bytes are not in the capture", 0
     if request.api is None or message_class(request.api_key, "response") is None:
-        return request.version, None, None
+        return request.version, None, None, 0
     try:
         header, body = wire.decode_response(frame.payload, api_key=request.api_key, api_version=request.version)
+    except wire.TrailingBytes as e:
+        return request.version, *_but_for_the_rest(e)
     except wire.DecodeError as e:
-        return request.version, None, str(e)
-    return header.api_version, body, None
+        return request.version, None, str(e), 0
+    return header.api_version, body, None, 0
+
+
+def _but_for_the_rest(e: wire.TrailingBytes) -> tuple[wire.Message | None, str | None, int]:
+    """(body, what is wrong, bytes left over): the whole body if they are behind it, none if inside a tagged field."""
+    if isinstance(e.message, wire.Message):
+        return e.message, None, len(e.left_over)
+    return None, str(e), 0

@@ -19,9 +19,9 @@ class Quality:
     frame could be recognised; ``unfinished`` frames begin and do not end before their connection does. ``unanswered``
     requests should have been answered, and their answers were not seen; ``unmatched_responses`` answer no request that
     was seen. ``undecodable`` messages are of an API and version that ``wire`` defines and still could not be decoded,
-    or of none that exists. ``other_packets`` carried no TCP, ``other_connections`` no Kafka; ``kraft`` are the APIs met
-    that only KRaft nodes speak. ``unreadable`` files are no captures, ``problems`` those of others, ``notes`` tell
-    single cases.
+    or of none that exists; ``left_over`` messages have bytes behind their body, which Kafka ignores. ``other_packets``
+    carried no TCP, ``other_connections`` no Kafka; ``kraft`` are the APIs met that only KRaft nodes speak.
+    ``unreadable`` files are no captures, ``problems`` those of others, ``notes`` tell single cases.
     """
 
     packets: int = 0
@@ -35,6 +35,7 @@ class Quality:
     requests: int = 0
     responses: int = 0
     undecodable: int = 0
+    left_over: int = 0
     unanswered: int = 0
     unmatched_responses: int = 0
     other_packets: Counter[str] = field(default_factory=Counter)
@@ -100,6 +101,8 @@ class Quality:
             said.append(f"{_count(self.unfinished, 'frame')} broken off at the end of a connection")
         if self.undecodable:
             said.append(f"{_count(self.undecodable, 'message')} that could not be decoded")
+        if self.left_over:
+            said.append(f"{_count(self.left_over, 'message')} with bytes behind the body, which Kafka ignores")
         if self.unmatched_responses:
             said.append(f"{_count(self.unmatched_responses, 'response')} to requests that were not captured")
         if self.unanswered:

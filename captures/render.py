@@ -12,9 +12,13 @@ from captures.cluster import Cluster
 from captures.exchanges import Peers, Request, Response
 from captures.segments import endpoint_text
 from wire import error_name
+from wire.outline import outline
 
 #: Partitions told one by one; of more, the first so many and how many there are besides.
 MAX_PARTITIONS = 4
+
+#: at the top of many responses: the error stands first in the line, and nobody asks for the throttling
+_TOLD_ELSEWHERE = frozenset({"error_code", "throttle_time_ms"})
 
 _DIM, _BOLD, _RED, _CYAN, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[36m", "\x1b[0m"
 
@@ -50,11 +54,9 @@ class Renderer:
         name = f"{request.api_name} v{request.version}"
         what = self._request(request) if isinstance(message, Request) else self._response(message)
         if message.error is not None:
-            what = (
-                f"{what}, {self._paint(_RED, 'not decoded: ' + message.error)}"
-                if what
-                else self._paint(_RED, "not decoded: " + message.error)
-            )
+            what = _join(what, self._paint(_RED, f"not decoded: {message.error}"))
+        if message.left_over:
+            what = _join(what, self._paint(_RED, f"{message.left_over} bytes left over behind the body"))
         return " ".join(
             (
                 self._paint(_DIM, time_text(message.place.time_ns)),
@@ -137,16 +139,28 @@ def describe_request(body: wire.Message | None, cluster: Cluster) -> str:
             return "topics " + _some([t.name or cluster.topic_name(t.topic_id) for t in body.topics])
         case wire.ApiVersionsRequest():
             return _join(body.client_software_name, body.client_software_version)
+        case wire.ProduceRequest():
+            sent = [f"{t.name}-{p.index} {_records(p.records)}" for t in body.topic_data for p in t.partition_data]
+            return _join(f"acks {body.acks}", _some(sent))
+        case wire.FetchRequest():
+            replica = max(body.replica_id, body.replica_state.replica_id)
+            wanted = [
+                f"{t.topic or cluster.topic_name(t.topic_id)}-{p.partition} from {p.fetch_offset}"
+                for t in body.topics
+                for p in t.partitions
+            ]
+            return _join("" if replica < 0 else f"replica {replica}", _some(wanted))
         case _:
-            return ""
+            return _scalars(body)
 
 
 def describe_response(response: Response, cluster: Cluster) -> tuple[str, str]:
     """(the name of the top-level error or "", what else there is to say in short)."""
-    body = response.body
-    code = getattr(body, "error_code", None)
+    body, code = response.body, response.error_code
     error = "" if code is None else error_name(code)
     match body:
+        case None:
+            return error, ""
         case wire.LeaderAndIsrResponse() | wire.StopReplicaResponse():
             return error, _some([f"{t}-{p} {error_name(c)}" for t, p, c in partition_errors(response) if c])
         case wire.ControlledShutdownResponse():
@@ -174,8 +188,23 @@ def describe_response(response: Response, cluster: Cluster) -> tuple[str, str]:
             return error, _join(f"brokers {_ids(sorted(b.node_id for b in body.brokers))}", controller, _some(leaders))
         case wire.ApiVersionsResponse():
             return error, f"{len(body.api_keys)} APIs"
+        case wire.ProduceResponse():
+            appended = [
+                f"{t.name}-{p.index} " + (error_name(p.error_code) if p.error_code else f"at {p.base_offset}")
+                for t in body.responses
+                for p in t.partition_responses
+            ]
+            return error, _some(appended)
+        case wire.FetchResponse():
+            fetched = [
+                f"{t.topic or cluster.topic_name(t.topic_id)}-{p.partition_index} "
+                + (error_name(p.error_code) if p.error_code else f"{_records(p.records)}, hw {p.high_watermark}")
+                for t in body.responses
+                for p in t.partitions
+            ]
+            return error, _some(fetched)
         case _:
-            return error, ""
+            return error, _scalars(body)
 
 
 def partition_errors(response: Response) -> list[tuple[str, int, int]]:
@@ -224,6 +253,7 @@ def json_line(message: Request | Response, cluster: Cluster) -> str:
         "bytes": message.frame_bytes,
         "body": None if message.body is None else wire.as_dict(message.body, message.version),
         "error": message.error,
+        "left_over": message.left_over,
     }
     if isinstance(message, Response):
         line["request_packet"] = request.place.packet
@@ -239,6 +269,24 @@ def _control(body: wire.LeaderAndIsrRequest | wire.UpdateMetadataRequest | wire.
 def _flat(ungrouped: Iterable[Any], topics: Iterable[Any]) -> list[tuple[str, Any]]:
     """Partition states with their topic, of versions that group them by topic and of those that do not."""
     return [(p.topic_name, p) for p in ungrouped] + [(t.topic_name, p) for t in topics for p in t.partition_states]
+
+
+def _scalars(body: wire.Message) -> str:
+    """The numbers and names at the top of a body that say something: those which are not at their defaults."""
+    told = []
+    for field in body.__fields__:
+        value = getattr(body, field.name)
+        if type(value) in (int, str, bool) and value != field.default and field.name not in _TOLD_ELSEWHERE:
+            told.append(f"{field.name} {value!r}")
+    return _join(*told)
+
+
+def _records(records: bytes | None) -> str:
+    held = outline(records)
+    if held is None:
+        return "no records"
+    count = "" if held["records"] is None else f"{held['records']} records in "
+    return f"{count}{held['bytes']} bytes"
 
 
 def _some(items: Sequence[str]) -> str:

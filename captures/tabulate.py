@@ -14,6 +14,9 @@ from captures.segments import Place, address_text
 from wire import error_name
 from wire.registry import CONTROL_REQUESTS
 
+#: what a broker asks the controller in its own name and epoch
+_BROKERS_TO_CONTROLLER = (wire.ControlledShutdownRequest, wire.AlterPartitionRequest, wire.AllocateProducerIdsRequest)
+
 
 def decoded_row(request: Request, response: Response | None) -> tuple[Any, ...]:
     """A row of DECODED."""
@@ -40,7 +43,7 @@ def decoded_row(request: Request, response: Response | None) -> tuple[Any, ...]:
         getattr(body, "controller_id", None),
         getattr(body, "controller_epoch", None),
         getattr(body, "is_kraft_controller", None),
-        body.broker_id if isinstance(body, (wire.ControlledShutdownRequest, wire.AlterPartitionRequest)) else None,
+        body.broker_id if isinstance(body, _BROKERS_TO_CONTROLLER) else None,
         getattr(body, "broker_epoch", None),
         None if states is None else len(states),
         *_response(response),
@@ -62,7 +65,7 @@ def _place(place: Place) -> tuple[str, int, int]:
 def _response(response: Response | None) -> tuple[Any, ...]:
     if response is None:
         return (None,) * 9
-    code = getattr(response.body, "error_code", None)
+    code = response.error_code
     return (
         *_place(response.place),
         response.frame_bytes,

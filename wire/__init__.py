@@ -13,6 +13,7 @@ primitives   Kafka's types as Construct classes        schema     tables -> data
 messages/    one table file per API                    headers    request and response headers
 registry     API keys, names, versions                 protocol   whole frames: the four functions above
 framing      the length before each frame              errors     error codes; the WireError tree
+plain        messages as dicts, for JSON               outline    what a record set holds, unopened
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ from wire.errors import (
 )
 from wire.framing import DEFAULT_MAX_FRAME_BYTES, FrameBuffer, frame
 from wire.headers import Header
+from wire.plain import as_dict
 from wire.protocol import decode_request, decode_request_header, decode_response, encode_request, encode_response
 from wire.registry import API_KEYS, ApiKey, api, message_module
-from wire.schema import Message, Struct, as_dict
+from wire.schema import Message, Struct
 
 if TYPE_CHECKING:
     from wire.messages.add_offsets_to_txn import *

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import uuid
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
@@ -246,20 +245,6 @@ def min_bytes(type: Any, version: int, compact: bool) -> int:
             else:
                 total += min_bytes(f.type, version, compact)
     return total
-
-
-def as_dict(value: Any, version: int) -> Any:
-    """A message as plain data of that version: dicts, lists, numbers, strings; uuids as text, bytes as hex."""
-    if isinstance(value, Struct):
-        fields = (f for f in value.__fields__ if version in f.versions)
-        return {f.name: as_dict(getattr(value, f.name), version) for f in fields}
-    if isinstance(value, (tuple, list)):
-        return [as_dict(v, version) for v in value]
-    if isinstance(value, uuid.UUID):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    return value
 
 
 def _short(value: object) -> str:

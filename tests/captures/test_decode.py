@@ -41,6 +41,7 @@ def test_equals_the_truth(name):
     lines = in_process(str(CAPTURES[name]))
     assert compare(truth(name), lines) == []
     assert [line["packet"] for line in lines] == sorted(line["packet"] for line in lines)
+    assert [line for line in lines if line["body"] is None or line["error"] or line["left_over"]] == []
 
 
 def test_all_seven_captures_are_there():
@@ -93,7 +94,7 @@ def test_a_json_line_has_the_documented_fields():
             "number": 93, "client": "127.0.0.1:37360", "server": "127.0.0.1:41875", "broker": 3, "listener": "CONTROL",
         },
         "api": "UpdateMetadata", "api_key": 6, "version": 8, "correlation_id": 2, "client_id": "2", "bytes": 8,
-        "body": {"error_code": 11}, "error": None, "request_packet": 386, "latency_ms": 13.371,
+        "body": {"error_code": 11}, "error": None, "left_over": 0, "request_packet": 386, "latency_ms": 13.371,
     }  # fmt: skip
     documented = (SAMPLES.parents[1] / "docs" / "decode.md").read_text()
     assert all(f"`{field}`" in documented for field in line)

@@ -59,7 +59,7 @@ def test_a_cut_or_lengthened_frame_is_refused(cls: type[wire.Message], version: 
 
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_damaged_frames_raise_nothing_but_wire_errors(
     cls: type[wire.Message], version: int, data: st.DataObject
 ) -> None:
@@ -74,7 +74,7 @@ def test_damaged_frames_raise_nothing_but_wire_errors(
 
 
 @given(frame=st.binary(max_size=200))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_noise_raises_nothing_but_wire_errors(frame: bytes) -> None:
     for known in API_KEYS[:20]:
         for decode in (
@@ -250,10 +250,3 @@ def test_every_message_can_be_made_from_nothing(cls: type[wire.Message], version
     for field in dataclasses.fields(message):  # type: ignore[arg-type]
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(message, field.name, 1)
-
-
-def test_as_dict_gives_the_fields_of_the_version_as_plain_data() -> None:
-    plain = wire.as_dict(SAMPLE, 4)
-    assert plain["topic_states"][0]["partition_states"][0]["isr"] == [2, 3]
-    assert "topic_id" not in plain["topic_states"][0]
-    assert wire.as_dict(SAMPLE, 5)["topic_states"][0]["topic_id"] == str(uuid.UUID(int=9))
