@@ -1,0 +1,140 @@
+"""The controller's state machines on a bench: an elected controller in memory whose context a test fills by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import wire
+from controller import zk_data
+from controller.context import ControllerContext
+from controller.core import Core
+from controller.model import (
+    BrokerId,
+    ControllerEpoch,
+    LeaderAndIsr,
+    Leadership,
+    PartitionReplica,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from controller.request_batch import BatchConfig, ControllerRequestBatch, OnResponse
+from controller.store import Create, SetData, value
+from tests.controller.support import DATA, Sent, World, broker
+from wire.metadata_version import MetadataVersion
+
+TP = TopicPartition("t", 0)
+
+
+def ids(*brokers: int) -> tuple[BrokerId, ...]:
+    return tuple(BrokerId(b) for b in brokers)
+
+
+def replica(broker_id: int, tp: TopicPartition = TP) -> PartitionReplica:
+    return PartitionReplica(tp, BrokerId(broker_id))
+
+
+def leadership(leader: int, isr: Sequence[int], leader_epoch: int = 0, *, controller_epoch: int = 1) -> Leadership:
+    return Leadership(LeaderAndIsr(BrokerId(leader), ids(*isr), leader_epoch), ControllerEpoch(controller_epoch))
+
+
+async def bench(w: World, assignments: Mapping[int, Sequence[int]] | None = None) -> Core:
+    """Broker 1 is the controller; topic t has no partition but in the context, where ``assignments`` are."""
+    controller = await w.start_controller(1)
+    await w.create_topic("t", {})
+    core = controller._core
+    for partition, replicas in (assignments or {0: [1]}).items():
+        core.context.set_assignment(TopicPartition("t", partition), ReplicaAssignment(ids(*replicas)))
+    w.take()
+    return core
+
+
+async def stored(w: World, core: Core, tp: TopicPartition, known: Leadership) -> None:
+    """Put a partition's state into ZooKeeper and into the cache."""
+    path = zk_data.partition_state_path(tp)
+    await w.zk.ensure_paths([zk_data.partition_path(tp)])
+    answer = (await w.store.write([Create(path, zk_data.encode_partition_state(known))]))[0]
+    value(answer)
+    core.context.leadership[tp] = known
+
+
+async def put_config(w: World, topic: str, **config: str) -> None:
+    path = zk_data.topic_config_path(topic)
+    await w.zk.ensure_paths([path])
+    named = {key.replace("_", "."): text for key, text in config.items()}
+    value((await w.store.write([SetData(path, zk_data.encode_config(named))]))[0])
+
+
+def leader_and_isr(sent: Iterable[Sent], broker_id: int) -> list[wire.LeaderAndIsrPartitionState]:
+    """Every partition state that one broker was sent in LeaderAndIsr requests."""
+    return [
+        state
+        for s in sent
+        if s.broker == broker_id and isinstance(s.message, wire.LeaderAndIsrRequest)
+        for states in (
+            s.message.ungrouped_partition_states,
+            *(topic.partition_states for topic in s.message.topic_states),
+        )
+        for state in states
+    ]
+
+
+class Outbox:
+    """Where a batch on its own puts its requests; ``answer`` gives a response to what was asked."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, wire.Message, int]] = []
+        self.callbacks: list[OnResponse | None] = []
+
+    def send(self, broker: BrokerId, request: wire.Message, api_version: int, on_response: OnResponse | None) -> None:
+        self.sent.append((broker, request, api_version))
+        self.callbacks.append(on_response)
+
+    def answer(self, index: int, response: wire.Message) -> None:
+        on_response = self.callbacks[index]
+        assert on_response is not None
+        on_response(response)
+
+
+class Responses:
+    """What a batch passes on of the answers."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int, wire.Message]] = []
+        self.deleted: list[frozenset[TopicPartition]] = []
+
+    def leader_and_isr(self, response: wire.LeaderAndIsrResponse, broker: BrokerId) -> None:
+        self.events.append(("LeaderAndIsr", broker, response))
+
+    def update_metadata(self, response: wire.UpdateMetadataResponse, broker: BrokerId) -> None:
+        self.events.append(("UpdateMetadata", broker, response))
+
+    def stop_replica(
+        self, response: wire.StopReplicaResponse, broker: BrokerId, deleted: frozenset[TopicPartition]
+    ) -> None:
+        self.events.append(("StopReplica", broker, response))
+        self.deleted.append(deleted)
+
+
+def batch(
+    context: ControllerContext, ibp: MetadataVersion | str = "3.9", listener: str = DATA
+) -> tuple[ControllerRequestBatch, Outbox, Responses]:
+    outbox, responses = Outbox(), Responses()
+    version = MetadataVersion.parse(ibp) if isinstance(ibp, str) else ibp
+    config = BatchConfig(broker_id=BrokerId(0), ibp=version, inter_broker_listener=listener)
+    return ControllerRequestBatch(config, context, outbox, responses), outbox, responses
+
+
+__all__ = [
+    "TP",
+    "Outbox",
+    "Responses",
+    "batch",
+    "bench",
+    "broker",
+    "ids",
+    "leader_and_isr",
+    "leadership",
+    "put_config",
+    "replica",
+    "stored",
+]
