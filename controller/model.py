@@ -113,6 +113,11 @@ class LeaderAndIsr:
     recovery_state: int = RECOVERED
     partition_epoch: int = 0
 
+    @property
+    def elected(self) -> BrokerId | None:
+        """The leader, None where there is none."""
+        return None if self.leader == NO_LEADER else self.leader
+
     def new_leader(self, leader: BrokerId) -> LeaderAndIsr:
         return self.new_leader_and_isr(leader, self.isr)
 

@@ -370,7 +370,9 @@ class Cluster:
 
     async def _has_leaders(self, topic: str) -> bool:
         (described,) = await admin.describe_topics(self._zk, [topic])
-        return all(p.leadership is not None and p.leadership.leader_and_isr.leader >= 0 for p in described.partitions)
+        return all(
+            p.leadership is not None and p.leadership.leader_and_isr.elected is not None for p in described.partitions
+        )
 
     async def delete_topic(self, topic: str, *, wait: bool = True) -> None:
         """Mark it for deletion and wait until it is gone. Raises HarnessError."""

@@ -88,7 +88,7 @@ async def _read(zookeeper: str) -> dict[str, Any]:
             "controller_epoch": epoch[0],
             "topics": len(topics),
             "partitions": len(states),
-            "leaderless": sum(s is None or s.leader_and_isr.leader < 0 for s in states),
+            "leaderless": sum(s is None or s.leader_and_isr.elected is None for s in states),
             "brokers": {
                 broker_id: {
                     "broker_epoch": broker_epoch,

@@ -84,7 +84,7 @@ def create(
         async def led() -> bool:
             (described,) = await admin.describe_topics(zk, [name])
             states = [p.leadership for p in described.partitions]
-            return all(s is not None and s.leader_and_isr.leader >= 0 for s in states)
+            return all(s is not None and s.leader_and_isr.elected is not None for s in states)
 
         if not no_wait:
             await _wait(led, f"topic {name} is created, but not all its partitions have a leader")

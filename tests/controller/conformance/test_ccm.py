@@ -1,0 +1,378 @@
+"""CCM: what is sent to whom (section 14 of docs/controller-semantics.md; rules of sections 8a, 8b and 8d)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, TypeVar
+
+import pytest
+from trio.testing import MockClock
+
+import wire
+from controller import events as ev
+from controller.context import ControllerContext
+from controller.model import (
+    RECOVERED,
+    RECOVERING,
+    Broker,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+    LeaderAndIsr,
+    Leadership,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from tests.controller.conformance.bench import TP, Outbox, batch, bench, broker, ids, leadership
+from tests.controller.support import world
+from wire.metadata_version import MetadataVersion
+
+M = TypeVar("M", bound=wire.Message)
+
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+T_ID, U_ID = uuid.UUID(int=8), uuid.UUID(int=9)
+
+#: rule 8.18, with the last version before each boundary: LeaderAndIsr, UpdateMetadata, StopReplica
+VERSIONS = {
+    "3.9": (7, 8, 4),
+    "3.4-IV0": (7, 8, 4),
+    "3.3": (6, 7, 3),
+    "3.2-IV0": (6, 7, 3),
+    "3.1": (5, 7, 3),
+    "2.8-IV1": (5, 7, 3),
+    "2.8-IV0": (4, 6, 3),
+    "2.6-IV0": (4, 6, 3),
+    "2.5": (4, 6, 2),
+    "2.4-IV1": (4, 6, 2),
+    "2.4-IV0": (3, 5, 1),
+    "2.3": (2, 5, 1),
+    "2.2-IV0": (2, 5, 1),
+    "2.1": (1, 4, 0),
+    "1.0-IV0": (1, 4, 0),
+    "0.11.0": (0, 3, 0),
+    "0.10.2-IV0": (0, 3, 0),
+    "0.10.1": (0, 2, 0),
+    "0.10.0-IV1": (0, 2, 0),
+    "0.10.0-IV0": (0, 1, 0),
+    "0.9.0": (0, 1, 0),
+    "0.8.2": (0, 0, 0),
+}
+
+
+def context(*live: int, shutting_down: tuple[int, ...] = ()) -> ControllerContext:
+    """Controller epoch 12; broker N has epoch 100 + N; t has two partitions and u one, on brokers 1, 2, 3."""
+    made = ControllerContext()
+    made.epoch = ControllerEpoch(12)
+    made.add_live_brokers((broker(b), BrokerEpoch(100 + b)) for b in (*live, *shutting_down))
+    made.shutting_down = set(ids(*shutting_down))
+    made.set_topics(["t", "u"])
+    made.add_topic_id("t", T_ID)
+    made.add_topic_id("u", U_ID)
+    for tp in (T0, T1, U0):
+        made.set_assignment(tp, ReplicaAssignment(ids(1, 2, 3)))
+    return made
+
+
+def plain_context(*live: int) -> ControllerContext:
+    """One that every version can tell of: a single listener, named as its protocol."""
+    made = context()
+    plain = (Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9),)
+    made.add_live_brokers((Broker(BrokerId(b), plain), BrokerEpoch(100 + b)) for b in live)
+    return made
+
+
+def sent(outbox: Outbox, kind: type[M]) -> dict[int, M]:
+    """By broker, each of which was sent at most one of them."""
+    found = [(to, request) for to, request, _ in outbox.sent if isinstance(request, kind)]
+    assert len({to for to, _ in found}) == len(found)
+    return dict(found)
+
+
+def partitions(request: Any) -> dict[TopicPartition, Any]:
+    return {
+        TopicPartition(t.topic_name, p.partition_index): p for t in request.topic_states for p in t.partition_states
+    }
+
+
+@pytest.mark.kafka("CCM-1")
+def test_leader_and_isr_is_sent() -> None:  # rules 8.4, 8.5, 8.14-8.16, 8.39
+    made = context(1, 2, 3)
+    requests, outbox, responses = batch(made)
+    decided = {T0: leadership(1, [1, 2], 3, controller_epoch=11), T1: leadership(2, [2], 4), U0: leadership(-1, [3], 5)}
+    requests.new_batch()
+    for tp, known in decided.items():
+        made.leadership[tp] = known
+        requests.add_leader_and_isr(ids(2), tp, known, made.assignment(tp), is_new=False)
+    requests.send()
+    assert list(sent(outbox, wire.LeaderAndIsrRequest)) == [2]
+    assert list(sent(outbox, wire.UpdateMetadataRequest)) == [1, 2, 3]
+    request = sent(outbox, wire.LeaderAndIsrRequest)[2]
+    assert (request.controller_id, request.controller_epoch, request.broker_epoch) == (0, 12, 102)
+    assert {t.topic_name: t.topic_id for t in request.topic_states} == {"t": T_ID, "u": U_ID}
+    assert {
+        tp: (p.controller_epoch, p.leader, p.leader_epoch, p.isr, p.replicas, p.is_new)
+        for tp, p in partitions(request).items()
+    } == {
+        T0: (11, 1, 3, (1, 2), (1, 2, 3), False),
+        T1: (1, 2, 4, (2,), (1, 2, 3), False),
+        U0: (1, -1, 5, (3,), (1, 2, 3), False),
+    }
+    assert [(b.broker_id, b.host_name, b.port) for b in request.live_leaders] == [
+        (1, "127.0.0.1", 2001),
+        (2, "127.0.0.1", 2002),
+    ]
+    answer = wire.LeaderAndIsrResponse()
+    outbox.answer(0, answer)
+    assert responses.events == [("LeaderAndIsr", 2, answer)]
+
+
+@pytest.mark.kafka("CCM-2")
+def test_is_new_sticks() -> None:  # rule 8.3
+    requests, outbox, _ = batch(context(1))
+    for epoch, is_new in ((1, True), (2, False)):
+        requests.add_leader_and_isr(ids(1), T0, leadership(1, [1], epoch), ReplicaAssignment(ids(1)), is_new=is_new)
+    requests.send()
+    told = partitions(sent(outbox, wire.LeaderAndIsrRequest)[1])[T0]
+    assert (told.leader_epoch, told.is_new) == (2, True)
+
+
+@pytest.mark.kafka("CCM-3")
+def test_leader_and_isr_goes_to_live_and_shutting_down_brokers() -> None:  # rule 8.13
+    requests, outbox, _ = batch(context(1, shutting_down=(2,)))
+    requests.add_leader_and_isr(ids(1, 2, 3), T0, leadership(1, [1]), ReplicaAssignment(ids(1, 2, 3)), is_new=False)
+    requests.send()
+    assert list(sent(outbox, wire.LeaderAndIsrRequest)) == [1, 2]
+    assert list(sent(outbox, wire.UpdateMetadataRequest)) == [1, 2]
+
+
+@pytest.mark.kafka("CCM-4")
+@pytest.mark.parametrize("ibp", VERSIONS)
+def test_versions_of_leader_and_isr(ibp: str) -> None:  # rules 8.4, 8.18, 8.25
+    made = plain_context(1)
+    requests, outbox, _ = batch(made, ibp, "PLAINTEXT")
+    known = Leadership(LeaderAndIsr(BrokerId(1), ids(1), 3, RECOVERING), ControllerEpoch(12))
+    requests.add_leader_and_isr(ids(1), T0, known, made.assignment(T0), is_new=False)
+    requests.send()
+    _, request, version = outbox.sent[0]
+    assert version == VERSIONS[ibp][0]
+    frame = wire.encode_request(request, api_version=version, correlation_id=1, client_id="0")
+    _, read = wire.decode_request(frame)
+    assert isinstance(read, wire.LeaderAndIsrRequest)
+    since = MetadataVersion.parse
+    (state,) = (*read.ungrouped_partition_states, *(p for t in read.topic_states for p in t.partition_states))
+    assert state.leader_recovery_state == (RECOVERING if since(ibp) >= since("3.2-IV0") else RECOVERED)
+    told_ids = [t.topic_id for t in read.topic_states if t.topic_id.int]
+    assert told_ids == ([T_ID] if since(ibp) >= since("2.8-IV1") else [])
+
+
+@pytest.mark.kafka("CCM-5")
+def test_update_metadata_is_sent() -> None:  # rules 8.7, 8.8, 8.10, 8.39
+    made = context(1, 2, 3)
+    requests, outbox, responses = batch(made)
+    made.leadership = {T0: leadership(1, [1, 2], 3), T1: leadership(2, [2], 4), U0: leadership(3, [3], 5)}
+    requests.new_batch()
+    requests.add_update_metadata(ids(1, 2, 3), made.leadership)
+    requests.send()
+    by_broker = sent(outbox, wire.UpdateMetadataRequest)
+    assert len(outbox.sent) == len(by_broker) == 3
+    for to, request in by_broker.items():
+        assert (request.controller_id, request.controller_epoch, request.broker_epoch) == (0, 12, 100 + to)
+        assert {t.topic_name: t.topic_id for t in request.topic_states} == {"t": T_ID, "u": U_ID}
+        assert {tp: (p.leader, p.leader_epoch, p.isr, p.replicas) for tp, p in partitions(request).items()} == {
+            T0: (1, 3, (1, 2), (1, 2, 3)),
+            T1: (2, 4, (2,), (1, 2, 3)),
+            U0: (3, 5, (3,), (1, 2, 3)),
+        }
+        assert [(b.id, [(e.listener, e.port) for e in b.endpoints]) for b in request.live_brokers] == [
+            (b, [("CONTROL", 1000 + b), ("DATA", 2000 + b)]) for b in (1, 2, 3)
+        ]
+    refused = wire.UpdateMetadataResponse(error_code=wire.ErrorCode.STALE_BROKER_EPOCH)
+    outbox.answer(1, refused)
+    assert responses.events == [("UpdateMetadata", 2, refused)]
+
+
+@pytest.mark.kafka("CCM-6")
+def test_update_metadata_leaves_out_partitions_without_leadership() -> None:  # rules 8.7, 8.23
+    made = context(1, 2)
+    requests, outbox, _ = batch(made)
+    requests.add_update_metadata(ids(1, 2), [T0, U0])
+    requests.send()
+    by_broker = sent(outbox, wire.UpdateMetadataRequest)
+    assert list(by_broker) == [1, 2]
+    for request in by_broker.values():
+        assert request.topic_states == ()
+        assert [b.id for b in request.live_brokers] == [1, 2]
+
+
+@pytest.mark.kafka("CCM-7")
+def test_update_metadata_of_a_topic_queued_for_deletion() -> None:  # rule 8.9
+    made = context(1)
+    made.leadership = {T0: leadership(1, [1, 2], 3), U0: leadership(3, [3], 5)}
+    made.topics_to_delete.add("t")
+    requests, outbox, _ = batch(made)
+    requests.add_update_metadata(ids(1), made.leadership)
+    requests.send()
+    told = partitions(sent(outbox, wire.UpdateMetadataRequest)[1])
+    assert (told[T0].leader, told[T0].leader_epoch, told[T0].isr) == (-2, 0, (1, 2))
+    assert (told[U0].leader, told[U0].leader_epoch, told[U0].isr) == (3, 5, (3,))
+
+
+@pytest.mark.kafka("CCM-8")
+def test_update_metadata_goes_to_and_lists_live_and_shutting_down_brokers() -> None:  # rules 8.10, 8.13
+    requests, outbox, _ = batch(context(1, shutting_down=(2,)))
+    requests.add_update_metadata(ids(1, 2, 3), [])
+    requests.send()
+    by_broker = sent(outbox, wire.UpdateMetadataRequest)
+    assert list(by_broker) == [1, 2]
+    for request in by_broker.values():
+        assert [b.id for b in request.live_brokers] == [1, 2]
+
+
+@pytest.mark.kafka("CCM-9")
+@pytest.mark.parametrize("ibp", VERSIONS)
+def test_versions_of_update_metadata(ibp: str) -> None:  # rule 8.18
+    made = plain_context(1)
+    made.leadership[T0] = leadership(1, [1], 3)
+    requests, outbox, _ = batch(made, ibp, "PLAINTEXT")
+    requests.add_update_metadata(ids(1), [T0])
+    requests.send()
+    ((_, request, version),) = outbox.sent
+    assert version == VERSIONS[ibp][1]
+    _, read = wire.decode_request(wire.encode_request(request, api_version=version, correlation_id=1, client_id="0"))
+    assert isinstance(read, wire.UpdateMetadataRequest)
+    (state,) = (*read.ungrouped_partition_states, *(p for t in read.topic_states for p in t.partition_states))
+    assert (state.leader, state.leader_epoch, state.isr) == (1, 3, (1,))
+
+
+@pytest.mark.kafka("CCM-10")
+async def test_stop_replica_is_sent(autojump_clock: MockClock) -> None:  # rules 8.6, 8.23, 8.43
+    made = context(1, 2)
+    made.leadership = {T0: leadership(1, [1], 3), T1: leadership(1, [1], 4)}
+    requests, outbox, _ = batch(made)
+    requests.new_batch()
+    for tp in (T0, T1, U0):
+        requests.add_stop_replica(ids(2), tp, delete=False)
+    requests.send()
+    assert len(outbox.sent) == 1
+    request = sent(outbox, wire.StopReplicaRequest)[2]
+    assert (request.controller_id, request.controller_epoch, request.broker_epoch) == (0, 12, 102)
+    assert {tp: (p.leader_epoch, p.delete_partition) for tp, p in partitions(request).items()} == {
+        T0: (3, False),
+        T1: (4, False),
+        U0: (-1, False),
+    }
+    assert await events_of_deletion(started=False, delete=False) == []
+
+
+async def events_of_deletion(*, started: bool, delete: bool, others: tuple[TopicPartition, ...] = ()) -> list[Any]:
+    """The event that the answer to StopReplica of ``TP``, and of ``others``, makes of itself in a real controller."""
+    async with world([1]) as w:
+        core = await bench(w)
+        controller = w.nodes[1].controller
+        seen: list[Any] = []
+        put = controller.loop.put
+        controller.loop.put = lambda event: (seen.append(event), put(event))[1]  # type: ignore[method-assign]
+        if started:
+            core.context.topics_with_deletion_started.add("t")
+            core.context.topics_to_delete.add("t")
+        core.batch.new_batch()
+        for tp in (TP, *others):
+            core.batch.add_stop_replica(ids(1), tp, delete=delete)
+        core.batch.send()
+        await w.settle()
+        assert [type(s.message) for s in w.take()][:1] == [wire.StopReplicaRequest]
+        return [event for event in seen if isinstance(event, ev.ReplicaDeletionAnswered)]
+
+
+@pytest.mark.kafka("CCM-11")
+def test_delete_sticks() -> None:  # rule 8.6
+    requests, outbox, _ = batch(context(1))
+    for delete in (True, False):
+        requests.add_stop_replica(ids(1), T0, delete=delete)
+    requests.send()
+    assert partitions(sent(outbox, wire.StopReplicaRequest)[1])[T0].delete_partition is True
+
+
+@pytest.mark.kafka("CCM-12")
+async def test_stop_replica_of_a_topic_queued_for_deletion(autojump_clock: MockClock) -> None:  # rules 5.13, 8.43
+    made = context(1)
+    made.leadership = {T0: leadership(1, [1], 3), U0: leadership(1, [1], 4)}
+    made.topics_to_delete.add("t")
+    requests, outbox, _ = batch(made)
+    for tp in (T0, U0):
+        requests.add_stop_replica(ids(1), tp, delete=True)
+    requests.send()
+    told = partitions(sent(outbox, wire.StopReplicaRequest)[1])
+    assert {tp: p.leader_epoch for tp, p in told.items()} == {T0: -2, U0: 4}
+    assert await events_of_deletion(started=False, delete=True) == []
+
+
+@pytest.mark.kafka("CCM-13")
+async def test_stop_replica_after_deletion_has_started(autojump_clock: MockClock) -> None:  # rule 8.43
+    assert await events_of_deletion(started=True, delete=True, others=(U0,)) == [
+        ev.ReplicaDeletionAnswered(BrokerId(1), 0, ((TP, 0),))
+    ]
+
+
+@pytest.mark.kafka("CCM-14")
+async def test_stop_replica_without_delete_after_deletion_has_started(autojump_clock: MockClock) -> None:  # rule 8.43
+    assert await events_of_deletion(started=True, delete=False) == []
+
+
+@pytest.mark.kafka("CCM-15")
+@pytest.mark.parametrize(("ibp", "expected"), [("2.6-IV0", 1), ("2.5", 2)])
+def test_stop_replica_with_and_without_delete(ibp: str, expected: int) -> None:  # rule 8.22
+    requests, outbox, _ = batch(context(1), ibp)
+    requests.add_stop_replica(ids(1), T0, delete=False)
+    requests.add_stop_replica(ids(1), U0, delete=True)
+    requests.send()
+    assert len(outbox.sent) == expected
+    told: list[Any] = [request for _, request, _ in outbox.sent]
+    if expected == 1:
+        assert {tp: p.delete_partition for tp, p in partitions(told[0]).items()} == {T0: False, U0: True}
+    else:
+        assert [request.delete_partitions for request in told] == [True, False]
+        assert [[(t.name, t.partition_indexes) for t in request.topics] for request in told] == [
+            [("u", (0,))],
+            [("t", (0,))],
+        ]
+
+
+@pytest.mark.kafka("CCM-16")
+def test_stop_replica_is_grouped_by_broker() -> None:  # rule 8.22
+    requests, outbox, _ = batch(context(1, 2, 3))
+    for tp in (T0, T1, U0):
+        requests.add_stop_replica(ids(2, 3), tp, delete=True)
+    requests.send()
+    by_broker = sent(outbox, wire.StopReplicaRequest)
+    assert len(outbox.sent) == 2
+    assert {to: set(partitions(request)) for to, request in by_broker.items()} == {2: {T0, T1, U0}, 3: {T0, T1, U0}}
+
+
+@pytest.mark.kafka("CCM-17")
+def test_stop_replica_goes_to_live_and_shutting_down_brokers() -> None:  # rule 8.13
+    requests, outbox, _ = batch(context(1, shutting_down=(2,)))
+    requests.add_stop_replica(ids(1, 2, 3), T0, delete=True)
+    requests.send()
+    assert list(sent(outbox, wire.StopReplicaRequest)) == [1, 2]
+
+
+@pytest.mark.kafka("CCM-18")
+@pytest.mark.parametrize("ibp", VERSIONS)
+def test_versions_of_stop_replica(ibp: str) -> None:  # rule 8.18
+    made = plain_context(1)
+    requests, outbox, _ = batch(made, ibp, "PLAINTEXT")
+    requests.add_stop_replica(ids(1), T0, delete=True)
+    requests.send()
+    ((_, request, version),) = outbox.sent
+    assert version == VERSIONS[ibp][2]
+    _, read = wire.decode_request(wire.encode_request(request, api_version=version, correlation_id=1, client_id="0"))
+    assert isinstance(read, wire.StopReplicaRequest)
+    named = (
+        *((p.topic_name, p.partition_index) for p in read.ungrouped_partitions),
+        *((t.name, i) for t in read.topics for i in t.partition_indexes),
+        *((t.topic_name, p.partition_index) for t in read.topic_states for p in t.partition_states),
+    )
+    assert named == (("t", 0),)
+    assert read.delete_partitions or all(p.delete_partition for t in read.topic_states for p in t.partition_states)
