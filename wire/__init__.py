@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wire.error_counts import error_counts
 from wire.errors import (
     DecodeError,
     EncodeError,
@@ -129,6 +130,7 @@ __all__ = [
     "decode_response",
     "encode_request",
     "encode_response",
+    "error_counts",
     "error_name",
     "frame",
 ]

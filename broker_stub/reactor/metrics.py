@@ -16,7 +16,7 @@ class ApiMetrics:
     remote_time: float = 0.0  # parked: waiting for somebody else after the handler went on
     response_queue_time: float = 0.0
     response_send_time: float = 0.0
-    errors: Counter[int] = field(default_factory=Counter)  # by top-level error code, NONE included
+    errors: Counter[int] = field(default_factory=Counter)  # by error code, NONE included: `wire.error_counts`
 
     @property
     def total_time(self) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -86,7 +87,7 @@ class Request:
     """One request in progress. Owns its answer: a second one is a bug of the caller's and raises RuntimeError."""
 
     __slots__ = (
-        "_answered", "_answered_at", "_apis", "_arrived_at", "_dequeued_at", "_error_code", "_handled_at", "_responder",
+        "_answered", "_answered_at", "_apis", "_arrived_at", "_dequeued_at", "_errors", "_handled_at", "_responder",
         "connection", "context", "message",
     )  # fmt: skip
 
@@ -106,7 +107,7 @@ class Request:
         self._responder = responder
         self._apis = apis
         self._answered = False
-        self._error_code: int | None = None
+        self._errors: Counter[int] = Counter()
         self._arrived_at = self._dequeued_at = self._answered_at = now
         self._handled_at: float | None = None
 
@@ -123,13 +124,13 @@ class Request:
         """Raises wire.EncodeError, and is then still unanswered."""
         header = self.context.header
         payload = wire.encode_response(message, api_version=header.api_version, correlation_id=header.correlation_id)
-        self._error_code = getattr(message, "error_code", None)
+        self._errors = wire.error_counts(message)
         self._answer(Action.SEND, wire.frame(payload))
 
     def respond_encoded(self, encoded: bytes, error_code: int) -> None:
         """Answer with a response that was encoded before, for whichever request: only the correlation id changes."""
         correlation_id = self.context.header.correlation_id.to_bytes(_CORRELATION_ID_BYTES, "big", signed=True)
-        self._error_code = error_code
+        self._errors = Counter({error_code: 1})
         self._answer(Action.SEND, wire.frame(correlation_id + encoded[_CORRELATION_ID_BYTES:]))
 
     def no_response(self) -> None:
@@ -175,8 +176,7 @@ class Request:
         metrics.remote_time += self._answered_at - handled_at
         metrics.response_queue_time += taken_at - self._answered_at
         metrics.response_send_time += trio.current_time() - taken_at
-        if self._error_code is not None:
-            metrics.errors[self._error_code] += 1
+        metrics.errors.update(self._errors)
 
 
 class RequestChannel:

@@ -148,7 +148,6 @@ async def test_the_controller_id_is_never_looked_at() -> None:  # rule 9.10
     assert node.cache.snapshot.controller_id == 3
 
 
-@pytest.mark.kafka("LAIREQ-2")
 @pytest.mark.parametrize("version", range(2, 5))
 async def test_leader_and_isr_errors_are_flat_before_version_5(version) -> None:  # rules 9.4, 9.9, 9.27
     node = Node()
@@ -181,7 +180,6 @@ async def test_leader_and_isr_errors_go_by_topic_id_from_version_5(version) -> N
     assert len(answer.topics) == 3  # those without an id share one entry
 
 
-@pytest.mark.kafka("SRREQ-2")
 async def test_an_exception_in_stop_replica_is_answered_on_every_partition(monkeypatch) -> None:  # rules 9.4, 9.28
     node = Node()
     monkeypatch.setattr(node.replicas, "stop_replicas", _broken)
@@ -190,7 +188,6 @@ async def test_an_exception_in_stop_replica_is_answered_on_every_partition(monke
     assert codes(answer) == {("a", 0): -1, ("a", 1): -1}
 
 
-@pytest.mark.kafka("UMREQ-2")
 async def test_an_exception_in_update_metadata_is_answered_at_the_top(monkeypatch) -> None:  # rules 9.4, 9.28
     node = Node()
     monkeypatch.setattr(node.replicas, "maybe_update_metadata_cache", _broken)
@@ -198,7 +195,6 @@ async def test_an_exception_in_update_metadata_is_answered_at_the_top(monkeypatc
     assert answer == wire.UpdateMetadataResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
-@pytest.mark.kafka("CSREQ-2")
 @pytest.mark.parametrize(
     ("message", "expected"),
     [

@@ -269,7 +269,6 @@ async def test_of_two_states_for_one_partition_the_last_counts() -> None:
     assert _epochs(node) == (1, 3, 0)
 
 
-@pytest.mark.kafka("LAIREQ-3")
 @pytest.mark.parametrize("version", range(8))
 async def test_every_version_is_obeyed_and_answered_in_its_shape(version) -> None:  # rules 9.27, 13.8, 13.13
     node = Node()

@@ -149,7 +149,6 @@ async def test_different_listeners_are_an_error_in_the_log_and_accepted(caplog) 
     assert "Listeners are not the same" in record.getMessage()
 
 
-@pytest.mark.kafka("UMREQ-3")
 @pytest.mark.parametrize("version", range(9))
 async def test_every_version_of_brokers_and_partitions(version) -> None:  # rules 13.16-13.21
     endpoint = wire.UpdateMetadataEndpoint(host="h", port=1, listener="DATA")

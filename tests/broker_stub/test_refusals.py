@@ -48,7 +48,7 @@ BAD = [
         wire.frame(struct.pack(">hhih", 4, 8, 1, -1) + b"\0"),
         "LeaderAndIsr 8: only versions 0-7 are served",
         id="unknown version",
-        marks=[pytest.mark.kafka("EDGE-4"), pytest.mark.kafka("LAIREQ-1")],
+        marks=pytest.mark.kafka("EDGE-4"),
     ),
     pytest.param(
         wire.frame(struct.pack(">hhih", 52, 0, 1, -1)),

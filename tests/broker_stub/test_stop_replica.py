@@ -108,7 +108,6 @@ async def test_deleting_twice_gives_the_same_answers() -> None:
         assert codes(answer) == {("a", 0): ErrorCode.NONE, ("a", 1): ErrorCode.KAFKA_STORAGE_ERROR}
 
 
-@pytest.mark.kafka("SRREQ-5")
 @pytest.mark.parametrize("delete", [False, True])
 @pytest.mark.parametrize("version", range(5))
 async def test_every_version_is_obeyed_and_answered_flat(version, delete) -> None:  # rules 13.23-13.25

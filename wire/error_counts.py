@@ -1,0 +1,40 @@
+"""How many errors of which kind a response carries: what a broker counts for its `ErrorsPerSec`. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from wire.errors import ErrorCode
+from wire.schema import Message, Struct
+
+
+def error_counts(response: Message) -> Counter[int]:
+    """Error code -> occurrences, NONE included: one for the response itself and one for each entry that has a code.
+
+    Any other code than NONE at the top speaks for all entries. What lies below an entry with a code of its own is not
+    counted again.
+    """
+    entries = Counter(_entry_codes(response))
+    top_level: int | None = getattr(response, "error_code", None)
+    if top_level is None:
+        return entries
+    if top_level != ErrorCode.NONE:
+        return Counter({top_level: entries.total() + 1})
+    entries[top_level] += 1
+    return entries
+
+
+def _entry_codes(struct: Struct) -> Iterator[int]:
+    for field in struct.__fields__:
+        content = getattr(struct, field.name)
+        if not isinstance(content, tuple):
+            continue
+        for entry in content:
+            if not isinstance(entry, Struct):
+                break
+            code = getattr(entry, "error_code", None)
+            if code is None:
+                yield from _entry_codes(entry)
+            else:
+                yield code
