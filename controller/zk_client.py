@@ -2,7 +2,7 @@
 
 A handler is registered for a path and only enqueues (rule 1.61). A watch is set by reading a path that has a handler
 (1.56), fires once, and is set again by the next read (1.57); what fires for a path without handler is dropped (1.59).
-Every controller write is a multi whose first operation checks the version of /controller_epoch (1.46).
+Every controller write is in a multi whose first operation checks the version of /controller_epoch (1.46).
 """
 
 from __future__ import annotations
@@ -126,15 +126,9 @@ class ZkClient:
             return await self.store.write(ops)
         if expected < 0:
             raise IllegalState(f"expected version {expected} of {CONTROLLER_EPOCH}")
-        check = Check(CONTROLLER_EPOCH, expected)
-        results: list[OpResult | StoreError] = []
-        for answer in await self.store.multi([(check, op) for op in ops]):
-            if not isinstance(answer, MultiFailed):
-                results.append(answer[1])
-            elif answer.index == 1:
-                results.append(answer.error)
-            elif isinstance(answer.error, BadVersion):
-                raise ControllerMoved(f"{CONTROLLER_EPOCH} is no longer at version {expected}")
-            else:
-                raise answer.error
-        return results
+        try:
+            return await self.store.write(ops, fence=Check(CONTROLLER_EPOCH, expected))
+        except MultiFailed as e:
+            if isinstance(e.error, BadVersion):
+                raise ControllerMoved(f"{CONTROLLER_EPOCH} is no longer at version {expected}") from None
+            raise e.error from None

@@ -1,10 +1,10 @@
 """The metadata store port: what the controller asks of ZooKeeper, and nothing of how it is asked.
 
 ``zookeeper.KazooStore`` is ZooKeeper through kazoo (the only importer of it); ``memory.MemoryStore`` is its twin in
-process. Both are clients with a session of their own. Reads take many paths at once and answer in order, errors in
-place, so that one event of the controller costs one round trip where it can. Watches are one-shot, as ZooKeeper's
+process. Both are clients with a session of their own. Reads and writes take many at once and answer in order, errors
+in place, so that one event of the controller costs one round trip where it can. Watches are one-shot, as ZooKeeper's
 are; what fires is told to ``on_watch`` in the trio thread, in the order in which the server said it, and never after
-the session that set the watch has ended.
+the session that set the watch has ended. A watch may fire for a change that came just before the read that set it.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ ANY_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """``container``: the server removes it some time after its last child has gone; persistent where none does that."""
+    """``container``: the server removes it some time after its last child has gone; persistent where none does that,
+    and in a multi or behind a fence."""
 
     path: str
     data: bytes = b""
@@ -181,8 +182,11 @@ class MetadataStore(Protocol):
         """Names of the children of each path, sorted, or NoNode in place."""
         ...
 
-    async def write(self, ops: Sequence[Op]) -> list[OpResult | StoreError]:
-        """Each operation by itself, all of them under way at once; errors in place."""
+    async def write(self, ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
+        """Each operation by itself, all of them under way at once; errors in place.
+
+        With ``fence`` none of them takes place unless it holds. Raises MultiFailed, index 0, when it does not.
+        """
         ...
 
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:

@@ -225,7 +225,7 @@ class MemoryZooKeeper:
 class MemoryStore(store.MetadataStore):
     """A client of a MemoryZooKeeper. Every operation is a trio checkpoint."""
 
-    def __init__(self, server: MemoryZooKeeper, session_id: int, session_timeout_ms: int) -> None:
+    def __init__(self, server: MemoryZooKeeper, session_id: int, session_timeout_ms: int = 6000) -> None:
         self.on_watch: Callable[[WatchEvent], None] = lambda event: None
         self.on_session: Callable[[SessionState], None] = lambda state: None
         self._server = server
@@ -286,13 +286,16 @@ class MemoryStore(store.MetadataStore):
                 self._server._watch(self, True, path)
         return answers
 
-    async def write(self, ops: Sequence[Op]) -> list[OpResult | StoreError]:
+    async def write(self, ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
         await self._turn()
+        head = [] if fence is None else [fence]
         answers: list[OpResult | StoreError] = []
         for op in ops:
             try:
-                answers += self._server._multi(self, [op])
+                answers.append(self._server._multi(self, [*head, op])[-1])
             except MultiFailed as e:
+                if e.index < len(head):
+                    raise
                 answers.append(e.error)
         return answers
 

@@ -4,38 +4,37 @@ kazoo runs a connection thread. Its handler here runs every completion, watch an
 order in which the server sent them, and each only hands a small callback to the trio thread; nothing waits in kazoo's
 thread, and nothing of kazoo is seen outside this file.
 
-What kazoo does not do by itself is done here: operations whose connection broke are sent again once it is back (rule
-1.52), watches are set again on a reconnect within the session, telling what changed meanwhile, and what belonged to
-an ended session is dropped. The file is long because nothing of this may be elsewhere.
+What kazoo does not do by itself is done here: many reads are one multiRead where the server has it (3.6), writes are
+multis, operations whose connection broke are sent again once it is back (rule 1.52), watches are set again on a
+reconnect within the session, telling what changed meanwhile, and what belonged to an ended session is dropped. The
+file is long because nothing of this may be elsewhere; the bytes of what kazoo cannot say are in `jute`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import enum
 import logging
 import queue
 import select
 import socket
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import kazoo.exceptions as kz
 import trio
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.protocol.paths import _prefix_root
 from kazoo.protocol.serialization import Create2
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent, ZnodeStat
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from controller import store
 from controller.store import (
-    ANY_VERSION,
     Check,
     Create,
     Data,
-    Delete,
     MultiFailed,
     NodeError,
     Op,
@@ -48,11 +47,20 @@ from controller.store import (
     StoreUnavailable,
     WatchEvent,
     WatchType,
+    jute,
 )
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+# ZooKeeper's servers and clients refuse packets above jute.maxbuffer, 1 MB unless configured: requests and answers stay
+# well below. The numbers of operations are where more of them gained no more time.
+_REQUEST_BYTES = 700_000
+_MULTI_MOST = 500
+_BULK_FROM = 4
+_BULK_FIRST, _GROWTH, _BULK_MOST, _BULK_WINDOW = 32, 8, 1000, 16
+
 _NODE_ERRORS: dict[type[Exception], type[NodeError]] = {
     kz.NoNodeError: store.NoNode,
     kz.NodeExistsError: store.NodeExists,
@@ -88,8 +96,8 @@ class _Inline(queue.Queue):  # type: ignore[type-arg]
 
 
 class _Handler(SequentialThreadingHandler):
-    """Runs callbacks on kazoo's connection thread, and waits for sockets by poll(): one system call where the selector
-    that kazoo makes for every packet takes five (60% of its time in a bulk read)."""
+    """Runs callbacks on kazoo's connection thread, and waits for sockets by a poll object that is kept: one system call
+    where the selector that kazoo makes for every packet takes five (60% of its time in a bulk read)."""
 
     queue_impl = _Inline
 
@@ -99,23 +107,63 @@ class _Handler(SequentialThreadingHandler):
     def stop(self) -> None:
         self._running = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        #: (descriptors to read, descriptors to write) -> what polls them; a poll object knows numbers, not sockets
+        self._pollers: dict[tuple[tuple[int, ...], tuple[int, ...]], Any] = {}
+
     def select(
         self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        poller = select.poll()
-        by_fd: dict[int, Any] = {}
-        for items, mask in ((rlist, select.POLLIN | select.POLLPRI), (wlist, select.POLLOUT)):
-            for item in items:
-                fd = item if isinstance(item, int) else item.fileno()
-                if fd < 0:
-                    raise OSError("closed")
-                by_fd[fd] = item
-                poller.register(fd, mask)
-        ready = poller.poll(None if timeout is None else max(0.0, timeout * 1000))
-        broken = select.POLLHUP | select.POLLERR
-        readable = [by_fd[fd] for fd, event in ready if event & (select.POLLIN | select.POLLPRI | broken)]
-        writable = [by_fd[fd] for fd, event in ready if event & (select.POLLOUT | broken)]
-        return [r for r in readable if r in rlist], [w for w in writable if w in wlist], []
+        readers = tuple(r if isinstance(r, int) else r.fileno() for r in rlist)
+        writers = tuple(w if isinstance(w, int) else w.fileno() for w in wlist)
+        if min(readers + writers, default=0) < 0:
+            raise OSError("closed")
+        poller = self._pollers.get((readers, writers))
+        if poller is None:
+            poller = self._pollers[readers, writers] = select.poll()
+            for fd in {*readers, *writers}:
+                poller.register(fd, _READABLE * (fd in readers) | _WRITABLE * (fd in writers))
+        ready = dict(poller.poll(None if timeout is None else max(0.0, timeout * 1000)))
+        readable = [r for r, fd in zip(rlist, readers, strict=True) if ready.get(fd, 0) & (_READABLE | _BROKEN)]
+        writable = [w for w, fd in zip(wlist, writers, strict=True) if ready.get(fd, 0) & (_WRITABLE | _BROKEN)]
+        return readable, writable, []
+
+
+_READABLE, _WRITABLE = select.POLLIN | select.POLLPRI, select.POLLOUT
+_BROKEN = select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+class _Request(NamedTuple):
+    """One of our own for kazoo to send: all that it asks of a request. ``body`` is called on its thread when it is
+    sent, ``read`` when the answer has come."""
+
+    type: int
+    body: Callable[[], bytes]
+    read: Callable[[bytes, int], Any]
+
+    def serialize(self) -> bytes:
+        return self.body()
+
+    def deserialize(self, buffer: bytes, offset: int) -> Any:
+        return self.read(buffer, offset)
+
+
+class _Watch(enum.Enum):
+    """Of the watches that setWatches knows: on a node that is there, on one that is not, on children."""
+
+    DATA = "data"
+    EXIST = "exist"
+    CHILD = "child"
+
+
+#: which watches an event uses up
+_USED_UP = {
+    WatchType.CREATED: (_Watch.EXIST,),
+    WatchType.CHANGED: (_Watch.DATA,),
+    WatchType.DELETED: (_Watch.DATA, _Watch.CHILD),
+    WatchType.CHILDREN: (_Watch.CHILD,),
+}
 
 
 class _Pending:
@@ -166,10 +214,10 @@ class KazooStore(store.MetadataStore):
         self._client = client
         self._where = where
         self._token = token
-        # of the connection thread: (children?, path) -> (czxid, mzxid or pzxid) when the watch was set, None if absent
-        self._armed: dict[tuple[bool, str], tuple[int, int] | None] = {}
-        # (children?, path) -> the one function that kazoo is given for it: it tells each of a path's functions
-        self._watchers: dict[tuple[bool, str], Callable[[WatchedEvent], None]] = {}
+        # of the connection thread: the paths that are watched, by kind
+        self._armed: dict[_Watch, set[str]] = {kind: set() for kind in _Watch}
+        # the zxid up to which the watches are known to have been set when the connection broke; None when all are
+        self._armed_until: int | None = None
         self._generation = 0
         self._connected_once = False
         self._lost = False
@@ -179,6 +227,7 @@ class KazooStore(store.MetadataStore):
         self._live_generation = 0
         self._connected = trio.Event()
         self._expired = trio.Event()
+        self._has_multi_read = True
 
     @classmethod
     async def connect(
@@ -287,15 +336,22 @@ class KazooStore(store.MetadataStore):
 
     async def get_data(self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:
         watched = [watch] * len(paths) if isinstance(watch, bool) else watch
+        seen = self._client.last_zxid
+        if seen and len(paths) >= _BULK_FROM:
+            answers = await self._in_bulk(jute.GET_DATA, jute.read_data, paths)
+            if answers is not None:
+                found = [p for p, w, a in zip(paths, watched, answers, strict=True) if w and isinstance(a, Data)]
+                await self._set_watches(seen, {_Watch.DATA: found})
+                return answers
 
         def call(i: int) -> Any:
-            return self._client.get_async(paths[i], watch=self._watcher(False, paths[i]) if watched[i] else None)
+            return self._client.get_async(paths[i], watch=self._fired if watched[i] else None)
 
         def read(i: int) -> Callable[[Any], Data]:
             def made(answer: tuple[bytes | None, ZnodeStat]) -> Data:
                 data, stat = answer
                 if watched[i]:
-                    self._armed[False, paths[i]] = (stat.czxid, stat.mzxid)
+                    self._armed[_Watch.DATA].add(paths[i])
                 return Data(data or b"", _stat(stat))
 
             return made
@@ -304,12 +360,12 @@ class KazooStore(store.MetadataStore):
 
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
         def call(i: int) -> Any:
-            return self._client.exists_async(paths[i], watch=self._watcher(False, paths[i]) if watch else None)
+            return self._client.exists_async(paths[i], watch=self._fired if watch else None)
 
         def read(i: int) -> Callable[[Any], Stat | None]:
             def made(answer: ZnodeStat | None) -> Stat | None:
                 if watch:
-                    self._armed[False, paths[i]] = answer and (answer.czxid, answer.mzxid)
+                    self._armed[_Watch.DATA if answer else _Watch.EXIST].add(paths[i])
                 return answer and _stat(answer)
 
             return made
@@ -317,88 +373,161 @@ class KazooStore(store.MetadataStore):
         return [store.value(answer) for answer in await self._batch(paths, call, read)]
 
     async def get_children(self, paths: Sequence[str], *, watch: bool = False) -> list[list[str] | StoreError]:
+        if not watch and len(paths) >= _BULK_FROM:
+            answers = await self._in_bulk(jute.GET_CHILDREN, jute.read_children, paths)
+            if answers is not None:
+                return answers
+
         def call(i: int) -> Any:
-            watcher = self._watcher(True, paths[i]) if watch else None
-            return self._client.get_children_async(paths[i], watch=watcher, include_data=True)
+            return self._client.get_children_async(paths[i], watch=self._fired if watch else None)
 
         def read(i: int) -> Callable[[Any], list[str]]:
-            def made(answer: tuple[list[str], ZnodeStat]) -> list[str]:
-                names, stat = answer
+            def made(names: list[str]) -> list[str]:
                 if watch:
-                    self._armed[True, paths[i]] = (stat.czxid, stat.pzxid)
+                    self._armed[_Watch.CHILD].add(paths[i])
                 return sorted(names)
 
             return made
 
         return await self._batch(paths, call, read)
 
-    # writes
+    async def _in_bulk(
+        self, opcode: int, read: Callable[[bytes, int, Sequence[str]], list[T | StoreError]], paths: Sequence[str]
+    ) -> list[T | StoreError] | None:
+        """By multiRead, several requests under way at once. None where the server has no such operation.
 
-    async def write(self, ops: Sequence[Op]) -> list[OpResult | StoreError]:
+        The first request is small and goes alone: it finds out whether the server knows multiRead, and how large its
+        answers are. The next ones are as large as that allows, but no more than some times as large as those before.
+        """
+
         def call(i: int) -> Any:
-            op = ops[i]
-            match op:
-                case Create(container=True) if self._knows_containers:
-                    return self._create_container(op)
-                case Create():
-                    return self._client.create_async(op.path, op.data, ephemeral=op.ephemeral, sequence=op.sequential)
-                case SetData():
-                    return self._client.set_async(op.path, op.data, version=op.version)
-                case Delete():
-                    return self._client.delete_async(op.path, version=op.version)
-                case Check():
-                    return self._commit([op])
+            def decode(buffer: bytes, offset: int) -> tuple[list[T | StoreError], int]:
+                return read(buffer, offset, parts[i]), len(buffer)
 
-        def read(i: int) -> Callable[[Any], OpResult]:
-            match ops[i]:
-                case Check():
-                    return lambda answer: _op_result(answer[0])
-                case Create(container=True) if self._knows_containers:
-                    return lambda answer: str(self._client.unchroot(answer[0]))
-            return _op_result
+            return self._send(jute.MULTI_READ, lambda: bodies[i], decode)
 
-        answers = await self._batch([op.path for op in ops], call, read)
-        if any(isinstance(answer, store.Unimplemented) for answer in answers) and self._knows_containers:
-            self._knows_containers = False
-            todo = [i for i, answer in enumerate(answers) if isinstance(answer, store.Unimplemented)]
-            for i, answer in zip(todo, await self.write([ops[i] for i in todo]), strict=True):
-                answers[i] = answer
+        answers: list[T | StoreError] = []
+        size, window = _BULK_FIRST, 1
+        while len(answers) < len(paths):
+            if not self._has_multi_read:
+                return None
+            parts = [p for k in range(window) if (p := paths[len(answers) + k * size :][:size])]
+            bodies = [jute.multi_read(opcode, part, self._client.chroot) for part in parts]
+            read_parts = await self._batch([part[0] for part in parts], call, lambda i: _as_it_is)
+            if isinstance(read_parts[0], store.Unimplemented):
+                # servers before 3.6 close the connection with that answer; the session goes on
+                log.info("ZooKeeper at %s has no multiRead: its nodes are read one by one", self._where)
+                self._has_multi_read = False
+                continue
+            largest = 1.0
+            for part, body, got in zip(parts, bodies, read_parts, strict=True):
+                answer, answer_bytes = store.value(got)
+                answers += answer
+                largest = max(largest, len(body) / len(part), answer_bytes / len(part))
+            size = max(1, min(size * _GROWTH, _BULK_MOST, int(_REQUEST_BYTES / largest)))
+            window = min(window * _GROWTH, _BULK_WINDOW)
         return answers
 
-    def _create_container(self, op: Create) -> Any:
+    async def _set_watches(self, seen: int, paths: Mapping[_Watch, Sequence[str]]) -> None:
+        """Watch all of these paths; what changed after zxid ``seen`` fires at once."""
+        bodies = [self._watches_body(seen, part) for part in _watch_parts(paths)]
+
+        def call(i: int) -> Any:
+            return self._send(jute.SET_WATCHES, bodies[i], lambda buffer, offset: None)
+
+        for answer in await self._batch(["/"] * len(bodies), call, lambda i: _as_it_is):
+            store.value(answer)
+
+    def _watches_body(self, seen: int, part: Mapping[_Watch, Sequence[str]]) -> Callable[[], bytes]:
+        """What is sent for one setWatches. What it asks for may fire before it is answered, so that kazoo and we must
+        know of the watches when it is sent."""
+        data, exist, child = ([jute.whole(self._client.chroot, path) for path in part.get(kind, ())] for kind in _Watch)
+
+        def body() -> bytes:
+            for kind, watched in part.items():
+                self._armed[kind].update(watched)
+            for watchers, watched in (
+                (self._client._data_watchers, data),
+                (self._client._data_watchers, exist),
+                (self._client._child_watchers, child),
+            ):
+                for path in watched:
+                    watchers[path].add(self._fired)
+            return jute.set_watches(seen, data, exist, child)
+
+        return body
+
+    def _send(self, opcode: int, body: Callable[[], bytes], read: Callable[[bytes, int], Any]) -> Any:
         result = self._client.handler.async_result()
-        acl = self._client.default_acl or OPEN_ACL_UNSAFE
-        path = _prefix_root(self._client.chroot, op.path)
-        self._client._call(_CreateContainer(path, op.data, acl, _CreateContainer.FLAGS), result)
+        self._client._call(_Request(opcode, body, read), result)
         return result
 
+    # writes
+
+    async def write(self, ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
+        head = [] if fence is None else [fence]
+        results: dict[int, OpResult | StoreError] = {}
+        if fence is None:
+            results = await self._create_containers(ops)
+        todo = [i for i in range(len(ops)) if i not in results] if results else range(len(ops))
+        batches = list(_batches(ops, todo))
+        apart: list[int] = []
+        answers = await self.multi([[*head, *(ops[i] for i in batch)] for batch in batches])
+        for batch, answer in zip(batches, answers, strict=True):
+            if not isinstance(answer, MultiFailed):
+                results.update(zip(batch, answer[len(head) :], strict=True))
+            elif answer.index < len(head):
+                raise answer
+            elif len(batch) == 1:
+                results[batch[0]] = answer.error
+            else:
+                apart += batch
+        for index, answer in zip(apart, await self.multi([[*head, ops[i]] for i in apart]), strict=True):
+            if not isinstance(answer, MultiFailed):
+                results[index] = answer[-1]
+            elif answer.index < len(head):
+                raise answer
+            else:
+                results[index] = answer.error
+        return [results[i] for i in range(len(ops))]
+
+    async def _create_containers(self, ops: Sequence[Op]) -> dict[int, OpResult | StoreError]:
+        """Those that the server makes as such, by place; in a multi an older one would not understand them at all."""
+        wanted = {i: op for i, op in enumerate(ops) if isinstance(op, Create) and op.container}
+        if not wanted or not self._knows_containers:
+            return {}
+        made = list(wanted.values())
+
+        def call(i: int) -> Any:
+            result = self._client.handler.async_result()
+            acl = self._client.default_acl or OPEN_ACL_UNSAFE
+            path = jute.whole(self._client.chroot, made[i].path)
+            self._client._call(_CreateContainer(path, made[i].data, acl, _CreateContainer.FLAGS), result)
+            return result
+
+        def read(i: int) -> Callable[[Any], OpResult]:
+            return lambda answer: str(self._client.unchroot(answer[0]))
+
+        answers = await self._batch([op.path for op in made], call, read)
+        if any(isinstance(answer, store.Unimplemented) for answer in answers):
+            self._knows_containers = False
+        return {i: a for i, a in zip(wanted, answers, strict=True) if not isinstance(a, store.Unimplemented)}
+
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
-        def read(i: int) -> Callable[[Any], list[OpResult] | MultiFailed]:
-            def made(answers: list[Any]) -> list[OpResult] | MultiFailed:
-                for index, answer in enumerate(answers):
-                    # operations before the failing one are told RolledBack, those after it RuntimeInconsistency
-                    if isinstance(answer, Exception) and not isinstance(answer, kz.RolledBackError):
-                        return MultiFailed(index, _translate(answer, groups[i][index].path))
-                return [_op_result(answer) for answer in answers]
+        chroot = self._client.chroot
+        acl = self._client.default_acl or OPEN_ACL_UNSAFE
 
-            return made
+        def call(i: int) -> Any:
+            body = jute.multi(groups[i], chroot, [(entry.perms, entry.id.scheme, entry.id.id) for entry in acl])
 
-        answers = await self._batch([group[0].path for group in groups], lambda i: self._commit(groups[i]), read)
+            def read(buffer: bytes, offset: int) -> Any:
+                # in a list, as kazoo goes through the answers of a multi
+                return [jute.read_multi(buffer, offset, groups[i], chroot)]
+
+            return self._send(jute.MULTI, lambda: body, read)
+
+        answers = await self._batch([group[0].path for group in groups], call, lambda i: lambda answer: answer[0])
         return [answer if isinstance(answer, MultiFailed) else store.value(answer) for answer in answers]
-
-    def _commit(self, ops: Sequence[Op]) -> Any:
-        transaction = self._client.transaction()
-        for op in ops:
-            match op:
-                case Create():
-                    transaction.create(op.path, op.data, ephemeral=op.ephemeral, sequence=op.sequential)
-                case SetData():
-                    transaction.set_data(op.path, op.data, version=op.version)
-                case Delete():
-                    transaction.delete(op.path, version=op.version)
-                case Check():
-                    transaction.check(op.path, op.version)
-        return transaction.commit_async()
 
     # the batch and its repetition
 
@@ -446,21 +575,17 @@ class KazooStore(store.MetadataStore):
 
     # on kazoo's connection thread
 
-    def _watcher(self, children: bool, path: str) -> Callable[[WatchedEvent], None]:
-        known = self._watchers.get((children, path))
-        if known is not None:
-            return known
-        generation = self._generation
-
-        def fired(event: WatchedEvent) -> None:
-            kind = _WATCH_TYPES.get(event.type)
-            if kind is None:  # kazoo drops its watches with the connection; see _rearm
-                return
-            self._armed.pop((children, path), None)
-            self._watchers.pop((children, path), None)
-            _in_trio(self._token, self._tell_watch, generation, WatchEvent(kind, path))
-
-        return self._watchers.setdefault((children, path), fired)
+    def _fired(self, event: WatchedEvent) -> None:
+        """The one watcher that kazoo is given, for every path. It may call it twice for a deleted node."""
+        kind = _WATCH_TYPES.get(event.type)
+        if kind is None:  # kazoo drops its watches with the connection; see _rearm
+            return
+        told = False
+        for used_up in _USED_UP[kind]:
+            told |= event.path in self._armed[used_up]
+            self._armed[used_up].discard(event.path)
+        if told:
+            _in_trio(self._token, self._tell_watch, self._generation, WatchEvent(kind, event.path))
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
@@ -473,44 +598,36 @@ class KazooStore(store.MetadataStore):
                 self._rearm()
             _in_trio(self._token, self._tell_session, SessionState.CONNECTED)
         elif state == KazooState.SUSPENDED:
+            if self._armed_until is None:
+                self._armed_until = self._client.last_zxid
             _in_trio(self._token, self._tell_session, SessionState.DISCONNECTED)
         else:
             self._lost = True
             self._generation += 1
-            self._armed.clear()
-            self._watchers.clear()
+            self._armed_until = None
+            for watched in self._armed.values():
+                watched.clear()
             _in_trio(self._token, self._tell_session, SessionState.EXPIRED)
 
     def _rearm(self) -> None:
-        """After a reconnect within the session: set every watch again, and tell those whose node changed meanwhile."""
-        armed, self._armed = self._armed, {}
-        for (children, path), seen in armed.items():
-            watcher = self._watcher(children, path)
-            looked = self._client.exists_async(path, watch=None if children else watcher)
-            looked.rawlink(self._compare(children, path, seen, watcher))
+        """After a reconnect within the session: set every watch again; the server tells what changed meanwhile."""
+        seen = self._armed_until
+        assert seen is not None
+        missing = [
+            self._send(jute.SET_WATCHES, self._watches_body(seen, part), lambda buffer, offset: None)
+            for part in _watch_parts({kind: sorted(watched) for kind, watched in self._armed.items()})
+        ]
 
-    def _compare(
-        self, children: bool, path: str, seen: tuple[int, int] | None, watcher: Callable[[WatchedEvent], None]
-    ) -> Callable[[Any], None]:
         def completed(finished: Any) -> None:
-            try:
-                stat = finished.get_nowait()
-            except Exception as e:  # noqa: BLE001 - the next reconnect, or the end of the session, settles it
-                log.debug("watch on %s not set again: %s", path, e)
-                self._armed[children, path] = seen
-                return
-            now = stat and (stat.czxid, stat.pzxid if children else stat.mzxid)
-            if now == seen:
-                self._armed[children, path] = seen
-                if children:
-                    self._client.get_children_async(path, watch=watcher)
-                return
-            kind = WatchType.DELETED if now is None else WatchType.CHILDREN if children else WatchType.CHANGED
-            if seen is None:
-                kind = WatchType.CREATED
-            _in_trio(self._token, self._tell_watch, self._generation, WatchEvent(kind, path))
+            if finished.exception is None:  # else the next reconnect, or the end of the session, settles it
+                missing.remove(finished)
+            if not missing:
+                self._armed_until = None
 
-        return completed
+        for result in list(missing):
+            result.rawlink(completed)
+        if not missing:
+            self._armed_until = None
 
     # in trio
 
@@ -537,15 +654,30 @@ class KazooStore(store.MetadataStore):
             log.exception("a handler of session state %s failed", state)
 
 
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
 def _translate(error: Exception, path: str) -> StoreError:
     known = _NODE_ERRORS.get(type(error))
     return known(path) if known else StoreError(f"{type(error).__name__} on {path}: {error}")
 
 
-def _op_result(answer: Any) -> OpResult:
-    if isinstance(answer, ZnodeStat):
-        return _stat(answer)
-    return answer if isinstance(answer, str) else None
+def _batches(ops: Sequence[Op], todo: Sequence[int]) -> Iterator[Sequence[int]]:
+    """``todo`` cut so that each part is one multi: not too many operations, nor bytes, but for one that is larger."""
+    begin, size = 0, 0
+    for place, index in enumerate(todo):
+        op = ops[index]
+        needed = jute.OVERHEAD_BYTES + len(op.path) + (len(op.data) if isinstance(op, (Create, SetData)) else 0)
+        if place > begin and (place - begin == _MULTI_MOST or size + needed > _REQUEST_BYTES):
+            yield todo[begin:place]
+            begin, size = place, 0
+        size += needed
+    if begin < len(todo):
+        yield todo[begin:]
 
 
-assert ANY_VERSION == -1  # what kazoo takes for "any" as well
+def _watch_parts(paths: Mapping[_Watch, Sequence[str]]) -> Iterator[dict[_Watch, Sequence[str]]]:
+    for kind, watched in paths.items():
+        for begin in range(0, len(watched), _BULK_MOST):
+            yield {kind: watched[begin : begin + _BULK_MOST]}

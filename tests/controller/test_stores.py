@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 
 import pytest
 import trio
 from kazoo.client import KazooClient
 
+import wire
 from controller.store import (
     BadVersion,
     Check,
@@ -262,6 +265,128 @@ async def test_many_at_once(connect: Connect) -> None:
     answers = await store.get_data([*paths, "/many/none"])
     assert [a.data for a in answers[:-1] if isinstance(a, Data)] == [p.encode() for p in paths]
     assert isinstance(answers[-1], StoreError)
+
+
+async def test_many_watched_reads_at_once(connect: Connect) -> None:
+    store, other = await connect(), await connect()
+    await create(store, "/bulk", *(f"/bulk/{name}" for name in "abcde"))
+    watched = Watched(store)
+    paths = [f"/bulk/{name}" for name in "abxcde"]
+    answers = await store.get_data(paths, watch=[True, False, True, True, True, True])
+    assert [a.data if isinstance(a, Data) else type(a) for a in answers] == [
+        b"/bulk/a", b"/bulk/b", NoNode, b"/bulk/c", b"/bulk/d", b"/bulk/e"
+    ]  # fmt: skip
+    await create(other, "/bulk/x")  # was absent: not watched
+    await other.write([SetData("/bulk/b", b""), SetData("/bulk/a", b"1"), SetData("/bulk/a", b"2"), Delete("/bulk/c")])
+    expected = [WatchEvent(WatchType.CHANGED, "/bulk/a"), WatchEvent(WatchType.DELETED, "/bulk/c")]
+    assert await watched.until(2) == expected
+    await other.write([SetData("/bulk/e", b"")])
+    assert await watched.until(3) == [*expected, WatchEvent(WatchType.CHANGED, "/bulk/e")]
+
+
+async def test_children_of_many_at_once(connect: Connect) -> None:
+    store = await connect()
+    await create(store, "/kids", *(f"/kids/{i}" for i in range(6)), "/kids/1/z", "/kids/1/a")
+    paths = [f"/kids/{i}" for i in range(7)]
+    *found, missing = await store.get_children(paths)
+    assert found == [[], ["a", "z"], [], [], [], []]
+    assert isinstance(missing, NoNode)
+    assert missing.path == "/kids/6"
+
+
+async def test_fenced_writes(connect: Connect) -> None:
+    """One operation that fails costs the others nothing; a fence that does not hold stops all."""
+    store = await connect()
+    await create(store, "/fence", "/f")
+    ops = [Create(f"/f/{i:04d}", b"x" * 1000) for i in range(1200)]
+    ops[700] = Create("/f/0003")
+    answers = await store.write(ops, fence=Check("/fence", 0))
+    assert isinstance(answers.pop(700), NodeExists)
+    assert answers == [op.path for op in ops[:700] + ops[701:]]
+    mixed = await store.write(
+        [SetData("/f/0001", b"", 0), Delete("/f/none"), Delete("/f/0002", 5), SetData("/f/0001", b"", 1)],
+        fence=Check("/fence", 0),
+    )
+    assert [type(a) for a in mixed] == [Stat, NoNode, BadVersion, Stat]
+    for fence, error in ((Check("/fence", 1), BadVersion), (Check("/nowhere", 0), NoNode)):
+        with pytest.raises(MultiFailed) as raised:
+            await store.write([Create("/f/a"), Create("/f/b")], fence=fence)
+        assert raised.value.index == 0
+        assert isinstance(raised.value.error, error)
+    assert await store.exists(["/f/a", "/f/b"]) == [None, None]
+    assert await store.write([], fence=Check("/fence", 9)) == []
+
+
+@pytest.mark.slow
+async def test_large_nodes_are_read_and_written_in_requests_that_fit(zookeeper: str) -> None:
+    """Ten times jute.maxbuffer in all, and sizes that the first request tells nothing of."""
+    store = await KazooStore.connect(f"{zookeeper}/large", session_timeout_ms=6000, connection_timeout_ms=10_000)
+    sizes = [10] * 100 + [50_000] * 200 + [600_000]
+    paths = [f"/{i:03d}" for i in range(len(sizes))]
+    data = [bytes([i % 251]) * size for i, size in enumerate(sizes)]
+    written = await store.write([Create(p, d) for p, d in zip(paths, data, strict=True)])
+    assert written == paths
+    answers = await store.get_data(paths)
+    assert [a.data for a in answers if isinstance(a, Data)] == data
+    await store.aclose()
+
+
+async def _refuse_multi_read(client: trio.SocketStream, upstream: trio.SocketStream, cut: list[int]) -> None:
+    """Relay requests; to a multiRead answer as servers before 3.6 do: UNIMPLEMENTED, and close the connection."""
+    frames = wire.FrameBuffer()
+    async for data in client:
+        frames.receive_data(data)
+        while (frame := frames.next_frame()) is not None:
+            if frame[4:8] == (22).to_bytes(4, "big"):
+                cut.append(1)
+                await client.send_all(
+                    wire.frame(frame[:4] + (0).to_bytes(8, "big") + (-6).to_bytes(4, "big", signed=True))
+                )
+                await client.aclose()
+                return
+            await upstream.send_all(wire.frame(frame))
+
+
+@pytest.mark.slow
+async def test_a_server_without_multi_read(zookeeper: str) -> None:
+    host, _, port = zookeeper.partition(":")
+    refused: list[int] = []
+
+    async def relay(client: trio.SocketStream) -> None:
+        upstream = await trio.open_tcp_stream(host, int(port))
+
+        async def back() -> None:
+            with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
+                async for data in upstream:
+                    await client.send_all(data)
+
+        async with upstream, client, trio.open_nursery() as nursery:
+            nursery.start_soon(back)
+            with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
+                await _refuse_multi_read(client, upstream, refused)
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, relay, 0, host="127.0.0.1"))
+        address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}/old"
+        store = await KazooStore.connect(address, session_timeout_ms=20_000, connection_timeout_ms=10_000)
+        watched = Watched(store)
+        paths = [f"/{i:02d}" for i in range(50)]
+        await create(store, *paths)
+        await store.exists(["/watched"], watch=True)
+        session = store.session_id
+        for _ in range(2):
+            answers = await store.get_data([*paths, "/none"], watch=True)
+            assert [a.data for a in answers[:-1] if isinstance(a, Data)] == [p.encode() for p in paths]
+            assert isinstance(answers[-1], NoNode)
+            assert await store.get_children(paths) == [[]] * 50
+        assert (refused, store.session_id) == ([1], session)
+        await create(store, "/watched")
+        await store.write([SetData("/07", b"")])
+        expected = [WatchEvent(WatchType.CREATED, "/watched"), WatchEvent(WatchType.CHANGED, "/07")]
+        assert await watched.until(2) == expected
+        await store.aclose()
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.slow

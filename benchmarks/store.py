@@ -1,0 +1,155 @@
+"""The metadata store against stock kazoo, on one ZooKeeper, in one run: writes and bulk reads.
+
+    python benchmarks/store.py [--nodes 20000] [--repeats 5] [--json FILE]
+
+Data are partition states. Every repeat measures each of ours right after its peer; what is printed is the median, and
+the ratio the median of the repeats' ratios, so that a busy machine disturbs both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+import trio
+from kazoo.client import KazooClient
+
+from controller.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership
+from controller.store import Check, Create, Data, SetData, Stat
+from controller.store.zookeeper import KazooStore
+from controller.zk_data import encode_partition_state
+from harness.guard import Guard
+from harness.zookeeper import embedded_zookeeper
+
+ISR = tuple(BrokerId(i) for i in (1, 2, 3))
+STATE = encode_partition_state(Leadership(LeaderAndIsr(BrokerId(1), ISR, 17), ControllerEpoch(4)))
+#: a synchronous write is slow enough that few of them tell
+SYNCHRONOUS = 1000
+
+
+def rate(count: int, work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return count / (time.perf_counter() - begin)
+
+
+@contextmanager
+def kazoo(address: str):
+    client = KazooClient(hosts=address)
+    client.start()
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def kazoo_reads(client: KazooClient, paths: list[str]) -> None:
+    """Stock kazoo, pipelined."""
+    asked = [client.get_async(path) for path in paths]
+    assert all(result.get()[0] == STATE for result in asked)
+
+
+def kazoo_writes(client: KazooClient, paths: list[str]) -> None:
+    for path in paths:
+        client.set(path, STATE)
+
+
+class Bench:
+    def __init__(self, store: KazooStore, address: str, nodes: int) -> None:
+        self.store = store
+        self.address = address
+        self.paths = [f"/bench/{i:06d}" for i in range(nodes)]
+        self.rates: dict[str, list[float]] = {}
+
+    async def timed(self, name: str, count: int, work: Callable[[], object]) -> None:
+        begin = time.perf_counter()
+        await work()
+        self.rates.setdefault(name, []).append(count / (time.perf_counter() - begin))
+
+    async def ours_writes(self, fence: Check | None) -> None:
+        answers = await self.store.write([SetData(path, STATE) for path in self.paths], fence=fence)
+        assert all(isinstance(answer, Stat) for answer in answers)
+
+    async def ours_multis(self) -> None:
+        answers = await self.store.multi([[Check("/bench", 0), SetData(path, STATE)] for path in self.paths])
+        assert all(isinstance(answer, list) for answer in answers)
+
+    async def ours_reads(self) -> None:
+        answers = await self.store.get_data(self.paths)
+        assert all(isinstance(answer, Data) and answer.data == STATE for answer in answers)
+
+    async def repeat(self) -> None:
+        count = len(self.paths)
+        with kazoo(self.address) as client:
+
+            async def peer(name: str, work: Callable[..., object], paths: list[str]) -> None:
+                measured = await trio.to_thread.run_sync(rate, len(paths), lambda: work(client, paths))
+                self.rates.setdefault(name, []).append(measured)
+
+            await peer("peer/write", kazoo_writes, self.paths[:SYNCHRONOUS])
+            await self.timed("write/fenced", count, lambda: self.ours_writes(Check("/bench", 0)))
+            await self.timed("write/one-by-one", count, self.ours_multis)
+            await peer("peer/read", kazoo_reads, self.paths)
+            await self.timed("read/multiRead", count, self.ours_reads)
+            self.store._has_multi_read = False  # as a server before 3.6 would have told
+            await self.timed("read/without-multiRead", count, self.ours_reads)
+            self.store._has_multi_read = True
+
+
+PEERS = {
+    "write/fenced": ("peer/write", "kazoo, synchronous set"),
+    "write/one-by-one": ("peer/write", "kazoo, synchronous set"),
+    "read/multiRead": ("peer/read", "kazoo, pipelined get_async"),
+    "read/without-multiRead": ("peer/read", "kazoo, pipelined get_async"),
+}
+
+
+async def measure(args: argparse.Namespace) -> dict[str, dict[str, object]]:
+    guard = Guard()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            async with embedded_zookeeper(Path(folder), guard) as address:
+                store = await KazooStore.connect(address, session_timeout_ms=30_000, connection_timeout_ms=10_000)
+                bench = Bench(store, address, args.nodes)
+                await store.write([Create("/bench"), *(Create(path, STATE) for path in bench.paths)])
+                for _ in range(args.repeats):
+                    await bench.repeat()
+                await store.aclose()
+    finally:
+        guard.close()
+    results: dict[str, dict[str, object]] = {}
+    for name, (peer, text) in PEERS.items():
+        ratios = [ours / theirs for ours, theirs in zip(bench.rates[name], bench.rates[peer], strict=True)]
+        results[name] = {
+            "value": statistics.median(bench.rates[name]),
+            "unit": "nodes/s",
+            "peer": text,
+            "peer_value": statistics.median(bench.rates[peer]),
+            "ratio": statistics.median(ratios),
+        }
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=20_000)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    results = trio.run(measure, args)
+    print(f"{'':26}{'ours':>14}{'peer':>14}{'ratio':>8}  peer")
+    for name, r in results.items():
+        print(f"{name:26}{r['value']:>12,.0f}/s{r['peer_value']:>12,.0f}/s{r['ratio']:>8.1f}  {r['peer']}")
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""ZooKeeper's bytes (jute) for what kazoo says slowly or not at all: multi, multiRead and setWatches. Pure.
+
+Requests are bodies, without length, xid and opcode; answers are read at an offset behind the reply's header. Paths
+are whole here: whoever calls adds the chroot, and takes it off. Names and numbers are those of ZooKeeper's
+zookeeper.jute and ZooDefs.OpCode.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from controller.store import (
+    BadVersion,
+    Check,
+    Create,
+    Data,
+    Delete,
+    MultiFailed,
+    NoChildrenForEphemerals,
+    NodeError,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    Op,
+    OpResult,
+    SetData,
+    Stat,
+    StoreError,
+)
+
+CREATE, DELETE, GET_DATA, SET_DATA, GET_CHILDREN, CHECK = 1, 2, 4, 5, 8, 13
+MULTI, MULTI_READ, SET_WATCHES = 14, 22, 101
+
+#: what one operation takes in a request besides its path and data, at most
+OVERHEAD_BYTES = 64
+
+_EPHEMERAL, _SEQUENTIAL = 1, 2
+_ERROR_TYPE = -1
+_HEADER = struct.Struct(">i?i")  # MultiHeader: opcode, whether this is the end, error
+_HEADER_AND_INT = struct.Struct(">i?ii")
+_INT = struct.Struct(">i")
+# czxid mzxid ctime mtime version cversion (aversion) ephemeralOwner (dataLength numChildren) pzxid
+_STAT = struct.Struct(">qqqqii4xq8xq")
+_END = _HEADER.pack(-1, True, -1)
+
+_ERRORS: dict[int, type[NodeError]] = {
+    -101: NoNode,
+    -103: BadVersion,
+    -108: NoChildrenForEphemerals,
+    -110: NodeExists,
+    -111: NotEmpty,
+}
+_stat: Callable[[tuple[Any, ...]], Stat] = functools.partial(tuple.__new__, Stat)
+_data: Callable[[tuple[Any, ...]], Data] = functools.partial(tuple.__new__, Data)
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    return _INT.pack(len(encoded)) + encoded
+
+
+def whole(chroot: str, path: str) -> str:
+    """The path as the server knows it; ``chroot`` is empty or without a slash at its end."""
+    return chroot + path if path != "/" else chroot or path
+
+
+#: permissions, scheme and id, an entry each: all of them for anyone (rule 1.5)
+OPEN_ACL = ((31, "world", "anyone"),)
+
+
+def error(code: int, path: str) -> StoreError:
+    """What stands in place of an answer for ZooKeeper's error ``code``."""
+    known = _ERRORS.get(code)
+    return known(path) if known else StoreError(f"ZooKeeper error {code} on {path}")
+
+
+# requests
+
+
+def multi(ops: Iterable[Op], chroot: str = "", acl: Sequence[tuple[int, str, str]] = OPEN_ACL) -> bytes:
+    """A MultiTransactionRecord of writes; what is created gets ``acl`` and is never a container."""
+    entries = b"".join(_INT.pack(permissions) + _string(scheme) + _string(id) for permissions, scheme, id in acl)
+    rights = _INT.pack(len(acl)) + entries
+    parts: list[bytes] = []
+    for op in ops:
+        path = _string(whole(chroot, op.path))
+        match op:
+            case SetData():
+                parts += (_HEADERS[SET_DATA], path, _INT.pack(len(op.data)), op.data, _INT.pack(op.version))
+            case Check():
+                parts += (_HEADERS[CHECK], path, _INT.pack(op.version))
+            case Create():
+                flags = _EPHEMERAL * op.ephemeral + _SEQUENTIAL * op.sequential
+                parts += (_HEADERS[CREATE], path, _INT.pack(len(op.data)), op.data, rights, _INT.pack(flags))
+            case Delete():
+                parts += (_HEADERS[DELETE], path, _INT.pack(op.version))
+    parts.append(_END)
+    return b"".join(parts)
+
+
+def multi_read(opcode: int, paths: Iterable[str], chroot: str = "") -> bytes:
+    """A MultiOperationRecord of GET_DATA or GET_CHILDREN, no watches: multiRead can set none."""
+    header = _HEADERS[opcode]
+    parts: list[bytes] = []
+    for path in paths:
+        parts += (header, _string(whole(chroot, path)), b"\0")
+    parts.append(_END)
+    return b"".join(parts)
+
+
+def set_watches(relative_zxid: int, data: Sequence[str], exist: Sequence[str], child: Sequence[str]) -> bytes:
+    """SetWatches. The server fires at once what changed after ``relative_zxid``, and sets the rest."""
+    parts = [relative_zxid.to_bytes(8, "big", signed=True)]
+    for paths in (data, exist, child):
+        parts.append(_INT.pack(len(paths)))
+        parts += map(_string, paths)
+    return b"".join(parts)
+
+
+_HEADERS = {op: _HEADER.pack(op, False, -1) for op in (CREATE, DELETE, GET_DATA, SET_DATA, GET_CHILDREN, CHECK)}
+
+
+# answers
+
+
+def read_multi(buffer: bytes, offset: int, ops: Sequence[Op], chroot: str = "") -> list[OpResult] | MultiFailed:
+    """The answer to ``multi``. Raises ValueError, struct.error for what is none."""
+    results: list[OpResult] = []
+    failed: MultiFailed | None = None
+    for index, op in enumerate(ops):
+        opcode, done, _ = _HEADER.unpack_from(buffer, offset)
+        offset += _HEADER.size
+        if done:
+            raise ValueError(f"a multi of {len(ops)} has {index} answers")
+        if opcode == _ERROR_TYPE:
+            (code,) = _INT.unpack_from(buffer, offset)
+            offset += _INT.size
+            # operations before the one that failed are told 0, those after it -2
+            if code and failed is None:
+                failed = MultiFailed(index, error(code, op.path))
+        elif opcode == SET_DATA:
+            results.append(_stat(_STAT.unpack_from(buffer, offset)))
+            offset += _STAT.size
+        elif opcode == CREATE:
+            path, offset = _read_string(buffer, offset)
+            results.append(path[len(chroot) :])
+        else:
+            results.append(None)
+    return failed or results
+
+
+def read_data(buffer: bytes, offset: int, paths: Sequence[str]) -> list[Data | StoreError]:
+    """The answer to a ``multi_read`` of GET_DATA. Raises ValueError, struct.error for what is none."""
+    answers: list[Data | StoreError] = []
+    header, stat = _HEADER_AND_INT.unpack_from, _STAT.unpack_from
+    for path in paths:
+        opcode, done, _, number = header(buffer, offset)
+        offset += 13
+        if opcode == GET_DATA:
+            end = offset + number if number > 0 else offset
+            answers.append(_data((buffer[offset:end], _stat(stat(buffer, end)))))
+            offset = end + 68
+        elif done:
+            raise ValueError(f"a multiRead of {len(paths)} has {len(answers)} answers")
+        else:
+            answers.append(error(number, path))
+    return answers
+
+
+def read_children(buffer: bytes, offset: int, paths: Sequence[str]) -> list[list[str] | StoreError]:
+    """The answer to a ``multi_read`` of GET_CHILDREN, names sorted. Raises ValueError, struct.error."""
+    answers: list[list[str] | StoreError] = []
+    for path in paths:
+        opcode, done, _, number = _HEADER_AND_INT.unpack_from(buffer, offset)
+        offset += _HEADER_AND_INT.size
+        if done:
+            raise ValueError(f"a multiRead of {len(paths)} has {len(answers)} answers")
+        if opcode == _ERROR_TYPE:
+            answers.append(error(number, path))
+            continue
+        names = []
+        for _ in range(number):
+            name, offset = _read_string(buffer, offset)
+            names.append(name)
+        answers.append(sorted(names))
+    return answers
+
+
+def _read_string(buffer: bytes, offset: int) -> tuple[str, int]:
+    (length,) = _INT.unpack_from(buffer, offset)
+    begin = offset + _INT.size
+    if not 0 <= length <= len(buffer) - begin:
+        raise ValueError(f"a string of {length} bytes at offset {offset} of {len(buffer)}")
+    return buffer[begin : begin + length].decode(), begin + length

@@ -1,0 +1,109 @@
+"""ZooKeeper's bytes: what is sent, against kazoo's own serializers, and what comes back, cut short everywhere."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from kazoo.protocol import serialization as kz
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from controller.store import BadVersion, Check, Create, Data, Delete, MultiFailed, NoNode, Op, SetData, Stat, jute
+
+OPS: list[Op] = [
+    Check("/e", 3),
+    Create("/a/ü", b"data", ephemeral=True, sequential=True),
+    Create("/a/b"),
+    SetData("/a", b"x" * 300, 7),
+    Delete("/a/c"),
+]
+STAT = kz.stat_struct.pack(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+EXPECTED_STAT = Stat(czxid=1, mzxid=2, ctime=3, mtime=4, version=5, cversion=6, ephemeral_owner=8, pzxid=11)
+
+
+def header(opcode: int, error: int = 0) -> bytes:
+    return struct.pack(">i?i", opcode, False, error)
+
+
+END = struct.pack(">i?i", -1, True, -1)
+
+
+@pytest.mark.parametrize("chroot", ["", "/some/root"])
+def test_a_multi_is_what_kazoo_would_send(chroot: str) -> None:
+    theirs = kz.Transaction(
+        [
+            kz.CheckVersion(chroot + "/e", 3),
+            kz.Create(chroot + "/a/ü", b"data", OPEN_ACL_UNSAFE, 3),
+            kz.Create(chroot + "/a/b", b"", OPEN_ACL_UNSAFE, 0),
+            kz.SetData(chroot + "/a", b"x" * 300, 7),
+            kz.Delete(chroot + "/a/c", -1),
+        ]
+    )
+    assert jute.multi(OPS, chroot) == theirs.serialize()
+
+
+def test_a_multi_read_and_set_watches() -> None:
+    body = jute.multi_read(jute.GET_DATA, ["/", "/x"], "/root")
+    one, two = kz.GetData("/root", None).serialize(), kz.GetData("/root/x", None).serialize()
+    assert body == header(4, -1) + bytes(one) + header(4, -1) + bytes(two) + END
+    assert jute.set_watches(9, ["/d"], [], ["/c", "/k"]) == b"".join(
+        [
+            struct.pack(">qi", 9, 1), kz.write_string("/d"),
+            struct.pack(">i", 0),
+            struct.pack(">i", 2), kz.write_string("/c"), kz.write_string("/k"),
+        ]
+    )  # fmt: skip
+
+
+def answer_to_multi() -> bytes:
+    path = kz.write_string("/root/a/ü0000000001")
+    return b"".join(
+        [header(13), header(1), path, header(1), kz.write_string("/root/a/b"), header(5), STAT, header(2), END]
+    )
+
+
+def test_answers_to_a_multi() -> None:
+    results = jute.read_multi(b"reply" + answer_to_multi(), 5, OPS, "/root")
+    assert results == [None, "/a/ü0000000001", "/a/b", EXPECTED_STAT, None]
+    errors = [0, 0, -103, -2, -2]
+    failed = jute.read_multi(b"".join(header(-1, e) + struct.pack(">i", e) for e in errors) + END, 0, OPS)
+    assert isinstance(failed, MultiFailed)
+    assert (failed.index, type(failed.error), failed.error.args) == (2, BadVersion, ("BadVersion: /a/b",))
+
+
+def test_answers_to_a_multi_read() -> None:
+    data = header(4) + struct.pack(">i", 3) + b"abc" + STAT
+    empty = header(4) + struct.pack(">i", -1) + STAT
+    missing = header(-1, -101) + struct.pack(">i", -101)
+    strange = header(-1, -102) + struct.pack(">i", -102)
+    found, none, absent, refused = jute.read_data(data + empty + missing + strange + END, 0, ["/a", "/b", "/c", "/d"])
+    assert (found, none) == (Data(b"abc", EXPECTED_STAT), Data(b"", EXPECTED_STAT))
+    assert isinstance(absent, NoNode)
+    assert absent.path == "/c"
+    assert str(refused) == "ZooKeeper error -102 on /d"
+    names = header(8) + struct.pack(">i", 2) + kz.write_string("z") + kz.write_string("ä")
+    children = jute.read_children(names + missing + END, 0, ["/a", "/c"])
+    assert children[0] == ["z", "ä"]
+    assert isinstance(children[1], NoNode)
+
+
+@pytest.mark.parametrize("cut", range(len(answer_to_multi()) - len(END)))
+def test_short_answers_are_refused(cut: int) -> None:
+    with pytest.raises((ValueError, struct.error)):
+        jute.read_multi(answer_to_multi()[:cut], 0, OPS, "/root")
+
+
+def test_an_answer_that_ends_early_is_refused() -> None:
+    with pytest.raises(ValueError, match="a multi of 5 has 1 answers"):
+        jute.read_multi(header(13) + END, 0, OPS)
+
+
+def test_absurd_lengths_are_refused() -> None:
+    for length in (-5, 1 << 30):
+        with pytest.raises(ValueError, match="a string of"):
+            jute.read_children(header(8) + struct.pack(">ii", 1, length) + b"abc", 0, ["/a"])
+    with pytest.raises(struct.error):
+        jute.read_data(header(4) + struct.pack(">i", 1 << 30) + b"abc", 0, ["/a"])
+    for read in (jute.read_data, jute.read_children):
+        with pytest.raises(ValueError, match="a multiRead of 2 has 0 answers"):
+            read(END + b"\0" * 90, 0, ["/a", "/b"])
