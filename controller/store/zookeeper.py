@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import itertools
 import logging
 import queue
 import select
@@ -465,24 +466,29 @@ class KazooStore(store.MetadataStore):
     # writes
 
     async def write(self, ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
-        head = [] if fence is None else [fence]
+        if fence is not None:
+            return await self._write_batches(ops, [fence])
+        results: list[OpResult | StoreError] = []
+        for container, run in itertools.groupby(ops, lambda op: isinstance(op, Create) and op.container):
+            part = list(run)
+            results += await (self._create_containers(part) if container else self._write_batches(part, []))
+        return results
+
+    async def _write_batches(self, ops: Sequence[Op], head: list[Op]) -> list[OpResult | StoreError]:
+        """Many operations in a multi behind ``head``; one in which an operation fails is taken apart."""
         results: dict[int, OpResult | StoreError] = {}
-        if fence is None:
-            results = await self._create_containers(ops)
-        todo = [i for i in range(len(ops)) if i not in results] if results else range(len(ops))
-        batches = list(_batches(ops, todo))
-        apart: list[int] = []
-        answers = await self.multi([[*head, *(ops[i] for i in batch)] for batch in batches])
-        for batch, answer in zip(batches, answers, strict=True):
+        batches = list(_batches(ops))
+        apart: list[range] = []
+        for indexes, answer in zip(batches, await self.multi([[*head, *_of(ops, b)] for b in batches]), strict=True):
             if not isinstance(answer, MultiFailed):
-                results.update(zip(batch, answer[len(head) :], strict=True))
+                results.update(zip(indexes, answer[len(head) :], strict=True))
             elif answer.index < len(head):
                 raise answer
-            elif len(batch) == 1:
-                results[batch[0]] = answer.error
+            elif len(indexes) == 1:
+                results[indexes[0]] = answer.error
             else:
-                apart += batch
-        for index, answer in zip(apart, await self.multi([[*head, ops[i]] for i in apart]), strict=True):
+                apart += (range(i, i + 1) for i in indexes)
+        for (index,), answer in zip(apart, await self.multi([[*head, *_of(ops, i)] for i in apart]), strict=True):
             if not isinstance(answer, MultiFailed):
                 results[index] = answer[-1]
             elif answer.index < len(head):
@@ -491,12 +497,11 @@ class KazooStore(store.MetadataStore):
                 results[index] = answer.error
         return [results[i] for i in range(len(ops))]
 
-    async def _create_containers(self, ops: Sequence[Op]) -> dict[int, OpResult | StoreError]:
-        """Those that the server makes as such, by place; in a multi an older one would not understand them at all."""
-        wanted = {i: op for i, op in enumerate(ops) if isinstance(op, Create) and op.container}
-        if not wanted or not self._knows_containers:
-            return {}
-        made = list(wanted.values())
+    async def _create_containers(self, ops: Sequence[Op]) -> list[OpResult | StoreError]:
+        """Never in a multi, which an older server would not understand at all."""
+        made = [op for op in ops if isinstance(op, Create)]
+        if not self._knows_containers:
+            return await self._write_batches(made, [])
 
         def call(i: int) -> Any:
             result = self._client.handler.async_result()
@@ -509,9 +514,11 @@ class KazooStore(store.MetadataStore):
             return lambda answer: str(self._client.unchroot(answer[0]))
 
         answers = await self._batch([op.path for op in made], call, read)
-        if any(isinstance(answer, store.Unimplemented) for answer in answers):
-            self._knows_containers = False
-        return {i: a for i, a in zip(wanted, answers, strict=True) if not isinstance(a, store.Unimplemented)}
+        if not any(isinstance(answer, store.Unimplemented) for answer in answers):
+            return answers
+        self._knows_containers = False
+        again = await self._write_batches(made, [])
+        return [b if isinstance(a, store.Unimplemented) else a for a, b in zip(answers, again, strict=True)]
 
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
         chroot = self._client.chroot
@@ -663,18 +670,21 @@ def _translate(error: Exception, path: str) -> StoreError:
     return known(path) if known else StoreError(f"{type(error).__name__} on {path}: {error}")
 
 
-def _batches(ops: Sequence[Op], todo: Sequence[int]) -> Iterator[Sequence[int]]:
-    """``todo`` cut so that each part is one multi: not too many operations, nor bytes, but for one that is larger."""
+def _batches(ops: Sequence[Op]) -> Iterator[range]:
+    """The operations cut so that each part is one multi: not too many of them, nor bytes, but for a larger one."""
     begin, size = 0, 0
-    for place, index in enumerate(todo):
-        op = ops[index]
+    for i, op in enumerate(ops):
         needed = jute.OVERHEAD_BYTES + len(op.path) + (len(op.data) if isinstance(op, (Create, SetData)) else 0)
-        if place > begin and (place - begin == _MULTI_MOST or size + needed > _REQUEST_BYTES):
-            yield todo[begin:place]
-            begin, size = place, 0
+        if i > begin and (i - begin == _MULTI_MOST or size + needed > _REQUEST_BYTES):
+            yield range(begin, i)
+            begin, size = i, 0
         size += needed
-    if begin < len(todo):
-        yield todo[begin:]
+    if begin < len(ops):
+        yield range(begin, len(ops))
+
+
+def _of(ops: Sequence[Op], indexes: range) -> Sequence[Op]:
+    return ops[indexes.start : indexes.stop]
 
 
 def _watch_parts(paths: Mapping[_Watch, Sequence[str]]) -> Iterator[dict[_Watch, Sequence[str]]]:
