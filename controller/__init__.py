@@ -1,12 +1,13 @@
 """Decides: a controller of Kafka in ZooKeeper mode, elected, fenced, and driving brokers with epoch-stamped requests.
 
-    controller        election, failover, resignation; which capability takes which event
+    controller        election, sessions, what others may ask     active     failover, which event goes where
     event_loop        the single writer: one event at a time      events     everything that can happen, past tense
     context           the one mutable state                       model      ids, epochs, frozen values
     partition_state_machine, replica_state_machine                leader_selection   who leads next: pure
-    brokers  topics  topic_deletion  isr  controlled_shutdown     one capability each, on a shared `core`
+    brokers  topics  topic_deletion  isr  controlled_shutdown  reassignment  elections  features
+                      one capability each, on a shared `core`     scheduler  events that are due later
     request_batch     what one step tells which broker            channel_manager    one task per broker, resent
-    kafka_zk_client   Kafka's nodes as typed operations           zk_data    paths and JSON: pure
+    kafka_zk_client  admin_nodes   Kafka's nodes as typed operations          zk_data    paths and JSON: pure
     zk_client         watches that only enqueue, fenced writes    store/     ZooKeeper, and its twin in memory
     admin             topics, as an administrator makes them      assignment replica placement: pure
 

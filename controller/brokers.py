@@ -9,7 +9,9 @@ from controller import zk_data
 from controller.context import PartitionState, ReplicaState
 from controller.core import Core
 from controller.events import BrokerModified, LeaderAndIsrAnswered
+from controller.features import Features
 from controller.model import Broker, BrokerEpoch, BrokerId, LeaderAndIsr, PartitionReplica, TopicPartition
+from controller.reassignment import Reassignment
 from controller.topic_deletion import TopicDeletion
 from controller.zk_client import ChangeHandler
 from wire import ErrorCode, error_name
@@ -18,10 +20,12 @@ log = logging.getLogger(__name__)
 
 
 class Brokers:
-    def __init__(self, core: Core, deletion: TopicDeletion) -> None:
+    def __init__(self, core: Core, deletion: TopicDeletion, reassignment: Reassignment, features: Features) -> None:
         self._core = core
         self._context = core.context
         self._deletion = deletion
+        self._reassignment = reassignment
+        self._features = features
 
     # membership
 
@@ -51,7 +55,8 @@ class Brokers:
             await self.failed(dead)
 
     async def _join(self, brokers: dict[BrokerId, tuple[Broker, BrokerEpoch]]) -> None:
-        self._context.add_live_brokers(brokers.values())
+        """One that lacks a finalized feature is started and not live: new again at every change (11.52, 11.53)."""
+        self._context.add_live_brokers((b, epoch) for b, epoch in brokers.values() if self._features.are_compatible(b))
         await self.started(list(brokers))
 
     async def started(self, brokers: list[BrokerId]) -> None:
@@ -65,6 +70,7 @@ class Brokers:
         replicas = context.replicas_on_brokers(brokers)
         await core.replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
         await core.partitions.trigger_online()
+        await self._reassignment.resume_on(brokers)
         await self._deletion.resume({r.topic_partition.topic for r in replicas})
         await self.watch(brokers)
 

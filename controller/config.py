@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from controller.channel_manager import ChannelConfig
 from controller.model import BrokerId
@@ -20,6 +21,11 @@ class ControllerConfig:
     inter_broker_protocol_version: MetadataVersion = LATEST
     delete_topic_enable: bool = True
     unclean_leader_election_enable: bool = False
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: int = 300
+    leader_imbalance_per_broker_percentage: int = 10
+    #: feature -> (lowest, highest level); Kafka's brokers in ZooKeeper mode have none
+    supported_features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     request_timeout_ms: int = 30_000
     controller_socket_timeout_ms: int = 30_000
 

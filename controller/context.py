@@ -83,6 +83,8 @@ class ControllerContext:
         self.topic_names: dict[UUID, str] = {}
         self._assignments: dict[str, dict[int, ReplicaAssignment]] = {}
         self.leadership: dict[TopicPartition, Leadership] = {}
+        #: partitions of topics not queued for deletion that are not led by their preferred replica (5.20)
+        self.preferred_replica_imbalance_count = 0
         self.being_reassigned: set[TopicPartition] = set()
         self.partition_states: dict[TopicPartition, PartitionState] = {}
         self.replica_states: dict[PartitionReplica, ReplicaState] = {}
@@ -156,7 +158,15 @@ class ControllerContext:
         return self.assignment(tp).replicas
 
     def set_assignment(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
-        self._assignments.setdefault(tp.topic, {})[tp.partition] = assignment
+        of_topic = self._assignments.setdefault(tp.topic, {})
+        known = self.leadership.get(tp)
+        if known is not None and tp.topic not in self.topics_to_delete:
+            before = of_topic.get(tp.partition, _NO_ASSIGNMENT)
+            self.preferred_replica_imbalance_count += _is_imbalanced(assignment, known) - _is_imbalanced(before, known)
+        of_topic[tp.partition] = assignment
+
+    def is_assigned(self, tp: TopicPartition) -> bool:
+        return tp.partition in self._assignments.get(tp.topic, {})
 
     def topic_assignments(self, topic: str) -> dict[int, ReplicaAssignment]:
         return dict(self._assignments.get(topic, {}))
@@ -171,6 +181,7 @@ class ControllerContext:
 
     def remove_topic(self, topic: str) -> None:
         """Rule 5.17: partition and replica states are left behind, as Kafka leaves them."""
+        self._forget_imbalance_of(topic)
         self.topics_to_delete.discard(topic)
         self.topics_with_deletion_started.discard(topic)
         self.topics.discard(topic)
@@ -212,6 +223,18 @@ class ControllerContext:
 
     # leadership
 
+    def put_leadership(self, tp: TopicPartition, leadership: Leadership) -> None:
+        if tp.topic not in self.topics_to_delete:
+            assignment = self.assignment(tp)
+            known = self.leadership.get(tp)
+            was = known is not None and _is_imbalanced(assignment, known)
+            self.preferred_replica_imbalance_count += _is_imbalanced(assignment, leadership) - was
+        self.leadership[tp] = leadership
+
+    def clear_leadership(self) -> None:
+        self.leadership.clear()
+        self.preferred_replica_imbalance_count = 0
+
     @property
     def partitions_with_leaders(self) -> list[TopicPartition]:
         """Rule 5.14: leadership is known, though the leader may be none."""
@@ -236,6 +259,20 @@ class ControllerContext:
 
     def is_queued_for_deletion(self, topic: str) -> bool:
         return topic in self.topics_to_delete
+
+    def queue_for_deletion(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._forget_imbalance_of(topic)
+            self.topics_to_delete.add(topic)
+
+    def _forget_imbalance_of(self, topic: str) -> None:
+        """Once: what is queued for deletion counts no more (rule 5.20)."""
+        if topic not in self.topics_to_delete:
+            self.preferred_replica_imbalance_count -= sum(
+                _is_imbalanced(self.assignment(tp), known)
+                for tp in self.partitions_of(topic)
+                if (known := self.leadership.get(tp)) is not None
+            )
 
     # states, 5.19, 5.22
 
@@ -272,3 +309,12 @@ class ControllerContext:
 
 
 _NO_ASSIGNMENT = ReplicaAssignment()
+
+
+def _is_imbalanced(assignment: ReplicaAssignment, known: Leadership) -> bool:
+    """Rule 5.21: the preferred replica does not lead; one that is being added counts as soon as it is in the ISR."""
+    if not assignment.replicas:
+        return False
+    preferred = assignment.replicas[0]
+    state = known.leader_and_isr
+    return preferred in state.isr if preferred in assignment.adding else state.leader != preferred

@@ -36,10 +36,9 @@ async def shut_down_broker(core: Core, broker: BrokerId, broker_epoch: int) -> s
     led = [tp for tp in affected if context.leadership[tp].leader_and_isr.leader == broker]
     followed = [tp for tp in affected if context.leadership[tp].leader_and_isr.leader != broker]
     await core.partitions.handle_state_changes(led, PartitionState.ONLINE, Strategy.CONTROLLED_SHUTDOWN)
-    core.batch.new_batch()
-    for tp in followed:
-        core.batch.add_stop_replica([broker], tp, delete=False)
-    core.batch.send()
+    with core.new_batch() as batch:
+        for tp in followed:
+            batch.add_stop_replica([broker], tp, delete=False)
     await core.replicas.handle_state_changes([PartitionReplica(tp, broker) for tp in followed], ReplicaState.OFFLINE)
     return {
         tp

@@ -1,38 +1,41 @@
 """The controller: elected through ZooKeeper, it becomes active, decides what events call for, and resigns.
 
 Everything here happens in the event loop's task, one event at a time. The order is always: decide, persist under the
-epoch's version, apply to the context, send. What each event does is in the capability modules; this file is election
-(section 2), failover and resignation (section 4), and the table from events to capabilities.
+epoch's version, apply to the context, send. This file is election (section 2), sessions, and what others may ask;
+what an elected controller does is `controller.active`.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 import trio
 
 import wire
 from controller import events as ev
 from controller import zk_data
-from controller.brokers import Brokers
+from controller.active import ActiveController
 from controller.channel_manager import ChannelManager, Dial
 from controller.config import ControllerConfig
 from controller.context import ControllerContext
-from controller.controlled_shutdown import shut_down_broker
 from controller.core import Core
-from controller.errors import BrokerNotAvailable, ControllerMoved, IllegalState, StaleBrokerEpoch
+from controller.errors import BrokenBatch, BrokerNotAvailable, ControllerMoved, StaleBrokerEpoch
 from controller.event_loop import ControllerEventLoop
-from controller.isr import IsrChanges
 from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId, ControllerEpoch, TopicPartition
+from controller.model import (
+    BrokerId,
+    ControllerEpoch,
+    ElectionType,
+    FeatureUpdate,
+    ProducerIdsBlock,
+    TopicPartition,
+)
 from controller.partition_state_machine import PartitionStateMachine
 from controller.replica_state_machine import ReplicaStateMachine
 from controller.request_batch import ControllerRequestBatch
+from controller.scheduler import Scheduler
 from controller.store import SessionExpired, SessionState
-from controller.topic_deletion import TopicDeletion
-from controller.topics import Topics
 from controller.zk_client import ChangeHandler
 
 log = logging.getLogger(__name__)
@@ -85,10 +88,7 @@ class Controller:
             replicas=ReplicaStateMachine(self.context, zk, batch()),
             put=self.loop.put,
         )
-        self._deletion = TopicDeletion(self._core)
-        self._brokers = Brokers(self._core, self._deletion)
-        self._topics = Topics(self._core)
-        self._isr = IsrChanges(self._core)
+        self._active = ActiveController(self._core, Scheduler(nursery, self.loop.put))
         zk.store.on_session = self._on_session
 
     @property
@@ -107,7 +107,7 @@ class Controller:
         """End ``run`` after the event under way; /controller goes with the session (rule 2.21)."""
         self.loop.close()
 
-    # what others ask of the controller module; all of it only enqueues
+    # what others ask of the controller module; all of it only enqueues, and is answered once unless the rules say never
 
     def alter_partition(
         self,
@@ -115,10 +115,11 @@ class Controller:
         api_version: int,
         reply: Callable[[wire.AlterPartitionResponse], None],
     ) -> None:
-        if not self.is_active:  # at once, without queueing (rule 9.70)
-            reply(wire.AlterPartitionResponse(error_code=wire.ErrorCode.NOT_CONTROLLER))
-            return
-        self.loop.put(ev.AlterPartitionReceived(request, api_version, reply))
+        event = ev.AlterPartitionReceived(request, api_version, reply)
+        if self.is_active:
+            self.loop.put(event)
+        else:  # at once, without queueing (rule 9.70)
+            event.refuse()
 
     def controlled_shutdown(
         self, broker_id: int, broker_epoch: int, reply: Callable[[wire.ControlledShutdownResponse], None]
@@ -127,6 +128,41 @@ class Controller:
             reply(_controlled_shutdown_response(result))
 
         self.loop.put(ev.ControlledShutdownRequested(BrokerId(broker_id), broker_epoch, answer))
+
+    def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        reply: Callable[[ev.AlterReassignmentsResult], None],
+    ) -> None:
+        """``targets``: partition -> replicas, None to cancel (rules 11.25-11.28)."""
+        wanted = {tp: None if t is None else tuple(BrokerId(r) for r in t) for tp, t in targets.items()}
+        self.loop.put(ev.AlterPartitionReassignmentsReceived(wanted, reply))
+
+    def list_partition_reassignments(
+        self, partitions: Collection[TopicPartition] | None, reply: Callable[[ev.ListReassignmentsResult], None]
+    ) -> None:
+        """Of ``partitions``, or of all that are being reassigned if None (rule 3.24)."""
+        asked = None if partitions is None else frozenset(partitions)
+        self.loop.put(ev.ListPartitionReassignmentsReceived(asked, reply))
+
+    def elect_leaders(
+        self,
+        partitions: Collection[TopicPartition],
+        election_type: ElectionType,
+        reply: Callable[[ev.ElectLeadersResult], None],
+    ) -> None:
+        """Of these partitions; all of them, where a request says so, are the metadata cache's (rules 11.30, 11.35)."""
+        self.loop.put(ev.ElectLeadersReceived(frozenset(partitions), election_type, reply))
+
+    def allocate_producer_ids(
+        self, broker_id: int, broker_epoch: int, reply: Callable[[ProducerIdsBlock | wire.ErrorCode], None]
+    ) -> None:
+        self.loop.put(ev.AllocateProducerIdsReceived(BrokerId(broker_id), broker_epoch, reply))
+
+    def update_features(
+        self, updates: Sequence[FeatureUpdate], reply: Callable[[ev.UpdateFeaturesResult], None]
+    ) -> None:
+        self.loop.put(ev.UpdateFeaturesReceived(tuple(updates), reply))
 
     # answers of brokers (request_batch.Responses); they come from the channels' tasks and only enqueue (rule 3.41)
 
@@ -166,10 +202,9 @@ class Controller:
         except ControllerMoved as e:
             log.info("%s: controller moved while processing %s", e, type(event).__name__)
             await self._maybe_resign()
-        except IllegalState:
-            log.exception("processing %s found the controller in an illegal state", type(event).__name__)
-            self._core.batch.clear()
+        except BrokenBatch:
             await self._force_move()
+            raise
         except SessionExpired as e:
             log.info("%s while processing %s", e, type(event).__name__)
 
@@ -190,54 +225,10 @@ class Controller:
             case ev.SessionExpiredEvent():
                 self.active_controller_id = None
                 await self._resign()
-            case ev.AlterPartitionReceived():
-                await self._isr.alter_partition(event, active=self.is_active)
-            case ev.ControlledShutdownRequested():
-                await self._controlled_shutdown(event)
+            case _ if self.is_active:
+                await self._active.process(event)
             case _:
-                if self.is_active:  # rule 3.8
-                    await self._dispatch_active(event)
-
-    async def _dispatch_active(self, event: ev.ControllerEvent) -> None:
-        match event:
-            case ev.BrokersChanged():
-                await self._brokers.changed()
-            case ev.BrokerModified(broker):
-                await self._brokers.modified(broker)
-            case ev.TopicsChanged():
-                await self._topics.changed()
-            case ev.PartitionsModified(topic):
-                await self._topics.partitions_modified(topic)
-            case ev.TopicDeletionRequested():
-                await self._deletion.requested()
-            case ev.ReplicaDeletionAnswered():
-                await self._deletion.answered(event)
-            case ev.IsrChangeNotified():
-                await self._isr.notified()
-            case ev.LogDirEventNotified():
-                await self._brokers.log_dirs_failed()
-            case ev.LeaderAndIsrAnswered():
-                await self._brokers.leader_and_isr_answered(event)
-            case ev.UpdateMetadataAnswered(response, broker):
-                if response.error_code != wire.ErrorCode.NONE:
-                    log.error("broker %d refused UpdateMetadata: %s", broker, wire.error_name(response.error_code))
-            case _:
-                raise AssertionError(f"no capability takes {event}")
-
-    async def _controlled_shutdown(self, event: ev.ControlledShutdownRequested) -> None:
-        """Rules 3.27, 11.41: whatever happens, the requester hears of it."""
-        if not self.is_active:
-            event.reply(ControllerMoved("this broker is not the controller"))
-            return
-        try:
-            remaining = await shut_down_broker(self._core, event.broker, event.broker_epoch)
-        except Exception as e:
-            event.reply(e)
-            if isinstance(e, (ControllerMoved, IllegalState, SessionExpired)):
-                raise
-            log.warning("controlled shutdown of broker %d: %r", event.broker, e)
-        else:
-            event.reply(remaining)
+                event.refuse()
 
     # election
 
@@ -291,83 +282,24 @@ class Controller:
         except ControllerMoved:
             log.info("the controller has moved already")
 
-    # becoming and ceasing to be controller
-
     async def _failover(self) -> None:
-        """Rules 4.1-4.18, in that order."""
-        core, zk, context = self._core, self._zk, self.context
-        await self._set_up_features()
-        children: dict[str, ev.ControllerEvent] = {
-            zk_data.BROKER_IDS: ev.BrokersChanged(),
-            zk_data.TOPICS: ev.TopicsChanged(),
-            zk_data.DELETE_TOPICS: ev.TopicDeletionRequested(),
-            zk_data.LOG_DIR_EVENT_NOTIFICATION: ev.LogDirEventNotified(),
-            zk_data.ISR_CHANGE_NOTIFICATION: ev.IsrChangeNotified(),
-        }
-        for path, event in children.items():
-            zk.register_child_handler(path, self._enqueuer(event))
-        await zk.delete_all_notifications(zk_data.LOG_DIR_EVENT_NOTIFICATION, context.epoch_zk_version)
-        await zk.delete_all_notifications(zk_data.ISR_CHANGE_NOTIFICATION, context.epoch_zk_version)
-        context.set_live_brokers((await zk.get_brokers()).values())
-        await self._topics.load()
-        context.leadership.clear()
-        context.shutting_down.clear()
-        await self._brokers.watch(context.live_or_shutting_down_broker_ids)
-        await core.refresh_leadership(context.all_partitions())
-        self.channels.add_brokers(context.live_or_shutting_down_brokers)
-        to_delete = await zk.get_topic_deletions()
-        with_offline_replica = {
-            tp.topic
-            for tp in context.all_partitions()
-            if any(not context.is_replica_online(r, tp) for r in context.replicas(tp))
-        }
-        await self._deletion.initialize(to_delete, with_offline_replica | {tp.topic for tp in context.being_reassigned})
-        core.send_update_metadata_to_all()  # 4.13: leaders' addresses before leaderships
-        await core.replicas.startup()
-        await core.partitions.startup()
-        await self._deletion.resume_all()
+        await self._active.failover()
         self.failovers += 1
         self.is_settled = True
         log.info(
             "broker %d is the active controller of epoch %d: %d brokers, %d topics, %d partitions",
             self.config.broker_id,
-            context.epoch,
-            len(context.broker_epochs),
-            len(context.topics),
-            len(context.leadership),
+            self.context.epoch,
+            len(self.context.broker_epochs),
+            len(self.context.topics),
+            len(self.context.leadership),
         )
 
-    def _enqueuer(self, event: ev.ControllerEvent) -> Callable[[], None]:
-        return lambda: self.loop.put(event)
-
-    async def _set_up_features(self) -> None:
-        """/feature (rules 4.22-4.25). There are no features of our own to finalize."""
-        ibp = self.config.inter_broker_protocol_version
-        enabled = ibp.supports_feature_versioning
-        found = await self._zk.get_feature()
-        features: dict[str, Any] = {}
-        if found is not None and enabled:
-            was_enabled, kept = zk_data.decode_feature(found.data)
-            features = kept if was_enabled else {}
-        wanted = zk_data.encode_feature(ibp.feature_znode_version, enabled=enabled, features=features)
-        if found is None or found.data != wanted:
-            await self._zk.put_feature(wanted, create=found is None)
-
     async def _resign(self) -> None:
-        """Rules 4.26-4.32. It may be called on a node that is not active, and touches nothing in ZooKeeper."""
-        zk = self._zk
-        for path in (zk_data.ISR_CHANGE_NOTIFICATION, zk_data.LOG_DIR_EVENT_NOTIFICATION):
-            zk.unregister_child_handler(path)
-        self._brokers.unwatch(self.context.live_or_shutting_down_broker_ids)
-        zk.unregister_child_handler(zk_data.TOPICS)
-        self._topics.unwatch_all()
-        zk.unregister_child_handler(zk_data.DELETE_TOPICS)
-        zk.unregister_child_handler(zk_data.BROKER_IDS)
-        await self.channels.shutdown()
         self.is_settled = False
         if self.context.epoch != ControllerEpoch(0):
             log.info("broker %d resigned as controller of epoch %d", self.config.broker_id, self.context.epoch)
-        self.context.clear()
+        await self._active.resign()
 
 
 def _controlled_shutdown_response(result: ev.ShutdownResult) -> wire.ControlledShutdownResponse:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from controller.channel_manager import ChannelManager
 from controller.config import ControllerConfig
 from controller.context import ControllerContext
+from controller.errors import BrokenBatch, IllegalState
 from controller.events import ControllerEvent
 from controller.kafka_zk_client import KafkaZkClient
 from controller.model import BrokerId, Leadership, TopicPartition
@@ -29,11 +31,21 @@ class Core:
     replicas: ReplicaStateMachine
     put: Callable[[ControllerEvent], None]
 
+    @contextmanager
+    def new_batch(self) -> Iterator[ControllerRequestBatch]:
+        """The controller's own batch, sent at the end. Raises BrokenBatch, after emptying it (rule 2.20)."""
+        try:
+            self.batch.new_batch()
+            yield self.batch
+            self.batch.send()
+        except IllegalState as e:
+            self.batch.clear()
+            raise BrokenBatch(str(e)) from e
+
     def send_update_metadata(self, brokers: Iterable[BrokerId], partitions: Iterable[TopicPartition] = ()) -> None:
-        """One UpdateMetadata to each broker, in a batch of its own. Raises IllegalState (rule 2.20)."""
-        self.batch.new_batch()
-        self.batch.add_update_metadata(brokers, partitions)
-        self.batch.send()
+        """One UpdateMetadata to each broker, in a batch of its own. Raises BrokenBatch."""
+        with self.new_batch() as batch:
+            batch.add_update_metadata(brokers, partitions)
 
     def send_update_metadata_to_all(self, partitions: Iterable[TopicPartition] = ()) -> None:
         self.send_update_metadata(self.context.live_or_shutting_down_broker_ids, partitions)
@@ -42,4 +54,4 @@ class Core:
         """Read partition states into the cache; absent ones stay as they are (rule 4.10)."""
         for tp, known in (await self.zk.get_partition_states(list(partitions))).items():
             if isinstance(known, Leadership):
-                self.context.leadership[tp] = known
+                self.context.put_leadership(tp, known)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from wire import ErrorCode
+
 
 class ControllerMoved(Exception):
     """Another controller has been elected: a write under our epoch was refused, or we are not active (rule 1.47)."""
@@ -12,7 +16,11 @@ class StateChangeFailed(Exception):
 
 
 class IllegalState(Exception):
-    """An invariant of the controller does not hold; it gives up the role (rule 2.20)."""
+    """An invariant of the controller does not hold."""
+
+
+class BrokenBatch(IllegalState):
+    """The controller's own batch could not be made or sent; it gives up the role (rule 2.20)."""
 
 
 class StaleBrokerEpoch(Exception):
@@ -21,3 +29,19 @@ class StaleBrokerEpoch(Exception):
 
 class BrokerNotAvailable(Exception):
     """The broker is not registered (rule 11.41)."""
+
+
+class ApiError(NamedTuple):
+    """What a requester is told of one thing that it asked for: a code, NONE for success, and an explanation."""
+
+    code: ErrorCode = ErrorCode.NONE
+    message: str = ""
+
+
+NO_ERROR = ApiError()
+
+
+def api_error(error: Exception) -> ApiError:
+    """What Kafka's Errors.forException makes of it."""
+    code = ErrorCode.STALE_CONTROLLER_EPOCH if isinstance(error, ControllerMoved) else ErrorCode.UNKNOWN_SERVER_ERROR
+    return ApiError(code, str(error))

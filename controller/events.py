@@ -7,12 +7,13 @@ Events hold data and, where somebody waits for an answer, the callback that give
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import wire
-from controller.errors import ControllerMoved
-from controller.model import BrokerId, TopicPartition
+from controller.errors import ApiError, ControllerMoved
+from controller.model import BrokerId, ElectionType, FeatureUpdate, ProducerIdsBlock, ReplicaAssignment, TopicPartition
+from wire import ErrorCode
 
 
 class ControllerState(enum.Enum):
@@ -23,17 +24,25 @@ class ControllerState(enum.Enum):
     BROKER_CHANGE = 2
     TOPIC_CHANGE = 3
     TOPIC_DELETION = 4
+    ALTER_PARTITION_REASSIGNMENT = 5
+    AUTO_LEADER_BALANCE = 6
+    MANUAL_LEADER_BALANCE = 7
     CONTROLLED_SHUTDOWN = 8
     ISR_CHANGE = 9
     LEADER_AND_ISR_RESPONSE_RECEIVED = 10
     LOG_DIR_CHANGE = 11
     CONTROLLER_SHUTDOWN = 12
+    UNCLEAN_LEADER_ELECTION_ENABLE = 13
+    TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE = 14
+    LIST_PARTITION_REASSIGNMENT = 15
     UPDATE_METADATA_RESPONSE_RECEIVED = 16
+    UPDATE_FEATURES = 17
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerEvent:
-    """Base of all. ``preempt`` is called instead of processing when the queue is drained (rule 3.37)."""
+    """Base of all. Instead of being processed, an event is refused on a node that is not the controller (rule 3.8), or
+    preempted when the queue is drained (3.37)."""
 
     @property
     def state(self) -> ControllerState:
@@ -44,8 +53,11 @@ class ControllerEvent:
         """Whether one of several equal pending events is enough."""
         return type(self) in _WATCH_EVENTS
 
+    def refuse(self) -> None:
+        """Tell whoever waits for an answer that this node is not the controller."""
+
     def preempt(self) -> None:
-        return None
+        """The same, where Kafka does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +158,9 @@ class AlterPartitionReceived(ControllerEvent):
     api_version: int
     reply: Callable[[wire.AlterPartitionResponse], None]
 
+    def refuse(self) -> None:
+        self.reply(wire.AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER))
+
 
 #: the partitions still led by the broker, or why the shutdown was not taken up
 ShutdownResult = set[TopicPartition] | Exception
@@ -157,8 +172,121 @@ class ControlledShutdownRequested(ControllerEvent):
     broker_epoch: int
     reply: Callable[[ShutdownResult], None]
 
-    def preempt(self) -> None:
-        self.reply(ControllerMoved("this broker is not the controller any more"))
+    def refuse(self) -> None:
+        self.reply(ControllerMoved("this broker is not the controller"))
+
+    preempt = refuse
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignPartitionsCreated(ControllerEvent):
+    """/admin/reassign_partitions was created: Kafka's ZkPartitionReassignment."""
+
+
+#: of each partition what became of its reassignment, or why none was looked at
+AlterReassignmentsResult = dict[TopicPartition, ApiError] | ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionReassignmentsReceived(ControllerEvent):
+    """Kafka's ApiPartitionReassignment. ``targets``: partition -> its replicas to be, None to cancel."""
+
+    targets: Mapping[TopicPartition, Sequence[BrokerId] | None]
+    reply: Callable[[AlterReassignmentsResult], None]
+
+    def refuse(self) -> None:
+        self.reply(ApiError(ErrorCode.NOT_CONTROLLER))
+
+    preempt = refuse
+
+
+#: partitions with replicas being added or removed, or why there is no list
+ListReassignmentsResult = dict[TopicPartition, ReplicaAssignment] | ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class ListPartitionReassignmentsReceived(ControllerEvent):
+    """``partitions``: those asked about, None for all."""
+
+    partitions: frozenset[TopicPartition] | None
+    reply: Callable[[ListReassignmentsResult], None]
+
+    def refuse(self) -> None:
+        self.reply(ApiError(ErrorCode.NOT_CONTROLLER))
+
+    preempt = refuse
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignedPartitionStateChanged(ControllerEvent):
+    """Data of the state node of a partition that is being reassigned: Kafka's PartitionReassignmentIsrChange."""
+
+    partition: TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class PreferredReplicaElectionCreated(ControllerEvent):
+    """/admin/preferred_replica_election was created: Kafka's ReplicaLeaderElection, triggered by ZooKeeper."""
+
+
+#: of each partition the leader that was elected, or why there is none
+ElectLeadersResult = dict[TopicPartition, BrokerId | ApiError]
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeadersReceived(ControllerEvent):
+    """Kafka's ReplicaLeaderElection, triggered by an admin client."""
+
+    partitions: frozenset[TopicPartition]
+    election_type: ElectionType
+    reply: Callable[[ElectLeadersResult], None]
+
+    def refuse(self) -> None:
+        self.reply(dict.fromkeys(self.partitions, ApiError(ErrorCode.NOT_CONTROLLER)))
+
+    preempt = refuse
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRebalanceDue(ControllerEvent):
+    """Kafka's AutoPreferredReplicaLeaderElection."""
+
+
+@dataclass(frozen=True, slots=True)
+class UncleanLeaderElectionEnabled(ControllerEvent):
+    """`unclean.leader.election.enable` became true for this broker, and so for every topic without its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicUncleanLeaderElectionEnabled(ControllerEvent):
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateProducerIdsReceived(ControllerEvent):
+    """A broker wants producer ids. When preempted it is never answered (rule 3.38)."""
+
+    broker: BrokerId
+    broker_epoch: int
+    reply: Callable[[ProducerIdsBlock | ErrorCode], None]
+
+    def refuse(self) -> None:
+        self.reply(ErrorCode.NOT_CONTROLLER)
+
+
+#: of each feature what became of its update, or why none was looked at
+UpdateFeaturesResult = dict[str, ApiError] | ApiError
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateFeaturesReceived(ControllerEvent):
+    """When preempted it is never answered (rule 3.38)."""
+
+    updates: tuple[FeatureUpdate, ...]
+    reply: Callable[[UpdateFeaturesResult], None]
+
+    def refuse(self) -> None:
+        self.reply(ApiError(ErrorCode.NOT_CONTROLLER))
 
 
 _STATES: dict[type[ControllerEvent], ControllerState] = {
@@ -180,10 +308,22 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     UpdateMetadataAnswered: ControllerState.UPDATE_METADATA_RESPONSE_RECEIVED,
     AlterPartitionReceived: ControllerState.ISR_CHANGE,
     ControlledShutdownRequested: ControllerState.CONTROLLED_SHUTDOWN,
+    ReassignPartitionsCreated: ControllerState.ALTER_PARTITION_REASSIGNMENT,
+    AlterPartitionReassignmentsReceived: ControllerState.ALTER_PARTITION_REASSIGNMENT,
+    ListPartitionReassignmentsReceived: ControllerState.LIST_PARTITION_REASSIGNMENT,
+    ReassignedPartitionStateChanged: ControllerState.ALTER_PARTITION_REASSIGNMENT,
+    PreferredReplicaElectionCreated: ControllerState.MANUAL_LEADER_BALANCE,
+    ElectLeadersReceived: ControllerState.MANUAL_LEADER_BALANCE,
+    LeaderRebalanceDue: ControllerState.AUTO_LEADER_BALANCE,
+    UncleanLeaderElectionEnabled: ControllerState.UNCLEAN_LEADER_ELECTION_ENABLE,
+    TopicUncleanLeaderElectionEnabled: ControllerState.TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE,
+    AllocateProducerIdsReceived: ControllerState.IDLE,
+    UpdateFeaturesReceived: ControllerState.UPDATE_FEATURES,
 }
 _WATCH_EVENTS = frozenset(
     {
         ControllerChanged, BrokersChanged, BrokerModified, TopicsChanged, PartitionsModified, TopicDeletionRequested,
-        IsrChangeNotified, LogDirEventNotified,
+        IsrChangeNotified, LogDirEventNotified, ReassignPartitionsCreated, ReassignedPartitionStateChanged,
+        PreferredReplicaElectionCreated,
     }
 )  # fmt: skip

@@ -17,6 +17,7 @@ from controller.model import (
     LeaderAndIsr,
     TopicPartition,
 )
+from controller.reassignment import Reassignment
 from controller.request_batch import ZERO
 from wire import ErrorCode
 
@@ -27,9 +28,10 @@ Outcome = LeaderAndIsr | ErrorCode
 
 
 class IsrChanges:
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, reassignment: Reassignment) -> None:
         self._core = core
         self._context = core.context
+        self._reassignment = reassignment
 
     async def notified(self) -> None:
         """Brokers below 2.7 wrote the ISR themselves and say so here (rule 11.68)."""
@@ -40,25 +42,30 @@ class IsrChanges:
             if partitions:
                 await core.refresh_leadership(sorted(partitions))
                 core.send_update_metadata_to_all(sorted(partitions))
+                await self._reassignment.complete(sorted(partitions))
         finally:
             await core.zk.delete_notifications(found, self._context.epoch_zk_version)
 
-    async def alter_partition(self, event: AlterPartitionReceived, *, active: bool) -> None:
-        """Answer ``event`` (rules 11.70-11.81). An unexpected failure is answered UNKNOWN_SERVER_ERROR and raised."""
+    async def alter_partition(self, event: AlterPartitionReceived) -> None:
+        """Answer ``event`` (rules 11.70-11.81), then finish reassignments that waited for it.
+
+        An unexpected failure is answered UNKNOWN_SERVER_ERROR and raised.
+        """
         try:
-            response, done = await self._alter_partition(event, active=active)
+            response, done = await self._alter_partition(event)
         except Exception:
             event.reply(wire.AlterPartitionResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
             raise
         event.reply(response)
         if done:
             log.debug("ISR changed by broker %d: %s", event.request.broker_id, done)
+            await self._reassignment.complete(done)
 
     async def _alter_partition(
-        self, event: AlterPartitionReceived, *, active: bool
+        self, event: AlterPartitionReceived
     ) -> tuple[wire.AlterPartitionResponse, dict[TopicPartition, LeaderAndIsr]]:
         request, version = event.request, event.api_version
-        top_level = self._top_level_error(request, active=active)
+        top_level = self._top_level_error(request)
         if top_level is not ErrorCode.NONE:
             return wire.AlterPartitionResponse(error_code=top_level), {}
         outcomes: dict[TopicPartition, Outcome] = {}
@@ -83,10 +90,8 @@ class IsrChanges:
         self._core.send_update_metadata_to_all([*outcomes])  # rule 11.79: failed ones too
         return self._response(version, outcomes, unknown_ids), done
 
-    def _top_level_error(self, request: wire.AlterPartitionRequest, *, active: bool) -> ErrorCode:
+    def _top_level_error(self, request: wire.AlterPartitionRequest) -> ErrorCode:
         """Rule 11.70."""
-        if not active:
-            return ErrorCode.NOT_CONTROLLER
         cached = self._context.broker_epochs.get(BrokerId(request.broker_id))
         if cached is None or request.broker_epoch != cached:
             log.warning(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, NewType
@@ -21,14 +22,18 @@ __all__ = [
     "BrokerEpoch",
     "BrokerId",
     "ControllerEpoch",
+    "ElectionType",
     "Endpoint",
     "EpochZkVersion",
+    "FeatureUpdate",
     "LeaderAndIsr",
     "Leadership",
     "PartitionReplica",
+    "ProducerIdsBlock",
     "ReplicaAssignment",
     "TopicAssignment",
     "TopicPartition",
+    "UpgradeType",
 ]
 
 BrokerId = NewType("BrokerId", int)
@@ -149,3 +154,37 @@ class TopicAssignment:
     topic: str
     topic_id: UUID | None
     partitions: dict[int, ReplicaAssignment]
+
+
+class ElectionType(enum.Enum):
+    """What an administrator may ask for; the value is that of ElectLeaders requests."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+class UpgradeType(enum.Enum):
+    """How a feature may be moved; the value is that of UpdateFeatures requests, from version 1."""
+
+    UNKNOWN = 0
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate:
+    """The level that a feature shall be finalized at; below 1 with a downgrade, that it shall not be finalized."""
+
+    feature: str
+    max_version_level: int
+    upgrade_type: UpgradeType
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerIdsBlock:
+    """Producer ids ``first`` to ``last`` inclusive belong to ``broker`` (rule 1.43)."""
+
+    broker: BrokerId
+    first: int
+    last: int

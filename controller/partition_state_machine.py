@@ -161,7 +161,7 @@ class PartitionStateMachine:
                 log.error("partition %s stays New: %s", tp, answer)
                 continue
             leadership = states[tp]
-            self._context.leadership[tp] = leadership
+            self._context.put_leadership(tp, leadership)
             self._batch.add_leader_and_isr(
                 leadership.leader_and_isr.isr, tp, leadership, self._context.assignment(tp), is_new=True
             )
@@ -209,7 +209,8 @@ class PartitionStateMachine:
             {tp: e.state for tp, e in elected.items()}, self._context.epoch, self._context.epoch_zk_version
         )
         for tp, state in written.updated.items():  # rule 6.16
-            leadership = self._context.leadership[tp] = Leadership(state, self._context.epoch)
+            leadership = Leadership(state, self._context.epoch)
+            self._context.put_leadership(tp, leadership)
             self._batch.add_leader_and_isr(
                 elected[tp].recipients, tp, leadership, self._context.assignment(tp), is_new=False
             )

@@ -183,10 +183,12 @@ class ReplicaStateMachine:
                 isr = state.isr if len(state.isr) == 1 else tuple(r for r in state.isr if r != broker)
                 shrunk[tp] = state.new_leader_and_isr(leader, isr)
             else:
-                done[tp] = context.leadership[tp] = Leadership(known.leader_and_isr, context.epoch)
+                done[tp] = Leadership(known.leader_and_isr, context.epoch)
+                context.put_leadership(tp, done[tp])
         written = await self._zk.update_leader_and_isr(shrunk, context.epoch, context.epoch_zk_version)
         for tp, state in written.updated.items():
-            done[tp] = context.leadership[tp] = Leadership(state, context.epoch)
+            done[tp] = Leadership(state, context.epoch)
+            context.put_leadership(tp, done[tp])
         for tp, error in written.failed.items():
             self._failed(broker, tp, error)
         return written.retry

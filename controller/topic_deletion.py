@@ -34,7 +34,7 @@ class TopicDeletion:
         if not self.enabled:
             await self._remove_markers(to_delete)
             return
-        self._context.topics_to_delete |= to_delete
+        self._context.queue_for_deletion(to_delete)
         self._context.topics_ineligible_for_deletion |= ineligible & to_delete
 
     async def requested(self) -> None:
@@ -62,7 +62,7 @@ class TopicDeletion:
         await self._core.zk.delete_topic_deletions(topics, self._context.epoch_zk_version)
 
     async def enqueue(self, topics: Iterable[str]) -> None:
-        self._context.topics_to_delete |= set(topics)
+        self._context.queue_for_deletion(topics)
         await self.resume_all()
 
     def mark_ineligible(self, topics: Iterable[str], reason: str) -> None:

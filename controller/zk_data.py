@@ -20,6 +20,7 @@ from controller.model import (
     Endpoint,
     LeaderAndIsr,
     Leadership,
+    ProducerIdsBlock,
     ReplicaAssignment,
     TopicAssignment,
     TopicPartition,
@@ -38,17 +39,19 @@ ISR_CHANGE_NOTIFICATION = "/isr_change_notification"
 LOG_DIR_EVENT_NOTIFICATION = "/log_dir_event_notification"
 CLUSTER_ID = "/cluster/id"
 FEATURE = "/feature"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+CONFIG_CHANGES = "/config/changes"
 
 #: rule 1.3: what every broker makes at start-up, before anything else
 TOP_LEVEL = (
     "/consumers",
     BROKER_IDS,
     TOPICS,
-    "/config/changes",
+    CONFIG_CHANGES,
     DELETE_TOPICS,
     BROKER_SEQUENCE_ID,
     ISR_CHANGE_NOTIFICATION,
-    "/latest_producer_id_block",
+    PRODUCER_ID_BLOCK,
     LOG_DIR_EVENT_NOTIFICATION,
     *(f"/config/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips", "client-metrics")),
 )
@@ -71,6 +74,11 @@ def topic_path(topic: str) -> str:
 
 def topic_config_path(topic: str) -> str:
     return f"/config/topics/{topic}"
+
+
+def broker_config_path(broker: str) -> str:
+    """``broker`` is an id, or "<default>" for the cluster's own default (rule 1.34)."""
+    return f"/config/brokers/{broker}"
 
 
 def partitions_path(topic: str) -> str:
@@ -282,19 +290,33 @@ def decode_cluster_id(data: bytes) -> str:
     return str(obj["id"])
 
 
-def encode_feature(version: int, *, enabled: bool, features: Mapping[str, Any]) -> bytes:
-    """/feature (1.41). ``features``: name -> {"max_version_level": n, ...} as it stands in the node."""
-    return _dump({"version": version, "status": int(enabled), "features": dict(features)})
+def encode_feature(version: int, *, enabled: bool, features: Mapping[str, int]) -> bytes:
+    """/feature (1.41). ``features``: name -> finalized level."""
+    lowest = {"min_version_level": 1} if version == 1 else {}
+    levels = {name: {**lowest, "max_version_level": level} for name, level in features.items()}
+    return _dump({"version": version, "status": int(enabled), "features": levels})
 
 
-def decode_feature(data: bytes) -> tuple[bool, dict[str, Any]]:
-    """(enabled, features). Raises BadZNode."""
+def decode_feature(data: bytes) -> tuple[bool, dict[str, int]]:
+    """(enabled, finalized level by feature). Raises BadZNode."""
     obj = _load(data)
-    if obj is None or obj.get("version") not in (1, 2) or obj.get("status") not in (0, 1):
-        raise BadZNode(f"{FEATURE} holds no features: {data[:200]!r}")
-    if not isinstance(obj.get("features"), dict):
-        raise BadZNode(f"{FEATURE} holds no features: {data[:200]!r}")
-    return bool(obj["status"]), obj["features"]
+    try:
+        if obj is None or (version := obj["version"]) not in (1, 2) or obj["status"] not in (0, 1):
+            raise BadZNode("no version 1 or 2 with a status")
+        levels = {}
+        for name, entry in obj["features"].items():
+            lowest, highest = entry["min_version_level"] if version == 1 else 1, entry["max_version_level"]
+            if not 1 <= lowest <= highest:
+                raise BadZNode(f"{name} has levels {lowest} to {highest}")
+            levels[name] = int(highest)
+        return bool(obj["status"]), levels
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        raise BadZNode(f"{FEATURE}: {e!r} in {data[:200]!r}") from None
+
+
+def is_same_json(one: bytes, other: bytes) -> bool:
+    """Whether both hold the same object, however it is written."""
+    return (obj := _load(one)) is not None and obj == _load(other)
 
 
 def decode_partition_list(data: bytes) -> list[TopicPartition]:
@@ -312,3 +334,37 @@ def decode_log_dir_event(data: bytes) -> BrokerId | None:
     obj = _load(data) or {}
     broker = obj.get("broker")
     return BrokerId(broker) if isinstance(broker, int) else None
+
+
+def encode_partition_reassignment(targets: Mapping[TopicPartition, Iterable[BrokerId]]) -> bytes:
+    """/admin/reassign_partitions (1.38)."""
+    partitions = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(t)} for tp, t in targets.items()]
+    return _dump({"version": 1, "partitions": partitions})
+
+
+def decode_partition_reassignment(data: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
+    """Raises BadZNode."""
+    obj = _load(data)
+    try:
+        if obj is None:
+            raise BadZNode("no JSON object")
+        return {
+            TopicPartition(p["topic"], int(p["partition"])): tuple(BrokerId(int(r)) for r in p["replicas"])
+            for p in obj.get("partitions") or ()
+        }
+    except (KeyError, TypeError, ValueError) as e:
+        raise BadZNode(f"{REASSIGN_PARTITIONS}: {e!r} in {data[:200]!r}") from None
+
+
+def encode_producer_id_block(block: ProducerIdsBlock) -> bytes:
+    """/latest_producer_id_block (1.43)."""
+    return _dump({"version": 1, "broker": block.broker, "block_start": str(block.first), "block_end": str(block.last)})
+
+
+def decode_producer_id_block(data: bytes) -> ProducerIdsBlock:
+    """Raises BadZNode."""
+    obj = _load(data) or {}
+    try:
+        return ProducerIdsBlock(BrokerId(int(obj["broker"])), int(obj["block_start"]), int(obj["block_end"]))
+    except (KeyError, TypeError, ValueError):
+        raise BadZNode(f"{PRODUCER_ID_BLOCK} holds no block: {data[:200]!r}") from None

@@ -192,6 +192,7 @@ class Cluster:
             "control.plane.listener.name": CONTROL,
             "inter.broker.listener.name": DATA,
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            "auto.leader.rebalance.enable": "false",  # leaders move when somebody moves them
             **config.properties,
             "zookeeper.connect": f"127.0.0.1:{proxy.port}{slash}{chroot}",
         }

@@ -46,6 +46,11 @@ def controller_config(broker: BrokerConfig, properties: Mapping[str, str]) -> Co
         inter_broker_protocol_version=broker.inter_broker_protocol_version,
         delete_topic_enable=_boolean(properties, "delete.topic.enable", default=True),
         unclean_leader_election_enable=_boolean(properties, "unclean.leader.election.enable", default=False),
+        auto_leader_rebalance_enable=_boolean(properties, "auto.leader.rebalance.enable", default=True),
+        leader_imbalance_check_interval_seconds=_integer(properties, "leader.imbalance.check.interval.seconds", 300),
+        leader_imbalance_per_broker_percentage=_integer(
+            properties, "leader.imbalance.per.broker.percentage", 10, minimum=0
+        ),
         request_timeout_ms=broker.request_timeout_ms,
         controller_socket_timeout_ms=broker.controller_socket_timeout_ms,
     )
@@ -58,14 +63,14 @@ def _boolean(properties: Mapping[str, str], key: str, *, default: bool) -> bool:
     return text == "true"
 
 
-def _integer(properties: Mapping[str, str], key: str, default: int) -> int:
+def _integer(properties: Mapping[str, str], key: str, default: int, *, minimum: int = 1) -> int:
     text = properties.get(key, str(default))
     try:
         number = int(text)
     except ValueError:
-        number = 0
-    if number <= 0:
-        raise ValueError(f"{key}={text} is no positive number")
+        number = minimum - 1
+    if number < minimum:
+        raise ValueError(f"{key}={text} is no number from {minimum}")
     return number
 
 

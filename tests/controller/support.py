@@ -4,7 +4,7 @@ many contenders as a test wants. Traffic is kept in order, so that tests read as
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
@@ -25,7 +25,7 @@ from wire.metadata_version import LATEST, MetadataVersion
 CONTROL, DATA = "CONTROL", "DATA"
 
 
-def broker(broker_id: int, rack: str | None = None) -> Broker:
+def broker(broker_id: int, rack: str | None = None, features: Mapping[str, tuple[int, int]] | None = None) -> Broker:
     """Its ports tell the id: 1000 + id for control, 2000 + id for data."""
     return Broker(
         BrokerId(broker_id),
@@ -34,6 +34,7 @@ def broker(broker_id: int, rack: str | None = None) -> Broker:
             Endpoint(DATA, "PLAINTEXT", "127.0.0.1", 2000 + broker_id),
         ),
         rack,
+        dict(features or {}),
     )
 
 
@@ -150,7 +151,11 @@ class Node:
 class World:
     """Brokers, contenders and the store. ``log`` is every request any broker received, in order."""
 
-    def __init__(self, nursery: trio.Nursery, ibp: MetadataVersion) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, ibp: MetadataVersion, features: Mapping[str, tuple[int, int]] | None = None
+    ) -> None:
+        #: of brokers that are yet to register
+        self.features = features
         self.server = MemoryZooKeeper()
         self.ibp = ibp
         self.log: list[Sent] = []
@@ -176,7 +181,7 @@ class World:
         """A broker that registers in a session of its own and answers control requests."""
         made = self.brokers[broker_id] = FakeBroker(broker_id, self.log)
         store = self.registrations[broker_id] = self.server.connect()
-        await KafkaZkClient(store, now_ms=lambda: 0).register_broker(broker(broker_id, rack), self.ibp)
+        await KafkaZkClient(store, now_ms=lambda: 0).register_broker(broker(broker_id, rack, self.features), self.ibp)
         return made
 
     async def stop_broker(self, broker_id: int) -> None:
@@ -189,7 +194,7 @@ class World:
         await self.registrations.pop(broker_id).aclose()
         self.brokers[broker_id].break_connections()
         store = self.registrations[broker_id] = self.server.connect()
-        await KafkaZkClient(store, now_ms=lambda: 0).register_broker(broker(broker_id), self.ibp)
+        await KafkaZkClient(store, now_ms=lambda: 0).register_broker(broker(broker_id, None, self.features), self.ibp)
 
     async def start_controller(self, broker_id: int, **settings: Any) -> Controller:
         """A contender on that broker, in the broker's session; the broker is started if it was not."""
@@ -211,7 +216,7 @@ class World:
         )
 
         async def register() -> object:
-            return await zk.register_broker(broker(broker_id), self.ibp)
+            return await zk.register_broker(broker(broker_id, None, self.features), self.ibp)
 
         async def serve() -> None:
             async with trio.open_nursery() as nursery:
@@ -258,6 +263,27 @@ class World:
         return taken
 
 
+async def join_isr(w: World, controller: Controller, tp: TopicPartition, isr: Sequence[int]) -> int:
+    """The leader asks for ``isr``; gives the error code."""
+    known = controller.context.leadership[tp].leader_and_isr
+    wanted = wire.AlterPartitionRequestPartitionData(
+        partition_index=tp.partition,
+        leader_epoch=known.leader_epoch,
+        partition_epoch=known.partition_epoch,
+        leader_recovery_state=known.recovery_state,
+        new_isr=tuple(isr),
+    )
+    request = wire.AlterPartitionRequest(
+        broker_id=known.leader,
+        broker_epoch=controller.context.broker_epochs[known.leader],
+        topics=(wire.AlterPartitionRequestTopicData(topic_name=tp.topic, partitions=(wanted,)),),
+    )
+    answers: list[wire.AlterPartitionResponse] = []
+    controller.alter_partition(request, 1, answers.append)
+    await w.settle()
+    return answers[0].topics[0].partitions[0].error_code
+
+
 def texts(sent: Sequence[Sent], broker_id: int) -> list[str]:
     """What one broker was sent, in short and in order."""
     return [_text(s.message) for s in sent if s.broker == broker_id]
@@ -290,9 +316,13 @@ def _text(message: Any) -> str:
 
 
 @asynccontextmanager
-async def world(brokers: Sequence[int] = (1, 2, 3), ibp: MetadataVersion = LATEST) -> AsyncIterator[World]:
+async def world(
+    brokers: Sequence[int] = (1, 2, 3),
+    ibp: MetadataVersion = LATEST,
+    features: Mapping[str, tuple[int, int]] | None = None,
+) -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
-        made = World(nursery, ibp)
+        made = World(nursery, ibp, features)
         await made.zk.make_top_level_paths()
         for broker_id in brokers:
             await made.start_broker(broker_id)

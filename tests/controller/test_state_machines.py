@@ -163,6 +163,7 @@ async def test_a_batch_left_over_is_an_illegal_state(autojump_clock: MockClock) 
         core.batch.add_update_metadata([BrokerId(2)], [])
         with pytest.raises(IllegalState):
             core.send_update_metadata_to_all()
+        core.batch.add_update_metadata([BrokerId(2)], [])
         other = await w.start_controller(3)
         await w.start_broker(4)  # the next event of the active controller meets it
         await w.settle()

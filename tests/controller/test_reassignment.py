@@ -1,0 +1,333 @@
+"""Reassignment: by request, by /admin/reassign_partitions, its interruption, and its traffic (rules 11.1-11.28)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import pytest
+from trio.testing import MockClock
+
+import wire
+from controller import zk_data
+from controller.controller import Controller
+from controller.errors import ApiError
+from controller.model import BrokerId, ReplicaAssignment, TopicPartition
+from controller.store import Create, SetData, value
+from tests.controller.support import World, join_isr, texts, world
+from wire import ErrorCode
+from wire.metadata_version import MetadataVersion
+
+TP = TopicPartition("t", 0)
+
+
+async def reassign(
+    w: World, controller: Controller, targets: Mapping[TopicPartition, Sequence[int] | None]
+) -> dict[TopicPartition, ErrorCode] | ApiError:
+    answers: list[dict[TopicPartition, ApiError] | ApiError] = []
+    controller.alter_partition_reassignments(targets, answers.append)
+    await w.settle()
+    (answer,) = answers
+    return answer if isinstance(answer, ApiError) else {tp: result.code for tp, result in answer.items()}
+
+
+async def listed(
+    w: World, controller: Controller, partitions: Sequence[TopicPartition] | None = None
+) -> dict[TopicPartition, ReplicaAssignment] | ApiError:
+    answers: list[dict[TopicPartition, ReplicaAssignment] | ApiError] = []
+    controller.list_partition_reassignments(partitions, answers.append)
+    await w.settle()
+    return answers[0]
+
+
+async def assignment(w: World, topic: str = "t", partition: int = 0) -> tuple[tuple[int, ...], ...]:
+    """(replicas, adding, removing) as the topic's node has them."""
+    found = (await w.zk.get_topic_assignments([topic]))[topic].partitions[partition]
+    return found.replicas, found.adding, found.removing
+
+
+async def by_znode(w: World, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
+    data = zk_data.encode_partition_reassignment({tp: [BrokerId(r) for r in t] for tp, t in targets.items()})
+    value((await w.store.write([Create(zk_data.REASSIGN_PARTITIONS, data)]))[0])
+    await w.settle()
+
+
+async def test_a_move_from_request_to_completion(autojump_clock: MockClock) -> None:  # rules 11.5-11.15; CI-12
+    async with world(brokers=(1, 2, 3, 4, 5, 6)) as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [1, 2, 3]})
+        w.take()
+        assert await reassign(w, controller, {TP: [4, 5, 6]}) == {TP: ErrorCode.NONE}
+        assert await assignment(w) == ((4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3))
+        assert await w.state("t") == (1, 1, (1, 2, 3))
+        sent = w.take()
+        metadata = "UMR alive=[1, 2, 3, 4, 5, 6] t-0:1@1[1, 2, 3]"
+        assert texts(sent, 1)[:2] == ["LAI t-0:1@1[1, 2, 3]", metadata]
+        # A1, and A2: every replica that is added hears it twice
+        assert [t for t in texts(sent, 5) if t != metadata] == ["LAI t-0:1@1[1, 2, 3]new"] * 2
+        told = next(s.message for s in sent if s.broker == 5 and isinstance(s.message, wire.LeaderAndIsrRequest))
+        state = told.topic_states[0].partition_states[0]
+        assert (state.replicas, state.adding_replicas, state.removing_replicas) == (
+            (4, 5, 6, 1, 2, 3),
+            (4, 5, 6),
+            (1, 2, 3),
+        )
+        assert await listed(w, controller) == {
+            TP: ReplicaAssignment(*(tuple(map(BrokerId, r)) for r in ((4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3))))
+        }
+        await join_isr(w, controller, TP, (1, 2, 3, 4, 5))
+        assert await assignment(w) == ((4, 5, 6, 1, 2, 3), (4, 5, 6), (1, 2, 3))
+        w.take()
+        await join_isr(w, controller, TP, (1, 2, 3, 4, 5, 6))
+        assert await assignment(w) == ((4, 5, 6), (), ())
+        assert await w.state("t") == (4, 5, (4, 5, 6))  # +1 A1, +1 election, +1 for each that left the ISR (11.13)
+        assert await listed(w, controller) == {}
+        gone = texts(w.take(), 1)
+        assert [t for t in gone if not t.startswith("UMR")] == ["SR t-0@2", "SR t-0@5delete"]  # rules 11.9, 11.10
+        assert controller.context.being_reassigned == set()
+
+
+async def test_a_move_of_one_replica_raises_the_epoch_by_three(autojump_clock: MockClock) -> None:  # 11.13; CI-12
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2]})
+        await by_znode(w, {TP: [3]})
+        assert await w.state("t") == (2, 1, (2,))
+        await join_isr(w, controller, TP, (2, 3))
+        assert await w.state("t") == (3, 3, (3,))
+        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+        assert controller.context.partition_state(TP).name == "ONLINE"
+
+
+async def test_the_identical_list_goes_straight_to_completion(autojump_clock: MockClock) -> None:  # rule 11.13
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 3]})
+        assert await reassign(w, controller, {TP: [2, 3]}) == {TP: ErrorCode.NONE}
+        assert await w.state("t") == (2, 1, (2, 3))
+        assert controller.context.being_reassigned == set()
+        assert await reassign(w, controller, {TP: [3, 2]}) == {TP: ErrorCode.NONE}  # reordered: only that
+        assert await w.state("t") == (2, 2, (2, 3))
+        assert await assignment(w) == ((3, 2), (), ())
+
+
+async def test_a_dead_target_holds_it_up_until_it_starts(autojump_clock: MockClock) -> None:  # 11.20; CI-14, CI-15
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2]})
+        await by_znode(w, {TP: [9]})
+        assert await w.state("t") == (2, 1, (2,))
+        assert await w.get(zk_data.REASSIGN_PARTITIONS) is not None
+        await w.start_broker(9)
+        await w.settle()
+        assert await w.state("t") == (2, 2, (2,))  # resumed: phase A once more
+        await join_isr(w, controller, TP, (2, 9))
+        assert await w.state("t") == (9, 4, (9,))
+        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+
+
+@pytest.mark.parametrize("by_request", [True, False])
+async def test_a_failover_in_the_middle(autojump_clock: MockClock, by_request: bool) -> None:  # rules 4.15, 11.17
+    async with world(brokers=(1, 2, 3, 4)) as w:
+        first = await w.start_controller(1)
+        second = await w.start_controller(2)
+        await w.create_topic("t", {0: [3]})
+        if by_request:
+            await reassign(w, first, {TP: [4]})
+        else:
+            await by_znode(w, {TP: [4]})
+        await w.kill_controller(1)
+        await w.settle()
+        assert second.is_active
+        assert second.context.being_reassigned == {TP}
+        await join_isr(w, second, TP, (3, 4))
+        assert (await w.state("t"))[0] == 4
+        assert await assignment(w) == ((4,), (), ())
+        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+
+
+async def test_a_failover_finds_it_complete(autojump_clock: MockClock) -> None:  # rule 11.17
+    async with world(brokers=(1, 2, 3, 4)) as w:
+        first = await w.start_controller(1)
+        await w.start_controller(2)
+        await w.create_topic("t", {0: [3]})
+        await reassign(w, first, {TP: [4]})
+        path = zk_data.partition_state_path(TP)
+        state = json.loads(await w.get(path) or b"")
+        await w.store.write([SetData(path, json.dumps(state | {"isr": [3, 4]}).encode())])
+        await w.kill_controller(1)
+        await w.settle()
+        assert await assignment(w) == ((4,), (), ())
+        assert (await w.state("t"))[0] == 4
+
+
+async def test_a_new_target_replaces_the_old_one(autojump_clock: MockClock) -> None:  # rule 11.18
+    async with world(brokers=(1, 2, 3, 4)) as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2]})
+        await reassign(w, controller, {TP: [3]})
+        w.take()
+        assert await reassign(w, controller, {TP: [4]}) == {TP: ErrorCode.NONE}
+        assert await assignment(w) == ((4, 2), (4,), (2,))
+        stopped = [t for t in texts(w.take(), 3) if t.startswith("SR")]
+        assert stopped == ["SR t-0@1", "SR t-0@1delete"]
+
+
+async def test_cancelling(autojump_clock: MockClock) -> None:  # rules 11.19, 11.27
+    async with world(brokers=(1, 2, 3, 4)) as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [1, 2, 3], 1: [2, 3]})
+        other = TopicPartition("t", 1)
+        await reassign(w, controller, {TP: [3, 4, 2]})
+        assert await assignment(w) == ((3, 4, 2, 1), (4,), (1,))
+        w.take()
+        result = await reassign(w, controller, {TP: None, other: None})
+        assert result == {TP: ErrorCode.NONE, other: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
+        assert await assignment(w) == ((3, 2, 1), (), ())  # the order is not restored
+        assert [t for t in texts(w.take(), 4) if t.startswith("SR")] == ["SR t-0@1", "SR t-0@1delete"]
+        assert controller.context.being_reassigned == set()
+
+
+async def test_what_is_refused(autojump_clock: MockClock) -> None:  # rules 11.26, 11.21
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [1, 2], 1: [1, 2], 2: [1, 2], 3: [1, 2], 4: [1, 9]})
+        wanted: dict[TopicPartition, Sequence[int]] = {
+            TopicPartition("t", 0): [],
+            TopicPartition("t", 1): [1, 1],
+            TopicPartition("t", 2): [1, -1],
+            TopicPartition("t", 3): [1, 8],
+            TopicPartition("t", 4): [9, 1],  # a dead replica may stay
+            TopicPartition("t", 7): [1],
+            TopicPartition("u", 0): [1],
+        }
+        invalid, unknown = ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        codes = [invalid] * 4 + [ErrorCode.NONE, unknown, unknown]
+        assert await reassign(w, controller, wanted) == dict(zip(wanted, codes, strict=True))
+        controller.controlled_shutdown(3, -1, lambda _: None)
+        refused = await reassign(w, controller, {TopicPartition("t", 0): [1, 3]})  # shutting down is not live
+        assert refused == {TopicPartition("t", 0): invalid}
+        idle = await w.start_controller(2)
+        assert await reassign(w, idle, {TP: [1]}) == ApiError(ErrorCode.NOT_CONTROLLER)
+        assert await listed(w, idle) == ApiError(ErrorCode.NOT_CONTROLLER)
+        assert await listed(w, controller, [TP, TopicPartition("u", 0)]) == {}
+
+
+async def test_a_failing_write_costs_one_partition(autojump_clock: MockClock) -> None:  # rules 11.2, 11.21
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2]})
+        await w.create_topic("u", {0: [2]})
+        await w.store.write([SetData(zk_data.partition_state_path(TP), b"nonsense")])
+        u = TopicPartition("u", 0)
+        result = await reassign(w, controller, {TP: [3], u: [3]})
+        assert result == {TP: ErrorCode.UNKNOWN_SERVER_ERROR, u: ErrorCode.NONE}
+
+
+async def test_a_request_takes_its_partitions_out_of_the_znode(autojump_clock: MockClock) -> None:  # rule 11.28
+    async with world(brokers=(1, 2, 3, 4)) as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2], 1: [2]})
+        other = TopicPartition("t", 1)
+        await by_znode(w, {TP: [3], other: [3]})
+        await reassign(w, controller, {TP: [4]})
+        left = zk_data.decode_partition_reassignment(await w.get(zk_data.REASSIGN_PARTITIONS) or b"")
+        assert left == {other: (3,)}
+        assert await assignment(w) == ((4, 2), (4,), (2,))
+
+
+async def test_znode_entries_that_fail_are_removed_and_the_node_is_watched_again(
+    autojump_clock: MockClock,
+) -> None:  # rules 11.22, 11.23
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2]})
+        nowhere = TopicPartition("nowhere", 0)
+        await by_znode(w, {nowhere: [3], TP: [3]})
+        left = zk_data.decode_partition_reassignment(await w.get(zk_data.REASSIGN_PARTITIONS) or b"")
+        assert left == {TP: (3,)}
+        await join_isr(w, controller, TP, (2, 3))
+        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+        await by_znode(w, {nowhere: [3]})
+        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+        await by_znode(w, {TP: [2]})
+        assert controller.context.being_reassigned == {TP}
+
+
+async def test_a_malformed_znode_stays(autojump_clock: MockClock) -> None:  # rules 1.38, 11.24
+    for content in (b"{", b'{"version":1,"partitions":[{"topic":"t"}]}'):
+        async with world() as w:
+            await w.start_controller(1)
+            value((await w.store.write([Create(zk_data.REASSIGN_PARTITIONS, content)]))[0])
+            await w.settle()
+            assert await w.get(zk_data.REASSIGN_PARTITIONS) == content
+
+
+async def test_a_topic_queued_for_deletion_is_not_reassigned(autojump_clock: MockClock) -> None:  # 11.21; DEL-4
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 3]})
+        w.brokers[3].mute = True
+        await w.zk.ensure_paths([zk_data.delete_topic_path("t")])
+        await w.settle()
+        assert await reassign(w, controller, {TP: [1, 2]}) == {TP: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+async def test_deletion_waits_for_a_reassignment(autojump_clock: MockClock) -> None:  # rules 10.39, 10.47, 11.6
+    async with world(brokers=(1, 2, 3, 4)) as w:
+        await w.start_controller(1)
+        second = await w.start_controller(2)
+        await w.create_topic("t", {0: [3]})
+        await reassign(w, w.nodes[1].controller, {TP: [4]})
+        # marked when it is queued already at failover: the first enqueueing alone does not mark it (10.39)
+        w.nodes[1].controller.close()
+        await w.settle()
+        await w.zk.ensure_paths([zk_data.delete_topic_path("t")])
+        await w.kill_controller(1)
+        await w.settle()
+        assert second.context.topics_ineligible_for_deletion == {"t"}
+        assert await w.get("/brokers/topics/t") is not None
+        await join_isr(w, second, TP, (3, 4))
+        await w.settle()
+        assert await w.get("/brokers/topics/t") is None
+
+
+@pytest.mark.parametrize("ibp", ["2.3", "2.6"])
+async def test_below_2_7_the_state_node_is_watched(autojump_clock: MockClock, ibp: str) -> None:  # rules 11.3, 3.23
+    async with world(ibp=MetadataVersion.parse(ibp)) as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2]})
+        await by_znode(w, {TP: [3]})
+        path = zk_data.partition_state_path(TP)
+        for isr in ([2, 5], [2, 3]):  # the first does not complete it, and the watch is armed again
+            state = json.loads(await w.get(path) or b"")
+            await w.store.write([SetData(path, json.dumps(state | {"isr": isr}).encode())])
+            await w.settle()
+        assert (await w.state("t"))[0] == 3
+        assert await assignment(w) == ((3,), (), ())
+        assert controller.context.being_reassigned == set()
+
+
+async def test_an_isr_notification_completes_it(autojump_clock: MockClock) -> None:  # rules 11.17, 11.68
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2]})
+        await reassign(w, controller, {TP: [3]})
+        path = zk_data.partition_state_path(TP)
+        state = json.loads(await w.get(path) or b"")
+        note = Create(
+            f"{zk_data.ISR_CHANGE_NOTIFICATION}/isr_change_", zk_data.encode_partition_list([TP]), sequential=True
+        )
+        await w.store.write([SetData(path, json.dumps(state | {"isr": [2, 3]}).encode()), note])
+        await w.settle()
+        assert await assignment(w) == ((3,), (), ())
+        assert controller.context.being_reassigned == set()
+
+
+async def test_a_controller_that_was_moved_says_so(autojump_clock: MockClock) -> None:  # CI-29
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2]})
+        await w.store.write([SetData("/controller_epoch", b"9")])
+        assert await reassign(w, controller, {TP: [3]}) == ApiError(ErrorCode.NOT_CONTROLLER)
+        assert await assignment(w) == ((2,), (), ())
