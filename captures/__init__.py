@@ -3,6 +3,7 @@
     file -> packet -> segment -> bytes in order -> frame -> request and response -> line, row, finding
 
 locations      paths, globs, URIs                         byte_source    a file or a pipe behind a cursor
+formats        what pcap and pcapng are made of           index          where a file may be cut, proven
 pcap           packets out of pcap and pcapng             quality        what could not be read, counted
 segments       link layers, IP, TCP -> segments           tcp_streams    what each side sent, in order; gaps
 recognise      what is a Kafka request, what is not       framing        frames out of a stream with gaps

@@ -100,6 +100,19 @@ class Rest(io.RawIOBase):
         return data
 
 
+class Part:
+    """The next ``size`` bytes of a stream."""
+
+    def __init__(self, stream: BinaryIO, size: int) -> None:
+        self._stream = stream
+        self._left = size
+
+    def read(self, size: int, /) -> bytes:
+        data = self._stream.read(min(size, self._left))
+        self._left -= len(data)
+        return data
+
+
 class ZstdError(Exception):
     """``damaged ...`` or ``cut short``."""
 

@@ -8,8 +8,6 @@
 What is no capture at all raises CaptureError when it is opened. Whatever goes wrong after that (the file ends inside a
 packet, a block announces nonsense) ends the iteration, or skips the block where its borders are still known, and is
 told in ``problems``: nothing that could be read is lost to it.
-
-Sources: the libpcap file format (pcap-savefile(5)) and draft-ietf-opsawg-pcapng.
 """
 
 from __future__ import annotations
@@ -22,12 +20,22 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Self
 
-from captures.byte_source import ByteSource, Readable, Rest, ZstdFile
+from captures.byte_source import ByteSource, Part, Readable, Rest, ZstdFile
 from captures.errors import CaptureError
+from captures.formats import (
+    BYTE_ORDERS,
+    INTERFACE_DESCRIPTION,
+    JOURNAL_ENTRY,
+    MAX_BLOCK_BYTES,
+    OBSOLETE_PACKET,
+    PACKET_BLOCKS,
+    PCAP_MAGICS,
+    SECTION_HEADER,
+    SECTION_HEADER_BYTES,
+    SIMPLE_PACKET,
+)
+from captures.index import WHOLE, Split
 from captures.locations import location_bytes, open_location
-
-#: A longer packet or block is damage: the largest snaplen in use is 256 KiB, a TCP segment at most 64 KiB.
-MAX_BLOCK_BYTES = 16 * 1024 * 1024
 
 #: Problems told in full; a file with more of them is told by these.
 MAX_PROBLEMS = 20
@@ -35,22 +43,8 @@ MAX_PROBLEMS = 20
 #: Times are kept in 64 bits: the year 2262.
 _MAX_TIME_NS = 2**63 - 1
 
-_PCAP_MAGICS = {
-    b"\xd4\xc3\xb2\xa1": ("<", 1000),
-    b"\xa1\xb2\xc3\xd4": (">", 1000),
-    b"\x4d\x3c\xb2\xa1": ("<", 1),
-    b"\xa1\xb2\x3c\x4d": (">", 1),
-}
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_SECTION_HEADER = 0x0A0D0D0A
-_INTERFACE_DESCRIPTION = 1
-_OBSOLETE_PACKET = 2
-_SIMPLE_PACKET = 3
-_ENHANCED_PACKET = 6
-_JOURNAL_ENTRY = 9
-_BYTE_ORDERS = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
-
 #: How other files begin, for saying what was found instead of a capture.
 _OTHER_FILES = (
     (b"\x7fELF", "an ELF program"),
@@ -91,13 +85,18 @@ class CaptureFile:
     """An open capture, iterated once. Raises CaptureError, naming file and offset, for what is no capture.
 
     ``source`` is a path or URI, or a binary stream with the name to call it by. ``comments`` are those of the
-    sections and interfaces read so far.
+    sections and interfaces read so far. Of a file that was divided (``captures.index``) only ``split`` is read; packets
+    with a number below ``first`` are of the split before, and only there for the fragments in them.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | BinaryIO, name: str | None = None) -> None:
+    def __init__(
+        self, source: str | os.PathLike[str] | BinaryIO, name: str | None = None, *, split: Split = WHOLE
+    ) -> None:
         self.comments: list[str] = []
         self.problems: list[str] = []
-        self.packets = 0
+        self.first = split.first_packet
+        self.packets = split.first_packet - 1 - split.lead_packets
+        self._split = split
         self._open = contextlib.ExitStack()
         self._file: BinaryIO | None = None
         self._packing = ""
@@ -112,7 +111,7 @@ class CaptureFile:
             self.name = name or str(getattr(source, "name", "stream"))
             stream = source
         try:
-            self._input = self._unpack(ByteSource(stream))
+            self._input = self._unpack(ByteSource(stream)) if split.end is None else self._part(stream, split)
             self._packets = self._start()
         except BaseException:
             self.close()
@@ -122,6 +121,9 @@ class CaptureFile:
         yield from self._packets
         if self._input.failure is not None:
             self._problem(f"{self._input.failure} after packet {self.packets}")
+        expected = self._split.packets
+        if expected is not None and not self.problems and self.packets != self.first - 1 + expected:
+            self._problem(f"the file is not the one that was divided: packet {self.packets} is the last before a cut")
 
     def __enter__(self) -> Self:
         return self
@@ -143,6 +145,13 @@ class CaptureFile:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(text)
 
+    def _part(self, stream: BinaryIO, split: Split) -> ByteSource:
+        """The bytes of a split behind its head, with the offsets that they have in the file."""
+        stream.seek(split.lead)
+        part = ByteSource(Part(stream, (split.end or 0) - split.lead))
+        part.buffer, part.base = split.head, split.lead - len(split.head)
+        return part
+
     def _unpack(self, source: ByteSource) -> ByteSource:
         """By what the file holds, not by its name."""
         source.have(4)
@@ -160,14 +169,14 @@ class CaptureFile:
         source = self._input
         source.have(4)
         magic = source.buffer[:4]
-        if magic in _PCAP_MAGICS:
+        if magic in PCAP_MAGICS:
             if not source.have(24):
                 raise CaptureError(f"{self.name}: ends inside the pcap header, at offset {len(source.buffer)} of 24")
-            return self._pcap(*_PCAP_MAGICS[magic])
-        if magic == _SECTION_HEADER.to_bytes(4, "big"):
+            return self._pcap(*PCAP_MAGICS[magic])
+        if magic == SECTION_HEADER_BYTES:
             if not source.have(28):
                 raise CaptureError(f"{self.name}: ends inside its first pcapng block, at offset {len(source.buffer)}")
-            if source.buffer[8:12] not in _BYTE_ORDERS:
+            if source.buffer[8:12] not in BYTE_ORDERS:
                 found = source.buffer[8:12].hex(" ")
                 raise CaptureError(f"{self.name}: no pcapng byte-order magic at offset 8, but {found}")
             return self._pcapng()
@@ -233,8 +242,8 @@ class CaptureFile:
         interfaces: list[_Interface] = []
         last_time_ns = 0
         while source.have(12):
-            if source.buffer[source.at : source.at + 4] == b"\n\r\r\n":
-                found = _BYTE_ORDERS.get(source.buffer[source.at + 8 : source.at + 12])
+            if source.buffer[source.at : source.at + 4] == SECTION_HEADER_BYTES:
+                found = BYTE_ORDERS.get(source.buffer[source.at + 8 : source.at + 12])
                 if found is None:
                     self._problem(f"no byte-order magic in the section at offset {source.offset}: reading ends there")
                     return
@@ -258,17 +267,17 @@ class CaptureFile:
                 self._problem(f"{where} says its length twice and differently: reading ends there")
                 return
             source.at += length
-            if kind in (_ENHANCED_PACKET, _SIMPLE_PACKET, _OBSOLETE_PACKET):
+            if kind in PACKET_BLOCKS:
                 self.packets += 1
                 packet = self._packet(kind, order, block, interfaces, last_time_ns)
                 if packet is not None:
                     last_time_ns = packet.time_ns
                     yield packet
-            elif kind == _JOURNAL_ENTRY:
+            elif kind == JOURNAL_ENTRY:
                 self.packets += 1  # Wireshark numbers these among the packets
-            elif kind == _SECTION_HEADER:
+            elif kind == SECTION_HEADER:
                 self.comments += _comments(order, block[24:-4])
-            elif kind == _INTERFACE_DESCRIPTION:
+            elif kind == INTERFACE_DESCRIPTION:
                 self._interface(order, block, interfaces)
         if len(source.buffer) > source.at:
             self._cut_short(f"the block after packet {self.packets}", 12)
@@ -293,18 +302,18 @@ class CaptureFile:
     def _packet(
         self, kind: int, order: str, block: bytes, interfaces: list[_Interface], last_time_ns: int
     ) -> Packet | None:
-        begin = 12 if kind == _SIMPLE_PACKET else 28
+        begin = 12 if kind == SIMPLE_PACKET else 28
         if len(block) < begin + 4:
             self._problem(f"packet {self.packets}: a packet block of {len(block)} bytes")
             return None
-        if kind == _SIMPLE_PACKET:
+        if kind == SIMPLE_PACKET:
             interface_id = high = low = 0
             (on_wire,) = struct.unpack_from(order + "I", block, 8)
             captured = on_wire
             if interfaces and interfaces[0].snaplen:
                 captured = min(captured, interfaces[0].snaplen)
             captured = min(captured, len(block) - begin - 4)
-        elif kind == _OBSOLETE_PACKET:
+        elif kind == OBSOLETE_PACKET:
             interface_id, _, high, low, captured, on_wire = struct.unpack_from(order + "HHIIII", block, 8)
         else:
             interface_id, high, low, captured, on_wire = struct.unpack_from(order + "IIIII", block, 8)
@@ -315,7 +324,7 @@ class CaptureFile:
             self._problem(f"packet {self.packets} announces {captured} bytes, more than its block holds")
             return None
         interface = interfaces[interface_id]
-        if kind == _SIMPLE_PACKET:
+        if kind == SIMPLE_PACKET:
             time_ns = last_time_ns  # this kind of block has no time: that of the packet before is the best there is
         else:
             ticks = high << 32 | low
