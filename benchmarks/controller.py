@@ -1,0 +1,498 @@
+"""Our controller beside the one of real Kafka 3.9.1, on the same ZooKeeper and the same data, in one run.
+
+    python benchmarks/controller.py [--sizes 1000,10000,100000] [--repeats 3] [--json FILE]
+
+Ten brokers, replication 3, 100 partitions a topic. The brokers are raw sockets that read what they are sent and answer
+it; a controller in a process of its own (node 100) is the subject. Measured, in seconds:
+
+failover             from the deletion of /controller until the last control request is answered
+broker-death         from the end of a broker's session until the last control request is answered
+controlled-shutdown  from the request for a broker that leads a tenth of the partitions until it is answered, and the
+                     last control request is
+memory               peak resident memory of the subject, in MB
+
+Node 100 of ours is the controller alone: its own UpdateMetadata goes to one of the sockets; Kafka's broker takes its
+own, and nobody waits for it. After every step the states in ZooKeeper are compared with what must have happened, and
+the bytes that the brokers were sent are printed, so that both are seen to have done the same work.
+"""
+
+# ruff: noqa: E402 - see the line about sys.path
+from __future__ import annotations
+
+import argparse
+import json
+import selectors
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from uuid import UUID
+
+sys.path[0] = str(Path(__file__).parents[1])  # not this folder, in which this file hides the package of its name
+
+import trio
+
+import wire
+from controller.config import ControllerConfig
+from controller.controller import Controller
+from controller.kafka_zk_client import KafkaZkClient
+from controller.model import (
+    Broker,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+    LeaderAndIsr,
+    Leadership,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from controller.store import Create, Delete, Op, SetData, value
+from controller.store.zookeeper import KazooStore
+from controller.zk_data import (
+    CONTROLLER,
+    encode_partition_state,
+    encode_topic,
+    partition_path,
+    partition_state_path,
+    partitions_path,
+    topic_path,
+)
+from harness.guard import Guard
+from harness.java import find_java
+from harness.node import now_ms
+from harness.transport import Dialer
+from harness.zookeeper import embedded_zookeeper, free_port
+from tests.interop.real_kafka import kafka_jars
+from wire.metadata_version import LATEST
+
+BROKERS = range(10)
+NODE = 100
+PER_TOPIC = 100
+#: nothing more is expected when nothing was sent for so long; Kafka at 100,000 partitions pauses for two seconds
+QUIET_S = {1000: 1.0, 10_000: 2.0, 100_000: 4.0}
+
+
+class Acceptors:
+    """Sockets that answer control requests, in one thread. Of a request only the header is looked at and kept."""
+
+    def __init__(self, brokers: Sequence[int]) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._answers: dict[tuple[int, int], bytes] = {}
+        self._chunk = memoryview(bytearray(1 << 20))
+        self._stopping = False
+        self.ports: dict[int, int] = {}
+        self.reset()
+        for broker in brokers:
+            listener = socket.create_server(("127.0.0.1", 0), backlog=16)
+            listener.setblocking(False)
+            self.ports[broker] = listener.getsockname()[1]
+            self._selector.register(listener, selectors.EVENT_READ, None)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def reset(self) -> None:
+        self.requests: dict[str, int] = {}
+        self.bytes = 0
+        self.last = 0.0
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._thread.join()
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()
+        self._selector.close()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            for key, _ in self._selector.select(0.2):
+                if key.data is None:
+                    connection, _ = key.fileobj.accept()
+                    connection.setblocking(False)
+                    self._selector.register(connection, selectors.EVENT_READ, [bytearray(), 0])
+                else:
+                    self._read(key.fileobj, key.data)
+
+    def _read(self, connection: socket.socket, state: list) -> None:
+        """``state``: the first bytes of the request, and how many more of it are to come."""
+        try:
+            got = connection.recv_into(self._chunk)
+        except BlockingIOError:
+            return
+        except OSError:
+            got = 0
+        if not got:
+            self._selector.unregister(connection)
+            connection.close()
+            return
+        self.bytes += got
+        view = self._chunk[:got]
+        while view:
+            head, missing = state
+            if missing:
+                used = min(missing, len(view))
+                state[1] -= used
+            else:
+                used = min(12 - len(head), len(view))
+                head += view[:used]
+                if len(head) == 12:
+                    state[1] = int.from_bytes(head[:4], "big") - 8
+            view = view[used:]
+            if len(head) == 12 and state[1] == 0:
+                self._answer(connection, head)
+                state[0] = bytearray()
+
+    def _answer(self, connection: socket.socket, head: bytearray) -> None:
+        key, version, correlation_id = struct.unpack(">hhi", head[4:12])
+        answer = self._answers.get((key, version))
+        if answer is None:
+            response = {4: wire.LeaderAndIsrResponse, 5: wire.StopReplicaResponse, 6: wire.UpdateMetadataResponse}[key]
+            answer = wire.encode_response(response(), api_version=version, correlation_id=0)
+            self._answers[key, version] = answer
+        connection.sendall(wire.frame(correlation_id.to_bytes(4, "big") + answer[4:]))
+        name = wire.api(key).name
+        self.requests[name] = self.requests.get(name, 0) + 1
+        self.last = time.monotonic()
+
+
+@dataclass
+class Cluster:
+    """The data and the registered brokers. Replicas of partition n of the whole are n, n+1 and n+3 modulo 10."""
+
+    zookeeper: str
+    size: int
+    acceptors: Acceptors
+    store: KazooStore
+    sessions: dict[int, KazooStore] = field(default_factory=dict)
+
+    def partitions(self) -> list[tuple[TopicPartition, tuple[BrokerId, ...]]]:
+        made = []
+        for n in range(self.size):
+            topic, partition = divmod(n, PER_TOPIC)
+            spread = n + topic  # so that a topic's neighbours do not share all their brokers
+            replicas = tuple(BrokerId((spread + d) % len(BROKERS)) for d in (0, 1, 3))
+            made.append((TopicPartition(f"topic-{topic:04d}", partition), replicas))
+        return made
+
+    async def populate(self) -> None:
+        """Topics as Kafka's tools write them, and states as a controller of epoch 1 did."""
+        zk = KafkaZkClient(self.store, now_ms=now_ms)
+        await zk.make_top_level_paths()
+        await zk.get_or_create_cluster_id()
+        uuids = Random(1)
+        topics: dict[str, dict[int, ReplicaAssignment]] = {}
+        for tp, replicas in self.partitions():
+            topics.setdefault(tp.topic, {})[tp.partition] = ReplicaAssignment(replicas)
+        levels: list[list[Op]] = [
+            [
+                Create(topic_path(t), encode_topic(UUID(int=uuids.getrandbits(128), version=4), parts))
+                for t, parts in topics.items()
+            ],
+            [Create(partitions_path(t)) for t in topics],
+            [Create(partition_path(tp)) for tp, _ in self.partitions()],
+            [Create(partition_state_path(tp)) for tp, _ in self.partitions()],
+        ]
+        for level in levels:
+            for answer in await self.store.write(level):
+                value(answer)
+
+    async def reset(self) -> None:
+        """All partitions led by their first replica, all brokers registered, and the controller has told them so.
+
+        The states are changed behind the controller's back: a failover must follow.
+        """
+        ops = [
+            SetData(
+                partition_state_path(tp),
+                encode_partition_state(Leadership(LeaderAndIsr(replicas[0], replicas, 5), ControllerEpoch(1))),
+            )
+            for tp, replicas in self.partitions()
+        ]
+        for answer in await self.store.write(ops):
+            value(answer)
+        missing = [broker for broker in BROKERS if broker not in self.sessions]
+        self.acceptors.reset()
+        for broker in missing:
+            await self.register(broker)
+        if missing and (await self.store.exists([CONTROLLER]))[0] is not None:
+            await self.settled(0)
+        self.acceptors.reset()
+
+    async def register(self, broker: int) -> None:
+        store = await KazooStore.connect(self.zookeeper, session_timeout_ms=60_000, connection_timeout_ms=10_000)
+        self.sessions[broker] = store
+        await KafkaZkClient(store, now_ms=now_ms).register_broker(
+            registration(broker, self.acceptors.ports[broker], self.acceptors.ports[broker]), LATEST
+        )
+
+    async def states(self) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        """Leader, ISR and replicas of every partition, from ZooKeeper."""
+        partitions = self.partitions()
+        found = await KafkaZkClient(self.store, now_ms=now_ms).get_partition_states([tp for tp, _ in partitions])
+        result = []
+        for tp, replicas in partitions:
+            known = found[tp]
+            assert isinstance(known, Leadership), (tp, known)
+            result.append((known.leader_and_isr.leader, known.leader_and_isr.isr, replicas))
+        return result
+
+    async def settled(self, since: float) -> float:
+        """Seconds from ``since`` to the last answer, when nothing has been sent for a while after it."""
+        quiet = QUIET_S.get(self.size, 4.0)
+        with trio.fail_after(120):
+            while True:
+                if self.acceptors.last and time.monotonic() - self.acceptors.last > quiet:
+                    return self.acceptors.last - since
+                await trio.sleep(0.1)
+
+
+def registration(broker: int, control_port: int, data_port: int) -> Broker:
+    return Broker(
+        BrokerId(broker),
+        (
+            Endpoint("CONTROL", "PLAINTEXT", "127.0.0.1", control_port),
+            Endpoint("DATA", "PLAINTEXT", "127.0.0.1", data_port),
+        ),
+    )
+
+
+# the subjects
+
+
+@dataclass
+class Subject:
+    """A running controller: its process, and the port to which ControlledShutdown is sent."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    def peak_mb(self) -> float:
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+        raise ProcessLookupError(self.process.pid)
+
+
+def start_kafka(zookeeper: str, folder: Path, control_port: int) -> Subject:
+    """Kafka's own broker with default garbage collector and compiler; its log directory holds nothing."""
+    control, data = free_port(), free_port()
+    listeners = f"CONTROL://127.0.0.1:{control},DATA://127.0.0.1:{data}"
+    (folder / "server.properties").write_text(
+        f"broker.id={NODE}\nlisteners={listeners}\nadvertised.listeners={listeners}\n"
+        "listener.security.protocol.map=CONTROL:PLAINTEXT,DATA:PLAINTEXT\ncontrol.plane.listener.name=CONTROL\n"
+        f"inter.broker.listener.name=DATA\nzookeeper.connect={zookeeper}\nzookeeper.session.timeout.ms=60000\n"
+        f"log.dirs={folder / 'data'}\nlog.cleaner.dedupe.buffer.size=4000000\nauto.leader.rebalance.enable=false\n"
+        "offsets.topic.num.partitions=5\n"
+    )
+    (folder / "log4j.properties").write_text(
+        "log4j.rootLogger=WARN, out\nlog4j.appender.out=org.apache.log4j.FileAppender\n"
+        f"log4j.appender.out.File={folder}/server.log\nlog4j.appender.out.layout=org.apache.log4j.PatternLayout\n"
+        "log4j.appender.out.layout.ConversionPattern=[%d] %p %m (%c)%n\n"
+    )
+    command = [
+        find_java(), "-Xmx700m", "-Dzookeeper.sasl.client=false", "-Djute.maxbuffer=10000000",
+        f"-Dlog4j.configuration=file:{folder / 'log4j.properties'}",
+        "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(folder / "server.properties"),
+    ]  # fmt: skip
+    out = (folder / "out.log").open("wb")
+    return Subject(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=folder), data)
+
+
+def start_ours(zookeeper: str, folder: Path, control_port: int) -> Subject:
+    port = free_port()
+    command = [sys.executable, __file__, "--subject", zookeeper, "--ports", f"{control_port},{port}"]
+    out = (folder / "out.log").open("wb")
+    return Subject(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out), port)
+
+
+async def subject(zookeeper: str, control_port: int, port: int) -> None:
+    """Our side's process: the controller, and a listener for ControlledShutdown."""
+    store = await KazooStore.connect(zookeeper, session_timeout_ms=60_000, connection_timeout_ms=10_000)
+    zk = KafkaZkClient(store, now_ms=now_ms)
+    config = ControllerConfig(
+        broker_id=BrokerId(NODE), inter_broker_listener_name="DATA", control_plane_listener_name="CONTROL"
+    )
+
+    async def register() -> object:
+        return await zk.register_broker(registration(NODE, control_port, port), LATEST)
+
+    async def serve(stream: trio.SocketStream) -> None:
+        frames = wire.FrameBuffer()
+        async for data in stream:
+            frames.receive_data(data)
+            while (frame := frames.next_frame()) is not None:
+                header, request = wire.decode_request(frame)
+                assert isinstance(request, wire.ControlledShutdownRequest)
+                answered = trio.Event()
+                answers: list[wire.ControlledShutdownResponse] = []
+
+                def reply(
+                    response: wire.ControlledShutdownResponse,
+                    answers: list[wire.ControlledShutdownResponse] = answers,
+                    answered: trio.Event = answered,
+                ) -> None:
+                    answers.append(response)
+                    answered.set()
+
+                made.controlled_shutdown(request.broker_id, request.broker_epoch, reply)
+                await answered.wait()
+                await stream.send_all(
+                    wire.frame(
+                        wire.encode_response(
+                            answers[0], api_version=header.api_version, correlation_id=header.correlation_id
+                        )
+                    )
+                )
+
+    await register()
+    async with trio.open_nursery() as nursery:
+        made = Controller(config, zk, Dialer(), nursery, register=register)
+        nursery.start_soon(made.run)
+        await trio.serve_tcp(serve, port, host="127.0.0.1")
+
+
+async def shut_down(port: int, broker: int) -> None:
+    """Send ControlledShutdown and take the answer. Raises AssertionError when leaderships were left."""
+    request = wire.ControlledShutdownRequest(broker_id=broker, broker_epoch=-1)
+    async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(
+            wire.frame(wire.encode_request(request, api_version=3, correlation_id=1, client_id="benchmark"))
+        )
+        frames = wire.FrameBuffer()
+        while (frame := frames.next_frame()) is None:
+            data = await stream.receive_some()
+            assert data, "the controller closed the connection"
+            frames.receive_data(data)
+    _, response = wire.decode_response(frame, api_key=7, api_version=3)
+    assert isinstance(response, wire.ControlledShutdownResponse)
+    assert response.error_code == 0, wire.error_name(response.error_code)
+    assert not response.remaining_partitions
+
+
+# the measurement
+
+Start = Callable[[str, Path, int], Subject]
+
+
+async def measure(start: Start, name: str, cluster: Cluster, args: argparse.Namespace) -> dict[str, float]:
+    acceptors, size = cluster.acceptors, cluster.size
+    await cluster.reset()
+    times: dict[str, list[float]] = {}
+
+    def note(what: str, seconds: float) -> None:
+        times.setdefault(what, []).append(seconds)
+        sent = ", ".join(f"{count} {api}" for api, count in sorted(acceptors.requests.items()))
+        print(f"  {name} {what}/{size}: {seconds:.3f} s, {acceptors.bytes / 1e6:.2f} MB in {sent}", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        acceptors.reset()
+        running = start(cluster.zookeeper, Path(folder), acceptors.ports[NODE])
+        try:
+            await cluster.settled(0)
+            for repeat in range(args.repeats):
+                await cluster.reset()
+                begin = time.monotonic()
+                value((await cluster.store.write([Delete(CONTROLLER)]))[0])
+                note("failover", await cluster.settled(begin))
+                assert acceptors.bytes > 40 * size * len(BROKERS), "not all brokers were sent all partitions"
+                acceptors.reset()
+                victim = repeat % len(BROKERS)
+                begin = time.monotonic()
+                await cluster.sessions.pop(victim).aclose()
+                note("broker-death", await cluster.settled(begin))
+                for leader, isr, replicas in await cluster.states():
+                    assert leader in isr
+                    assert victim not in isr
+                    assert leader == next(r for r in replicas if r != victim)
+            await cluster.reset()
+            value((await cluster.store.write([Delete(CONTROLLER)]))[0])
+            await cluster.settled(0)
+            acceptors.reset()
+            begin = time.monotonic()
+            await shut_down(running.port, 0)
+            answered = time.monotonic() - begin
+            note("controlled-shutdown", max(answered, await cluster.settled(begin)))
+            assert all(leader != 0 and 0 not in isr for leader, isr, _ in await cluster.states())
+            peak = running.peak_mb()
+        except BaseException:
+            print((Path(folder) / "out.log").read_text()[-4000:], file=sys.stderr)
+            raise
+        finally:
+            running.process.kill()
+            running.process.wait()
+    print(f"  {name} peak memory at {size}: {peak:.0f} MB", flush=True)
+    with trio.fail_after(90):  # the registration of a process that was killed goes with its session
+        await cluster.store.write([Delete(CONTROLLER), Delete(f"/brokers/ids/{NODE}")])
+    return {**{what: statistics.median(seconds) for what, seconds in times.items()}, "memory": peak}
+
+
+@asynccontextmanager
+async def prepared(size: int, guard: Guard) -> AsyncIterator[Cluster]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with embedded_zookeeper(Path(folder), guard) as address:
+            store = await KazooStore.connect(address, session_timeout_ms=60_000, connection_timeout_ms=10_000)
+            acceptors = Acceptors([*BROKERS, NODE])
+            cluster = Cluster(address, size, acceptors, store)
+            try:
+                await cluster.populate()
+                yield cluster
+            finally:
+                with trio.CancelScope(shield=True):
+                    for session in (*cluster.sessions.values(), store):
+                        await session.aclose()
+                acceptors.stop()
+
+
+async def run(args: argparse.Namespace) -> dict[str, dict[str, object]]:
+    results: dict[str, dict[str, object]] = {}
+    guard = Guard()
+    try:
+        for size in args.sizes:
+            async with prepared(size, guard) as cluster:
+                ours = await measure(start_ours, "ours", cluster, args)
+                peer = await measure(start_kafka, "Kafka", cluster, args) if not args.alone else {}
+            for what, took in ours.items():
+                count = size // len(BROKERS) if what == "controlled-shutdown" else size
+                results[f"{what}/{count}"] = {
+                    "value": took,
+                    "unit": "MB" if what == "memory" else "s",
+                    "peer": "Kafka 3.9.1",
+                    "peer_value": peer.get(what),
+                    "ratio": peer[what] / took if peer else None,
+                }
+    finally:
+        guard.close()
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=lambda text: [int(n) for n in text.split(",")], default=[1000, 10_000, 100_000])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--alone", action="store_true", help="ours only, for profiling")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--subject", metavar="ZOOKEEPER", help=argparse.SUPPRESS)
+    parser.add_argument("--ports", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.subject:
+        trio.run(subject, args.subject, *map(int, args.ports.split(",")))
+        return
+    results = trio.run(run, args)
+    print(f"{'':30}{'ours':>10}{'Kafka':>10}{'ratio':>8}")
+    for name, r in results.items():
+        peer = f"{r['peer_value']:>10.3f}{r['ratio']:>8.2f}" if r["ratio"] else ""
+        print(f"{name:30}{r['value']:>10.3f}{peer} {r['unit']}")
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()
