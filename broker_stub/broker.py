@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -30,7 +31,7 @@ from broker_stub.isr import IsrPolicy, LiveReplicasJoin, NoIsrChanges
 from broker_stub.log_manager import InMemoryLogManager, LogManager
 from broker_stub.metadata_cache import MetadataCache
 from broker_stub.node_to_controller import NodeToControllerChannel
-from broker_stub.ports import ControllerPort, Dial, NoController, Tap, no_tap
+from broker_stub.ports import AdminPort, ControllerPort, Dial, NoController, NoStore, Tap, no_tap
 from broker_stub.reactor import SocketServer
 from broker_stub.replica_manager import ReplicaManager
 from wire.metadata_version import IBP_2_7_IV2
@@ -68,6 +69,7 @@ class Broker:
         dial: Dial,
         cluster_id: str,
         controller: ControllerPort | None = None,
+        admin: AdminPort | None = None,
         tap: Tap = no_tap,
         log_manager: LogManager | None = None,
         isr_policy: IsrPolicy | None = None,
@@ -103,11 +105,18 @@ class Broker:
             metadata_cache=self.metadata_cache,
             replica_manager=self.replica_manager,
             controller=controller or NoController(),
+            admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,
+            spawn=self._spawn,
         )
         self.socket_server = SocketServer(config, KafkaApis(services), tap)
         self._controlled_shutdown = ControlledShutdown(config, self.metadata_cache, dial)
         self._shutting_down = trio.Lock()
+        self._nursery: trio.Nursery | None = None
+
+    def _spawn(self, run: Callable[[], Awaitable[None]]) -> None:
+        assert self._nursery is not None, "no request is handled by a broker that does not run"
+        self._nursery.start_soon(run)
 
     def _default_isr_policy(self) -> IsrPolicy:
         if self.config.inter_broker_protocol_version >= IBP_2_7_IV2:
@@ -127,16 +136,19 @@ class Broker:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """From bound ports to the end of ``shutdown``. Raises BindError before it has started.
 
-        Its nursery holds the sender of AlterPartition beside the socket server, and ends with the latter.
+        Its nursery holds the sender of AlterPartition and the requests that wait beside the socket server, and ends
+        with the latter.
         """
         await self.socket_server.bind()
         self.state = BrokerState.STARTING
         try:
             async with trio.open_nursery() as nursery:
+                self._nursery = nursery
                 nursery.start_soon(self.alter_partition_manager.run)
                 await self.socket_server.run(task_status)
                 nursery.cancel_scope.cancel()
         finally:
+            self._nursery = None
             await self._controller_channel.forget()
             self.state = BrokerState.NOT_RUNNING
 

@@ -22,6 +22,7 @@ from wire.vocabulary import SECURITY_PROTOCOLS, Endpoint
 
 logger = logging.getLogger("broker_stub.config")
 
+SHORT_MAX: Final = 2**15 - 1
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -61,6 +62,10 @@ class BrokerConfig:
     controlled_shutdown_retry_backoff_ms: int
     replica_lag_time_max_ms: int
     inter_broker_protocol_version: MetadataVersion
+    num_partitions: int
+    default_replication_factor: int
+    delete_topic_enable: bool
+    originals: Mapping[str, str]  # what was given, used here or not
 
     @property
     def controller_listener_name(self) -> str:
@@ -105,6 +110,10 @@ class BrokerConfig:
             ),
             replica_lag_time_max_ms=_replica_lag_time_max_ms(read),
             inter_broker_protocol_version=_inter_broker_protocol_version(read),
+            num_partitions=read.integer("num.partitions", 1, 1),
+            default_replication_factor=read.integer("default.replication.factor", 1, 1, SHORT_MAX),
+            delete_topic_enable=read.boolean("delete.topic.enable", default=True),
+            originals=dict(properties),
         )
 
 

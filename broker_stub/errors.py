@@ -23,6 +23,18 @@ class InvalidRequest(ApiError):
     code = ErrorCode.INVALID_REQUEST
 
 
+class InvalidConfig(ApiError):
+    """A setting that there is not, or not with that value."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+class UnknownTopicOrPartition(ApiError):
+    """The metadata cache has no such topic."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 def error_code(error: Exception) -> ErrorCode:
     """The code that an exception is answered with (rule B1.31)."""
     return error.code if isinstance(error, ApiError) else ErrorCode.UNKNOWN_SERVER_ERROR

@@ -6,15 +6,20 @@ faults can be put in between and the same broker runs with any controller, or no
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol, TypeAlias
 
 import trio
 
+from broker_stub.errors import ApiError
 from wire import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     ControlledShutdownResponse,
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
     ErrorCode,
 )
 
@@ -51,9 +56,15 @@ def no_tap(stream: trio.SocketStream) -> trio.abc.Stream:
 class ControllerPort(Protocol):
     """This node's controller module, as its request handlers see it.
 
-    Both return at once and raise nothing. ``reply`` is called at most once, later or before they return, from a task
+    All return at once and raise nothing. ``reply`` is called at most once, later or before they return, from a task
     of the same trio run; never when the controller dropped the event (rule 3.38), and the requester then times out.
     """
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this node believes to be the controller (rule 2.5)."""
+
+    def is_queued_for_deletion(self, topic: str) -> bool: ...
 
     def alter_partition(
         self, request: AlterPartitionRequest, api_version: int, reply: Callable[[AlterPartitionResponse], None]
@@ -64,8 +75,44 @@ class ControllerPort(Protocol):
     ) -> None: ...
 
 
+class AdminPort(Protocol):
+    """Topics and configurations in the metadata store, for those requests that need no controller to decide.
+
+    Each may raise what the store raises; the request is then answered with UNKNOWN_SERVER_ERROR.
+    """
+
+    async def create_topic(
+        self,
+        topic: CreatableTopic,
+        brokers: Mapping[int, str | None],
+        *,
+        validate_only: bool,
+        config_error: Callable[[Mapping[str, str]], str | None],
+    ) -> CreatableTopicResult:
+        """Rules 10.3-10.7. ``brokers``: id -> rack of those alive; ``config_error``: what is wrong with a config."""
+
+    async def create_partitions(
+        self, topic: CreatePartitionsTopic, *, validate_only: bool
+    ) -> tuple[CreatePartitionsTopicResult, range]:
+        """Rules 10.13-10.16: the answer, and the numbers of the partitions that were added."""
+
+    async def delete_topic(self, topic: str) -> ErrorCode:
+        """Rule 10.36."""
+
+    async def config(self, kind: str, name: str) -> Mapping[str, str]:
+        """What is set for an entity (rule 1.34): ``kind`` is "topics" or "brokers"."""
+
+    async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
+        """Replace it, and tell every broker (rules 1.35, 1.54)."""
+
+
 class NoController:
     """A controller module that is not active, and never will be."""
+
+    is_active = False
+
+    def is_queued_for_deletion(self, topic: str) -> bool:
+        return False
 
     def alter_partition(
         self, request: AlterPartitionRequest, api_version: int, reply: Callable[[AlterPartitionResponse], None]
@@ -76,3 +123,35 @@ class NoController:
         self, broker_id: int, broker_epoch: int, reply: Callable[[ControlledShutdownResponse], None]
     ) -> None:
         reply(ControlledShutdownResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH))  # rules 9.69, 11.41
+
+
+class NoStore:
+    """The administration of a broker without a metadata store: nothing is set, and nothing can be."""
+
+    async def create_topic(
+        self,
+        topic: CreatableTopic,
+        brokers: Mapping[int, str | None],
+        *,
+        validate_only: bool,
+        config_error: Callable[[Mapping[str, str]], str | None],
+    ) -> CreatableTopicResult:
+        raise _no_store()
+
+    async def create_partitions(
+        self, topic: CreatePartitionsTopic, *, validate_only: bool
+    ) -> tuple[CreatePartitionsTopicResult, range]:
+        raise _no_store()
+
+    async def delete_topic(self, topic: str) -> ErrorCode:
+        raise _no_store()
+
+    async def config(self, kind: str, name: str) -> Mapping[str, str]:
+        return {}
+
+    async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
+        raise _no_store()
+
+
+def _no_store() -> ApiError:
+    return ApiError("this broker has no metadata store")

@@ -1,4 +1,4 @@
-"""What an administrator does to topics, straight to ZooKeeper, as Kafka's own tools did (rules 10.3-10.7, 10.35-10.36).
+"""What an administrator does to topics and configurations, straight to ZooKeeper (rules 10.4-10.7, 10.13-10.16, 10.36).
 
 None of it needs to be the controller, and none of it is fenced (1.49): the controller sees the nodes and acts.
 """
@@ -6,22 +6,33 @@ None of it needs to be the controller, and none of it is fenced (1.49): the cont
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 from uuid import UUID
 
 from controller import zk_data
-from controller.assignment import assign_replicas
+from controller.assignment import InvalidPartitions, InvalidReplicationFactor, assign_replicas
 from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId, Leadership, ReplicaAssignment, TopicPartition
-from controller.store import Create, NodeExists, SetData, value
+from controller.model import BrokerId, Leadership, ReplicaAssignment, TopicAssignment, TopicPartition
+from controller.store import Create, NodeExists, value
+from controller.zk_client import UNFENCED
+from wire import ErrorCode
 
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PLACEMENT_ERRORS: Final[dict[type[ValueError], ErrorCode]] = {
+    InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
+    InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
+}
 
 
 class AdminError(Exception):
-    """The operation is refused. The text says which topic, why, and what would be right."""
+    """The operation is refused. The text says which topic, why, and what would be right; ``code`` is for a response."""
+
+    def __init__(self, text: str, code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,63 +63,166 @@ async def create_topic(
     config: Mapping[str, str] | None = None,
     random: Random,
 ) -> UUID:
-    """Write the topic's configuration, then its assignment with a new id, which is returned (rule 10.7).
+    """Create a topic with a new id, which is returned.
 
     ``assignment`` (partition -> replicas) is taken as it is if given, else it is made for the registered brokers.
     Raises AdminError.
     """
-    existing = await zk.get_topics(watch=False)
-    check_topic_name(topic, existing)
-    if topic in existing or topic in await zk.get_topic_deletions():
-        raise AdminError(f"topic {topic} already exists, or is still being deleted")
     if assignment is None:
         registered = sorted((await zk.get_brokers(watch=False)).items())
         brokers: dict[int, str | None] = {broker_id: broker.rack for broker_id, (broker, _) in registered}
-        try:
-            made: Mapping[int, Sequence[int]] = assign_replicas(brokers, partitions, replication_factor, random=random)
-        except ValueError as e:
-            raise AdminError(f"topic {topic} cannot be placed: {e}") from None
-    else:
-        check_assignment(topic, assignment)
-        made = assignment
-    await zk.ensure_paths([zk_data.topic_config_path(topic)])
-    value((await zk.store.write([SetData(zk_data.topic_config_path(topic), zk_data.encode_config(config or {}))]))[0])
+        assignment = place(topic, brokers, partitions, replication_factor, random=random)
+    await check_new_topic(zk, topic, assignment)
     topic_id = zk.new_uuid()
-    replicas = {p: ReplicaAssignment(tuple(BrokerId(r) for r in made[p])) for p in sorted(made)}
-    answer = (await zk.store.write([Create(zk_data.topic_path(topic), zk_data.encode_topic(topic_id, replicas))]))[0]
-    if isinstance(answer, NodeExists):
-        raise AdminError(f"topic {topic} already exists")
-    value(answer)
+    await write_topic(zk, topic, assignment, config or {}, topic_id)
     return topic_id
 
 
-def check_topic_name(topic: str, existing: set[str]) -> None:
-    """Rule 10.5. Raises AdminError."""
+def place(
+    topic: str,
+    brokers: Mapping[int, str | None],
+    partitions: int,
+    replication_factor: int,
+    *,
+    fixed_start: int = -1,
+    start_partition: int = -1,
+    random: Random,
+) -> dict[int, tuple[int, ...]]:
+    """``assign_replicas`` for a topic. Raises AdminError."""
+    try:
+        return assign_replicas(
+            brokers, partitions, replication_factor,
+            fixed_start=fixed_start, start_partition=start_partition, random=random,
+        )  # fmt: skip
+    except ValueError as e:
+        code = _PLACEMENT_ERRORS.get(type(e), ErrorCode.UNKNOWN_SERVER_ERROR)
+        raise AdminError(f"topic {topic} cannot be placed: {e}", code) from None
+
+
+async def check_new_topic(zk: KafkaZkClient, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
+    """Rule 10.5, without the configuration. Raises AdminError."""
+    check_topic_name(topic)
+    existing = await zk.get_topics(watch=False)
+    if topic in existing or topic in await zk.get_topic_deletions():
+        raise _already_exists(topic, ", or is still being deleted")
+    for other in sorted(existing):
+        if other.replace(".", "_") == topic.replace(".", "_"):
+            raise AdminError(
+                f"topic {topic} collides with {other}: their metric names would be the same",
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+            )
+    check_assignment(topic, assignment)
+
+
+def check_topic_name(topic: str) -> None:
+    """Raises AdminError."""
     if not _LEGAL_NAME.fullmatch(topic) or topic in (".", ".."):
         raise AdminError(
-            f"{topic!r} is no topic name: 1 to 249 of the characters a-z A-Z 0-9 . _ -, and not '.' or '..'"
+            f"{topic!r} is no topic name: 1 to 249 of the characters a-z A-Z 0-9 . _ -, and not '.' or '..'",
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
         )
-    for other in existing:
-        if other != topic and other.replace(".", "_") == topic.replace(".", "_"):
-            raise AdminError(f"topic {topic} collides with {other}: their metric names would be the same")
 
 
 def check_assignment(topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
     """Rule 10.5. Raises AdminError."""
-    if sorted(assignment) != list(range(len(assignment))) or not assignment:
-        raise AdminError(f"topic {topic}: partitions must be numbered from 0 without gaps, not {sorted(assignment)}")
+    problem = None
     sizes = {len(replicas) for replicas in assignment.values()}
-    if len(sizes) > 1 or 0 in sizes:
-        raise AdminError(f"topic {topic}: every partition needs the same number of replicas, at least one")
-    for partition, replicas in assignment.items():
-        if len(set(replicas)) < len(replicas):
-            raise AdminError(f"topic {topic}: partition {partition} names a broker twice: {list(replicas)}")
+    if sorted(assignment) != list(range(len(assignment))) or not assignment:
+        problem = f"partitions must be numbered from 0 without gaps, not {sorted(assignment)}"
+    elif len(sizes) > 1 or 0 in sizes:
+        problem = "every partition needs the same number of replicas, at least one"
+    else:
+        for partition, replicas in assignment.items():
+            if len(set(replicas)) < len(replicas):
+                problem = f"partition {partition} names a broker twice: {list(replicas)}"
+    if problem is not None:
+        raise AdminError(f"topic {topic}: {problem}", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+
+
+async def write_topic(
+    zk: KafkaZkClient,
+    topic: str,
+    assignment: Mapping[int, Sequence[int]],
+    config: Mapping[str, str],
+    topic_id: UUID | None,
+) -> None:
+    """The configuration, even an empty one, then the assignment (rule 10.7). Raises AdminError."""
+    await zk.put_config("topics", topic, config)
+    replicas = {p: ReplicaAssignment(tuple(BrokerId(r) for r in assignment[p])) for p in sorted(assignment)}
+    answer = (await zk.store.write([Create(zk_data.topic_path(topic), zk_data.encode_topic(topic_id, replicas))]))[0]
+    if isinstance(answer, NodeExists):
+        raise _already_exists(topic)
+    value(answer)
+
+
+def _already_exists(topic: str, or_else: str = "") -> AdminError:
+    return AdminError(f"topic {topic} already exists{or_else}", ErrorCode.TOPIC_ALREADY_EXISTS)
+
+
+async def plan_partitions(
+    zk: KafkaZkClient, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, random: Random
+) -> tuple[TopicAssignment, dict[int, tuple[int, ...]]]:
+    """The topic as it is and the partitions that raise their number to ``count`` (rules 10.13-10.15).
+
+    ``assignments``: replicas of each new partition; None to have them placed. Raises AdminError.
+    """
+    found = (await zk.get_topic_assignments([topic])).get(topic)
+    known = {} if found is None else found.partitions
+    if any(replicas.is_being_reassigned for replicas in known.values()):
+        raise AdminError(f"partitions of topic {topic} are being reassigned", ErrorCode.REASSIGNMENT_IN_PROGRESS)
+    if found is None or not known:
+        raise AdminError(f"there is no topic {topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if count <= len(known):
+        raise AdminError(
+            f"topic {topic} has {len(known)} partitions: a higher number is needed, not {count}",
+            ErrorCode.INVALID_PARTITIONS,
+        )
+    if 0 not in known:
+        raise AdminError(f"topic {topic} has no partition 0 whose replication factor could be taken")
+    brokers: dict[int, str | None] = {
+        broker_id: broker.rack for broker_id, (broker, _) in sorted((await zk.get_brokers(watch=False)).items())
+    }
+    first = known[0].replicas
+    if assignments is None:
+        start = next((i for i, broker in enumerate(brokers) if first and broker >= first[0]), 0)
+        added = place(
+            topic, brokers, count - len(known), len(first),
+            fixed_start=start, start_partition=len(known), random=random,
+        )  # fmt: skip
+    else:
+        _check_added(topic, assignments, count - len(known), len(first), brokers)
+        added = {len(known) + i: tuple(replicas) for i, replicas in enumerate(assignments)}
+    return found, added
+
+
+def _check_added(
+    topic: str, assignments: Sequence[Sequence[int]], wanted: int, replication_factor: int, brokers: Iterable[int]
+) -> None:
+    """Rule 10.14. Raises AdminError."""
+    unknown = sorted({replica for replicas in assignments for replica in replicas} - set(brokers))
+    if unknown:
+        problem = f"brokers {unknown} are not registered"
+    elif len(assignments) != wanted:
+        problem = f"{wanted} partitions are to be added, but {len(assignments)} are assigned"
+    elif any(not replicas or len(set(replicas)) < len(replicas) for replicas in assignments):
+        problem = "a partition without replicas, or with one broker twice"
+    elif any(len(replicas) != replication_factor for replicas in assignments):
+        problem = f"every partition must have {replication_factor} replicas, as partition 0 has"
+    else:
+        return
+    raise AdminError(f"topic {topic}: {problem}", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+
+
+async def add_partitions(zk: KafkaZkClient, found: TopicAssignment, added: Mapping[int, Sequence[int]]) -> None:
+    """Rewrite the topic's node, ids and reassignments kept, whatever its version (rule 10.16)."""
+    new = {p: ReplicaAssignment(tuple(BrokerId(r) for r in replicas)) for p, replicas in added.items()}
+    await zk.set_topic_assignments({found.topic: (found.topic_id, {**found.partitions, **new})}, UNFENCED)
 
 
 async def delete_topic(zk: KafkaZkClient, topic: str) -> None:
     """Mark the topic for deletion; marked already is fine (rule 10.36). Raises AdminError for an unknown topic."""
     if topic not in await zk.get_topics(watch=False):
-        raise AdminError(f"there is no topic {topic}")
+        raise AdminError(f"there is no topic {topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     await zk.ensure_paths([zk_data.delete_topic_path(topic)])
 
 

@@ -164,6 +164,9 @@ class Controller:
     ) -> None:
         self.loop.put(ev.UpdateFeaturesReceived(tuple(updates), reply))
 
+    def is_queued_for_deletion(self, topic: str) -> bool:
+        return self.context.is_queued_for_deletion(topic)
+
     # answers of brokers (request_batch.Responses); they come from the channels' tasks and only enqueue (rule 3.41)
 
     def leader_and_isr(self, response: wire.LeaderAndIsrResponse, broker: BrokerId) -> None:

@@ -27,6 +27,7 @@ from controller.model import (
 )
 from controller.store import (
     BadVersion,
+    Check,
     Create,
     Data,
     Delete,
@@ -240,6 +241,41 @@ class KafkaZkClient(ZkClient):
             t: zd.decode_config(a.data) if isinstance(a, Data) else {} if isinstance(a, NoNode) else a
             for t, a in zip(names, answers, strict=True)
         }
+
+    async def get_config(self, kind: str, name: str) -> dict[str, str]:
+        """Of ``/config/<kind>/<name>``; empty where there is no node (rule 1.34)."""
+        found = await self.get_one(zd.config_path(kind, name))
+        return {} if found is None else zd.decode_config(found.data)
+
+    async def put_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
+        """Whatever the version, and not fenced: that of a topic which is only about to be (rule 10.7)."""
+        path = zd.config_path(kind, name)
+        await self.ensure_paths([path])
+        value((await self.store.write([SetData(path, zd.encode_config(config))]))[0])
+
+    async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
+        """Replace a configuration while some ZooKeeper controller is in charge, then tell (rules 1.35, 1.54).
+
+        Raises ControllerMoved.
+        """
+        path, data = zd.config_path(kind, name), zd.encode_config(config)
+        while True:
+            controller = await self.get_one(zd.CONTROLLER)
+            if controller is None:
+                raise ControllerMoved(f"there is no {zd.CONTROLLER}: configurations cannot be changed now")
+            if zd.is_kraft_controller(controller.data):
+                raise ControllerMoved(f"{zd.CONTROLLER} is a KRaft controller's: configurations are its to change")
+            in_charge = Check(zd.CONTROLLER, controller.stat.version)
+            answer = (await self.store.multi([[in_charge, SetData(path, data)]]))[0]
+            if not isinstance(answer, MultiFailed):
+                break
+            if answer.index == 0:
+                raise ControllerMoved(f"{zd.CONTROLLER} changed: {answer.error}")
+            if not isinstance(answer.error, NoNode):
+                raise answer.error
+            await self.ensure_paths([path])
+        change = Create(zd.CONFIG_CHANGE_PREFIX, zd.encode_config_change(kind, name), sequential=True)
+        value((await self.store.write([change]))[0])
 
     async def get_topic_deletions(self) -> set[str]:
         return set(await self.get_children(zd.DELETE_TOPICS))

@@ -41,6 +41,7 @@ CLUSTER_ID = "/cluster/id"
 FEATURE = "/feature"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 CONFIG_CHANGES = "/config/changes"
+CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
 
 #: rule 1.3: what every broker makes at start-up, before anything else
 TOP_LEVEL = (
@@ -72,13 +73,17 @@ def topic_path(topic: str) -> str:
     return f"{TOPICS}/{topic}"
 
 
+def config_path(kind: str, name: str) -> str:
+    return f"/config/{kind}/{name}"
+
+
 def topic_config_path(topic: str) -> str:
-    return f"/config/topics/{topic}"
+    return config_path("topics", topic)
 
 
 def broker_config_path(broker: str) -> str:
     """``broker`` is an id, or "<default>" for the cluster's own default (rule 1.34)."""
-    return f"/config/brokers/{broker}"
+    return config_path("brokers", broker)
 
 
 def partitions_path(topic: str) -> str:
@@ -139,6 +144,15 @@ def decode_controller_epoch(data: bytes) -> ControllerEpoch:
         return ControllerEpoch(int(data))
     except ValueError:
         raise BadZNode(f"{CONTROLLER_EPOCH} holds no number: {data[:100]!r}") from None
+
+
+def is_kraft_controller(data: bytes) -> bool:
+    """Whether /controller is held by a KRaft controller in migration (rule 1.11)."""
+    try:
+        epoch = json.loads(data).get("kraftControllerEpoch", -1)
+    except (ValueError, AttributeError):
+        return False
+    return isinstance(epoch, int) and epoch > 0
 
 
 # brokers, rules 1.15-1.19
@@ -269,6 +283,11 @@ def decode_partition_state(data: bytes, partition_epoch: int) -> Leadership | No
 
 def encode_config(config: Mapping[str, str]) -> bytes:
     return _dump({"version": 1, "config": dict(config)})
+
+
+def encode_config_change(kind: str, name: str) -> bytes:
+    """Rule 1.35."""
+    return _dump({"version": 2, "entity_path": f"{kind}/{name}"})
 
 
 def decode_config(data: bytes) -> dict[str, str]:

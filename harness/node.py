@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 
 import trio
 
@@ -24,6 +25,7 @@ from controller.model import Broker as RegisteredBroker
 from controller.model import BrokerId, Endpoint
 from controller.store import MetadataStore, StoreUnavailable
 from controller.store.zookeeper import KazooStore
+from controller.zk_admin_manager import ZkAdminManager
 from harness.errors import HarnessError, plain_error
 from harness.faults import Hold
 from harness.transport import Dialer
@@ -149,7 +151,12 @@ class Node:
                 self._controller_config, zk, Dialer(gate=self.hold), nursery, register=self._register
             )
             self.broker = Broker(
-                self.config, dial=Dialer(), cluster_id=cluster_id, controller=self.controller, tap=self._tap
+                self.config,
+                dial=Dialer(),
+                cluster_id=cluster_id,
+                controller=self.controller,
+                admin=ZkAdminManager(zk, self.config.inter_broker_protocol_version, Random()),
+                tap=self._tap,
             )
             self._zk = zk
             await nursery.start(self.broker.run)

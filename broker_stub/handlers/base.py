@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import wire
 from broker_stub.config import BrokerConfig
+from broker_stub.errors import ApiError
 from broker_stub.handlers.served_apis import ServedApis
 from broker_stub.metadata_cache import MetadataCache
-from broker_stub.ports import ControllerPort
+from broker_stub.ports import AdminPort, ControllerPort
 from broker_stub.reactor import Request, RequestContext
 from broker_stub.replica_manager import ReplicaManager
 from wire import ErrorCode
+
+logger = logging.getLogger("broker_stub.handlers")
 
 R = TypeVar("R", bound=wire.Message)
 
@@ -28,7 +32,10 @@ class Services:
     metadata_cache: MetadataCache
     replica_manager: ReplicaManager
     controller: ControllerPort
+    admin: AdminPort
     broker_epoch: Callable[[], int]
+    #: runs something in the background for as long as the broker runs
+    spawn: Callable[[Callable[[], Awaitable[None]]], None]
 
     def is_stale_broker_epoch(self, epoch: int) -> bool:
         """Rule 9.5: -1 is never stale, and a newer epoch than our own is not either: the controller may know first."""
@@ -66,6 +73,25 @@ def answering(
 
     async def handle(request: Request, message: R, services: Services) -> None:
         request.respond(respond(message, request.context, services))
+
+    return handle
+
+
+def answering_later(
+    respond: Callable[[R, RequestContext, Services], Awaitable[wire.Message]],
+) -> Callable[[Request, R, Services], Awaitable[None]]:
+    """A handler of a function that has to wait; the request is parked meanwhile, and the handler free."""
+
+    async def handle(request: Request, message: R, services: Services) -> None:
+        async def answer() -> None:
+            try:
+                request.respond(await respond(message, request.context, services))
+            except Exception as e:  # whatever it is, the requester is to hear of it (rule B1.31)
+                if not isinstance(e, ApiError):
+                    logger.exception("%r failed", request)
+                request.fail(e)
+
+        services.spawn(answer)
 
     return handle
 

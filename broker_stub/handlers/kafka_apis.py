@@ -9,9 +9,16 @@ from typing import Any, Final
 import wire
 from broker_stub.errors import error_code
 from broker_stub.handlers import (
+    alter_configs,
     alter_partition,
     api_versions,
     controlled_shutdown,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    incremental_alter_configs,
     leader_and_isr,
     metadata,
     stop_replica,
@@ -32,6 +39,13 @@ HANDLERS: Final[tuple[Handler[Any], ...]] = (
     controlled_shutdown.HANDLER,
     api_versions.HANDLER,
     alter_partition.HANDLER,
+    create_topics.HANDLER,
+    delete_topics.HANDLER,
+    create_partitions.HANDLER,
+    describe_configs.HANDLER,
+    alter_configs.HANDLER,
+    incremental_alter_configs.HANDLER,
+    describe_cluster.HANDLER,
 )
 
 

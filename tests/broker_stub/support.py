@@ -17,7 +17,7 @@ from broker_stub.handlers.kafka_apis import HANDLERS, KafkaApis, served_apis
 from broker_stub.isr import IsrPolicy, LiveReplicasJoin
 from broker_stub.log_manager import InMemoryLogManager, LogManager
 from broker_stub.metadata_cache import MetadataCache
-from broker_stub.ports import ConnectionLost, ControllerPort, NoController
+from broker_stub.ports import AdminPort, ConnectionLost, ControllerPort, NoController, NoStore
 from broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
 from broker_stub.reactor.connection import Connection
 from broker_stub.reactor.metrics import RequestMetrics
@@ -193,9 +193,11 @@ class Captured:
 
     def __init__(self) -> None:
         self.response: Response | None = None
+        self.answered = trio.Event()
 
     def send_response(self, response: Response) -> None:
         self.response = response
+        self.answered.set()
 
 
 class Node:
@@ -207,6 +209,8 @@ class Node:
         broker_id: int = 1,
         log_manager: LogManager | None = None,
         controller: ControllerPort | None = None,
+        admin: AdminPort | None = None,
+        nursery: trio.Nursery | None = None,
         isr_policy: Callable[[MetadataCache, RecordingSubmitter], IsrPolicy] = LiveReplicasJoin,
     ) -> None:
         self.config = config(broker_id)
@@ -222,9 +226,16 @@ class Node:
             metadata_cache=self.cache,
             replica_manager=self.replicas,
             controller=controller or NoController(),
+            admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,
+            spawn=self._spawn,
         )
         self.apis = KafkaApis(self.services, HANDLERS)
+        self._nursery = nursery
+
+    def _spawn(self, run: Callable[[], Awaitable[None]]) -> None:
+        assert self._nursery is not None, "a request that waits needs a nursery"
+        self._nursery.start_soon(run)
 
     async def ask(self, message: wire.Message, version: int | None = None, *, listener: str = "DATA") -> Any:
         """The answer; what a handler raises becomes the API's error answer, as in the handler pool."""
@@ -235,6 +246,7 @@ class Node:
             await self.apis.handle(request)
         except Exception as e:  # noqa: BLE001
             request.fail(e)
+        await captured.answered.wait()
         return answer_of(captured, message.__api_key__, version)
 
     def request(self, message: wire.Message, version: int, *, listener: str = "DATA") -> tuple[Request, Captured]:

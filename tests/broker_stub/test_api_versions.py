@@ -10,7 +10,10 @@ import wire
 from tests.broker_stub.support import Node, answer_of
 from wire import ErrorCode
 
-KAFKA_RANGES = {3: (0, 12), 4: (0, 7), 5: (0, 4), 6: (0, 8), 7: (0, 3), 18: (0, 4), 56: (0, 3)}
+KAFKA_RANGES = {
+    3: (0, 12), 4: (0, 7), 5: (0, 4), 6: (0, 8), 7: (0, 3), 18: (0, 4), 19: (0, 7), 20: (0, 6), 32: (0, 4), 33: (0, 2),
+    37: (0, 3), 44: (0, 1), 56: (0, 3), 60: (0, 1),
+}  # fmt: skip
 
 
 def _ranges(answer: wire.ApiVersionsResponse) -> dict[int, tuple[int, int]]:

@@ -1,0 +1,114 @@
+"""CreateTopics (key 19), versions 0-7: written to the metadata store by the controller's broker (rules 10.1-10.9).
+
+Whoever asks waits until the controller's decisions have come back to this broker's metadata cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from broker_stub.config_defs import topic_config_problem
+from broker_stub.config_entries import topic_entries
+from broker_stub.handlers.admin import CLUSTER_METADATA_TOPIC, has_leaders, named_twice, wait_for
+from broker_stub.handlers.base import Handler, Services, answering_later
+from broker_stub.handlers.describe_configs import broker_settings
+from broker_stub.metadata_cache import MetadataSnapshot
+from broker_stub.reactor import RequestContext
+from wire import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    ErrorCode,
+)
+
+
+async def respond(message: CreateTopicsRequest, context: RequestContext, services: Services) -> CreateTopicsResponse:
+    if not services.controller.is_active:
+        return error_response(message, context, ErrorCode.NOT_CONTROLLER)
+    twice = named_twice(topic.name for topic in message.topics)
+    results = {}
+    for topic in message.topics:
+        if topic.name in twice:
+            results[topic.name] = _refusal(topic, ErrorCode.INVALID_REQUEST, f"topic {topic.name} is there twice")
+        else:
+            results[topic.name] = await _create(topic, services, validate_only=message.validate_only)
+    if not message.validate_only:
+        created = [result for result in results.values() if result.error_code == ErrorCode.NONE]
+
+        def lacks_leaders(snapshot: MetadataSnapshot, result: CreatableTopicResult) -> bool:
+            return not has_leaders(snapshot, result.name, _partitions(result, asked[result.name]))
+
+        asked = {topic.name: topic for topic in message.topics}
+        await wait_for(services, message.timeout_ms, lambda now: not any(lacks_leaders(now, r) for r in created))
+        snapshot = services.metadata_cache.snapshot
+        for result in created:
+            if message.timeout_ms <= 0 or lacks_leaders(snapshot, result):  # rule 10.8
+                results[result.name] = _timed_out(result)
+    return CreateTopicsResponse(topics=tuple(results.values()))
+
+
+def _partitions(result: CreatableTopicResult, topic: CreatableTopic) -> range:
+    return range(len(topic.assignments) or result.num_partitions)
+
+
+async def _create(topic: CreatableTopic, services: Services, *, validate_only: bool) -> CreatableTopicResult:
+    snapshot = services.metadata_cache.snapshot
+    if topic.name == CLUSTER_METADATA_TOPIC:
+        return _refusal(topic, ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA_TOPIC} is KRaft's own")
+    if topic.name in snapshot.topics:
+        return _refusal(topic, ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} already exists")
+    if not topic.assignments:
+        topic = _resolved(topic, services)
+    brokers = {broker.broker_id: broker.rack for broker in snapshot.alive_brokers.values()}
+    result = await services.admin.create_topic(
+        topic, brokers, validate_only=validate_only, config_error=topic_config_problem
+    )
+    if result.error_code != ErrorCode.NONE:
+        return result
+    overrides = {entry.name: entry.value or "" for entry in topic.configs}
+    configs = tuple(
+        CreatableTopicConfigs(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            is_sensitive=entry.is_sensitive,
+        )
+        for entry in topic_entries(overrides, await broker_settings(services))
+    )
+    return replace(result, configs=configs)
+
+
+def _resolved(topic: CreatableTopic, services: Services) -> CreatableTopic:
+    """-1 stands for the broker's defaults (rule 10.3)."""
+    partitions, replication_factor = topic.num_partitions, topic.replication_factor
+    return replace(
+        topic,
+        num_partitions=services.config.num_partitions if partitions == -1 else partitions,
+        replication_factor=(
+            services.config.default_replication_factor if replication_factor == -1 else replication_factor
+        ),
+    )
+
+
+def _refusal(topic: CreatableTopic, error: ErrorCode, why: str | None = None) -> CreatableTopicResult:
+    return CreatableTopicResult(name=topic.name, error_code=error, error_message=why)
+
+
+def _timed_out(result: CreatableTopicResult) -> CreatableTopicResult:
+    return CreatableTopicResult(
+        name=result.name,
+        error_code=ErrorCode.REQUEST_TIMED_OUT,
+        error_message=f"topic {result.name} is created, but has no leaders yet",
+    )
+
+
+def error_response(message: CreateTopicsRequest, context: RequestContext, error: ErrorCode) -> CreateTopicsResponse:
+    by_name = {topic.name: _refusal(topic, error) for topic in message.topics}
+    return CreateTopicsResponse(topics=tuple(by_name.values()))
+
+
+HANDLER: Final = Handler(CreateTopicsRequest, answering_later(respond), error_response)

@@ -1,0 +1,74 @@
+"""DeleteTopics (key 20), versions 0-6: marked in the metadata store by the controller's broker (10.35, 10.36)."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Final
+
+from broker_stub.control_requests import NO_TOPIC_ID
+from broker_stub.errors import InvalidRequest
+from broker_stub.handlers.admin import wait_for
+from broker_stub.handlers.base import Handler, Services, answering_later
+from broker_stub.reactor import RequestContext
+from wire import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse, ErrorCode
+
+_FIRST_VERSION_THAT_KNOWS_DISABLED: Final = 3
+
+
+async def respond(message: DeleteTopicsRequest, context: RequestContext, services: Services) -> DeleteTopicsResponse:
+    """Raises InvalidRequest."""
+    if not services.controller.is_active:
+        return error_response(message, context, ErrorCode.NOT_CONTROLLER)
+    if not services.config.delete_topic_enable:
+        knows = context.api_version >= _FIRST_VERSION_THAT_KNOWS_DISABLED
+        disabled = ErrorCode.TOPIC_DELETION_DISABLED if knows else ErrorCode.INVALID_REQUEST
+        return error_response(message, context, disabled)
+    results = [await _delete(name, topic_id, services) for name, topic_id in _asked(message)]
+    marked = {r.name for r in results if r.error_code == ErrorCode.NONE and r.name is not None}
+    await wait_for(services, message.timeout_ms, lambda now: marked.isdisjoint(now.topics))
+    topics = services.metadata_cache.snapshot.topics
+    late = {name for name in marked if message.timeout_ms <= 0 or name in topics}
+    return DeleteTopicsResponse(
+        responses=tuple(
+            replace(r, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=f"topic {r.name} is still being deleted")
+            if r.name in late
+            else r
+            for r in results
+        )
+    )
+
+
+def _asked(message: DeleteTopicsRequest) -> list[tuple[str | None, uuid.UUID]]:
+    """Each once. Raises InvalidRequest."""
+    asked = [(topic.name, topic.topic_id) for topic in message.topics]
+    asked += [(name, NO_TOPIC_ID) for name in message.topic_names]
+    for name, topic_id in asked:
+        if (name is None) == (topic_id == NO_TOPIC_ID):
+            raise InvalidRequest("a topic is named either by its name or by its id")
+    return list(dict.fromkeys(asked))
+
+
+async def _delete(name: str | None, topic_id: uuid.UUID, services: Services) -> DeletableTopicResult:
+    snapshot = services.metadata_cache.snapshot
+    if name is None:
+        name = snapshot.topic_names.get(topic_id)
+        if name is None:
+            return DeletableTopicResult(
+                name=None, topic_id=topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID, error_message="there is no such id"
+            )
+    result = DeletableTopicResult(name=name, topic_id=snapshot.topic_id(name))
+    if name not in snapshot.topics:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    else:
+        error = await services.admin.delete_topic(name)
+    return result if error == ErrorCode.NONE else replace(result, error_code=error)
+
+
+def error_response(message: DeleteTopicsRequest, context: RequestContext, error: ErrorCode) -> DeleteTopicsResponse:
+    by_id = [DeletableTopicResult(name=t.name, topic_id=t.topic_id, error_code=error) for t in message.topics]
+    by_name = [DeletableTopicResult(name=name, error_code=error) for name in message.topic_names]
+    return DeleteTopicsResponse(responses=tuple(by_id + by_name))
+
+
+HANDLER: Final = Handler(DeleteTopicsRequest, answering_later(respond), error_response)

@@ -1,0 +1,115 @@
+"""DescribeConfigs (key 32), versions 0-4: of topics and of this broker (rules B7.25, B7.26). Nothing is documented."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from broker_stub.config_entries import (
+    BrokerSettings,
+    ConfigEntry,
+    ConfigSource,
+    broker_entries,
+    dynamic_default_entries,
+    topic_entries,
+)
+from broker_stub.handlers.base import Handler, Services, answering_later
+from broker_stub.handlers.metadata import is_valid_topic_name
+from broker_stub.reactor import RequestContext
+from wire import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    ErrorCode,
+)
+
+TOPIC, BROKER = 2, 4  # kinds of resources
+#: how the entity that stands for all brokers is named in the store (rule 1.34)
+ALL_BROKERS: Final = "<default>"
+
+
+async def broker_settings(services: Services) -> BrokerSettings:
+    """Of this broker, as they are now."""
+    return BrokerSettings(
+        services.config.originals,
+        await services.admin.config("brokers", str(services.config.broker_id)),
+        await services.admin.config("brokers", ALL_BROKERS),
+    )
+
+
+async def respond(
+    message: DescribeConfigsRequest, context: RequestContext, services: Services
+) -> DescribeConfigsResponse:
+    broker = await broker_settings(services)
+    results = [await _describe(resource, message, broker, services) for resource in message.resources]
+    return DescribeConfigsResponse(results=tuple(results))
+
+
+async def _describe(
+    resource: DescribeConfigsResource, message: DescribeConfigsRequest, broker: BrokerSettings, services: Services
+) -> DescribeConfigsResult:
+    name = resource.resource_name
+    if resource.resource_type == TOPIC:
+        if not is_valid_topic_name(name):
+            return _refusal(resource, ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is no topic name")
+        if name not in services.metadata_cache.snapshot.topics:
+            return _refusal(resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        found = topic_entries(await services.admin.config("topics", name), broker)
+    elif resource.resource_type == BROKER:
+        if name not in ("", str(services.config.broker_id)):
+            why = f"this is broker {services.config.broker_id}, which knows nothing of the settings of {name!r}"
+            return _refusal(resource, ErrorCode.INVALID_REQUEST, why)
+        found = broker_entries(broker) if name else dynamic_default_entries(broker)
+    else:
+        why = f"resources of type {resource.resource_type} have no settings here"
+        return _refusal(resource, ErrorCode.INVALID_REQUEST, why)
+    return DescribeConfigsResult(
+        resource_type=resource.resource_type,
+        resource_name=name,
+        error_message=None,
+        configs=tuple(_wanted(found, resource, with_synonyms=message.include_synonyms)),
+    )
+
+
+def _wanted(
+    entries: Iterable[ConfigEntry], resource: DescribeConfigsResource, *, with_synonyms: bool
+) -> Iterable[DescribeConfigsResourceResult]:
+    keys = resource.configuration_keys
+    for entry in entries:
+        if not keys or entry.name in keys:
+            yield DescribeConfigsResourceResult(
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                is_default=entry.source is ConfigSource.DEFAULT_CONFIG,
+                config_source=entry.source,
+                is_sensitive=entry.is_sensitive,
+                synonyms=tuple(
+                    DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in entry.synonyms
+                )
+                if with_synonyms
+                else (),
+                config_type=entry.type,
+                documentation=None,
+            )
+
+
+def _refusal(resource: DescribeConfigsResource, error: ErrorCode, why: str | None = None) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=error,
+        error_message=why,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+def error_response(
+    message: DescribeConfigsRequest, context: RequestContext, error: ErrorCode
+) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(results=tuple(_refusal(resource, error) for resource in message.resources))
+
+
+HANDLER: Final = Handler(DescribeConfigsRequest, answering_later(respond), error_response)
