@@ -6,8 +6,8 @@ faults can be put in between and the same broker runs with any controller, or no
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
 
 import trio
 
@@ -22,6 +22,7 @@ from wire import (
     CreatePartitionsTopicResult,
     ErrorCode,
 )
+from wire.vocabulary import ElectionType, TopicPartition
 
 
 class ConnectionLost(ConnectionError):
@@ -53,6 +54,30 @@ def no_tap(stream: trio.SocketStream) -> trio.abc.Stream:
     return stream
 
 
+#: what became of one thing that was asked for: NONE or an error, and an explanation
+Outcome: TypeAlias = tuple[ErrorCode, str]
+
+
+class Reassignment(Protocol):
+    """A partition's replicas, those being added included, and which come and go."""
+
+    @property
+    def replicas(self) -> Sequence[int]: ...
+    @property
+    def adding(self) -> Sequence[int]: ...
+    @property
+    def removing(self) -> Sequence[int]: ...
+
+
+class ProducerIds(Protocol):
+    """``first`` to ``last``, both included."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def last(self) -> int: ...
+
+
 class ControllerPort(Protocol):
     """This node's controller module, as its request handlers see it.
 
@@ -72,6 +97,32 @@ class ControllerPort(Protocol):
 
     def controlled_shutdown(
         self, broker_id: int, broker_epoch: int, reply: Callable[[ControlledShutdownResponse], None]
+    ) -> None: ...
+
+    def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        reply: Callable[[Mapping[TopicPartition, Outcome] | Outcome], None],
+    ) -> None:
+        """``targets``: partition -> its replicas to be, None to cancel. One outcome for all: none was looked at."""
+
+    def list_partition_reassignments(
+        self,
+        partitions: Collection[TopicPartition] | None,
+        reply: Callable[[Mapping[TopicPartition, Reassignment] | Outcome], None],
+    ) -> None:
+        """Of ``partitions``, or of all if None."""
+
+    def elect_leaders(
+        self,
+        partitions: Collection[TopicPartition],
+        election_type: ElectionType,
+        reply: Callable[[Mapping[TopicPartition, int | Outcome]], None],
+    ) -> None:
+        """The leader that was elected for each partition, or why none was."""
+
+    def allocate_producer_ids(
+        self, broker_id: int, broker_epoch: int, reply: Callable[[ProducerIds | ErrorCode], None]
     ) -> None: ...
 
 
@@ -106,6 +157,9 @@ class AdminPort(Protocol):
         """Replace it, and tell every broker (rules 1.35, 1.54)."""
 
 
+_NOT_CONTROLLER: Final[Outcome] = ErrorCode.NOT_CONTROLLER, "this broker is not the controller"
+
+
 class NoController:
     """A controller module that is not active, and never will be."""
 
@@ -123,6 +177,33 @@ class NoController:
         self, broker_id: int, broker_epoch: int, reply: Callable[[ControlledShutdownResponse], None]
     ) -> None:
         reply(ControlledShutdownResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH))  # rules 9.69, 11.41
+
+    def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        reply: Callable[[Mapping[TopicPartition, Outcome] | Outcome], None],
+    ) -> None:
+        reply(_NOT_CONTROLLER)
+
+    def list_partition_reassignments(
+        self,
+        partitions: Collection[TopicPartition] | None,
+        reply: Callable[[Mapping[TopicPartition, Reassignment] | Outcome], None],
+    ) -> None:
+        reply(_NOT_CONTROLLER)
+
+    def elect_leaders(
+        self,
+        partitions: Collection[TopicPartition],
+        election_type: ElectionType,
+        reply: Callable[[Mapping[TopicPartition, int | Outcome]], None],
+    ) -> None:
+        reply(dict.fromkeys(partitions, _NOT_CONTROLLER))
+
+    def allocate_producer_ids(
+        self, broker_id: int, broker_epoch: int, reply: Callable[[ProducerIds | ErrorCode], None]
+    ) -> None:
+        reply(ErrorCode.NOT_CONTROLLER)
 
 
 class NoStore:

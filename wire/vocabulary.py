@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Final, NamedTuple
 
 #: `leader` in a partition state: none is elected
@@ -19,6 +20,13 @@ RECOVERING: Final = 1
 
 #: the ids that UpdateMetadata gives security protocols (rule 13.20)
 SECURITY_PROTOCOLS: Final = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
+
+
+class ElectionType(enum.Enum):
+    """What an administrator may ask for; the value is that of ElectLeaders requests."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
 
 
 class TopicPartition(NamedTuple):

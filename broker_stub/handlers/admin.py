@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, TypeVar
 
 import trio
 
 from broker_stub.handlers.base import Services
 from broker_stub.metadata_cache import MetadataSnapshot
 from wire.vocabulary import NO_LEADER, TopicPartition
+
+V = TypeVar("V")
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
 
@@ -30,3 +32,11 @@ def has_leaders(snapshot: MetadataSnapshot, topic: str, partitions: Iterable[int
 
 def named_twice(names: Iterable[str]) -> set[str]:
     return {name for name, times in Counter(names).items() if times > 1}
+
+
+def by_topic(values: Mapping[TopicPartition, V]) -> dict[str, dict[int, V]]:
+    """As responses group them: topic -> partition -> value."""
+    grouped: dict[str, dict[int, V]] = {}
+    for (topic, number), value in values.items():
+        grouped.setdefault(topic, {})[number] = value
+    return grouped

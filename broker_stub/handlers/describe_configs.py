@@ -44,12 +44,17 @@ async def respond(
     message: DescribeConfigsRequest, context: RequestContext, services: Services
 ) -> DescribeConfigsResponse:
     broker = await broker_settings(services)
-    results = [await _describe(resource, message, broker, services) for resource in message.resources]
+    version = context.api_version
+    results = [await _describe(resource, message, version, broker, services) for resource in message.resources]
     return DescribeConfigsResponse(results=tuple(results))
 
 
 async def _describe(
-    resource: DescribeConfigsResource, message: DescribeConfigsRequest, broker: BrokerSettings, services: Services
+    resource: DescribeConfigsResource,
+    message: DescribeConfigsRequest,
+    version: int,
+    broker: BrokerSettings,
+    services: Services,
 ) -> DescribeConfigsResult:
     name = resource.resource_name
     if resource.resource_type == TOPIC:
@@ -70,12 +75,12 @@ async def _describe(
         resource_type=resource.resource_type,
         resource_name=name,
         error_message=None,
-        configs=tuple(_wanted(found, resource, with_synonyms=message.include_synonyms)),
+        configs=tuple(_wanted(found, resource, version, with_synonyms=message.include_synonyms)),
     )
 
 
 def _wanted(
-    entries: Iterable[ConfigEntry], resource: DescribeConfigsResource, *, with_synonyms: bool
+    entries: Iterable[ConfigEntry], resource: DescribeConfigsResource, version: int, *, with_synonyms: bool
 ) -> Iterable[DescribeConfigsResourceResult]:
     keys = resource.configuration_keys
     for entry in entries:
@@ -84,7 +89,7 @@ def _wanted(
                 name=entry.name,
                 value=entry.value,
                 read_only=entry.read_only,
-                is_default=entry.source is ConfigSource.DEFAULT_CONFIG,
+                is_default=version == 0 and entry.source is ConfigSource.DEFAULT_CONFIG,
                 config_source=entry.source,
                 is_sensitive=entry.is_sensitive,
                 synonyms=tuple(

@@ -9,8 +9,10 @@ from typing import Any, Final
 import wire
 from broker_stub.errors import error_code
 from broker_stub.handlers import (
+    allocate_producer_ids,
     alter_configs,
     alter_partition,
+    alter_partition_reassignments,
     api_versions,
     controlled_shutdown,
     create_partitions,
@@ -18,8 +20,10 @@ from broker_stub.handlers import (
     delete_topics,
     describe_cluster,
     describe_configs,
+    elect_leaders,
     incremental_alter_configs,
     leader_and_isr,
+    list_partition_reassignments,
     metadata,
     stop_replica,
     update_metadata,
@@ -46,6 +50,10 @@ HANDLERS: Final[tuple[Handler[Any], ...]] = (
     alter_configs.HANDLER,
     incremental_alter_configs.HANDLER,
     describe_cluster.HANDLER,
+    elect_leaders.HANDLER,
+    alter_partition_reassignments.HANDLER,
+    list_partition_reassignments.HANDLER,
+    allocate_producer_ids.HANDLER,
 )
 
 
