@@ -125,11 +125,11 @@ async def test_the_cluster_described(zookeeper: str) -> None:
         assert found.controller.id == controller.id
         assert {f"{n.host}:{n.port}" for n in found.nodes} == set(cluster.bootstrap_servers().split(","))
         assert found.authorized_operations
-        # what is asked of one broker goes to that broker (rule B7.25)
-        brokers = [ConfigResource(ResourceType.BROKER, str(m.id)) for m in cluster.members]
-        for resource, entries in (await ask(admin.describe_configs, brokers)).items():
+        for member in cluster.members:  # what is asked of one broker goes to that broker (rule B7.25)
+            resource = ConfigResource(ResourceType.BROKER, str(member.id))
+            (entries,) = (await ask(admin.describe_configs, [resource])).values()
             assert not isinstance(entries, str)
-            assert entries["broker.id"].value == resource.name
+            assert entries["broker.id"].value == str(member.id)
             assert entries["num.partitions"].value == "2"
             assert entries["num.partitions"].is_read_only
             assert not entries["num.io.threads"].is_read_only
