@@ -9,7 +9,7 @@ from typing import NamedTuple, NewType
 from uuid import UUID
 
 from wire import vocabulary
-from wire.vocabulary import EPOCH_DURING_DELETE, NO_EPOCH, RECOVERED, RECOVERING, Endpoint, TopicPartition
+from wire.vocabulary import EPOCH_DURING_DELETE, NO_EPOCH, RECOVERED, RECOVERING, ElectionType, Endpoint, TopicPartition
 
 __all__ = [
     "EPOCH_DURING_DELETE",
@@ -154,13 +154,6 @@ class TopicAssignment:
     topic: str
     topic_id: UUID | None
     partitions: dict[int, ReplicaAssignment]
-
-
-class ElectionType(enum.Enum):
-    """What an administrator may ask for; the value is that of ElectLeaders requests."""
-
-    PREFERRED = 0
-    UNCLEAN = 1
 
 
 class UpgradeType(enum.Enum):
