@@ -13,15 +13,18 @@ primitives   Kafka's types as Construct classes        schema     tables -> data
 messages/    one table file per API                    headers    request and response headers
 registry     API keys, names, versions                 protocol   whole frames: the four functions above
 framing      the length before each frame              errors     error codes; the WireError tree
+records      record sets <-> batches of records        record     what a batch is made of
 plain        messages as dicts, for JSON               outline    what a record set holds, unopened
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from wire.error_counts import error_counts
 from wire.errors import (
+    CorruptRecord,
     DecodeError,
     EncodeError,
     ErrorCode,
@@ -42,6 +45,7 @@ from wire.registry import API_KEYS, ApiKey, api, message_module
 from wire.schema import Message, Struct
 
 if TYPE_CHECKING:
+    from wire.compression import MAX_DECOMPRESSED_BYTES
     from wire.messages.add_offsets_to_txn import *
     from wire.messages.add_partitions_to_txn import *
     from wire.messages.allocate_producer_ids import *
@@ -104,20 +108,41 @@ if TYPE_CHECKING:
     from wire.messages.update_features import *
     from wire.messages.update_metadata import *
     from wire.messages.write_txn_markers import *
+    from wire.record import (
+        Codec,
+        ControlRecordType,
+        EndTransactionMarker,
+        Record,
+        RecordBatch,
+        RecordHeader,
+        TimestampType,
+        control_record_type,
+    )
+    from wire.records import RecordSet, read_records, write_records
 
 __all__ = [
     "API_KEYS",
     "DEFAULT_MAX_FRAME_BYTES",
+    "MAX_DECOMPRESSED_BYTES",
     "ApiKey",
+    "Codec",
+    "ControlRecordType",
+    "CorruptRecord",
     "DecodeError",
     "EncodeError",
+    "EndTransactionMarker",
     "ErrorCode",
     "FrameBuffer",
     "Header",
     "InvalidValue",
     "LimitExceeded",
     "Message",
+    "Record",
+    "RecordBatch",
+    "RecordHeader",
+    "RecordSet",
     "Struct",
+    "TimestampType",
     "TrailingBytes",
     "Truncated",
     "UnknownApiKey",
@@ -125,6 +150,7 @@ __all__ = [
     "WireError",
     "api",
     "as_dict",
+    "control_record_type",
     "decode_request",
     "decode_request_header",
     "decode_response",
@@ -133,11 +159,27 @@ __all__ = [
     "error_counts",
     "error_name",
     "frame",
+    "read_records",
+    "write_records",
 ]
+
+#: what else there is, and the module that is imported when it is first asked for
+_LATER = {
+    "wire.compression": ("MAX_DECOMPRESSED_BYTES",),
+    "wire.record": (
+        "Codec", "ControlRecordType", "EndTransactionMarker", "Record", "RecordBatch", "RecordHeader",
+        "TimestampType", "control_record_type",
+    ),
+    "wire.records": ("RecordSet", "read_records", "write_records"),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _LATER.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """A message or structure by name; its module is imported when it is first asked for."""
+    """A message, structure or other thing by name; its module is imported when it is first asked for."""
+    if name in _MODULE_OF:
+        value = globals()[name] = getattr(importlib.import_module(_MODULE_OF[name]), name)
+        return value
     if name[:1].isupper():
         # the API whose name begins the structure's first, so that as a rule one module is imported
         for known in sorted(API_KEYS, key=lambda known: (not name.startswith(known.name), -len(known.name))):

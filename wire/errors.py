@@ -8,7 +8,8 @@
         ├── Truncated            the bytes end before the message does
         ├── TrailingBytes        the message ends before the bytes do
         ├── LimitExceeded        a length or count is negative or larger than what could be there
-        └── InvalidValue         bytes that no value of the field's type has
+        ├── InvalidValue         bytes that no value of the field's type has
+        └── CorruptRecord        a record batch that is damaged, or is none
 
 Anything else that escapes from this package is a bug of it.
 """
@@ -66,6 +67,10 @@ class LimitExceeded(DecodeError):
 
 class InvalidValue(DecodeError):
     """Bytes that are no value of the field's type, such as a null where none is allowed or text that is not UTF-8."""
+
+
+class CorruptRecord(DecodeError):
+    """A record batch is damaged: its checksum, a length, what comes out of its compression."""
 
 
 class ErrorCode(enum.IntEnum):

@@ -1,0 +1,380 @@
+"""Record sets of all three formats, without Kafka (which judges them in test_records_against_kafka.py)."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import struct
+import tracemalloc
+import zlib
+
+import cramjam
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wire
+from tests.captures.samples import CAPTURES
+from wire import Codec, EndTransactionMarker, Record, RecordBatch, RecordHeader, TimestampType
+from wire.lz4_frame import xxh32
+from wire.record_batch import read_varint, varint
+from wire.records import spans
+
+FORMATS = [(magic, codec) for magic in (0, 1, 2) for codec in Codec if magic == 2 or codec is not Codec.ZSTD]
+SOME = tuple(Record(offset=5 + i, timestamp=1000 + i, key=b"k%d" % i, value=b"v" * i) for i in range(4))
+
+INT64 = st.integers(-(2**62), 2**62)
+DATA = st.none() | st.binary(max_size=40) | st.binary(min_size=1, max_size=3).map(lambda b: b * 500)
+HEADERS = st.lists(
+    st.builds(RecordHeader, st.text(st.characters(exclude_categories=["Cs"]), max_size=5), DATA), max_size=3
+)
+
+
+@st.composite
+def record_batches(draw: st.DrawFn) -> RecordBatch:
+    """Any batch that can be written and comes back equal."""
+    magic, codec = draw(st.sampled_from(FORMATS))
+    kind = draw(st.sampled_from(TimestampType)) if magic else TimestampType.CREATE_TIME
+    count = draw(st.integers(1, 6)) if magic == 2 or codec else 1
+    base, time = draw(st.integers(0, 2**40)), draw(INT64)
+    records = [
+        Record(
+            offset=base + i,
+            timestamp=-1 if magic == 0 else time if kind else draw(INT64),
+            key=draw(DATA),
+            value=draw(DATA),
+            headers=tuple(draw(HEADERS)) if magic == 2 else (),
+        )
+        for i in range(count)
+    ]
+    return RecordBatch.of(
+        *records, magic=magic, codec=codec, timestamp_type=kind,
+        **{
+            "partition_leader_epoch": draw(st.integers(-1, 2**31 - 1)), "producer_id": draw(INT64),
+            "producer_epoch": draw(st.integers(-1, 2**15 - 1)), "base_sequence": draw(st.integers(-1, 2**31 - 1)),
+            "is_transactional": draw(st.booleans()), "is_control": draw(st.booleans()),
+        } if magic == 2 else {},
+    )  # fmt: skip
+
+
+@given(st.lists(record_batches(), max_size=3))
+@settings(max_examples=200, deadline=None)
+def test_what_is_written_is_read(batches: list[RecordBatch]) -> None:
+    read, rest = wire.read_records(wire.write_records(*batches))
+    assert read == tuple(batches)
+    assert not rest
+
+
+@given(record_batches(), record_batches(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_set_that_was_cut_gives_its_whole_batches(
+    first: RecordBatch, second: RecordBatch, data: st.DataObject
+) -> None:
+    """Rule B4.16: a Fetch may end inside a batch."""
+    whole, cut = wire.write_records(first), wire.write_records(second)
+    cut = cut[: data.draw(st.integers(0, len(cut) - 1))]
+    read, rest = wire.read_records(memoryview(whole + cut))
+    assert (read, bytes(rest)) == ((first,), cut)
+
+
+@given(record_batches(), st.data())
+@settings(max_examples=300, deadline=None)
+def test_damage_is_noticed(batch: RecordBatch, data: st.DataObject) -> None:
+    """All but base offset and leader epoch is covered by the CRC (rule B3.66), length and magic by their checks."""
+    written = bytearray(wire.write_records(batch))
+    at = data.draw(st.integers(8, len(written) - 1).filter(lambda at: batch.magic < 2 or not 12 <= at < 16))
+    written[at] ^= data.draw(st.integers(1, 255))
+    try:
+        read, rest = wire.read_records(bytes(written))
+    except wire.CorruptRecord as e:
+        assert str(e).startswith("batch ")  # noqa: PT017
+    else:  # a length that is larger now
+        assert at < 12
+        assert len(rest) == len(written)
+        assert read == ()
+
+
+@given(
+    st.binary(max_size=300),
+    st.sampled_from(
+        [b"", b"\0" * 11 + b"\x40\0\0\0\0\2", b"\0" * 11 + b"\x20\0\0\0\0\1\0", b"\0" * 11 + b"\x20\0\0\0\0\0\0"]
+    ),
+    st.booleans(),
+)
+@settings(max_examples=1000, deadline=None)
+def test_noise_raises_nothing_but_wire_errors(noise: bytes, start: bytes, check_crc: bool) -> None:
+    with contextlib.suppress(wire.WireError):
+        wire.read_records(start + noise, max_bytes=1000, check_crc=check_crc)
+
+
+@given(record_batches(), st.data())
+@settings(max_examples=300, deadline=None)
+def test_damage_behind_the_checksum_raises_nothing_but_wire_errors(batch: RecordBatch, data: st.DataObject) -> None:
+    written = bytearray(wire.write_records(batch))
+    for _ in range(data.draw(st.integers(1, 4))):
+        written[data.draw(st.integers(16, len(written) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(wire.CorruptRecord, wire.LimitExceeded):
+        wire.read_records(bytes(written), max_bytes=100_000, check_crc=False)
+
+
+# bounds
+
+
+@pytest.mark.parametrize(("magic", "codec"), [f for f in FORMATS if f[1]])
+def test_no_more_is_unpacked_than_allowed(magic: int, codec: Codec) -> None:
+    one = Record(offset=0, timestamp=-1 if magic == 0 else 0, value=bytes(30_000_000))
+    data = wire.write_records(RecordBatch.of(one, magic=magic, codec=codec))
+    tracemalloc.start()
+    with pytest.raises(
+        wire.LimitExceeded, match=r"batch of offset 0 at byte 0: \w+: more than 1000000 bytes come out of"
+    ):
+        wire.read_records(data, max_bytes=1_000_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3_000_000 + 4 * len(data)
+    assert wire.read_records(data).batches[0].records[0] == one
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+def test_the_bound_is_for_all_batches_together(codec: Codec) -> None:
+    batch = RecordBatch.of(Record(offset=0, timestamp=0, value=bytes(1000)), codec=codec)
+    assert len(wire.read_records(wire.write_records(*[batch] * 9), max_bytes=9200).batches) == 9
+    with pytest.raises(wire.LimitExceeded, match="at byte"):
+        wire.read_records(wire.write_records(*[batch] * 10), max_bytes=9200)
+
+
+def sealed(header: bytes, payload: bytes) -> bytes:
+    """A batch of magic 2 with these attributes..count, and the CRC that belongs to it."""
+    covered = header + payload
+    return struct.pack(">qiibI", 0, 9 + len(covered), -1, 2, crc32c(covered)) + covered
+
+
+def v2(count: int, payload: bytes, attributes: int = 0) -> bytes:
+    return sealed(struct.pack(">hiqqqhii", attributes, 0, 0, 0, -1, -1, -1, count), payload)
+
+
+RECORD = bytes.fromhex("0c00000001010000")[:7]  # length 6: attributes, timestamp, offset, no key, no value, no headers
+assert len(RECORD) == 7
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (v2(2**31 - 1, b""), "2147483647 records announced in 0 bytes"),
+        (v2(-1, b""), "-1 records announced"),
+        (v2(1, RECORD * 2), "7 bytes left over behind 1 records"),
+        (v2(2, RECORD + b"\x0e" + RECORD[1:]), "record 1 of 2: 7 bytes announced, 6 left"),
+        (v2(1, b"\x0c\0\0\0\x7e\1\0"), "record 0 of 1: 63 bytes announced, 2 left"),
+        (v2(1, b"\x0c\0\0\0\1\1\x08"), "record 0 of 1: 4 headers announced in 0 bytes"),
+        (v2(1, b"\x10\0\0\0\1\1\2\1\1"), "record 0 of 1: a header without a key"),
+        (v2(1, b"\x12\0\0\0\1\1\2\2\xff\1"), "record 0 of 1: the key of a header is not UTF-8"),
+        (v2(1, b"\x0c" + b"\xff" * 6), "record 0 of 1"),
+        (v2(1, RECORD, attributes=5), "compressed with codec 5, which is none"),
+        (v2(1, b"\x1f\x8b", attributes=1), "gzip: the data ends before its trailer"),
+        (v2(1, b"no gzip", attributes=1), "gzip: "),
+        (v2(1, b"\xff\xff\xff\xff\x07x", attributes=2), "snappy: 2147483647 bytes announced by a block of 6"),
+        (v2(1, b"\x82SNAPPY\0" + bytes(8) + b"\x7f\0\0\0", attributes=2), "snappy: a block of 2130706432 bytes"),
+        (v2(1, b"\x04\x22\x4d\x18\x60\x40\x00", attributes=3), "lz4: the checksum of the frame's header is wrong"),
+        (v2(1, b"\x04\x22\x4d\x18\x40\x40\xc0", attributes=3), "lz4: blocks that depend on each other"),
+        (v2(1, b"no frame", attributes=3), "lz4: no frame begins here"),
+        (v2(1, b"no zstd", attributes=4), "zstd: "),
+        (struct.pack(">qi", 7, 5) + bytes(4) + b"\2", "batch at byte 0: a length of 5, and magic 2 has 49 or more"),
+        (struct.pack(">qi", 7, -5) + bytes(5), "batch at byte 0: a length of -5"),
+        (struct.pack(">qi", 7, 500) + bytes(4) + b"\3", "batch at byte 0: magic 3 is none"),
+    ],
+)  # fmt: skip
+def test_damage_is_named_with_its_place(data: bytes, told: str) -> None:
+    before = wire.write_records(RecordBatch.of(*SOME))
+    for prefix, place in ((b"", 0), (before, len(before))):
+        with pytest.raises(wire.CorruptRecord) as refused:
+            wire.read_records(prefix + data)
+        assert told.replace("at byte 0", f"at byte {place}") in str(refused.value)
+        assert f"at byte {place}:" in str(refused.value)
+
+
+# what others write
+
+
+def test_the_checksum_of_old_lz4_frames() -> None:
+    """Magic 0 has it over the frame's magic, too (KAFKA-3160), and is read with either."""
+    record = Record(offset=0, value=b"x" * 100)
+    old = wire.write_records(RecordBatch.of(record, magic=0, codec=Codec.LZ4))
+    at = old.index(b"\x04\x22\x4d\x18")
+    wrong, right = (xxh32(data) >> 8 & 0xFF for data in (old[at : at + 6], old[at + 4 : at + 6]))
+    assert old[at + 6] == wrong != right
+    mended = bytearray(old)
+    mended[at + 6] = right
+    mended[12:16] = struct.pack(">I", zlib.crc32(mended[16:]))
+    for data in (old, bytes(mended)):
+        assert wire.read_records(data).batches[0].records == (record,)
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"", 0x02CC5D05),
+        (b"a", 0x550D7456),
+        (b"abc", 0x32D153FF),
+        (b"Nobody inspects the spammish repetition", 0xE2293B2F),
+    ],
+)
+def test_xxh32_of_what_the_world_knows(data: bytes, value: int) -> None:
+    assert xxh32(data) == value
+
+
+def test_lz4_frames_with_every_kind_of_checksum_and_block() -> None:
+    payload = b"".join(b"\x0c\0\0" + varint(i)[:1] + b"\1\1\0" for i in range(60))
+    block = bytes(cramjam.lz4.compress_block(payload, store_size=False))
+    descriptor = bytes((0x7C, 0x70)) + struct.pack("<Q", len(payload))  # block and content checksums, content size
+    frame = (
+        b"\x04\x22\x4d\x18" + descriptor + bytes((xxh32(descriptor) >> 8 & 0xFF,))
+        + struct.pack("<I", len(block)) + block + struct.pack("<I", xxh32(block)) + bytes(4) + b"????"
+    )  # fmt: skip
+    assert len(wire.read_records(v2(60, frame, attributes=3)).batches[0].records) == 60
+    spoilt = frame.replace(struct.pack("<I", xxh32(block)), b"\1\2\3\4")
+    with pytest.raises(wire.CorruptRecord, match="lz4: the checksum of the block before byte"):
+        wire.read_records(v2(60, spoilt, attributes=3))
+
+
+def test_snappy_without_frames_and_gzip_in_members() -> None:
+    assert (
+        len(wire.read_records(v2(9, bytes(cramjam.snappy.compress_raw(RECORD * 9)), attributes=2)).batches[0].records)
+        == 9
+    )
+    members = gzip.compress(RECORD * 4) + gzip.compress(RECORD * 5)
+    assert len(wire.read_records(v2(9, members, attributes=1)).batches[0].records) == 9
+
+
+def test_a_compacted_batch_keeps_the_offsets_it_accounts_for() -> None:
+    batch = RecordBatch(base_offset=3, last_offset=30, base_timestamp=500, max_timestamp=1003, records=SOME[1:3])
+    assert wire.read_records(wire.write_records(batch)).batches == (batch,)
+    emptied = RecordBatch(base_offset=3, last_offset=30, base_timestamp=-1, max_timestamp=-1, records=(), producer_id=9)
+    assert wire.read_records(wire.write_records(emptied)).batches == (emptied,)
+
+
+def test_relative_offsets_of_magic_1() -> None:
+    """The outer message has the offset of the last inside it (KIP-31); a producer's counts from 0."""
+    batch = RecordBatch.of(*SOME, magic=1, codec=Codec.GZIP)
+    data = bytearray(wire.write_records(batch))
+    assert struct.unpack_from(">q", data)[0] == 8
+    struct.pack_into(">q", data, 0, 108)  # as a broker assigns offsets, without opening it
+    assert [r.offset for r in wire.read_records(data).batches[0].records] == [105, 106, 107, 108]
+
+
+def test_a_compressed_message_inside_a_compressed_one_is_refused() -> None:
+    inner = wire.write_records(RecordBatch.of(*SOME, magic=1, codec=Codec.GZIP))
+    body = b"\1\1" + bytes(8) + struct.pack(">i", -1)
+    packed = gzip.compress(inner)
+    body += struct.pack(">i", len(packed)) + packed
+    data = struct.pack(">qiI", 0, 4 + len(body), zlib.crc32(body)) + body
+    with pytest.raises(wire.CorruptRecord, match="message 0 inside a compressed one: magic 1 in 1, attributes 0x1"):
+        wire.read_records(data)
+
+
+# control records
+
+
+@given(st.booleans(), st.integers(-1, 2**31 - 1))
+def test_the_end_of_a_transaction(committed: bool, epoch: int) -> None:
+    marker = EndTransactionMarker(committed=committed, coordinator_epoch=epoch)
+    record = marker.to_record(offset=4, timestamp=9)
+    assert (record.offset, record.timestamp, record.key) == (4, 9, bytes((0, 0, 0, committed)))
+    assert EndTransactionMarker.from_record(record) == marker
+    assert wire.control_record_type(record).name == ("COMMIT" if committed else "ABORT")  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\xff\xff\0\0"])
+def test_a_control_record_without_a_type(key: bytes | None) -> None:
+    with pytest.raises(wire.CorruptRecord, match="record at offset 3: a control record"):
+        wire.control_record_type(Record(offset=3, key=key))
+
+
+def test_what_is_no_end_of_a_transaction() -> None:
+    assert wire.control_record_type(Record(offset=0, key=b"\0\0\0\x63")) == 99
+    for key, value in (
+        (b"\0\0\0\2", bytes(6)),
+        (b"\0\0\0\1", bytes(5)),
+        (b"\0\0\0\1", None),
+        (b"\0\0\0\1", b"\xff" * 6),
+    ):
+        with pytest.raises(wire.CorruptRecord):
+            EndTransactionMarker.from_record(Record(offset=0, key=key, value=value))
+
+
+# what cannot be written
+
+
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        (RecordBatch.of(*SOME, magic=3), "batch of offset 5: magic 3 is none"),
+        (RecordBatch.of(*SOME, magic=1, codec=Codec.ZSTD), "zstd is not for magic 1"),
+        (RecordBatch.of(*SOME, magic=1, producer_id=3), "magic 1 has no producer id"),
+        (RecordBatch.of(*SOME, magic=1, is_transactional=True), "magic 1 has no is_transactional"),
+        (RecordBatch.of(Record(offset=0, headers=(RecordHeader("a", b""),)), magic=0), "magic 0 has no record headers"),
+        (RecordBatch.of(*SOME, magic=0, timestamp_type=TimestampType.LOG_APPEND_TIME), "magic 0 has no timestamps"),
+        (RecordBatch.of(*SOME, producer_epoch=2**15), "batch of offset 5: "),
+        (RecordBatch.of(SOME[1], SOME[0]), "record at offset 5: outside a batch that begins at 6"),
+        (RecordBatch.of(Record(offset=0, timestamp=2**63)), "batch of offset 0: "),
+        (RecordBatch.of(Record(offset=0, value="text")), "batch of offset 0: "),  # type: ignore[arg-type]
+        (RecordBatch.of(Record(offset=0, headers=(RecordHeader("\ud800", b""),))), "batch of offset 0: "),
+    ],
+)
+def test_what_cannot_be_written_is_refused(batch: RecordBatch, told: str) -> None:
+    with pytest.raises(wire.EncodeError, match=told):
+        wire.write_records(batch)
+
+
+def test_a_batch_of_no_records_has_to_be_made_by_hand() -> None:
+    with pytest.raises(wire.EncodeError):
+        RecordBatch.of()
+    with pytest.raises(wire.EncodeError, match="without records"):
+        wire.write_records(
+            RecordBatch(base_offset=0, last_offset=0, base_timestamp=0, max_timestamp=0, records=(), magic=1)
+        )
+
+
+# varints
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_varints(value: int) -> None:
+    assert read_varint(memoryview(varint(value)), 0, 64) == (value, len(varint(value)))
+
+
+@pytest.mark.parametrize(
+    ("data", "bits"), [(b"\xff" * 5, 32), (b"\xff" * 4 + b"\x1f", 32), (b"\xff" * 9 + b"\x02", 64)]
+)
+def test_varints_that_are_too_long(data: bytes, bits: int) -> None:
+    with pytest.raises(wire.CorruptRecord, match="varint"):
+        read_varint(memoryview(data), 0, bits)
+
+
+# real ones
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_record_set_in_the_captures_is_read_and_written_back(name: str) -> None:
+    """Of Produce requests and Fetch responses of Kafka 0.10.2 to 3.9: whole batches all, uncompressed to the byte."""
+    from captures.decode import Decoder
+    from captures.pcap import CaptureFile
+
+    found = 0
+    with CaptureFile(str(CAPTURES[name])) as capture:
+        for message in Decoder(capture).messages():
+            match message.body:
+                case wire.ProduceRequest() as body:
+                    sets = [p.records for t in body.topic_data for p in t.partition_data]
+                case wire.FetchResponse() as body:
+                    sets = [p.records for t in body.responses for p in t.partitions]
+                case _:
+                    continue
+            for data in sets:
+                batches, rest = wire.read_records(data or b"")
+                found += sum(len(batch.records) for batch in batches)
+                for batch, span in zip(batches, spans(data or b""), strict=True):
+                    if not batch.codec:
+                        assert wire.write_records(batch) == bytes(data or b"")[span.start : span.end]
+                assert not rest
+    assert found > 20

@@ -1,0 +1,172 @@
+"""Record sets that we wrote are read by Kafka's own classes, and those that they write by us."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import wire
+from harness.java import find_java
+from tests.interop.real_kafka import kafka_jars
+from wire import Codec, EndTransactionMarker, Record, RecordBatch, RecordHeader, TimestampType
+
+pytestmark = pytest.mark.slow
+
+JAVA = Path(__file__).parent / "java"
+COUNTS = (1, 2, 40)
+
+
+def cases() -> dict[str, tuple[RecordBatch, ...]]:
+    """One record set for every magic, codec and timestamp type, and for what else a batch can be."""
+    chance = random.Random(4)
+    found: dict[str, tuple[RecordBatch, ...]] = {}
+    for magic in (0, 1, 2):
+        for codec in Codec:
+            if codec is Codec.ZSTD and magic < 2:
+                continue
+            for kind in TimestampType:
+                if kind is TimestampType.LOG_APPEND_TIME and magic == 0:
+                    continue
+                batches = [
+                    RecordBatch.of(*records(chance, magic, base, count), magic=magic, codec=codec, timestamp_type=kind)
+                    for base, count in ((0, 1), (10, 2), (1000, 40), (2**40, 300))
+                ]
+                found[f"{magic}-{codec.name}-{kind.name}"] = tuple(batches)
+    some = records(chance, 2, 5, 3)
+    for codec in Codec:
+        found[f"transactional-{codec.name}"] = (
+            RecordBatch.of(
+                *some, codec=codec, partition_leader_epoch=7, producer_id=2**50, producer_epoch=3, base_sequence=99,
+                is_transactional=True,
+            ),
+        )  # fmt: skip
+    for committed in (True, False):
+        marker = EndTransactionMarker(committed=committed, coordinator_epoch=12).to_record(
+            offset=8, timestamp=1_700_000
+        )
+        found[f"end of transaction {committed}"] = (
+            RecordBatch.of(marker, producer_id=4, producer_epoch=1, is_transactional=True, is_control=True),
+        )
+    return found
+
+
+def records(chance: random.Random, magic: int, base: int, count: int) -> list[Record]:
+    def text(most: int) -> bytes | None:
+        kind = chance.randrange(5)
+        if kind == 0:
+            return None
+        size = chance.randrange(most)
+        return chance.randbytes(size) if kind == 1 else bytes(chance.choices(b"kafka", k=size))
+
+    return [
+        Record(
+            offset=base + i,
+            timestamp=-1 if magic == 0 else 1_700_000_000_000 + chance.randrange(-1000, 1000),
+            key=text(20),
+            value=text(3000),
+            headers=tuple(RecordHeader(f"h{chance.choice('äb')}", text(9)) for _ in range(chance.randrange(3)))
+            if magic == 2
+            else (),
+        )
+        for i in range(count)
+    ]
+
+
+def told(batch: RecordBatch) -> list[str]:
+    """What Records.java is to tell of the batch."""
+    log_append = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+    kind = "NoTimestampType" if batch.magic == 0 else "LogAppendTime" if log_append else "CreateTime"
+    sequence = -1 if batch.producer_id < 0 else batch.base_sequence
+    flags = (batch.is_transactional, batch.is_control, batch.has_delete_horizon)
+    head = (
+        batch.magic, batch.codec.name.lower(), kind, batch.base_offset, batch.last_offset, batch.max_timestamp,
+        batch.partition_leader_epoch, batch.producer_id, batch.producer_epoch, sequence,
+        *(str(flag).lower() for flag in flags),
+    )  # fmt: skip
+    lines = ["B " + " ".join(map(str, head))]
+    for r in batch.records:
+        headers = [f"{h.key.encode().hex()}={'null' if h.value is None else h.value.hex()}" for h in r.headers]
+        key, value = ("null" if data is None else "x" + data.hex() for data in (r.key, r.value))
+        timestamp = batch.max_timestamp if log_append else r.timestamp
+        lines.append(" ".join(["R", str(r.offset), str(timestamp), key, value, *headers]))
+    return lines
+
+
+def messages_of(batch: RecordBatch) -> list[RecordBatch]:
+    """As they are read again: without compression, magic 0 and 1 have no batches, but messages."""
+    if batch.magic == 2 or batch.codec:
+        return [batch]
+    return [RecordBatch.of(r, magic=batch.magic, timestamp_type=batch.timestamp_type) for r in batch.records]
+
+
+def in_kafka(*sets: bytes) -> list[list[str]]:
+    """The lines that Records.java tells of each record set."""
+    ran = subprocess.run(
+        [find_java(), "-cp", f"{kafka_jars()}/*", str(JAVA / "Records.java")],
+        input="\n".join(data.hex() for data in sets), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return [chunk.splitlines() for chunk in ran.stdout.split(".\n")[:-1]]
+
+
+@pytest.fixture(scope="module")
+def exchanged() -> dict[str, tuple[tuple[RecordBatch, ...], bytes, list[str]]]:
+    """name -> (batches, as we wrote them, what Kafka said), of one run of the JVM."""
+    wanted = cases()
+    written = [wire.write_records(*batches) for batches in wanted.values()]
+    answers = in_kafka(*written)
+    assert len(answers) == len(wanted)
+    return {
+        name: (batches, data, answer)
+        for (name, batches), data, answer in zip(wanted.items(), written, answers, strict=True)
+    }
+
+
+@pytest.mark.parametrize("name", cases())
+def test_kafka_reads_what_we_write(
+    name: str, exchanged: dict[str, tuple[tuple[RecordBatch, ...], bytes, list[str]]]
+) -> None:
+    batches, _, answer = exchanged[name]
+    assert answer[:-1] == [line for batch in batches for message in messages_of(batch) for line in told(message)]
+
+
+@pytest.mark.parametrize("name", cases())
+def test_we_read_what_kafka_writes(
+    name: str, exchanged: dict[str, tuple[tuple[RecordBatch, ...], bytes, list[str]]]
+) -> None:
+    batches, ours, answer = exchanged[name]
+    theirs = bytes.fromhex(answer[-1].removeprefix("W "))
+    read, rest = wire.read_records(theirs)
+    assert not rest
+    expected = answer[:-1]
+    if name == "1-NONE-LOG_APPEND_TIME":  # Kafka's builder calls them CreateTime when it writes them one by one
+        expected = [line.replace(" LogAppendTime ", " CreateTime ") for line in expected]
+    assert [line for batch in read for line in told(batch)] == expected
+    if not any(batch.codec for batch in batches) and "LOG_APPEND" not in name:
+        assert theirs == ours  # nothing here is left to taste
+
+
+def test_kafka_refuses_what_we_refuse() -> None:
+    """Damage in the parts that a CRC covers, and lengths that are none; both sides take or refuse the same sets."""
+    chance = random.Random(7)
+    damaged = []
+    for batches in cases().values():
+        data = wire.write_records(batches[0])
+        for _ in range(6):
+            spoilt = bytearray(data)
+            spoilt[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            damaged.append(bytes(spoilt))
+    answers = in_kafka(*damaged)
+    refused = 0
+    for data, answer in zip(damaged, answers, strict=True):
+        try:
+            read, _ = wire.read_records(data)
+        except wire.CorruptRecord:
+            refused += 1
+            assert answer[0].startswith("E "), data.hex()
+        else:
+            assert answer[:-1] == [line for batch in read for line in told(batch)], data.hex()
+    assert refused > len(damaged) // 2

@@ -1,0 +1,228 @@
+"""Record batches of magic 2, read and written (KIP-98, rules B3.66 to B3.70).
+
+Inside the batch all is relative: timestamps to the base timestamp, offsets to the base offset, as zigzag varints.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from crc32c import crc32c
+
+from wire import errors
+from wire.compression import compress, decompress
+from wire.record import Codec, Record, RecordBatch, RecordHeader, TimestampType
+
+#: base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp, producer id,
+#: producer epoch, base sequence, count
+HEADER = struct.Struct(">qiibIhiqqqhii")
+#: base offset and length, which the length does not count
+OVERHEAD_BYTES = 12
+#: what the CRC covers begins behind it; base offset and leader epoch are the broker's to change (rule B3.31)
+_CRC_FROM = 21
+
+_CODEC_MASK = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_DELETE_HORIZON = 0x40
+
+#: length, attributes, timestamp, offset, key length, value length, number of headers: a byte each
+_MIN_RECORD_BYTES = 7
+_INT32_MAX = 2**31 - 1
+
+
+def read_batch(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[RecordBatch, int]:
+    """The batch that is ``data``, all of it; and how many bytes of records were unpacked for it.
+
+    Raises CorruptRecord, LimitExceeded.
+    """
+    if len(data) < HEADER.size:
+        raise errors.CorruptRecord(f"a batch of {len(data)} bytes, and its header alone has {HEADER.size}")
+    (
+        base_offset, _, leader_epoch, _, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
+        producer_id, producer_epoch, base_sequence, count,
+    ) = HEADER.unpack_from(data)  # fmt: skip
+    if check_crc and (found := crc32c(data[_CRC_FROM:])) != crc:
+        raise errors.CorruptRecord(f"its CRC-32C is {found:08x}, and {crc:08x} is written there")
+    codec = codec_of(attributes)
+    payload = memoryview(decompress(codec, data[HEADER.size :], max_bytes))
+    if not 0 <= count <= len(payload) // _MIN_RECORD_BYTES:
+        raise errors.CorruptRecord(f"{count} records announced in {len(payload)} bytes")
+    log_append_time = max_timestamp if attributes & _LOG_APPEND_TIME else None
+    batch = RecordBatch(
+        base_offset=base_offset,
+        last_offset=base_offset + last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        records=_read_records(payload, count, base_offset, base_timestamp, log_append_time),
+        codec=codec,
+        timestamp_type=TimestampType(bool(attributes & _LOG_APPEND_TIME)),
+        partition_leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_transactional=bool(attributes & _TRANSACTIONAL),
+        is_control=bool(attributes & _CONTROL),
+        has_delete_horizon=bool(attributes & _DELETE_HORIZON),
+    )
+    return batch, len(payload) if codec else 0
+
+
+def codec_of(attributes: int) -> Codec:
+    try:
+        return Codec(attributes & _CODEC_MASK)
+    except ValueError:
+        raise errors.CorruptRecord(f"compressed with codec {attributes & _CODEC_MASK}, which is none") from None
+
+
+def write_batch(batch: RecordBatch) -> bytes:
+    """Raises EncodeError."""
+    payload = compress(batch.codec, b"".join(_written(record, batch) for record in batch.records))
+    attributes = (
+        batch.codec
+        | (_LOG_APPEND_TIME if batch.timestamp_type == TimestampType.LOG_APPEND_TIME else 0)
+        | (_TRANSACTIONAL if batch.is_transactional else 0)
+        | (_CONTROL if batch.is_control else 0)
+        | (_DELETE_HORIZON if batch.has_delete_horizon else 0)
+    )
+    header = HEADER.pack(
+        batch.base_offset, HEADER.size - OVERHEAD_BYTES + len(payload), batch.partition_leader_epoch, 2, 0, attributes,
+        batch.last_offset - batch.base_offset, batch.base_timestamp, batch.max_timestamp, batch.producer_id,
+        batch.producer_epoch, batch.base_sequence, len(batch.records),
+    )  # fmt: skip
+    covered = header[_CRC_FROM:] + payload
+    return header[: _CRC_FROM - 4] + struct.pack(">I", crc32c(covered)) + covered
+
+
+# records
+
+
+def _read_records(
+    data: memoryview, count: int, base_offset: int, base_timestamp: int, log_append_time: int | None
+) -> tuple[Record, ...]:
+    records: list[Record] = []
+    at, end = 0, len(data)
+    try:
+        for _ in range(count):
+            size, at = read_varint(data, at)
+            if not 0 <= size <= end - at:
+                raise errors.CorruptRecord(f"{size} bytes announced, {end - at} left")  # noqa: TRY301
+            stop = at + size
+            timestamp_delta, at = read_varint(data, at + 1, 64)  # behind the attributes, of which none is in use
+            offset_delta, at = read_varint(data, at)
+            key, at = _read_bytes(data, at, stop)
+            value, at = _read_bytes(data, at, stop)
+            headers, at = _read_headers(data, at, stop)
+            if at != stop:
+                raise errors.CorruptRecord(f"it has {size} bytes, and its fields {size + at - stop}")  # noqa: TRY301
+            timestamp = base_timestamp + timestamp_delta if log_append_time is None else log_append_time
+            records.append(
+                Record(offset=base_offset + offset_delta, timestamp=timestamp, key=key, value=value, headers=headers)
+            )
+    except IndexError:
+        raise errors.CorruptRecord(f"record {len(records)} of {count}: the batch ends inside it") from None
+    except errors.CorruptRecord as e:
+        raise errors.CorruptRecord(f"record {len(records)} of {count}: {e}, byte {at} of {end}") from None
+    if at != end:
+        raise errors.CorruptRecord(f"{end - at} bytes left over behind {count} records")
+    return tuple(records)
+
+
+def _read_bytes(data: memoryview, at: int, stop: int) -> tuple[bytes | None, int]:
+    size, at = read_varint(data, at)
+    if size < 0:
+        return None, at
+    if size > stop - at:
+        raise errors.CorruptRecord(f"{size} bytes announced, {stop - at} left")
+    return bytes(data[at : at + size]), at + size
+
+
+def _read_headers(data: memoryview, at: int, stop: int) -> tuple[tuple[RecordHeader, ...], int]:
+    count, at = read_varint(data, at)
+    if count == 0:
+        return (), at
+    if not 0 < count <= (stop - at) // 2:
+        raise errors.CorruptRecord(f"{count} headers announced in {stop - at} bytes")
+    headers = []
+    for _ in range(count):
+        key, at = _read_bytes(data, at, stop)
+        if key is None:
+            raise errors.CorruptRecord("a header without a key")
+        value, at = _read_bytes(data, at, stop)
+        try:
+            headers.append(RecordHeader(key.decode(), value))
+        except UnicodeDecodeError:
+            raise errors.CorruptRecord("the key of a header is not UTF-8") from None
+    return tuple(headers), at
+
+
+def _written(record: Record, batch: RecordBatch) -> bytes:
+    if not 0 <= record.offset - batch.base_offset <= _INT32_MAX:
+        raise errors.EncodeError(
+            f"record at offset {record.offset}: outside a batch that begins at {batch.base_offset}"
+        )
+    body = bytearray(1)
+    body += varint(record.timestamp - batch.base_timestamp)
+    body += varint(record.offset - batch.base_offset)
+    for data in (record.key, record.value):
+        _write_bytes(body, data)
+    body += varint(len(record.headers))
+    for header in record.headers:
+        _write_bytes(body, header.key.encode())
+        _write_bytes(body, header.value)
+    return varint(len(body)) + bytes(body)
+
+
+def _write_bytes(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        out += varint(-1)
+    else:
+        out += varint(len(data))
+        out += data
+
+
+# zigzag varints: 0, -1, 1, -2 are 0, 1, 2, 3, seven bits a byte, low bits first
+
+
+def read_varint(data: memoryview, at: int, bits: int = 32) -> tuple[int, int]:
+    """(value, what follows it). Raises CorruptRecord beyond ``bits``, IndexError beyond the data."""
+    byte = data[at]
+    at += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at
+    value, shift = byte & 0x7F, 7
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift >= bits:
+            raise errors.CorruptRecord(f"a varint longer than {bits} bits")
+    if value >> bits:
+        raise errors.CorruptRecord(f"a varint of more than {bits} bits")
+    return (value >> 1) ^ -(value & 1), at
+
+
+def varint(value: int) -> bytes:
+    """``value``, an int64. Raises EncodeError."""
+    if -64 <= value < 64:
+        return _SMALL[value + 64]
+    if not -(2**63) <= value < 2**63:
+        raise errors.EncodeError(f"{value} is no int64")
+    return _varint(value)
+
+
+def _varint(value: int) -> bytes:
+    rest = value << 1 if value >= 0 else ~(value << 1)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+_SMALL = tuple(_varint(value) for value in range(-64, 64))
