@@ -54,7 +54,7 @@ async def stored(w: World, core: Core, tp: TopicPartition, known: Leadership) ->
     await w.zk.ensure_paths([zk_data.partition_path(tp)])
     answer = (await w.store.write([Create(path, zk_data.encode_partition_state(known))]))[0]
     value(answer)
-    core.context.leadership[tp] = known
+    core.context.put_leadership(tp, known)
 
 
 async def put_config(w: World, topic: str, **config: str) -> None:

@@ -282,7 +282,7 @@ async def test_features_enabled_and_a_disabled_node(autojump_clock: MockClock) -
 @pytest.mark.kafka("CI-32")
 async def test_features_enabled_and_an_enabled_node(autojump_clock: MockClock) -> None:  # rule 4.23
     async with world([]) as w:
-        data = zk_data.encode_feature(2, enabled=True, features={"f": {"max_version_level": 3}})
+        data = zk_data.encode_feature(2, enabled=True, features={"f": 3})
         value((await w.store.write([Create(FEATURE, data)]))[0])
         await w.start_controller(0)
         assert (await w.get(FEATURE), await data_version(w, FEATURE)) == (data, 0)
