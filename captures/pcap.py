@@ -141,6 +141,11 @@ class CaptureFile:
         """(bytes of the file read so far, bytes it has); None for streams, which have no end in sight."""
         return (self._file.tell(), self._size) if self._file is not None and self._size else None
 
+    @property
+    def offset(self) -> int:
+        """Where, in the uncompressed file, the packet that was read last ends."""
+        return self._input.offset
+
     def _problem(self, text: str) -> None:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(text)

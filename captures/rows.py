@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 TIME = pa.timestamp("us", tz="UTC")
 INTS = pa.list_(pa.int32())
@@ -44,6 +44,8 @@ class Table(NamedTuple):
 
 _FILE = Column("file", pa.string(), "the capture, as it was named")
 _TIME = Column("time", TIME, "when the packet was captured, UTC")
+_CONNECTION = Column("connection", pa.string(), "both endpoints, the same text for both directions")
+_CORRUPT = Column("_corrupt_record", pa.string(), "what is wrong with a file; such a row is nothing else")
 _SENDER = (
     Column("controller_id", pa.int32(), "the sender by its own account"),
     Column("controller_epoch", pa.int32(), "the epoch it sent with"),
@@ -51,6 +53,19 @@ _SENDER = (
 _BROKER = (
     Column("broker_id", pa.int32(), "whose listener it was sent to, by what UpdateMetadata announced; null if unknown"),
     Column("listener", pa.string(), "the listener's name, or its port as text where no name is known"),
+)
+
+_PEERS = (
+    Column("client", pa.string(), "IP address"),
+    Column("client_port", pa.int32(), ""),
+    Column("server", pa.string(), "IP address"),
+    Column("server_port", pa.int32(), ""),
+)
+_API = (
+    Column("api_key", pa.int16(), ""),
+    Column("api", pa.string(), "Kafka's name of it; Unknown(n) for a key that no API has"),
+    Column("version", pa.int16(), ""),
+    Column("correlation_id", pa.int32(), ""),
 )
 
 PACKETS = Table(
@@ -62,7 +77,7 @@ PACKETS = Table(
         _TIME,
         Column("time_ns", pa.int64(), "the same in nanoseconds since 1970"),
         Column("other", pa.string(), "what it is, if no TCP segment: UDP, ARP, a cut header, ..."),
-        Column("connection", pa.string(), "both endpoints, the same text for both directions"),
+        _CONNECTION,
         Column("source", pa.string(), "IP address"),
         Column("source_port", pa.int32(), ""),
         Column("destination", pa.string(), "IP address"),
@@ -72,7 +87,28 @@ PACKETS = Table(
         Column("flags", pa.int16(), "TCP flags: FIN 1, SYN 2, RST 4, PSH 8, ACK 16"),
         Column("payload", pa.binary(), "what was captured of the segment's data"),
         Column("cut", pa.int32(), "how many bytes of its data were not captured (snaplen)"),
-        Column("_corrupt_record", pa.string(), "what is wrong with the file; such a row is no packet"),
+        _CORRUPT,
+    ),
+)
+
+FRAMES = Table(
+    "frames",
+    "One request or response, in the order in which they are completed within a connection.",
+    (
+        _FILE,
+        Column("packet", pa.int64(), "number of the packet that completes it"),
+        _TIME,
+        _CONNECTION,
+        *_PEERS,
+        Column("is_response", pa.bool_(), ""),
+        *_API,
+        Column("client_id", pa.string(), ""),
+        Column("frame_bytes", pa.int32(), "without the four of the length"),
+        Column("request_file", pa.string(), "of a response: the capture that holds the end of its request"),
+        Column("request_packet", pa.int64(), "of a response: number of the packet that completes its request"),
+        Column("error_code", pa.int16(), "of a response: its top-level error; null if it has none"),
+        Column("decode_error", pa.string(), "why the body was not decoded; null if it was, or was not to be"),
+        Column("body", pa.string(), "the body as `kce decode --json` writes it; null unless `bodies` is asked for"),
     ),
 )
 
@@ -109,14 +145,9 @@ EXCHANGES = Table(
         Column("file", pa.string(), "the capture that holds the end of the request"),
         Column("packet", pa.int64(), "number of the packet that completes the request"),
         _TIME,
-        Column("client", pa.string(), "IP address"),
-        Column("client_port", pa.int32(), ""),
-        Column("server", pa.string(), "IP address"),
-        Column("server_port", pa.int32(), ""),
-        Column("api_key", pa.int16(), ""),
-        Column("api", pa.string(), "Kafka's name of it; Unknown(n) for a key that no API has"),
-        Column("version", pa.int16(), ""),
-        Column("correlation_id", pa.int32(), ""),
+        _CONNECTION,
+        *_PEERS,
+        *_API,
         Column("client_id", pa.string(), ""),
         Column("request_bytes", pa.int32(), "without the four of the length"),
         Column("request_error", pa.string(), "why the body was not decoded; null if it was, or if its API is not"),
@@ -146,8 +177,8 @@ PARTITIONS = Table(
         _FILE,
         Column("packet", pa.int64(), "number of the packet that completes the request"),
         _TIME,
-        Column("api", pa.string(), ""),
-        Column("version", pa.int16(), ""),
+        _CONNECTION,
+        *_API[:3],
         Column("server", pa.string(), "IP address it was sent to"),
         Column("server_port", pa.int32(), ""),
         *_SENDER,
@@ -285,7 +316,16 @@ ZOMBIES = Table(
     ),
 )
 
-TABLES = (PACKETS, EXCHANGES, PARTITIONS, ENDPOINTS)
+TABLES = (PACKETS, FRAMES, EXCHANGES, PARTITIONS, ENDPOINTS)
+
+#: those of them that `kce analyze --out` writes
+WRITTEN = (EXCHANGES, PARTITIONS, ENDPOINTS)
+
+#: what the data source gives, by its option ``level``
+LEVELS = {
+    "packets": PACKETS,
+    **{t.name: t._replace(columns=(*t.columns, _CORRUPT)) for t in (FRAMES, EXCHANGES, PARTITIONS)},
+}
 ANALYSES = (REQUESTS, CONTROLLERS, LEADERSHIP, LATENCY, FENCED, STALE_PARTITIONS, ZOMBIES)
 
 
@@ -296,10 +336,12 @@ def schema_markdown() -> str:
         "",
         f"Schema version {SCHEMA_VERSION}. Generated by `python -m captures.rows > docs/schema.md`; do not edit.",
         "",
-        "`kce analyze --out DIR` writes one Parquet folder per table below (all but `packets`) and `DIR/_schema.json`,",
-        'which holds the version and the columns: `{"schema_version": 1, "tables": {"exchanges": [{"name": ...}]}}`.',
-        'In Python, `spark.read.format("kafka-capture").load(paths)` gives `packets`, once',
-        "`spark.dataSource.register(captures.spark.source.KafkaCapture)` was called.",
+        '`spark.read.format("kafka-capture").option("level", LEVEL).load(paths)` gives the tables `packets`, `frames`,',
+        "`exchanges` and `partitions`, the last three with a column `_corrupt_record` (string) at their end: what is wrong",
+        "with a file or, in a row that has other columns, with that message. `readStream` gives the same.",
+        "`kce analyze --out DIR` writes one Parquet folder per table, but for `packets` and `frames`, and",
+        "`DIR/_schema.json`, which holds the version and the columns:",
+        f'`{{"schema_version": {SCHEMA_VERSION}, "tables": {{"exchanges": [{{"name": ...}}]}}}}`.',
         "",
         "Times are UTC. Any column may be null where its value is not known.",
     ]
@@ -315,7 +357,7 @@ def schema_json() -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "tables": {
             table.name: [{"name": c.name, "type": str(c.type), "doc": c.doc} for c in table.columns]
-            for table in (*TABLES[1:], *ANALYSES)
+            for table in (*WRITTEN, *ANALYSES)
         },
     }
 

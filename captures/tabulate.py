@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,7 +12,8 @@ from captures.cluster import announced_listeners
 from captures.exchanges import Request, Response
 from captures.render import partition_errors
 from captures.rows import DECODED, LIVE_BROKER, PARTITION_STATE, Column
-from captures.segments import Place, address_text
+from captures.segments import Place, address_text, endpoint_text
+from captures.tcp_streams import Endpoint
 from wire import error_name
 from wire.registry import CONTROL_REQUESTS
 
@@ -18,19 +21,45 @@ from wire.registry import CONTROL_REQUESTS
 _BROKERS_TO_CONTROLLER = (wire.ControlledShutdownRequest, wire.AlterPartitionRequest, wire.AllocateProducerIdsRequest)
 
 
-def decoded_row(request: Request, response: Response | None) -> tuple[Any, ...]:
-    """A row of DECODED."""
+def connection_text(one: Endpoint, other: Endpoint) -> str:
+    """``10.0.0.1:40001 - 10.0.0.2:9092``, the same for both directions."""
+    return " - ".join(_endpoint(*end) for end in sorted((one, other)))
+
+
+def body_json(message: Request | Response) -> str | None:
+    """The decoded body as `kce decode --json` writes it, in which payloads and secrets are but sizes."""
+    if message.body is None:
+        return None
+    return json.dumps(wire.as_dict(message.body, message.version), ensure_ascii=False, separators=(",", ":"))
+
+
+def frame_row(message: Request | Response, body: str | None = None) -> tuple[Any, ...]:
+    """A row of FRAMES."""
+    asks = isinstance(message, Request)
+    request = message if isinstance(message, Request) else message.request
+    return (
+        *_place(message.place),
+        *_peers(request),
+        not asks,
+        request.api_key,
+        request.api_name,
+        request.version,
+        request.correlation_id,
+        request.client_id,
+        message.frame_bytes,
+        *((None, None) if asks else _place(request.place)[:2]),
+        None if asks else getattr(message.body, "error_code", None),
+        message.error,
+        body,
+    )
+
+
+def exchange_row(request: Request, response: Response | None) -> tuple[Any, ...]:
+    """A row of EXCHANGES."""
     body = request.body
-    states = _partition_states(request, response)
-    live = None
-    if isinstance(body, wire.UpdateMetadataRequest):
-        live = [(b.broker_id, b.name, b.host, b.port, b.rack) for b in announced_listeners(body)]
     return (
         *_place(request.place),
-        address_text(request.peers.client[0]),
-        request.peers.client[1],
-        address_text(request.peers.server[0]),
-        request.peers.server[1],
+        *_peers(request),
         request.api_key,
         request.api_name,
         request.version,
@@ -45,8 +74,41 @@ def decoded_row(request: Request, response: Response | None) -> tuple[Any, ...]:
         getattr(body, "is_kraft_controller", None),
         body.broker_id if isinstance(body, _BROKERS_TO_CONTROLLER) else None,
         getattr(body, "broker_epoch", None),
-        None if states is None else len(states),
+        _partition_count(body),
         *_response(response),
+    )
+
+
+def partition_rows(request: Request, response: Response | None) -> list[tuple[Any, ...]]:
+    """Rows of PARTITIONS: none for what is no control request."""
+    states = _partition_states(request, response)
+    if states is None:
+        return []
+    body = request.body
+    server, server_port = request.peers.server
+    common = (
+        *_place(request.place),
+        connection_text(request.peers.client, request.peers.server),
+        request.api_key,
+        request.api_name,
+        request.version,
+        address_text(server),
+        server_port,
+        getattr(body, "controller_id", None),
+        getattr(body, "controller_epoch", None),
+        None if response is None else getattr(response.body, "error_code", None),
+    )
+    return [common + state for state in states]
+
+
+def decoded_row(request: Request, response: Response | None) -> tuple[Any, ...]:
+    """A row of DECODED."""
+    states = _partition_states(request, response)
+    live = None
+    if isinstance(request.body, wire.UpdateMetadataRequest):
+        live = [(b.broker_id, b.name, b.host, b.port, b.rack) for b in announced_listeners(request.body)]
+    return (
+        *exchange_row(request, response),
         None if states is None else [_struct(PARTITION_STATE, state) for state in states],
         None if live is None else [_struct(LIVE_BROKER, broker) for broker in live],
         None,
@@ -56,6 +118,11 @@ def decoded_row(request: Request, response: Response | None) -> tuple[Any, ...]:
 def quality_row(quality: str) -> tuple[Any, ...]:
     """The row of DECODED that carries a task's counts."""
     return (None,) * (len(DECODED.columns) - 1) + (quality,)
+
+
+def _peers(request: Request) -> tuple[str, str, int, str, int]:
+    client, server = request.peers.client, request.peers.server
+    return connection_text(client, server), address_text(client[0]), client[1], address_text(server[0]), server[1]
 
 
 def _place(place: Place) -> tuple[str, int, int]:
@@ -107,6 +174,17 @@ def _partition_states(request: Request, response: Response | None) -> list[tuple
     return [state + _answer(errors.get((state[0], state[2]))) for state in states]
 
 
+def _partition_count(body: wire.Message | None) -> int | None:
+    match body:
+        case wire.LeaderAndIsrRequest() | wire.UpdateMetadataRequest():
+            return len(body.ungrouped_partition_states) + sum(len(t.partition_states) for t in body.topic_states)
+        case wire.StopReplicaRequest():
+            by_topic = sum(len(t.partition_indexes) for t in body.topics)
+            return len(body.ungrouped_partitions) + by_topic + sum(len(t.partition_states) for t in body.topic_states)
+        case _:
+            return None
+
+
 def _led(topic: str, topic_id: str | None, p: wire.LeaderAndIsrPartitionState) -> tuple[Any, ...]:
     return (
         topic, topic_id, p.partition_index, p.controller_epoch, p.leader, p.leader_epoch, p.isr, p.partition_epoch,
@@ -131,3 +209,6 @@ def _answer(code: int | None) -> tuple[int | None, str | None]:
 
 def _topic_id(topic: wire.LeaderAndIsrTopicState | wire.UpdateMetadataTopicState) -> str | None:
     return str(topic.topic_id) if topic.topic_id.int else None
+
+
+_endpoint = functools.lru_cache(maxsize=4096)(endpoint_text)

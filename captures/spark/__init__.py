@@ -9,7 +9,8 @@
 ``analyze`` needs Java 17 or later. It returns a ``Findings`` of plain values (``captures.spark.findings``) and raises
 ``captures.errors.CaptureError``, in one line, for what it cannot read. This package alone imports pyspark.
 
-source       the data source: files -> packets        reassembly   packets -> exchanges, partitions, endpoints
+source       the data source; levels, pushdown, tail: its rows, filters and stream
+reassembly   packets -> exchanges, partitions, endpoints; assembly: segments -> messages
 analyses     DataFrame -> DataFrame                   job          analyze()
 findings     what comes out, as plain values          report       the same as HTML with pictures
 session      a quiet local Spark                      schemas      captures.rows as Spark sees it

@@ -20,7 +20,7 @@ from captures.locations import check_location
 from captures.quality import Quality
 from captures.spark import analyses, findings, reassembly
 from captures.spark.session import local_session
-from captures.spark.source import KafkaCapture
+from captures.spark.source import KafkaCapture, register
 from captures.spark.tables import check_folder, write_tables
 
 #: Compressed bytes of capture that one task puts together again.
@@ -84,7 +84,7 @@ class _Job:
         self._names = names
         self._progress = progress
         self._stack = stack
-        spark.dataSource.register(KafkaCapture)
+        register(spark)
         packets = spark.read.format(KafkaCapture.name()).option("folder", str(Path.cwd())).load(list(names))
         tasks = max(spark.sparkContext.defaultParallelism, sum(map(_size, names)) // _BYTES_PER_TASK)
         self._decoded = self._keep(reassembly.decode(packets, tasks))

@@ -15,13 +15,13 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from captures.exchanges import Conversation, Message, NoResponse, Response
+from captures.exchanges import Message, NoResponse, Response
 from captures.quality import Quality
 from captures.rows import DECODED, ENDPOINTS, EXCHANGES, PARTITION_STATE, PARTITIONS
 from captures.segments import Place, Segment
+from captures.spark.assembly import Assembly
 from captures.spark.schemas import spark_schema
 from captures.tabulate import decoded_row, quality_row
-from captures.tcp_streams import Connection, Event, Streams
 
 _BATCH_ROWS = 2000
 
@@ -91,8 +91,7 @@ class _Task:
         self.quality = Quality()
         self._connection: str | None = None
         self._order = 0
-        self._streams = Streams()
-        self._conversations: dict[Connection, Conversation] = {}
+        self._assembly = Assembly(self.quality)
 
     def packet(
         self, file: str, packet: int | None, time_ns: int, other: str | None, connection: str | None, source: str,
@@ -115,23 +114,12 @@ class _Task:
             Place(self._order, time_ns, packet or 0, file), _packed(source), source_port, _packed(destination),
             destination_port, sequence, acknowledgement, flags, payload, cut,
         )  # fmt: skip
-        self._take(self._streams.receive(segment))
+        for message in self._assembly.receive(segment):
+            self._message(message)
 
     def end_of_connection(self) -> None:
-        self._take(self._streams.finish())
-        for conversation in self._conversations.values():
-            self.quality.add(conversation.quality)
-        self._conversations.clear()
-        self._streams = Streams()
-
-    def _take(self, happened: list[tuple[Connection, list[Event]]]) -> None:
-        for connection, events in happened:
-            conversation = self._conversations.get(connection)
-            if conversation is None:
-                conversation = self._conversations[connection] = Conversation(connection)
-            for event in events:
-                for message in conversation.receive(event):
-                    self._message(message)
+        for message in self._assembly.finish():
+            self._message(message)
 
     def _message(self, message: Message) -> None:
         if isinstance(message, Response):

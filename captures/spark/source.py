@@ -1,38 +1,49 @@
-"""``spark.read.format("kafka-capture")``: the packets of captures, one partition per file, as Arrow.
+"""``spark.read.format("kafka-capture")``: captures as rows of packets, frames, exchanges or partitions, as Arrow.
 
-    spark.dataSource.register(KafkaCapture)
-    spark.read.format("kafka-capture").load(["a.pcapng", "b.pcap.gz"])
+    spark.read.format("kafka-capture").option("level", "exchanges").load(["a.pcapng", "b.pcap.gz"])
+    spark.readStream.format("kafka-capture").option("level", "frames").load("folder-that-is-captured-to/")
 
-Only tasks open files. What cannot be read gives, in the default ``mode`` PERMISSIVE, a row with ``_corrupt_record``;
-with ``option("mode", "FAILFAST")`` the task fails.
+Spark finds it by itself (``pyspark_kafka_capture``). Only tasks open files. What cannot be read gives, in the default
+``mode`` PERMISSIVE, a row with ``_corrupt_record``; with ``option("mode", "FAILFAST")`` the task fails. The columns of
+each level are in docs/schema.md. Filters on them are applied while reading, those on ``connection`` before anything is
+put together, where ``spark.sql.python.filterPushdown.enabled`` is true; the rows are the same where it is not.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import glob
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from captures.errors import CaptureError
-from captures.pcap import CaptureFile, Packet
-from captures.rows import PACKETS
-from captures.segments import Dissector, Segment, address_text, endpoint_text
+from captures.rows import LEVELS
+from captures.spark.levels import File, Share, message_batches, packet_batches
+from captures.spark.pushdown import Wanted, conditions
 from captures.spark.schemas import spark_schema
 
-#: An Arrow batch is handed to Spark when it has this many rows or bytes of payload.
-BATCH_ROWS = 4096
-BATCH_BYTES = 4 * 1024 * 1024
+#: Bytes of capture for which there is one more task that puts connections together; and most of such tasks.
+BYTES_PER_TASK = 64 * 1024 * 1024
+MAX_TASKS = 64
+
+#: What a folder is searched for.
+SUFFIXES = (".pcap", ".pcapng", ".cap", ".pcap.gz", ".pcapng.gz", ".cap.gz", ".pcap.zst", ".pcapng.zst")
 
 
 class KafkaCapture(DataSource):
-    """Options: ``path`` (or paths given to ``load``); ``level``, "packets"; ``mode``, PERMISSIVE or FAILFAST.
+    """Options: ``path`` (or paths given to ``load``): files, patterns, folders.
 
-    ``folder`` is where relative paths start; without it, where the workers happen to run.
+    ``level``: packets (the default), frames, exchanges or partitions. ``mode``: PERMISSIVE or FAILFAST. ``tasks``: how
+    many share the connections, for levels other than packets. ``bodies``: whether frames come with their decoded
+    bodies. ``folder`` is where relative paths start; without it, where the workers happen to run.
     """
 
     @classmethod
@@ -40,88 +51,133 @@ class KafkaCapture(DataSource):
         return "kafka-capture"
 
     def schema(self) -> StructType:
-        return spark_schema(PACKETS)
+        return spark_schema(LEVELS[self._choice("level", tuple(LEVELS))])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        if (level := self.options.get("level", "packets")) != "packets":
-            raise ValueError(f"kafka-capture has no level {level!r}: it is packets")
-        if (mode := self.options.get("mode", "PERMISSIVE").upper()) not in ("PERMISSIVE", "FAILFAST"):
+        return CaptureReader(
+            self._choice("level", tuple(LEVELS)), files(self._paths(), self.options.get("folder", "")),
+            fail_fast=self._fail_fast(), bodies=self._flag("bodies"), tasks=self._tasks(),
+        )  # fmt: skip
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        from captures.spark.tail import FolderTail
+
+        (folder, *more) = self._paths()
+        if more:
+            raise ValueError("kafka-capture reads a stream from one folder")
+        return FolderTail(
+            Path(self.options.get("folder", ""), folder), self._choice("level", tuple(LEVELS)),
+            fail_fast=self._fail_fast(), bodies=self._flag("bodies"),
+        )  # fmt: skip
+
+    def _choice(self, option: str, known: tuple[str, ...]) -> str:
+        value: str = self.options.get(option, known[0])
+        if value not in known:
+            raise ValueError(f"kafka-capture has no {option} {value!r}: it is {', '.join(known[:-1])} or {known[-1]}")
+        return value
+
+    def _fail_fast(self) -> bool:
+        mode = self.options.get("mode", "PERMISSIVE").upper()
+        if mode not in ("PERMISSIVE", "FAILFAST"):
             raise ValueError(f"kafka-capture has no mode {mode!r}: it is PERMISSIVE or FAILFAST")
+        return bool(mode == "FAILFAST")
+
+    def _flag(self, option: str) -> bool:
+        value = self.options.get(option, "false").lower()
+        if value not in ("true", "false"):
+            raise ValueError(f"kafka-capture: {option} is true or false, not {value!r}")
+        return bool(value == "true")
+
+    def _tasks(self) -> int | None:
+        value = self.options.get("tasks")
+        if value is None:
+            return None
+        if not value.isdecimal() or not 1 <= int(value) <= 10_000:
+            raise ValueError(f"kafka-capture: tasks is a number from 1 to 10000, not {value!r}")
+        return int(value)
+
+    def _paths(self) -> list[str]:
         if "paths" in self.options:
-            paths = json.loads(self.options["paths"])
-        elif "path" in self.options:
-            paths = [self.options["path"]]
+            return list(json.loads(self.options["paths"]))
+        if "path" in self.options:
+            return [self.options["path"]]
+        raise ValueError("kafka-capture needs a path")
+
+
+def register(spark: SparkSession) -> None:
+    """Make the source known where Spark does not find it by itself, as on a path that it did not look at."""
+    with contextlib.suppress(AnalysisException):  # it did find it
+        spark.dataSource.register(KafkaCapture)
+
+
+def files(paths: Iterable[str], folder: str) -> list[File]:
+    """Captures by name: a pattern is what matches it, a folder what captures are in it. The rest is up to the tasks."""
+    found: list[File] = []
+    for name in paths:
+        path = Path(folder, name)
+        if path.is_dir():
+            inside = sorted(entry.name for entry in path.iterdir() if entry.name.endswith(SUFFIXES))
+            found += [File(os.path.join(name, entry), path / entry) for entry in inside]
+        elif not path.exists() and glob.has_magic(name):
+            matches = sorted(glob.glob(name, root_dir=folder or None))
+            found += [File(match, Path(folder, match)) for match in matches]
         else:
-            raise ValueError("kafka-capture needs a path")
-        return _Reader([_File(path, Path(self.options.get("folder", ""), path)) for path in paths], mode == "FAILFAST")
+            found.append(File(name, path))
+    if not found:
+        raise ValueError(f"kafka-capture: there is no capture in {', '.join(paths)}")
+    return found
 
 
-class _File(InputPartition):
-    def __init__(self, name: str, path: Path) -> None:
-        self.name = name
-        self.path = path
+class _Task(InputPartition):
+    """``share`` is None for packets."""
+
+    def __init__(self, files: Sequence[File], share: Share | None) -> None:
+        self.files = files
+        self.share = share
 
 
-class _Reader(DataSourceReader):
-    def __init__(self, files: Sequence[_File], fail_fast: bool) -> None:
+class CaptureReader(DataSourceReader):
+    def __init__(self, level: str, files: Sequence[File], *, fail_fast: bool, bodies: bool, tasks: int | None) -> None:
+        self._level = level
         self._files = files
         self._fail_fast = fail_fast
+        self._bodies = bodies
+        self._tasks = tasks
+        self._wanted = Wanted()
 
-    def partitions(self) -> Sequence[InputPartition]:
-        return self._files
+    @property
+    def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # noqa: N802
+        """Takes the filters; gives back those that Spark has to apply.
+
+        Spark refuses to read from a source that has this method while push-down is disabled, as it is by default. It
+        tells by the function behind the method whether a source has it: this one shows it the default.
+        """
+        push = functools.partial(self._push)
+        push.__func__ = DataSourceReader.pushFilters  # type: ignore[attr-defined]
+        return push
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        taken, left = conditions(filters, LEVELS[self._level])
+        self._wanted = Wanted(taken)
+        return left
+
+    def partitions(self) -> list[InputPartition]:
+        if self._level == "packets":
+            return [_Task([file], None) for file in self._files]
+        tasks = self._tasks or max(1, min(MAX_TASKS, sum(_size(file.path) for file in self._files) // BYTES_PER_TASK))
+        return [_Task(self._files, Share(index, tasks)) for index in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, _File)
-        return packet_batches(partition.path, partition.name, fail_fast=self._fail_fast)
+        assert isinstance(partition, _Task)
+        if partition.share is None:
+            return packet_batches(partition.files[0], self._wanted, fail_fast=self._fail_fast)
+        return message_batches(
+            self._level, partition.files, partition.share, self._wanted, bodies=self._bodies, fail_fast=self._fail_fast
+        )
 
 
-def packet_batches(path: Path, name: str, *, fail_fast: bool = False) -> Iterator[pa.RecordBatch]:
-    """The rows of PACKETS of one file, which is called ``name``. Raises CaptureError only with ``fail_fast``."""
-    rows: list[tuple[Any, ...]] = []
-    size = 0
+def _size(path: Path) -> int:
     try:
-        with CaptureFile(path, name) as capture:
-            dissector = Dissector(name)
-            for packet in capture:
-                segment = dissector.dissect(packet)
-                rows.append(_row(name, packet, segment))
-                size += 0 if isinstance(segment, str) else len(segment.payload)
-                if len(rows) >= BATCH_ROWS or size >= BATCH_BYTES:
-                    yield PACKETS.batch(rows)
-                    rows, size = [], 0
-        corrupt = [_corrupt(name, capture.packets, f"{name}: {problem}") for problem in capture.problems]
-    except CaptureError as e:
-        corrupt = [_corrupt(name, None, str(e))]
-    if corrupt and fail_fast:
-        raise CaptureError(corrupt[0][-1])
-    rows += corrupt
-    if rows:
-        yield PACKETS.batch(rows)
-
-
-def _row(file: str, packet: Packet, segment: Segment | str) -> tuple[Any, ...]:
-    common = (file, packet.number, packet.time_ns // 1000, packet.time_ns)
-    cut = packet.wire_bytes - len(packet.data)
-    if isinstance(segment, str):
-        return (*common, segment, *(None,) * 9, cut, None)
-    ends = (segment.source, segment.source_port), (segment.destination, segment.destination_port)
-    return (
-        *common,
-        None,
-        " - ".join(endpoint_text(*end) for end in sorted(ends)),
-        address_text(segment.source),
-        segment.source_port,
-        address_text(segment.destination),
-        segment.destination_port,
-        segment.sequence,
-        segment.acknowledgement,
-        segment.flags,
-        segment.payload,
-        segment.cut,
-        None,
-    )
-
-
-def _corrupt(file: str, packets: int | None, problem: str) -> tuple[Any, ...]:
-    """``packets`` is None for a file that is no capture at all."""
-    return (file, packets, *(None,) * 13, problem)
+        return path.stat().st_size
+    except OSError:
+        return 0  # the task that opens it will say what is wrong

@@ -19,10 +19,8 @@ from captures.errors import CaptureError
 from captures.exchanges import Request
 from captures.pcap import CaptureFile
 from captures.recorder import Recorder
-from captures.rows import ANALYSES, PACKETS, SCHEMA_VERSION, TABLES
+from captures.rows import ANALYSES, SCHEMA_VERSION, WRITTEN
 from captures.spark import analyze, job
-from captures.spark.schemas import spark_schema
-from captures.spark.source import KafkaCapture
 from tests.captures.files import START_NS, ethernet, ipv4, pcap, record_kraft
 from tests.captures.samples import CAPTURES, unzipped
 from tests.tools import require
@@ -106,8 +104,8 @@ class TestTheCommand:
         schema = json.loads((tables / "_schema.json").read_text())
         assert schema["schema_version"] == SCHEMA_VERSION
         written = {path.name for path in tables.iterdir()} - {"_schema.json"}
-        assert written == set(schema["tables"]) == {table.name for table in (*TABLES[1:], *ANALYSES)}
-        for table in (*TABLES[1:], *ANALYSES):
+        assert written == set(schema["tables"]) == {table.name for table in (*WRITTEN, *ANALYSES)}
+        for table in (*WRITTEN, *ANALYSES):
             read = pyarrow.parquet.read_table(tables / table.name)
             assert read.schema.names == [column.name for column in table.columns]
             for column in table.columns:
@@ -265,39 +263,3 @@ def test_topics_of_any_name_do_no_harm(spark, tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;alert(1)" in page
-
-
-# the data source
-
-
-def test_the_data_source_reads_packets(spark):
-    spark.dataSource.register(KafkaCapture)
-    paths = [str(CAPTURES["kafka-3.9.1-zombie"]), str(CAPTURES["kafka-2.8.2-tour"])]
-    packets = spark.read.format("kafka-capture").load(paths)
-    assert packets.schema == spark_schema(PACKETS)
-    assert packets.rdd.getNumPartitions() == 2
-    counts = {row["file"]: row["count"] for row in packets.groupBy("file").count().collect()}
-    assert counts == {paths[0]: 983, paths[1]: 2204}
-    row = packets.where("packet = 386 and file like '%zombie%'").collect()[0]
-    assert (row["source_port"], row["destination"], row["destination_port"]) == (37360, "127.0.0.1", 41875)
-    assert row["connection"] == "127.0.0.1:37360 - 127.0.0.1:41875"
-    assert bytes(row["payload"])[4:8] == b"\x00\x06\x00\x08"  # UpdateMetadata 8
-
-
-def test_the_data_source_is_permissive_unless_told_otherwise(spark, tmp_path):
-    spark.dataSource.register(KafkaCapture)
-    bad = tmp_path / "bad.pcap"
-    bad.write_text("no capture")
-    load = spark.read.format("kafka-capture")
-    (row,) = load.load(str(bad)).collect()
-    assert row["_corrupt_record"] == f"{bad}: not a capture: it is text"
-    assert row["packet"] is None
-    with pytest.raises(Exception, match="not a capture: it is text"):
-        load.option("mode", "FAILFAST").load(str(bad)).collect()
-
-
-@pytest.mark.parametrize(("option", "value"), [("level", "frames"), ("mode", "SOMETIMES")])
-def test_options_that_the_data_source_does_not_have(spark, option, value):
-    spark.dataSource.register(KafkaCapture)
-    with pytest.raises(Exception, match=f"kafka-capture has no {option} '{value}'"):
-        spark.read.format("kafka-capture").option(option, value).load(ZOMBIE).collect()

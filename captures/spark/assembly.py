@@ -1,0 +1,38 @@
+"""TCP segments in, messages of Kafka out: what every task does that is about more than packets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from captures.exchanges import Conversation, Message
+from captures.quality import Quality
+from captures.segments import Segment
+from captures.tcp_streams import Connection, End, Event, Streams
+
+
+class Assembly:
+    """The state of all connections that are under way. ``quality`` counts those that ended."""
+
+    def __init__(self, quality: Quality) -> None:
+        self.quality = quality
+        self._streams = Streams()
+        self._conversations: dict[Connection, Conversation] = {}
+
+    def receive(self, segment: Segment) -> Iterator[Message]:
+        """The messages that ``segment`` lets be told."""
+        return self._take(self._streams.receive(segment))
+
+    def finish(self) -> Iterator[Message]:
+        """Nothing more comes: what is still to be told, above all what has gone without an answer."""
+        yield from self._take(self._streams.finish())
+        self._streams = Streams()
+
+    def _take(self, happened: Iterable[tuple[Connection, list[Event]]]) -> Iterator[Message]:
+        for connection, events in happened:
+            conversation = self._conversations.get(connection)
+            if conversation is None:
+                conversation = self._conversations[connection] = Conversation(connection)
+            for event in events:
+                yield from conversation.receive(event)
+            if events and isinstance(events[-1], End):
+                self.quality.add(self._conversations.pop(connection).quality)

@@ -1,0 +1,244 @@
+"""The rows of each level of the data source, as Arrow batches: what a task does with the files it was given.
+
+A task of the level packets has one file. A task of the other levels has all of them, in the order of their time, and
+one share of the connections: so a connection that runs across files is whole, and no task waits for another.
+"""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from captures.errors import CaptureError
+from captures.exchanges import Message, NoResponse, Request, Response
+from captures.pcap import CaptureFile, Packet
+from captures.quality import Quality
+from captures.rows import LEVELS, PACKETS, Table
+from captures.segments import Dissector, Segment, address_text
+from captures.spark.assembly import Assembly
+from captures.spark.pushdown import Wanted
+from captures.tabulate import body_json, connection_text, exchange_row, frame_row, partition_rows
+from captures.tcp_streams import connection_key
+
+#: An Arrow batch is handed to Spark when it has this many rows or bytes of payload.
+BATCH_ROWS = 4096
+BATCH_BYTES = 4 * 1024 * 1024
+
+
+class File(NamedTuple):
+    """A capture: ``name`` is what rows call it."""
+
+    name: str
+    path: Path
+
+
+class Share(NamedTuple):
+    """One of ``of`` shares of all connections."""
+
+    number: int
+    of: int
+
+
+def packet_batches(file: File, wanted: Wanted, *, fail_fast: bool) -> Iterator[pa.RecordBatch]:
+    """The rows of PACKETS of one file. Raises CaptureError only with ``fail_fast``."""
+    batches = Batches(PACKETS, wanted, fail_fast)
+    packets = 0
+    try:
+        with CaptureFile(file.path, file.name) as capture:
+            dissector = Dissector(file.name)
+            for packet in capture:
+                segment = dissector.dissect(packet)
+                yield from batches.add(packet_row(file.name, packet, segment), len(packet.data))
+            packets, problems = capture.packets, capture.problems
+    except CaptureError as e:
+        yield from batches.corrupt(str(e), file.name, None)
+    else:
+        for problem in problems:
+            yield from batches.corrupt(f"{file.name}: {problem}", file.name, packets)
+    yield from batches.rest()
+
+
+def packet_row(file: str, packet: Packet, segment: Segment | str) -> tuple[Any, ...]:
+    """A row of PACKETS."""
+    common = (file, packet.number, packet.time_ns // 1000, packet.time_ns)
+    cut = packet.wire_bytes - len(packet.data)
+    if isinstance(segment, str):
+        return (*common, segment, *(None,) * 9, cut, None)
+    return (
+        *common,
+        None,
+        connection_text((segment.source, segment.source_port), (segment.destination, segment.destination_port)),
+        address_text(segment.source),
+        segment.source_port,
+        address_text(segment.destination),
+        segment.destination_port,
+        segment.sequence,
+        segment.acknowledgement,
+        segment.flags,
+        segment.payload,
+        segment.cut,
+        None,
+    )
+
+
+def message_batches(
+    level: str, files: Sequence[File], share: Share, wanted: Wanted, *, bodies: bool, fail_fast: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of frames, exchanges or partitions. Raises CaptureError only with ``fail_fast``.
+
+    Rows for what is wrong with a file are told by the first share alone.
+    """
+    batches = Batches(LEVELS[level], wanted, fail_fast)
+    assembly = Assembly(Quality())
+    rows = ROWS[level](bodies)
+    for packet in in_order(files):
+        if isinstance(packet, _Corrupt):
+            if share.number == 0:
+                yield from batches.corrupt(packet.problem, packet.file, packet.packets)
+            continue
+        if not _is_of(share, packet) or not _is_wanted(packet, wanted):
+            continue
+        for message in assembly.receive(packet):
+            for row in rows(message):
+                yield from batches.add(row)
+    for message in assembly.finish():
+        for row in rows(message):
+            yield from batches.add(row)
+    yield from batches.rest()
+
+
+def _is_of(share: Share, segment: Segment) -> bool:
+    return share.of == 1 or zlib.crc32(repr(connection_key(segment)).encode()) % share.of == share.number
+
+
+def _is_wanted(segment: Segment, wanted: Wanted) -> bool:
+    test = wanted.values("connection")
+    return test is None or test(
+        connection_text((segment.source, segment.source_port), (segment.destination, segment.destination_port))
+    )
+
+
+def _frames(bodies: bool) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
+    def rows(message: Message) -> Iterable[tuple[Any, ...]]:
+        if not isinstance(message, NoResponse):
+            yield (*frame_row(message, body_json(message) if bodies else None), _wrong(message))
+
+    return rows
+
+
+def _exchanges(_: bool) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
+    def rows(message: Message) -> Iterable[tuple[Any, ...]]:
+        if not isinstance(message, Request):
+            response = message if isinstance(message, Response) else None
+            problem = _wrong(message.request) or (response and _wrong(response))
+            yield (*exchange_row(message.request, response), problem)
+
+    return rows
+
+
+def _partitions(_: bool) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
+    def rows(message: Message) -> Iterable[tuple[Any, ...]]:
+        if not isinstance(message, Request):
+            response = message if isinstance(message, Response) else None
+            for row in partition_rows(message.request, response):
+                yield (*row, None)
+
+    return rows
+
+
+#: level -> (whether bodies are asked for) -> the rows that a message gives
+ROWS = {"frames": _frames, "exchanges": _exchanges, "partitions": _partitions}
+
+
+def _wrong(message: Request | Response) -> str | None:
+    if message.error is None:
+        return None
+    return f"{message.place.file}: packet {message.place.packet}: {message.error}"
+
+
+class _Corrupt(NamedTuple):
+    """``packets`` is None for a file that is no capture at all."""
+
+    file: str
+    packets: int | None
+    problem: str
+
+
+def in_order(files: Sequence[File]) -> Iterator[Segment | _Corrupt]:
+    """The segments of all files by time, as far as each file is in order itself; what is no segment is left out.
+
+    A file is opened when its time has come, so that those of a rotation are open one or two at a time.
+    """
+    if len(files) == 1:
+        yield from _segments(files[0])
+        return
+    waiting: list[tuple[int, int]] = []
+    for at, file in enumerate(files):
+        first = next((s for s in _segments(file) if isinstance(s, Segment)), None)
+        waiting.append((first.place.time_ns if first is not None else 0, at))
+    waiting.sort()
+    merged: list[tuple[int, int, Segment, Iterator[Segment | _Corrupt]]] = []
+    order = 0
+    while waiting or merged:
+        if waiting and (not merged or waiting[0][0] <= merged[0][0]):
+            _, at = waiting.pop(0)
+            segments = _segments(files[at])
+        else:
+            _, at, segment, segments = heapq.heappop(merged)
+            order += 1
+            yield segment._replace(place=segment.place._replace(order=order))
+        for following in segments:
+            if isinstance(following, Segment):
+                heapq.heappush(merged, (following.place.time_ns, at, following, segments))
+                break
+            yield following
+
+
+def _segments(file: File) -> Iterator[Segment | _Corrupt]:
+    try:
+        with CaptureFile(file.path, file.name) as capture:
+            dissector = Dissector(file.name)
+            for packet in capture:
+                segment = dissector.dissect(packet)
+                if isinstance(segment, Segment):
+                    yield segment
+            for problem in capture.problems:
+                yield _Corrupt(file.name, capture.packets, f"{file.name}: {problem}")
+    except CaptureError as e:
+        yield _Corrupt(file.name, None, str(e))
+
+
+class Batches:
+    """Collects the wanted rows of ``table``; gives them as batches when there are enough."""
+
+    def __init__(self, table: Table, wanted: Wanted, fail_fast: bool) -> None:
+        self._table = table
+        self._wanted = wanted.rows(table)
+        self._fail_fast = fail_fast
+        self._rows: list[tuple[Any, ...]] = []
+        self._bytes = 0
+        self._names = [column.name for column in table.columns]
+
+    def add(self, row: tuple[Any, ...], size: int = 0) -> Iterator[pa.RecordBatch]:
+        if self._fail_fast and row[-1] is not None:
+            raise CaptureError(row[-1])
+        if self._wanted is not None and not self._wanted(row):
+            return
+        self._rows.append(row)
+        self._bytes += size
+        if len(self._rows) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
+            yield from self.rest()
+
+    def corrupt(self, problem: str, file: str, packets: int | None) -> Iterator[pa.RecordBatch]:
+        told = {"file": file, "packet": packets, "_corrupt_record": problem}
+        return self.add(tuple(told.get(name) for name in self._names))
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        if self._rows:
+            yield self._table.batch(self._rows)
+            self._rows, self._bytes = [], 0

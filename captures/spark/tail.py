@@ -1,0 +1,146 @@
+"""``spark.readStream.format("kafka-capture")``: a folder into which captures rotate, followed while it grows.
+
+The offset of the stream is how far each file was read, in bytes. A batch gives what the packets between two offsets
+complete, and knows nothing but these: to have the connections that are under way it reads the file that it begins in
+from its start, and the one before that. So a request and its response are found if there is no more than one whole file
+between them, and memory is that of two files' connections, however long the stream runs. Compressed copies are left
+alone: they hold what was read before.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from captures.errors import CaptureError
+from captures.pcap import CaptureFile
+from captures.quality import Quality
+from captures.rows import LEVELS
+from captures.segments import Dissector, Segment
+from captures.spark.assembly import Assembly
+from captures.spark.levels import ROWS, Batches, packet_row
+from captures.spark.pushdown import Wanted
+
+#: Names that captures have; tcpdump -C numbers them at the end.
+_ENDINGS = (".pcap", ".pcapng", ".cap")
+
+#: A capture of which less is there cannot be told from something else yet.
+_LEAST_BYTES = 28
+
+
+class Piece(NamedTuple):
+    """A file as far as it is there: the packets that end in its bytes ``begin`` to ``end`` are new."""
+
+    name: str
+    begin: int
+    end: int
+
+
+class _Batch(InputPartition):
+    def __init__(self, pieces: list[Piece]) -> None:
+        self.pieces = pieces
+
+
+class FolderTail(DataSourceStreamReader):
+    def __init__(self, folder: Path, level: str, *, fail_fast: bool, bodies: bool) -> None:
+        self._folder = folder
+        self._level = level
+        self._fail_fast = fail_fast
+        self._bodies = bodies
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return {"files": []}
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Files in the order in which they were begun, each with the bytes that are there.
+
+        Spark before 4.2 gives neither argument; there is no limit to how much a batch takes.
+        """
+        found = []
+        for entry in os.scandir(self._folder):
+            stat = entry.stat()
+            if entry.is_file() and entry.name.rstrip("0123456789").endswith(_ENDINGS) and stat.st_size >= _LEAST_BYTES:
+                found.append((_begun(self._folder / entry.name), _natural(entry.name), entry.name, stat.st_size))
+        return {"files": [[name, size] for *_, name, size in sorted(found)]}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        before = dict(start["files"])
+        pieces = []
+        for name, size in end["files"]:
+            # a ring of files begins anew in its oldest one: then there is less in it than was read
+            seen = before.get(name, 0)
+            pieces.append(Piece(name, seen if seen <= size else 0, size))
+        fresh = [at for at, piece in enumerate(pieces) if piece.begin < piece.end]
+        if not fresh:
+            return []
+        first = fresh[0] if self._level == "packets" else max(0, fresh[0] - 1)
+        if self._level == "packets":
+            return [_Batch([pieces[at]]) for at in fresh]
+        return [_Batch(pieces[first:])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Batch)
+        batches = Batches(LEVELS[self._level], Wanted(), self._fail_fast)
+        assembly = Assembly(Quality())
+        rows = None if self._level == "packets" else ROWS[self._level](self._bodies)
+        order = 0
+        for piece in partition.pieces:
+            dissector = Dissector(piece.name)
+            try:
+                with open(self._folder / piece.name, "rb", buffering=0) as file:
+                    capture = CaptureFile(cast(BinaryIO, _Beginning(file, piece.end)), piece.name)
+                    for packet in capture:
+                        segment = dissector.dissect(packet)
+                        fresh = capture.offset > piece.begin
+                        if rows is None:
+                            if fresh:
+                                yield from batches.add(packet_row(piece.name, packet, segment), len(packet.data))
+                        elif isinstance(segment, Segment):
+                            order += 1
+                            placed = segment._replace(place=segment.place._replace(order=order))
+                            for message in assembly.receive(placed):
+                                for row in rows(message) if fresh else ():
+                                    yield from batches.add(row)
+            except OSError as e:
+                yield from batches.corrupt(f"{piece.name}: cannot be read ({e.strerror or e})", piece.name, None)
+            except CaptureError as e:
+                yield from batches.corrupt(str(e), piece.name, None)
+        yield from batches.rest()
+
+
+class _Beginning(io.RawIOBase):
+    """The first ``size`` bytes of a file: what grows meanwhile belongs to the next batch."""
+
+    def __init__(self, file: Any, size: int) -> None:
+        self._file = file
+        self._left = size
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int = -1, /) -> bytes:
+        data: bytes = self._file.read(self._left if size < 0 else min(size, self._left))
+        self._left -= len(data)
+        return data
+
+
+def _begun(path: Path) -> int:
+    """When a capture begins: the time of its first packet; for as long as it has none, now is a good answer."""
+    try:
+        with CaptureFile(path) as capture:
+            first = next(iter(capture), None)
+    except (CaptureError, OSError):
+        first = None
+    return first.time_ns if first is not None else 2**63 - 1
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """``x.pcap2`` before ``x.pcap10``."""
+    stem = name.rstrip("0123456789")
+    return stem, int(name[len(stem) :] or 0)
