@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -34,7 +33,7 @@ class File(NamedTuple):
     """A capture: ``name`` is what rows call it."""
 
     name: str
-    path: Path
+    path: str
 
 
 class Share(NamedTuple):

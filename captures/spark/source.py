@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import glob
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +24,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from captures.errors import CaptureError
+from captures.locations import expand, is_uri, location_bytes
 from captures.rows import LEVELS
 from captures.spark.levels import File, Share, message_batches, packet_batches
 from captures.spark.pushdown import Wanted, conditions
@@ -39,7 +40,8 @@ SUFFIXES = (".pcap", ".pcapng", ".cap", ".pcap.gz", ".pcapng.gz", ".cap.gz", ".p
 
 
 class KafkaCapture(DataSource):
-    """Options: ``path`` (or paths given to ``load``): files, patterns, folders.
+    """Options: ``path`` (or paths given to ``load``): files, globs, folders, URIs of any file
+    system that pyarrow knows.
 
     ``level``: packets (the default), frames, exchanges or partitions. ``mode``: PERMISSIVE or FAILFAST. ``tasks``: how
     many share the connections, for levels other than packets. ``bodies``: whether frames come with their decoded
@@ -111,20 +113,22 @@ def register(spark: SparkSession) -> None:
 
 
 def files(paths: Iterable[str], folder: str) -> list[File]:
-    """Captures by name: a pattern is what matches it, a folder what captures are in it. The rest is up to the tasks."""
+    """Captures by name: a folder is what captures are in it, and ``locations.expand`` tells the rest.
+
+    Raises CaptureError where that is nothing.
+    """
     found: list[File] = []
     for name in paths:
-        path = Path(folder, name)
-        if path.is_dir():
+        if is_uri(name):
+            found += [File(uri, uri) for uri in expand([name])]
+        elif (path := Path(folder, name)).is_dir():
             inside = sorted(entry.name for entry in path.iterdir() if entry.name.endswith(SUFFIXES))
-            found += [File(os.path.join(name, entry), path / entry) for entry in inside]
-        elif not path.exists() and glob.has_magic(name):
-            matches = sorted(glob.glob(name, root_dir=folder or None))
-            found += [File(match, Path(folder, match)) for match in matches]
+            if not inside:
+                raise CaptureError(f"{name}: there is no capture in this folder")
+            found += [File(os.path.join(name, entry), str(path / entry)) for entry in inside]
         else:
-            found.append(File(name, path))
-    if not found:
-        raise ValueError(f"kafka-capture: there is no capture in {', '.join(paths)}")
+            ahead = len(str(path)) - len(str(Path(name)))  # rows call a file as it was named, not by where that is
+            found += [File(match[ahead:], match) for match in expand([path])]
     return found
 
 
@@ -164,7 +168,9 @@ class CaptureReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         if self._level == "packets":
             return [_Task([file], None) for file in self._files]
-        tasks = self._tasks or max(1, min(MAX_TASKS, sum(_size(file.path) for file in self._files) // BYTES_PER_TASK))
+        tasks = self._tasks or max(
+            1, min(MAX_TASKS, sum(location_bytes(file.path) for file in self._files) // BYTES_PER_TASK)
+        )
         return [_Task(self._files, Share(index, tasks)) for index in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -174,10 +180,3 @@ class CaptureReader(DataSourceReader):
         return message_batches(
             self._level, partition.files, partition.share, self._wanted, bodies=self._bodies, fail_fast=self._fail_fast
         )
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0  # the task that opens it will say what is wrong

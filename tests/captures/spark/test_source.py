@@ -33,7 +33,7 @@ EVERYTHING = Share(0, 1)
 
 
 def table(level, *paths, share=EVERYTHING, wanted=None, bodies=False, fail_fast=False):
-    given = [File(str(path), Path(path)) for path in paths]
+    given = [File(str(path), str(path)) for path in paths]
     wanted = wanted or Wanted()
     if level == "packets":
         batches = [batch for file in given for batch in packet_batches(file, wanted, fail_fast=fail_fast)]
@@ -189,8 +189,10 @@ class TestPaths:
         folder = str(halves[0].parent)
         assert [file.name for file in files([f"{folder}/*.pcap"], "")] == [f"{folder}/a.pcap", f"{folder}/b.pcap"]
         assert [file.name for file in files([folder], "")] == [f"{folder}/a.pcap", f"{folder}/b.pcap"]
-        assert files(["a.pcap"], folder) == [File("a.pcap", halves[0])]
-        with pytest.raises(ValueError, match="there is no capture in"):
+        assert files(["a.pcap"], folder) == [File("a.pcap", str(halves[0]))]
+        assert [file.name for file in files(["*.pcap", "a.pcap"], folder)] == ["a.pcap", "b.pcap", "a.pcap"]
+        assert files([halves[0].as_uri()], "elsewhere") == [File(halves[0].as_uri(), halves[0].as_uri())]
+        with pytest.raises(CaptureError, match="there is no capture in this folder"):
             files([str(tmp_path)], "")
 
     def test_tasks(self, halves):
