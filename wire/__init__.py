@@ -14,6 +14,7 @@ messages/    one table file per API                    headers    request and re
 registry     API keys, names, versions                 protocol   whole frames: the four functions above
 framing      the length before each frame              errors     error codes; the WireError tree
 records      record sets <-> batches of records        record     what a batch is made of
+consumer_protocol  what is inside JoinGroup and SyncGroup
 plain        messages as dicts, for JSON               outline    what a record set holds, unopened
 """
 
@@ -46,6 +47,15 @@ from wire.schema import Message, Struct
 
 if TYPE_CHECKING:
     from wire.compression import MAX_DECOMPRESSED_BYTES
+    from wire.consumer_protocol import (
+        ConsumerProtocolAssignment,
+        ConsumerProtocolAssignmentTopicPartition,
+        ConsumerProtocolSubscription,
+        ConsumerProtocolSubscriptionTopicPartition,
+        decode_assignment,
+        decode_subscription,
+        encode_consumer_protocol,
+    )
     from wire.messages.add_offsets_to_txn import *
     from wire.messages.add_partitions_to_txn import *
     from wire.messages.allocate_producer_ids import *
@@ -126,6 +136,10 @@ __all__ = [
     "MAX_DECOMPRESSED_BYTES",
     "ApiKey",
     "Codec",
+    "ConsumerProtocolAssignment",
+    "ConsumerProtocolAssignmentTopicPartition",
+    "ConsumerProtocolSubscription",
+    "ConsumerProtocolSubscriptionTopicPartition",
     "ControlRecordType",
     "CorruptRecord",
     "DecodeError",
@@ -151,9 +165,12 @@ __all__ = [
     "api",
     "as_dict",
     "control_record_type",
+    "decode_assignment",
     "decode_request",
     "decode_request_header",
     "decode_response",
+    "decode_subscription",
+    "encode_consumer_protocol",
     "encode_request",
     "encode_response",
     "error_counts",
@@ -166,6 +183,11 @@ __all__ = [
 #: what else there is, and the module that is imported when it is first asked for
 _LATER = {
     "wire.compression": ("MAX_DECOMPRESSED_BYTES",),
+    "wire.consumer_protocol": (
+        "ConsumerProtocolAssignment", "ConsumerProtocolAssignmentTopicPartition", "ConsumerProtocolSubscription",
+        "ConsumerProtocolSubscriptionTopicPartition", "decode_assignment", "decode_subscription",
+        "encode_consumer_protocol",
+    ),
     "wire.record": (
         "Codec", "ControlRecordType", "EndTransactionMarker", "Record", "RecordBatch", "RecordHeader",
         "TimestampType", "control_record_type",

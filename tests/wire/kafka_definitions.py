@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wire import consumer_protocol
 from wire.primitives import Primitive
 from wire.registry import API_KEYS
 from wire.schema import Field, Message, Struct
@@ -46,15 +47,12 @@ def kafka_json(jar: Path) -> dict[str, dict[str, Any]]:
 
 
 def kafka_definition(message: dict[str, Any]) -> Definition:
-    """A request or response of Kafka's as a Definition."""
+    """A request or response of Kafka's, or a message that is neither, as a Definition."""
     assert not message.get("latestVersionUnstable"), message["name"]
     commons = {s["name"]: s["fields"] for s in message.get("commonStructs", ())}
-    about = {
-        "api_key": message["apiKey"],
-        "direction": message["type"],
-        "versions": message["validVersions"],
-        "flexible": message.get("flexibleVersions", "none"),
-    }
+    about = {"versions": message["validVersions"], "flexible": message.get("flexibleVersions", "none")}
+    if message["type"] != "data":
+        about |= {"api_key": message["apiKey"], "direction": message["type"]}
     return Definition(
         message["name"], about, tuple(_kafka_field(f, message["name"], commons) for f in message["fields"])
     )
@@ -111,14 +109,17 @@ def _kafka_default(given: Any, element: str, array: bool, structure: bool) -> An
 # our side
 
 
-def our_definition(cls: type[Message]) -> Definition:
-    """A message of ours as a Definition."""
-    about = {
-        "api_key": cls.__api_key__,
-        "direction": cls.__direction__,
-        "versions": str(cls.__versions__),
-        "flexible": str(cls.__flexible__),
-    }
+def our_definition(cls: type[Struct]) -> Definition:
+    """A message of ours as a Definition, or a structure of the consumer protocol."""
+    if issubclass(cls, Message):
+        about = {
+            "versions": str(cls.__versions__),
+            "flexible": str(cls.__flexible__),
+            "api_key": cls.__api_key__,
+            "direction": cls.__direction__,
+        }
+    else:
+        about = {"versions": str(consumer_protocol.VERSIONS), "flexible": "none"}
     return Definition(cls.__name__, about, tuple(_our_field(f, cls.__name__) for f in cls.__fields__))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import wire
 from tests.interop.real_kafka import kafka_jars
 from tests.wire.kafka_definitions import (
     VERSION,
@@ -54,6 +55,11 @@ def test_the_table_of_apis_is_kafkas(kafka: dict[str, dict[str, Any]]) -> None:
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_every_property_of_every_field_is_kafkas(cls: type[Message], theirs: dict[str, Definition]) -> None:
     assert list(differences(our_definition(cls), theirs[cls.__name__])) == []
+
+
+@pytest.mark.parametrize("cls", [wire.ConsumerProtocolSubscription, wire.ConsumerProtocolAssignment])
+def test_the_consumer_protocol_is_kafkas(cls: type[Struct], kafka: dict[str, dict[str, Any]]) -> None:
+    assert list(differences(our_definition(cls), kafka_definition(kafka[cls.__name__]))) == []
 
 
 # a change is noticed

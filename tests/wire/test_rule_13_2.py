@@ -10,22 +10,11 @@ from typing import Any
 import pytest
 
 import wire
+from tests.wire.frames import decode, encode
 from tests.wire.strategies import MESSAGE_IDS, MESSAGES
 from wire.primitives import Primitive, TaggedField
 from wire.registry import api
 from wire.schema import Field, Message, Struct
-
-
-def encode(message: Message, version: int) -> bytes:
-    if message.__direction__ == "request":
-        return wire.encode_request(message, api_version=version, correlation_id=1, client_id="c")
-    return wire.encode_response(message, api_version=version, correlation_id=1)
-
-
-def decode(frame: bytes, cls: type[Message], version: int) -> Message:
-    if cls.__direction__ == "request":
-        return wire.decode_request(frame)[1]
-    return wire.decode_response(frame, api_key=cls.__api_key__, api_version=version)[1]
 
 
 def paths(cls: type[Struct], version: int) -> Iterator[tuple[Field, ...]]:

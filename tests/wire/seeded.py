@@ -1,0 +1,57 @@
+"""Messages from a seeded random.Random: the same ones every time, for judges that are asked once for many."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+from wire.primitives import Primitive, TaggedField
+from wire.schema import Field, Struct
+
+_LETTERS = "abcdefgh-._ äß€𝄞\0"
+_BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+
+
+def message(chance: random.Random, cls: type[Any], version: int, *, unknown: bool = False) -> Any:
+    """A ``cls`` in which every field that ``version`` has is drawn; with ``unknown`` tagged fields here and there."""
+    made = cls(**{f.name: _value(chance, f, version, unknown) for f in cls.__fields__ if version in f.versions})
+    if unknown and chance.random() < 0.3:
+        tags = sorted(chance.sample(range(50, 2**20), chance.randrange(1, 3)))
+        strange = tuple(TaggedField(tag, chance.randbytes(chance.randrange(5))) for tag in tags)
+        object.__setattr__(made, "_unknown_tagged_fields", strange)
+    return made
+
+
+def _value(chance: random.Random, f: Field, version: int, unknown: bool) -> Any:
+    kind = chance.random()
+    if version in f.nullable and kind < 0.2:
+        return None
+    if kind > 0.8 and (f.default is not None or version in f.nullable):
+        return f.default
+    if f.array:
+        return tuple(_one(chance, f, version, unknown) for _ in range(chance.choice((0, 1, 1, 2, 3))))
+    return _one(chance, f, version, unknown)
+
+
+def _one(chance: random.Random, f: Field, version: int, unknown: bool) -> Any:
+    if not isinstance(f.type, Primitive):
+        inner: Struct = message(chance, f.type, version, unknown=unknown)
+        return inner
+    name = f.type.name
+    if name in _BITS:
+        half = 2 ** (_BITS[name] - 1)
+        return chance.choice((0, 1, -1, half - 1, -half, chance.randrange(-half, half)))
+    match name:
+        case "bool":
+            return chance.random() < 0.5
+        case "uint16":
+            return chance.randrange(65536)
+        case "float64":
+            return chance.choice((0.0, -1.5, 1e300, chance.random()))
+        case "uuid":
+            return uuid.UUID(int=chance.getrandbits(128))
+        case "string":
+            return "".join(chance.choices(_LETTERS, k=chance.choice((0, 1, 5, 130))))
+        case _:
+            return chance.randbytes(chance.choice((0, 1, 9, 200)))

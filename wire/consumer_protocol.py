@@ -1,0 +1,102 @@
+"""What consumers tell each other through a group's coordinator: subscriptions, and the leader's assignments.
+
+They are the ``metadata`` and ``assignment`` bytes of JoinGroup, SyncGroup and DescribeGroups where the protocol type is
+"consumer" (KIP-429, KIP-792, KIP-881): an int16 version, then the message in that version. Later versions only add
+fields at the end, so one that is not known yet is read as the newest that is, and what follows is ignored, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from typing import TypeVar
+
+import construct
+
+from wire import errors
+from wire.primitives import BYTES, INT32, STRING, explain
+from wire.schema import Struct, Versions, field, struct_for
+from wire.schema import struct as table
+
+VERSIONS = Versions.parse("0-3")
+
+_VERSION = struct.Struct(">h")
+
+
+@table
+class ConsumerProtocolSubscriptionTopicPartition(Struct):
+    topic: str = field(STRING, "1+")
+    partitions: tuple[int, ...] = field([INT32], "1+")
+
+
+@table
+class ConsumerProtocolSubscription(Struct):
+    topics: tuple[str, ...] = field([STRING], "0+")
+    user_data: bytes | None = field(BYTES, "0+", default=None, nullable="0+")
+    owned_partitions: tuple[ConsumerProtocolSubscriptionTopicPartition, ...] = field(
+        [ConsumerProtocolSubscriptionTopicPartition], "1+", ignorable=True
+    )
+    generation_id: int = field(INT32, "2+", default=-1, ignorable=True)
+    rack_id: str | None = field(STRING, "3+", default=None, nullable="3+", ignorable=True)
+
+
+@table
+class ConsumerProtocolAssignmentTopicPartition(Struct):
+    topic: str = field(STRING, "0+")
+    partitions: tuple[int, ...] = field([INT32], "0+")
+
+
+@table
+class ConsumerProtocolAssignment(Struct):
+    assigned_partitions: tuple[ConsumerProtocolAssignmentTopicPartition, ...] = field(
+        [ConsumerProtocolAssignmentTopicPartition], "0+"
+    )
+    user_data: bytes | None = field(BYTES, "0+", default=None, nullable="0+")
+
+
+S = TypeVar("S", ConsumerProtocolSubscription, ConsumerProtocolAssignment)
+
+
+def encode_consumer_protocol(
+    message: ConsumerProtocolSubscription | ConsumerProtocolAssignment, version: int = VERSIONS.last
+) -> bytes:
+    """The message behind its version. Raises EncodeError, UnsupportedVersion."""
+    name = type(message).__name__
+    if version not in VERSIONS:
+        raise errors.UnsupportedVersion(f"{name} has versions {VERSIONS}, not {version}")
+    stream = io.BytesIO()
+    stream.write(_VERSION.pack(version))
+    try:
+        struct_for(type(message), version, flexible=False).build_stream(message, stream)
+    except construct.ConstructError as e:
+        _, reason, where = explain(e)
+        raise errors.EncodeError(f"{name} {version}: {reason} at {where}") from None
+    except (struct.error, TypeError, ValueError, AttributeError) as e:
+        raise errors.EncodeError(f"{name} {version}: {e}") from e
+    return stream.getvalue()
+
+
+def decode_subscription(data: bytes | memoryview) -> tuple[int, ConsumerProtocolSubscription]:
+    """(the version it was written in, the subscription). Raises DecodeError."""
+    return _decode(ConsumerProtocolSubscription, data)
+
+
+def decode_assignment(data: bytes | memoryview) -> tuple[int, ConsumerProtocolAssignment]:
+    """(the version it was written in, the assignment). Raises DecodeError."""
+    return _decode(ConsumerProtocolAssignment, data)
+
+
+def _decode(cls: type[S], data: bytes | memoryview) -> tuple[int, S]:
+    if len(data) < _VERSION.size:
+        raise errors.Truncated(f"{cls.__name__}: {_VERSION.size} bytes needed for its version, {len(data)} there")
+    (version,) = _VERSION.unpack_from(data)
+    if version < 0:
+        raise errors.UnsupportedVersion(f"{cls.__name__} has versions {VERSIONS}, not {version}")
+    stream = io.BytesIO(data)
+    stream.seek(_VERSION.size)
+    try:
+        message: S = struct_for(cls, min(version, VERSIONS.last), flexible=False).parse_stream(stream)
+    except construct.ConstructError as e:
+        kind, reason, where = explain(e)
+        raise kind(f"{cls.__name__} {version}: {reason} at {where}, offset {stream.tell()}") from None
+    return version, message
