@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from controller.context import ControllerContext
-from controller.model import BrokerEpoch, ReplicaAssignment, TopicPartition
-from tests.controller.conformance.bench import broker, ids
+from controller.model import BrokerEpoch, Leadership, ReplicaAssignment, TopicPartition
+from tests.controller.conformance.bench import broker, ids, leadership
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
@@ -95,3 +95,36 @@ def test_moves_one_after_the_other_and_back() -> None:  # rule 5.7
     overlapping = ReplicaAssignment(ids(1, 2, 3)).reassign_to(ids(3, 4, 2))
     assert overlapping == ReplicaAssignment(ids(3, 4, 2, 1), ids(4), ids(1))
     assert overlapping.reassign_to(overlapping.origin) == ReplicaAssignment(ids(3, 2, 1))  # rule 11.19: not 1, 2, 3
+
+
+def led(leader: int, isr: tuple[int, ...] = (1, 2, 3)) -> Leadership:
+    return leadership(leader, isr)
+
+
+@pytest.mark.kafka("CTX-9")
+def test_imbalance_is_counted() -> None:  # rule 5.20
+    made = context()
+    for tp, leader, imbalanced in ((T0, 1, 0), (T1, 2, 0), (U0, 3, 0), (T0, 2, 1), (T1, 3, 2), (U0, 1, 3), (U0, 3, 2)):
+        made.put_leadership(tp, led(leader))
+        assert made.preferred_replica_imbalance_count == imbalanced
+    made.queue_for_deletion(["t"])
+    assert made.preferred_replica_imbalance_count == 0
+    made.put_leadership(T0, led(3))  # its topic counts no more
+    assert made.preferred_replica_imbalance_count == 0
+    made.put_leadership(U0, led(2))
+    assert made.preferred_replica_imbalance_count == 1
+    made.remove_topic("t")
+    assert made.preferred_replica_imbalance_count == 1
+
+
+@pytest.mark.kafka("CTX-10")
+def test_queueing_again_does_not_count_twice() -> None:  # rule 5.20
+    made = context()
+    for tp, leader in ((T0, 2), (T1, 2), (U0, 1)):
+        made.put_leadership(tp, led(leader))
+    assert made.preferred_replica_imbalance_count == 2
+    for _ in range(2):
+        made.queue_for_deletion(["t"])
+        assert made.preferred_replica_imbalance_count == 1
+    made.queue_for_deletion(["t", "u"])
+    assert made.preferred_replica_imbalance_count == 0

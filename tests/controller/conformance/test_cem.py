@@ -1,0 +1,173 @@
+"""CEM, KC, CFO: the event queue, the controller's gauges, and errors inside an event (section 14 of
+docs/controller-semantics.md; rules of sections 3 and 12)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import wire
+from controller.event_loop import QUEUE_TIME_RESET_SECONDS, ControllerEventLoop
+from controller.events import BrokersChanged, ControllerEvent, ControllerState, TopicsChanged, UpdateMetadataAnswered
+from controller.metrics import Histogram, MetricName, Metrics
+from controller.model import BrokerId
+from tests.controller.support import world
+
+QUEUE_TIME = MetricName("kafka.controller", "ControllerEventManager", "EventQueueTimeMs")
+QUEUE_SIZE = MetricName("kafka.controller", "ControllerEventManager", "EventQueueSize")
+
+
+@asynccontextmanager
+async def running(
+    process: Callable[[ControllerEvent], Awaitable[None]], metrics: Metrics
+) -> AsyncIterator[ControllerEventLoop]:
+    async with trio.open_nursery() as nursery:
+        loop = ControllerEventLoop(process, metrics)
+        nursery.start_soon(loop.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield loop
+        loop.close()
+
+
+def histogram(metrics: Metrics, name: MetricName = QUEUE_TIME) -> Histogram:
+    found = metrics[name]
+    assert isinstance(found, Histogram)
+    return found
+
+
+async def nothing(event: ControllerEvent) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.kafka("CEM-1")
+async def test_metrics_are_removed_on_close(autojump_clock: MockClock) -> None:  # rules 3.5, 12.6
+    metrics = Metrics()
+    async with running(nothing, metrics):
+        assert QUEUE_TIME in metrics
+        assert QUEUE_SIZE in metrics
+    assert QUEUE_TIME not in metrics
+    assert QUEUE_SIZE not in metrics
+
+
+@pytest.mark.kafka("CEM-2")
+async def test_an_event_whose_state_has_no_timer(autojump_clock: MockClock) -> None:  # rules 3.4, 3.7
+    event = UpdateMetadataAnswered(wire.UpdateMetadataResponse(), BrokerId(1))
+    assert event.state.timer_name is None
+    processed: list[ControllerEvent] = []
+
+    async def process(event: ControllerEvent) -> None:
+        await trio.lowlevel.checkpoint()
+        processed.append(event)
+
+    async with running(process, Metrics()) as loop:
+        loop.put(event)
+        await loop.wait_idle()
+    assert processed == [event]
+
+
+@pytest.mark.kafka("CEM-3")
+async def test_time_in_the_queue(autojump_clock: MockClock) -> None:  # rule 3.4
+    metrics = Metrics()
+
+    async def process(event: ControllerEvent) -> None:
+        await trio.sleep(0.5)
+
+    async with running(process, metrics) as loop:
+        for event in (TopicsChanged(), BrokersChanged()):
+            loop.put(event)
+        await loop.wait_idle()
+        times = histogram(metrics)
+        assert (times.count, times.min) == (2, 0)
+        assert times.max == pytest.approx(500)
+
+
+@pytest.mark.kafka("CEM-4")
+async def test_time_in_the_queue_is_forgotten_when_idle(autojump_clock: MockClock) -> None:  # rule 3.6
+    metrics = Metrics()
+    async with running(nothing, metrics) as loop:
+        loop.put(TopicsChanged())
+        await loop.wait_idle()
+        times = histogram(metrics)
+        await trio.sleep(QUEUE_TIME_RESET_SECONDS - 1)
+        assert times.count == 1
+        await trio.sleep(2)
+        assert (times.count, times.max) == (0, 0)
+
+
+async def timed(*, fails: bool) -> None:
+    """One event of 0.25 s: its state while it is processed, its timer, and that it is over afterwards."""
+    metrics = Metrics()
+    states: list[ControllerState] = []
+
+    async def process(event: ControllerEvent) -> None:
+        states.append(loop.state)
+        await trio.sleep(0.25)
+        if fails:
+            raise RuntimeError("broken for the test")
+
+    async with running(process, metrics) as loop:
+        timer = histogram(metrics, MetricName("kafka.controller", "ControllerStats", "TopicChangeRateAndTimeMs"))
+        assert timer.count == 0
+        loop.put(TopicsChanged())
+        await loop.wait_idle()
+        assert states == [ControllerState.TOPIC_CHANGE]
+        assert loop.state is ControllerState.IDLE
+        assert timer.count == 1
+        assert timer.max == pytest.approx(250)
+        loop.put(TopicsChanged())  # the loop goes on
+        await loop.wait_idle()
+        assert timer.count == 2
+
+
+@pytest.mark.kafka("CEM-5")
+async def test_an_event_that_succeeds(autojump_clock: MockClock) -> None:  # rule 3.4
+    await timed(fails=False)
+
+
+@pytest.mark.kafka("CEM-6")
+async def test_an_event_that_fails(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:  # rule 3.4
+    await timed(fails=True)
+    assert "broken for the test" in caplog.text
+
+
+@pytest.mark.kafka("KC-1")
+async def test_gauges_are_removed_once(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:  # 12.1
+    removed: list[str] = []
+    remove = Metrics.remove
+
+    def counted(metrics: Metrics, name: MetricName) -> None:
+        if name.type == "KafkaController":
+            removed.append(name.name)
+        remove(metrics, name)
+
+    monkeypatch.setattr(Metrics, "remove", counted)
+    async with world([]) as w:
+        controller = await w.start_controller(0)
+        gauges = sorted(name.name for name, _ in controller.metrics.items() if name.type == "KafkaController")
+        assert len(gauges) == 13
+        controller.close()
+        await w.settle()
+        assert sorted(removed) == gauges
+        assert not any(name.type == "KafkaController" for name, _ in controller.metrics.items())
+
+
+@pytest.mark.kafka("CFO-1")
+async def test_an_illegal_state_moves_the_controller(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # rules 2.19, 2.20
+    caplog.set_level("INFO")
+    async with world([3]) as w:
+        first = await w.start_controller(1)
+        second = await w.start_controller(2)
+        assert first.context.epoch == 1
+        first._core.batch.add_update_metadata([BrokerId(3)], [])  # what is left over makes the next batch illegal
+        await w.start_broker(4)
+        await w.settle()
+        assert "broker 1 resigned as controller of epoch 1" in caplog.text
+        active = [c for c in (first, second) if c.is_active]
+        assert [c.context.epoch for c in active] == [2]
+        assert active[0].context.live_broker_ids == {1, 2, 3, 4}
