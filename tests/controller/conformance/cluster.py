@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -158,6 +158,36 @@ async def data_version(w: World, path: str) -> int:
     return stat.version
 
 
-def queued(events: Iterable[ControllerEvent], controller: Controller) -> None:
-    for event in events:
-        controller.loop.put(event)
+async def reassign_by_znode(w: World, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
+    data = zk_data.encode_partition_reassignment({tp: ids(*target) for tp, target in targets.items()})
+    value((await w.store.write([Create(zk_data.REASSIGN_PARTITIONS, data)]))[0])
+    await w.settle()
+
+
+async def elect_by_znode(w: World, *partitions: TopicPartition) -> None:
+    data = zk_data.encode_partition_list(partitions)
+    value((await w.store.write([Create(zk_data.PREFERRED_REPLICA_ELECTION, data)]))[0])
+    await w.settle()
+
+
+async def change_topic_config(w: World, topic: str, config: Mapping[str, str]) -> None:
+    """As AlterConfigs does: write it and tell the brokers (rules 1.35, 1.54)."""
+    await w.zk.change_config("topics", topic, config)
+    await w.settle()
+
+
+async def another_takes_over_unseen(w: World, controller: Controller) -> None:
+    """Broker 99 was elected, and the watch that says so has not come yet."""
+    w.nodes[controller.config.broker_id].zk.unregister_change_handler(zk_data.CONTROLLER)
+    taken = [
+        SetData("/controller_epoch", str(controller.context.epoch + 1).encode()),
+        SetData("/controller", zk_data.encode_controller(99, 0)),
+    ]
+    for answer in await w.store.write(taken):
+        value(answer)
+    assert controller.is_active
+
+
+def has_resigned(controller: Controller) -> bool:
+    """To broker 99."""
+    return not controller.is_active and controller.active_controller_id == 99 and controller.context.epoch == 0
