@@ -1,4 +1,4 @@
-"""CI-1 to CI-11, CI-22 to CI-27, CI-30 to CI-37: the life of controllers, brokers and topics in a cluster (section 14 of
+"""CI-1 to CI-11, CI-22 to CI-27, CI-30 to CI-37: life of controllers, brokers and topics in a cluster (section 14 of
 docs/controller-semantics.md)."""
 
 from __future__ import annotations
