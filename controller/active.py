@@ -69,12 +69,8 @@ class ActiveController:
         await core.refresh_leadership(context.all_partitions())
         core.channels.add_brokers(context.live_or_shutting_down_brokers)
         to_delete = await zk.get_topic_deletions()
-        with_offline_replica = {
-            tp.topic
-            for tp in context.all_partitions()
-            if any(not context.is_replica_online(r, tp) for r in context.replicas(tp))
-        }
-        await self._deletion.initialize(to_delete, with_offline_replica | {tp.topic for tp in context.being_reassigned})
+        ineligible = context.topics_with_offline_replicas() | {tp.topic for tp in context.being_reassigned}
+        await self._deletion.initialize(to_delete, ineligible)
         core.send_update_metadata_to_all()  # 4.13: leaders' addresses before leaderships
         await core.replicas.startup()
         await core.partitions.startup()

@@ -6,7 +6,7 @@ Only the event loop's task touches it. Unknown topics and partitions read as emp
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from uuid import UUID
 
 from controller.errors import IllegalState
@@ -81,13 +81,16 @@ class ControllerContext:
         self.topics: set[str] = set()
         self.topic_ids: dict[str, UUID] = {}
         self.topic_names: dict[UUID, str] = {}
-        self._assignments: dict[str, dict[int, ReplicaAssignment]] = {}
+        # a partition is one object wherever it is a key
+        self._assignments: dict[TopicPartition, ReplicaAssignment] = {}
+        self._partitions: dict[str, dict[int, TopicPartition]] = {}
         self.leadership: dict[TopicPartition, Leadership] = {}
         #: partitions of topics not queued for deletion that are not led by their preferred replica (5.20)
         self.preferred_replica_imbalance_count = 0
         self.being_reassigned: set[TopicPartition] = set()
         self.partition_states: dict[TopicPartition, PartitionState] = {}
-        self.replica_states: dict[PartitionReplica, ReplicaState] = {}
+        #: by broker, as that is how they are changed
+        self._replica_states: dict[BrokerId, dict[TopicPartition, ReplicaState]] = {}
         self.replicas_on_offline_dirs: dict[BrokerId, set[TopicPartition]] = {}
         self.topics_to_delete: set[str] = set()
         self.topics_with_deletion_started: set[str] = set()
@@ -152,32 +155,30 @@ class ControllerContext:
         self.topic_names[topic_id] = topic
 
     def assignment(self, tp: TopicPartition) -> ReplicaAssignment:
-        return self._assignments.get(tp.topic, {}).get(tp.partition, _NO_ASSIGNMENT)
+        return self._assignments.get(tp, _NO_ASSIGNMENT)
 
     def replicas(self, tp: TopicPartition) -> tuple[BrokerId, ...]:
         return self.assignment(tp).replicas
 
     def set_assignment(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
-        of_topic = self._assignments.setdefault(tp.topic, {})
         known = self.leadership.get(tp)
         if known is not None and tp.topic not in self.topics_to_delete:
-            before = of_topic.get(tp.partition, _NO_ASSIGNMENT)
+            before = self.assignment(tp)
             self.preferred_replica_imbalance_count += _is_imbalanced(assignment, known) - _is_imbalanced(before, known)
-        of_topic[tp.partition] = assignment
+        self._assignments[tp] = assignment
+        self._partitions.setdefault(tp.topic, {}).setdefault(tp.partition, tp)
 
     def is_assigned(self, tp: TopicPartition) -> bool:
-        return tp.partition in self._assignments.get(tp.topic, {})
+        return tp in self._assignments
 
     def topic_assignments(self, topic: str) -> dict[int, ReplicaAssignment]:
-        return dict(self._assignments.get(topic, {}))
+        return {p: self._assignments[tp] for p, tp in self._partitions.get(topic, {}).items()}
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
-        return [TopicPartition(topic, p) for p in self._assignments.get(topic, {})]
+        return list(self._partitions.get(topic, {}).values())
 
     def all_partitions(self) -> Iterator[TopicPartition]:
-        for topic, partitions in self._assignments.items():
-            for partition in partitions:
-                yield TopicPartition(topic, partition)
+        return iter(self._assignments)
 
     def remove_topic(self, topic: str) -> None:
         """Rule 5.17: partition and replica states are left behind, as Kafka leaves them."""
@@ -187,8 +188,9 @@ class ControllerContext:
         self.topics.discard(topic)
         if (topic_id := self.topic_ids.pop(topic, None)) is not None:
             self.topic_names.pop(topic_id, None)
-        for partition in self._assignments.pop(topic, {}):
-            self.leadership.pop(TopicPartition(topic, partition), None)
+        for tp in self._partitions.pop(topic, {}).values():
+            self._assignments.pop(tp, None)
+            self.leadership.pop(tp, None)
 
     # replicas
 
@@ -199,11 +201,11 @@ class ControllerContext:
         return tp not in self.replicas_on_offline_dirs.get(broker, ())
 
     def partitions_on_broker(self, broker: BrokerId) -> list[TopicPartition]:
-        return [tp for tp in self.all_partitions() if broker in self.replicas(tp)]
+        return [tp for tp, assignment in self._assignments.items() if broker in assignment.replicas]
 
     def replicas_on_brokers(self, brokers: Iterable[BrokerId]) -> list[PartitionReplica]:
         wanted = set(brokers)
-        return [PartitionReplica(tp, r) for tp in self.all_partitions() for r in self.replicas(tp) if r in wanted]
+        return [PartitionReplica(tp, r) for tp, a in self._assignments.items() for r in a.replicas if r in wanted]
 
     def replicas_of_partitions(self, partitions: Iterable[TopicPartition]) -> list[PartitionReplica]:
         return [PartitionReplica(tp, r) for tp in partitions for r in self.replicas(tp)]
@@ -211,15 +213,36 @@ class ControllerContext:
     def replicas_of_topic(self, topic: str) -> list[PartitionReplica]:
         return self.replicas_of_partitions(self.partitions_of(topic))
 
-    def all_replicas(self) -> tuple[list[PartitionReplica], list[PartitionReplica]]:
-        """(online, offline)"""
-        online: list[PartitionReplica] = []
-        offline: list[PartitionReplica] = []
-        for tp in self.all_partitions():
-            for replica in self.replicas(tp):
-                where = online if self.is_replica_online(replica, tp) else offline
-                where.append(PartitionReplica(tp, replica))
+    def all_replicas(self) -> tuple[dict[BrokerId, list[TopicPartition]], dict[BrokerId, list[TopicPartition]]]:
+        """(online, offline) by broker."""
+        online: dict[BrokerId, list[TopicPartition]] = {}
+        offline: dict[BrokerId, list[TopicPartition]] = {}
+        is_offline = self.offline_replicas()
+        for tp, assignment in self._assignments.items():
+            gone = is_offline(tp, assignment.replicas)
+            for replica in assignment.replicas:
+                where = offline if replica in gone else online
+                where.setdefault(replica, []).append(tp)
         return online, offline
+
+    def offline_replicas(self) -> Callable[[TopicPartition, tuple[BrokerId, ...]], tuple[BrokerId, ...]]:
+        """Which of its replicas are offline, as a function that is quick for many partitions; valid until something
+        changes."""
+        if self.replicas_on_offline_dirs:
+            return lambda tp, replicas: tuple(r for r in replicas if not self.is_replica_online(r, tp))
+        offline: dict[tuple[BrokerId, ...], tuple[BrokerId, ...]] = {}
+
+        def of(tp: TopicPartition, replicas: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
+            found = offline.get(replicas)
+            if found is None:
+                found = offline[replicas] = tuple(r for r in replicas if not self.is_replica_online(r, tp))
+            return found
+
+        return of
+
+    def topics_with_offline_replicas(self) -> set[str]:
+        of = self.offline_replicas()
+        return {tp.topic for tp, assignment in self._assignments.items() if of(tp, assignment.replicas)}
 
     # leadership
 
@@ -292,20 +315,27 @@ class ControllerContext:
         return [tp for tp, state in self.partition_states.items() if state in states]
 
     def put_replica_state(self, replica: PartitionReplica, state: ReplicaState) -> None:
-        self.replica_states[replica] = state
+        self.replica_states_of(replica.replica)[replica.topic_partition] = state
+
+    def replica_states_of(self, broker: BrokerId) -> dict[TopicPartition, ReplicaState]:
+        """The states of the replicas on one broker, to be read and changed; absent is NonExistent."""
+        return self._replica_states.setdefault(broker, {})
 
     def replica_state(self, replica: PartitionReplica) -> ReplicaState:
-        return self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
+        return self.replica_states_of(replica.replica).get(replica.topic_partition, ReplicaState.NON_EXISTENT)
 
     def replicas_in_state(self, topic: str, state: ReplicaState) -> list[PartitionReplica]:
-        return [r for r in self.replicas_of_topic(topic) if self.replica_states[r] is state]
+        return [r for r in self.replicas_of_topic(topic) if self._known_replica_state(r) is state]
 
     def all_replicas_in_state(self, topic: str, state: ReplicaState) -> bool:
         """A replica without a state is an error (rule 5.23)."""
-        return all(self.replica_states[r] is state for r in self.replicas_of_topic(topic))
+        return all(self._known_replica_state(r) is state for r in self.replicas_of_topic(topic))
 
     def any_replica_in_state(self, topic: str, state: ReplicaState) -> bool:
-        return any(self.replica_states[r] is state for r in self.replicas_of_topic(topic))
+        return any(self._known_replica_state(r) is state for r in self.replicas_of_topic(topic))
+
+    def _known_replica_state(self, replica: PartitionReplica) -> ReplicaState:
+        return self.replica_states_of(replica.replica)[replica.topic_partition]
 
 
 _NO_ASSIGNMENT = ReplicaAssignment()

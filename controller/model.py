@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 from uuid import UUID
 
@@ -108,8 +108,7 @@ class ReplicaAssignment:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAndIsr:
+class LeaderAndIsr(NamedTuple):
     """Who leads a partition. ``partition_epoch`` is the data version of its state znode (rule 1.29)."""
 
     leader: BrokerId
@@ -127,20 +126,19 @@ class LeaderAndIsr:
         return self.new_leader_and_isr(leader, self.isr)
 
     def new_leader_and_isr(self, leader: BrokerId, isr: Iterable[BrokerId]) -> LeaderAndIsr:
-        return replace(self, leader=leader, isr=tuple(isr), leader_epoch=self.leader_epoch + 1)
+        return self._replace(leader=leader, isr=tuple(isr), leader_epoch=self.leader_epoch + 1)
 
     def new_recovering(self, leader: BrokerId, isr: Iterable[BrokerId]) -> LeaderAndIsr:
-        return replace(self.new_leader_and_isr(leader, isr), recovery_state=RECOVERING)
+        return self.new_leader_and_isr(leader, isr)._replace(recovery_state=RECOVERING)
 
     def new_epoch(self) -> LeaderAndIsr:
         return self.new_leader_and_isr(self.leader, self.isr)
 
     def with_partition_epoch(self, partition_epoch: int) -> LeaderAndIsr:
-        return replace(self, partition_epoch=partition_epoch)
+        return self._replace(partition_epoch=partition_epoch)
 
 
-@dataclass(frozen=True, slots=True)
-class Leadership:
+class Leadership(NamedTuple):
     """A LeaderAndIsr and the controller epoch that decided it (rule 5.9)."""
 
     leader_and_isr: LeaderAndIsr

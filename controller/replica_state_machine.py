@@ -7,7 +7,7 @@ ZooKeeper; the deletion states belong to `topic_deletion`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from controller.context import VALID_PREVIOUS_REPLICA_STATES, ControllerContext, ReplicaState
@@ -37,27 +37,29 @@ class ReplicaStateMachine:
     async def startup(self) -> None:
         """Rule 6.32: states first, then online replicas are told, then offline ones leave their ISRs."""
         online, offline = self._context.all_replicas()
-        for replica in online:
-            self._context.put_replica_state(replica, ReplicaState.ONLINE)
-        for replica in offline:
-            self._context.put_replica_state(replica, ReplicaState.DELETION_INELIGIBLE)
-        await self.handle_state_changes(online, ReplicaState.ONLINE)
-        await self.handle_state_changes(offline, ReplicaState.OFFLINE)
+        for by_broker, state in ((online, ReplicaState.ONLINE), (offline, ReplicaState.DELETION_INELIGIBLE)):
+            for broker, partitions in by_broker.items():
+                self._context.replica_states_of(broker).update(dict.fromkeys(partitions, state))
+        await self._handle(online, ReplicaState.ONLINE)
+        await self._handle(offline, ReplicaState.OFFLINE)
 
     async def handle_state_changes(self, replicas: Iterable[PartitionReplica], target: ReplicaState) -> None:
         """Move replicas to ``target`` in one batch (rule 6.21).
 
         Raises ControllerMoved and SessionExpired; any other failure is logged and leaves states as they are.
         """
-        by_broker: dict[BrokerId, list[PartitionReplica]] = {}
-        for replica in replicas:
-            by_broker.setdefault(replica.replica, []).append(replica)
+        by_broker: dict[BrokerId, list[TopicPartition]] = {}
+        for tp, broker in replicas:
+            by_broker.setdefault(broker, []).append(tp)
+        await self._handle(by_broker, target)
+
+    async def _handle(self, by_broker: Mapping[BrokerId, Sequence[TopicPartition]], target: ReplicaState) -> None:
         if not by_broker:
             return
         try:
             self._batch.new_batch()
-            for broker, of_broker in by_broker.items():
-                await self._change(broker, of_broker, target)
+            for broker, partitions in by_broker.items():
+                await self._change(broker, partitions, target)
             self._batch.send()
         except (ControllerMoved, SessionExpired):
             log.error("controller moved while moving replicas to %s", target.name)
@@ -65,93 +67,95 @@ class ReplicaStateMachine:
         except Exception:
             log.exception("moving replicas to %s failed", target.name)
 
-    async def _change(self, broker: BrokerId, replicas: Sequence[PartitionReplica], target: ReplicaState) -> None:
-        allowed = VALID_PREVIOUS_REPLICA_STATES[target]
-        valid = []
-        for replica in replicas:
-            current = self._context.replica_state(replica)
-            if current in allowed:
-                valid.append(replica)
-            else:
-                log.error("replica %d of %s cannot go from %s to %s", broker, replica.topic_partition, current, target)
+    async def _change(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
+        allowed = tuple(VALID_PREVIOUS_REPLICA_STATES[target])  # of a few members, found by identity
+        states = self._context.replica_states_of(broker)
+        valid = [tp for tp in partitions if states.get(tp, ReplicaState.NON_EXISTENT) in allowed]
+        if len(valid) < len(partitions):
+            for tp in partitions:
+                current = states.get(tp, ReplicaState.NON_EXISTENT)
+                if current not in allowed:
+                    log.error("replica %d of %s cannot go from %s to %s", broker, tp, current, target)
         match target:
             case ReplicaState.NEW:
-                self._to_new(valid)
+                self._to_new(broker, valid)
             case ReplicaState.ONLINE:
-                self._to_online(valid)
+                self._to_online(broker, valid)
             case ReplicaState.OFFLINE:
                 await self._to_offline(broker, valid)
             case ReplicaState.NON_EXISTENT:
-                for replica in valid:  # rule 6.31
-                    tp = replica.topic_partition
+                self._log_changes(broker, valid, target)
+                for tp in valid:  # rule 6.31
                     self._context.set_assignment(tp, self._context.assignment(tp).remove_replica(broker))
-                    self._log_change(replica, target)
-                    self._context.replica_states.pop(replica, None)
+                    states.pop(tp, None)
             case _:
-                for replica in valid:
-                    self._put(replica, target)
-                    if target is ReplicaState.DELETION_STARTED:
-                        self._batch.add_stop_replica([broker], replica.topic_partition, delete=True)
+                self._put(broker, valid, target)
+                if target is ReplicaState.DELETION_STARTED:
+                    for tp in valid:
+                        self._batch.add_stop_replica([broker], tp, delete=True)
 
-    def _put(self, replica: PartitionReplica, target: ReplicaState) -> None:
-        self._log_change(replica, target)
-        self._context.put_replica_state(replica, target)
+    def _put(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
+        self._log_changes(broker, partitions, target)
+        self._context.replica_states_of(broker).update(dict.fromkeys(partitions, target))
 
-    def _log_change(self, replica: PartitionReplica, target: ReplicaState) -> None:
-        state_change_log.debug(
-            "controller epoch %d: replica %d of %s from %s to %s",
-            self._context.epoch,
-            replica.replica,
-            replica.topic_partition,
-            self._context.replica_state(replica).name,
-            target.name,
-        )
+    def _log_changes(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
+        if not state_change_log.isEnabledFor(logging.DEBUG):
+            return
+        states = self._context.replica_states_of(broker)
+        for tp in partitions:
+            before = states.get(tp, ReplicaState.NON_EXISTENT)
+            state_change_log.debug(
+                "controller epoch %d: replica %d of %s from %s to %s",
+                self._context.epoch,
+                broker,
+                tp,
+                before.name,
+                target.name,
+            )
 
-    def _to_new(self, replicas: Iterable[PartitionReplica]) -> None:
-        for replica in replicas:  # rule 6.22
-            tp = replica.topic_partition
+    def _to_new(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> None:
+        new = []
+        for tp in partitions:  # rule 6.22
             known = self._context.leadership.get(tp)
-            if known is not None and known.leader_and_isr.leader == replica.replica:
-                log.error("replica %d of %s cannot become New, it is the leader", replica.replica, tp)
+            if known is not None and known.leader_and_isr.leader == broker:
+                log.error("replica %d of %s cannot become New, it is the leader", broker, tp)
                 continue
             if known is not None:
-                self._tell(replica, known, is_new=True)
-            self._put(replica, ReplicaState.NEW)
+                self._batch.add_leader_and_isr([broker], tp, known, self._context.assignment(tp), is_new=True)
+            new.append(tp)
+        self._put(broker, new, ReplicaState.NEW)
 
-    def _to_online(self, replicas: Iterable[PartitionReplica]) -> None:
-        for replica in replicas:
-            tp = replica.topic_partition
-            if self._context.replica_state(replica) is ReplicaState.NEW:  # rule 6.23
-                assignment = self._context.assignment(tp)
-                if replica.replica not in assignment.replicas:
-                    log.error("adding replica %d to the assignment of %s", replica.replica, tp)
-                    grown = replace(assignment, replicas=(*assignment.replicas, replica.replica))
-                    self._context.set_assignment(tp, grown)
-            elif (known := self._context.leadership.get(tp)) is not None:  # rule 6.24
-                self._tell(replica, known, is_new=False)
-            self._put(replica, ReplicaState.ONLINE)
-
-    def _tell(self, replica: PartitionReplica, known: Leadership, *, is_new: bool) -> None:
-        tp = replica.topic_partition
-        self._batch.add_leader_and_isr([replica.replica], tp, known, self._context.assignment(tp), is_new=is_new)
+    def _to_online(self, broker: BrokerId, partitions: Sequence[TopicPartition]) -> None:
+        states = self._context.replica_states_of(broker)
+        old = []
+        for tp in partitions:
+            if states[tp] is not ReplicaState.NEW:
+                old.append(tp)
+                continue
+            assignment = self._context.assignment(tp)  # rule 6.23
+            if broker not in assignment.replicas:
+                log.error("adding replica %d to the assignment of %s", broker, tp)
+                self._context.set_assignment(tp, replace(assignment, replicas=(*assignment.replicas, broker)))
+        self._batch.add_known_leader_and_isr(broker, old)  # rule 6.24
+        self._put(broker, partitions, ReplicaState.ONLINE)
 
     # -> Offline
 
-    async def _to_offline(self, broker: BrokerId, replicas: Sequence[PartitionReplica]) -> None:
-        for replica in replicas:  # rule 6.25: with the epoch from before the ISR changes
-            self._batch.add_stop_replica([broker], replica.topic_partition, delete=False)
-        with_leadership = [r for r in replicas if r.topic_partition in self._context.leadership]
-        removed = await self._remove_from_isr(broker, [r.topic_partition for r in with_leadership])
+    async def _to_offline(self, broker: BrokerId, partitions: Sequence[TopicPartition]) -> None:
+        for tp in partitions:  # rule 6.25: with the epoch from before the ISR changes
+            self._batch.add_stop_replica([broker], tp, delete=False)
+        with_leadership = [tp for tp in partitions if tp in self._context.leadership]
+        without_leadership = [tp for tp in partitions if tp not in self._context.leadership]
+        removed = await self._remove_from_isr(broker, with_leadership)
         for tp, known in removed.items():  # rule 6.26
             if not self._context.is_queued_for_deletion(tp.topic):
                 others = [r for r in self._context.replicas(tp) if r != broker]
                 self._batch.add_leader_and_isr(others, tp, known, self._context.assignment(tp), is_new=False)
-            self._put(PartitionReplica(tp, broker), ReplicaState.OFFLINE)
-        for replica in replicas:  # rule 6.27
-            if replica.topic_partition not in self._context.leadership:
-                everyone = self._context.live_or_shutting_down_broker_ids
-                self._batch.add_update_metadata(everyone, [replica.topic_partition])
-                self._put(replica, ReplicaState.OFFLINE)
+        self._put(broker, list(removed), ReplicaState.OFFLINE)
+        if without_leadership:  # rule 6.27
+            everyone = self._context.live_or_shutting_down_broker_ids
+            self._batch.add_update_metadata(everyone, without_leadership)
+            self._put(broker, without_leadership, ReplicaState.OFFLINE)
 
     async def _remove_from_isr(
         self, broker: BrokerId, partitions: Sequence[TopicPartition]

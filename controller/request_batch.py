@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import wire
 from controller.context import ControllerContext
@@ -50,9 +50,8 @@ class Responses(Protocol):
     ) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderAndIsrState:
-    """One partition in a LeaderAndIsr request."""
+class LeaderAndIsrState(NamedTuple):
+    """One partition in a LeaderAndIsr request; the same object for all replicas that are told the same."""
 
     leadership: Leadership
     assignment: ReplicaAssignment
@@ -88,6 +87,8 @@ class ControllerRequestBatch:
 
     def clear(self) -> None:
         self._leader_and_isr: dict[BrokerId, dict[TopicPartition, LeaderAndIsrState]] = {}
+        # of `add_known_leader_and_isr`: what other replicas of the partition are told
+        self._known: dict[TopicPartition, LeaderAndIsrState] = {}
         self._stop_replica: dict[BrokerId, dict[TopicPartition, StopReplicaState]] = {}
         self._update_metadata_brokers: set[BrokerId] = set()
         self._update_metadata: dict[TopicPartition, Leadership] = {}
@@ -113,12 +114,36 @@ class ControllerRequestBatch:
         is_new: bool,
     ) -> None:
         """Rules 8.3, 8.5: the last addition wins, but for is_new, which sticks; all brokers get its metadata."""
+        state = LeaderAndIsrState(leadership, assignment, is_new)
         for broker in brokers:
             if broker >= 0:
                 states = self._leader_and_isr.setdefault(broker, {})
-                sticky = is_new or (tp in states and states[tp].is_new)
-                states[tp] = LeaderAndIsrState(leadership, assignment, sticky)
+                before = states.get(tp)
+                is_sticky = before is not None and before.is_new and not is_new
+                states[tp] = state._replace(is_new=True) if is_sticky else state
         self.add_update_metadata(self._context.live_or_shutting_down_broker_ids, [tp])
+
+    def add_known_leader_and_isr(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> None:
+        """``add_leader_and_isr`` of what the context knows of many partitions, for one of their old replicas; those
+        without leadership are skipped."""
+        leadership, metadata, shared = self._context.leadership, self._update_metadata, self._known
+        states = self._leader_and_isr.setdefault(broker, {})
+        for tp in partitions:
+            known = leadership.get(tp)
+            if known is None:
+                continue
+            assignment = self._context.assignment(tp)
+            state = shared.get(tp)
+            if state is None or state.leadership is not known or state.assignment is not assignment:
+                state = shared[tp] = LeaderAndIsrState(known, assignment, False)
+                metadata[tp] = known
+            if tp in states and states[tp].is_new:
+                state = state._replace(is_new=True)
+            states[tp] = state
+        if states:
+            self._update_metadata_brokers |= self._context.live_or_shutting_down_broker_ids
+        else:
+            del self._leader_and_isr[broker]
 
     def add_stop_replica(self, brokers: Iterable[BrokerId], tp: TopicPartition, *, delete: bool) -> None:
         """Rule 8.6: the epoch is sampled now; delete sticks."""
@@ -249,6 +274,7 @@ def build_update_metadata(
 ) -> Callable[[int], wire.UpdateMetadataRequest]:
     """The request as a function of the recipient's broker epoch, all that differs (rules 8.8-8.10, 13.16-13.21)."""
     partitions: dict[str, list[wire.UpdateMetadataPartitionState]] = {}
+    offline = context.offline_replicas()
     for tp, known in leadership.items():
         state = known.leader_and_isr
         deleting = context.is_queued_for_deletion(tp.topic)
@@ -263,7 +289,7 @@ def build_update_metadata(
                 isr=state.isr,
                 zk_version=0 if deleting else state.partition_epoch,
                 replicas=replicas,
-                offline_replicas=tuple(r for r in replicas if not context.is_replica_online(r, tp)),
+                offline_replicas=offline(tp, replicas),
             )
         )
     live_brokers = tuple(_update_metadata_broker(version, b) for b in context.live_or_shutting_down_brokers)

@@ -152,7 +152,7 @@ async def test_the_last_isr_member_gains_an_epoch_only(autojump_clock: MockClock
 async def test_a_leader_cannot_become_new(autojump_clock: MockClock) -> None:  # rule 6.22
     async with world() as w:
         core = await prepared(w)
-        core.context.replica_states.pop(R2)
+        core.context.replica_states_of(R2.replica).pop(R2.topic_partition)
         await core.replicas.handle_state_changes([R2], ReplicaState.NEW)
         assert core.context.replica_state(R2) is ReplicaState.NON_EXISTENT
 

@@ -205,7 +205,7 @@ async def test_deletion_successful_to_nonexistent(autojump_clock: MockClock) -> 
         core = await bench(w)
         assert await change(core, SUCCESSFUL, NON_EXISTENT) is NON_EXISTENT
         assert core.context.replicas(TP) == ()
-        assert R1 not in core.context.replica_states
+        assert R1.topic_partition not in core.context.replica_states_of(R1.replica)
 
 
 @pytest.mark.kafka("RSM-43")
