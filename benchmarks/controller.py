@@ -69,6 +69,7 @@ from controller.zk_data import (
 from harness.guard import Guard
 from harness.java import find_java
 from harness.node import now_ms
+from harness.node_process import collect_rarely
 from harness.transport import Dialer
 from harness.zookeeper import embedded_zookeeper, free_port
 from tests.interop.real_kafka import kafka_jars
@@ -352,6 +353,7 @@ async def subject(zookeeper: str, control_port: int, port: int) -> None:
                     )
                 )
 
+    collect_rarely()  # as every node of ours does
     await register()
     async with trio.open_nursery() as nursery:
         made = Controller(config, zk, Dialer(), nursery, register=register)

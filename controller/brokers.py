@@ -76,12 +76,15 @@ class Brokers:
 
     async def watch(self, brokers: Iterable[BrokerId]) -> None:
         """Be told of changes to registrations (rule 4.9)."""
+        paths = []
         for broker in brokers:
 
             def changed(broker: BrokerId = broker) -> None:
                 self._core.put(BrokerModified(broker))
 
-            await self._core.zk.register_and_check(zk_data.broker_path(broker), ChangeHandler(changed=changed))
+            paths.append(zk_data.broker_path(broker))
+            self._core.zk.register_change_handler(paths[-1], ChangeHandler(changed=changed))
+        await self._core.zk.exists(paths)  # which arms the watches (rule 1.58)
 
     def unwatch(self, brokers: Iterable[BrokerId]) -> None:
         for broker in brokers:

@@ -56,15 +56,16 @@ class PartitionStateMachine:
 
     async def startup(self) -> None:
         """Rule 6.11."""
-        for tp in self._context.all_partitions():
-            known = self._context.leadership.get(tp)
+        context = self._context
+        for tp in context.all_partitions():
+            known = context.leadership.get(tp)
             if known is None:
                 state = PartitionState.NEW
-            elif self._context.is_replica_online(known.leader_and_isr.leader, tp):
+            elif context.is_replica_online(known.leader_and_isr.leader, tp):
                 state = PartitionState.ONLINE
             else:
                 state = PartitionState.OFFLINE
-            self._context.put_partition_state(tp, state)
+            context.put_partition_state(tp, state)
         await self.trigger_online()
 
     async def trigger_online(self, topic: str | None = None) -> Results:

@@ -68,13 +68,16 @@ class ReplicaStateMachine:
             log.exception("moving replicas to %s failed", target.name)
 
     async def _change(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
-        allowed = tuple(VALID_PREVIOUS_REPLICA_STATES[target])  # of a few members, found by identity
+        allowed = VALID_PREVIOUS_REPLICA_STATES[target]
         states = self._context.replica_states_of(broker)
-        valid = [tp for tp in partitions if states.get(tp, ReplicaState.NON_EXISTENT) in allowed]
-        if len(valid) < len(partitions):
+        valid = partitions
+        if not set(map(states.get, partitions)) <= allowed:
+            valid = []
             for tp in partitions:
                 current = states.get(tp, ReplicaState.NON_EXISTENT)
-                if current not in allowed:
+                if current in allowed:
+                    valid.append(tp)
+                else:
                     log.error("replica %d of %s cannot go from %s to %s", broker, tp, current, target)
         match target:
             case ReplicaState.NEW:
@@ -127,15 +130,13 @@ class ReplicaStateMachine:
 
     def _to_online(self, broker: BrokerId, partitions: Sequence[TopicPartition]) -> None:
         states = self._context.replica_states_of(broker)
-        old = []
-        for tp in partitions:
-            if states[tp] is not ReplicaState.NEW:
-                old.append(tp)
-                continue
-            assignment = self._context.assignment(tp)  # rule 6.23
+        new = [tp for tp in partitions if states[tp] is ReplicaState.NEW]
+        for tp in new:  # rule 6.23
+            assignment = self._context.assignment(tp)
             if broker not in assignment.replicas:
                 log.error("adding replica %d to the assignment of %s", broker, tp)
                 self._context.set_assignment(tp, replace(assignment, replicas=(*assignment.replicas, broker)))
+        old = [tp for tp in partitions if states[tp] is not ReplicaState.NEW] if new else partitions
         self._batch.add_known_leader_and_isr(broker, old)  # rule 6.24
         self._put(broker, partitions, ReplicaState.ONLINE)
 

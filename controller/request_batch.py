@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import wire
 from controller.context import ControllerContext
@@ -50,12 +50,36 @@ class Responses(Protocol):
     ) -> None: ...
 
 
-class LeaderAndIsrState(NamedTuple):
+class LeaderAndIsrState:
     """One partition in a LeaderAndIsr request; the same object for all replicas that are told the same."""
 
-    leadership: Leadership
-    assignment: ReplicaAssignment
-    is_new: bool
+    __slots__ = ("_built", "assignment", "is_new", "leadership")
+
+    def __init__(self, leadership: Leadership, assignment: ReplicaAssignment, is_new: bool) -> None:
+        self.leadership = leadership
+        self.assignment = assignment
+        self.is_new = is_new
+        self._built: wire.LeaderAndIsrPartitionState | None = None
+
+    def build(self, tp: TopicPartition, version: int) -> wire.LeaderAndIsrPartitionState:
+        """Made once for all requests of a batch, which are of one version (rules 13.7-13.11)."""
+        if self._built is None:
+            decided, controller_epoch = self.leadership
+            self._built = wire.LeaderAndIsrPartitionState(
+                topic_name=tp.topic if version < 2 else "",
+                partition_index=tp.partition,
+                controller_epoch=controller_epoch,
+                leader=decided.leader,
+                leader_epoch=decided.leader_epoch,
+                isr=decided.isr,
+                partition_epoch=decided.partition_epoch,
+                replicas=self.assignment.replicas,
+                adding_replicas=self.assignment.adding,
+                removing_replicas=self.assignment.removing,
+                is_new=self.is_new,
+                leader_recovery_state=decided.recovery_state if version >= 6 else 0,
+            )
+        return self._built
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,30 +144,30 @@ class ControllerRequestBatch:
                 states = self._leader_and_isr.setdefault(broker, {})
                 before = states.get(tp)
                 is_sticky = before is not None and before.is_new and not is_new
-                states[tp] = state._replace(is_new=True) if is_sticky else state
+                states[tp] = LeaderAndIsrState(leadership, assignment, True) if is_sticky else state
         self.add_update_metadata(self._context.live_or_shutting_down_broker_ids, [tp])
 
     def add_known_leader_and_isr(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> None:
         """``add_leader_and_isr`` of what the context knows of many partitions, for one of their old replicas; those
-        without leadership are skipped."""
-        leadership, metadata, shared = self._context.leadership, self._update_metadata, self._known
-        states = self._leader_and_isr.setdefault(broker, {})
+        without leadership are skipped. All such additions to one batch are made before the context changes."""
+        context, shared = self._context, self._known
+        told: dict[TopicPartition, LeaderAndIsrState] = {}
         for tp in partitions:
-            known = leadership.get(tp)
-            if known is None:
-                continue
-            assignment = self._context.assignment(tp)
             state = shared.get(tp)
-            if state is None or state.leadership is not known or state.assignment is not assignment:
-                state = shared[tp] = LeaderAndIsrState(known, assignment, False)
-                metadata[tp] = known
-            if tp in states and states[tp].is_new:
-                state = state._replace(is_new=True)
-            states[tp] = state
-        if states:
-            self._update_metadata_brokers |= self._context.live_or_shutting_down_broker_ids
-        else:
-            del self._leader_and_isr[broker]
+            if state is None:
+                known = context.leadership.get(tp)
+                if known is None:
+                    continue
+                state = shared[tp] = LeaderAndIsrState(known, context.assignment(tp), False)
+                self._update_metadata[tp] = known
+            told[tp] = state
+        if not told:
+            return
+        for tp, before in self._leader_and_isr.get(broker, {}).items():
+            if before.is_new and (state := told.get(tp)) is not None:
+                told[tp] = LeaderAndIsrState(state.leadership, state.assignment, True)
+        self._leader_and_isr.setdefault(broker, {}).update(told)
+        self._update_metadata_brokers |= context.live_or_shutting_down_broker_ids
 
     def add_stop_replica(self, brokers: Iterable[BrokerId], tp: TopicPartition, *, delete: bool) -> None:
         """Rule 8.6: the epoch is sampled now; delete sticks."""
@@ -222,24 +246,12 @@ def build_leader_and_isr(
 ) -> wire.LeaderAndIsrRequest:
     """Rules 8.4, 8.14-8.16, 13.7-13.11."""
     partitions: dict[str, list[wire.LeaderAndIsrPartitionState]] = {}
+    topic, of_topic = None, []
     for tp, state in states.items():
-        decided = state.leadership.leader_and_isr
-        partitions.setdefault(tp.topic, []).append(
-            wire.LeaderAndIsrPartitionState(
-                topic_name=tp.topic if version < 2 else "",
-                partition_index=tp.partition,
-                controller_epoch=state.leadership.controller_epoch,
-                leader=decided.leader,
-                leader_epoch=decided.leader_epoch,
-                isr=decided.isr,
-                partition_epoch=decided.partition_epoch,
-                replicas=state.assignment.replicas,
-                adding_replicas=state.assignment.adding,
-                removing_replicas=state.assignment.removing,
-                is_new=state.is_new,
-                leader_recovery_state=decided.recovery_state if version >= 6 else 0,
-            )
-        )
+        if tp.topic != topic:
+            topic = tp.topic
+            of_topic = partitions.setdefault(topic, [])
+        of_topic.append(state.build(tp, version))
     leaders = {state.leadership.leader_and_isr.leader for state in states.values()}
     live_leaders = []
     for live in context.live_or_shutting_down_brokers:
@@ -275,15 +287,18 @@ def build_update_metadata(
     """The request as a function of the recipient's broker epoch, all that differs (rules 8.8-8.10, 13.16-13.21)."""
     partitions: dict[str, list[wire.UpdateMetadataPartitionState]] = {}
     offline = context.offline_replicas()
-    for tp, known in leadership.items():
-        state = known.leader_and_isr
-        deleting = context.is_queued_for_deletion(tp.topic)
+    topic, of_topic, deleting = None, [], False
+    for tp, (state, controller_epoch) in leadership.items():
+        if tp.topic != topic:
+            topic = tp.topic
+            of_topic = partitions.setdefault(topic, [])
+            deleting = context.is_queued_for_deletion(topic)
         replicas = context.replicas(tp)
-        partitions.setdefault(tp.topic, []).append(
+        of_topic.append(
             wire.UpdateMetadataPartitionState(
-                topic_name=tp.topic if version < 5 else "",
+                topic_name=topic if version < 5 else "",
                 partition_index=tp.partition,
-                controller_epoch=known.controller_epoch,
+                controller_epoch=controller_epoch,
                 leader=LEADER_DURING_DELETE if deleting else state.leader,
                 leader_epoch=0 if deleting else state.leader_epoch,
                 isr=state.isr,
