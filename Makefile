@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast conformance check format lock clean
+.PHONY: help setup demo test test-fast conformance check docs format lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -39,6 +39,10 @@ check: setup ## lint, types, import contracts
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: setup ## write docs/wire.md and docs/schema.md anew, which are made from the code
+	$(BIN)/python -m wire.descriptions > docs/wire.md
+	$(BIN)/python -m captures.rows > docs/schema.md
 
 format: setup ## let ruff put the code in order
 	$(BIN)/ruff check --fix

@@ -15,6 +15,7 @@ registry     API keys, names, versions                 protocol   whole frames: 
 framing      the length before each frame              errors     error codes; the WireError tree
 records      record sets <-> batches of records        record     what a batch is made of
 consumer_protocol  what is inside JoinGroup and SyncGroup
+descriptions the layout of a version as text
 plain        messages as dicts, for JSON               outline    what a record set holds, unopened
 """
 
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
         decode_subscription,
         encode_consumer_protocol,
     )
+    from wire.descriptions import describe, describe_json
     from wire.messages.add_offsets_to_txn import *
     from wire.messages.add_partitions_to_txn import *
     from wire.messages.allocate_producer_ids import *
@@ -170,6 +172,8 @@ __all__ = [
     "decode_request_header",
     "decode_response",
     "decode_subscription",
+    "describe",
+    "describe_json",
     "encode_consumer_protocol",
     "encode_request",
     "encode_response",
@@ -188,6 +192,7 @@ _LATER = {
         "ConsumerProtocolSubscriptionTopicPartition", "decode_assignment", "decode_subscription",
         "encode_consumer_protocol",
     ),
+    "wire.descriptions": ("describe", "describe_json"),
     "wire.record": (
         "Codec", "ControlRecordType", "EndTransactionMarker", "Record", "RecordBatch", "RecordHeader",
         "TimestampType", "control_record_type",

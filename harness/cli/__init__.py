@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("harness.cli.nodes:resume", "Let a paused node go on."),
     "restart": ("harness.cli.nodes:restart", "Stop a node if it runs, then start it."),
     "decode": ("harness.cli.captures:decode", "Print every request and response in a capture, one line each."),
+    "schema": ("harness.cli.schema:schema", "Show what a message looks like, field by field."),
     "analyze": ("harness.cli.captures:analyze", "Let Spark say what the control plane in captures did, and why."),
 }
 
@@ -34,6 +35,7 @@ Examples:
   kce up --brokers 3 --record traffic.pcapng          a cluster to play with; then, beside it:
   kce topic create orders --partitions 4 --replication-factor 3
   kce decode incident.pcapng --api LeaderAndIsr       what the controller told the brokers
+  kce schema LeaderAndIsr 7                           what its fields are, and where
   kce analyze *.pcap.gz --report report.html          what happened, with pictures
 
 Every command has its own --help.

@@ -1,0 +1,42 @@
+"""`kce schema`: what a message looks like in one version."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+import wire
+from captures import selection
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kce schema LeaderAndIsr 7
+  kce schema 6                                        UpdateMetadata, in its newest version
+  kce schema Fetch 12 --json | jq '.request.fields[].name'
+
+All versions of all messages stand in docs/wire.md.
+"""
+)
+@click.argument("api")
+@click.argument("version", type=int, required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+def schema(api: str, version: int | None, as_json: bool) -> None:
+    """Print the layout of an API's request and response: each field, its type, and its offset where that is fixed.
+
+    API is a name such as LeaderAndIsr, in any case, or an API key. VERSION is the newest if it is left out.
+    """
+    try:
+        key = selection.api_key(api)
+    except ValueError as e:
+        raise click.BadParameter(str(e), param_hint="'API'") from None
+    version = wire.api(key).versions.last if version is None else version
+    try:
+        told = (
+            json.dumps(wire.describe_json(key, version), indent=2) if as_json else wire.describe(key, version).rstrip()
+        )
+    except wire.UnsupportedVersion as e:
+        raise click.BadParameter(str(e), param_hint="'VERSION'") from None
+    click.echo(told)
