@@ -57,7 +57,7 @@ def assert_gone(controller: Controller) -> None:
     assert "t" not in context.topics | context.topics_to_delete | context.topics_with_deletion_started
     assert context.partitions_of("t") == []
     assert not any(tp in context.leadership or tp in context.partition_states for tp in PARTITIONS)
-    assert not any(r.topic_partition in PARTITIONS for r in context.replica_states)
+    assert not any(tp in context.replica_states_of(BrokerId(broker)) for tp in PARTITIONS for broker in range(10))
 
 
 @pytest.mark.kafka("TDM-1")
