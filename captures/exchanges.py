@@ -20,6 +20,8 @@ import wire
 from captures.framing import Finder, Frame, Framer
 from captures.quality import Quality
 from captures.recognise import (
+    MAX_FRAME_BYTES,
+    Awaited,
     Start,
     Verdict,
     find_request,
@@ -34,8 +36,15 @@ from captures.segments import Place
 from captures.tcp_streams import Connection, Data, End, Endpoint, Event, Gap
 from wire.registry import BY_KEY, ApiKey, message_class
 
-#: Bytes of a connection looked at before it is taken for something other than Kafka.
-MAX_UNDECIDED_BYTES = 256 * 1024
+#: What is kept of a connection while it is not known whether it is Kafka's.
+MAX_UNDECIDED_BYTES = 2 * 1024 * 1024
+
+#: Bytes of a connection looked at before it is taken for something other than Kafka. One that was under way when the
+#: capture began may have been in the middle of Kafka's longest frame.
+MAX_LOOKED_AT_BYTES = MAX_FRAME_BYTES + MAX_UNDECIDED_BYTES
+
+#: What a protocol is named by.
+_OPENING_BYTES = 64
 
 #: Requests that wait for their answer, and responses seen before their request (capture cards swap packets).
 MAX_AWAITED = 10_000
@@ -123,8 +132,10 @@ class Conversation:
         self._connection = connection
         self._peers: Peers | None = None
         self._client: int | None = None
-        self._undecided: list[Data | Gap] | None = []
+        self._undecided: deque[Data | Gap] | None = deque()
         self._undecided_bytes = 0
+        self._looked_at = 0
+        self._opening = [b"", b""]
         self._candidates: tuple[Framer, Framer] | None = None
         self._requests: Framer
         self._responses: Framer
@@ -152,23 +163,25 @@ class Conversation:
 
     # who speaks what
 
-    def _decide(self, event: Data | Gap, undecided: list[Data | Gap]) -> list[Message]:
-        """Not known yet whether this is Kafka, or (its SYN was not captured) which side is the client."""
+    def _decide(self, event: Data | Gap, undecided: deque[Data | Gap]) -> list[Message]:
+        """Not known yet whether this is Kafka, or (its beginning was not captured) which side is the client."""
         client = self._connection.client
         undecided.append(event)
         if isinstance(event, Data):
             self._undecided_bytes += len(event.data)
-        if self._candidates is None and client is not None and isinstance(event, Data):
-            if event.side == client:
-                verdict = first_request(_sent(undecided, client))
+            self._looked_at += len(event.data)
+            self._opening[event.side] += event.data[: _OPENING_BYTES - len(self._opening[event.side])]
+        if self._candidates is None and client is not None and not (isinstance(event, Gap) and event.side == client):
+            if isinstance(event, Data) and event.side == client:
+                verdict = first_request(b"".join(e.data for e in undecided if e.side == client and isinstance(e, Data)))
                 if verdict is Verdict.YES:
                     return self._begin(client, lost=False)
                 if verdict is Verdict.NO:
                     return self._leave_alone()
-            return self._unless_too_much()
+            return self._leave_alone() if self._undecided_bytes > MAX_UNDECIDED_BYTES else []
         if self._candidates is None:
             self._candidates = (_searching(self._find_first), _searching(self._find_first))
-            new = undecided
+            new = list(undecided)
         else:
             new = [event]
         for event in new:
@@ -179,19 +192,19 @@ class Conversation:
                 framer.data(event.data, event.place)
                 if not framer.searching:
                     return self._begin(event.side, lost=True)
-        return self._unless_too_much()
-
-    def _unless_too_much(self) -> list[Message]:
-        return self._leave_alone() if self._undecided_bytes > MAX_UNDECIDED_BYTES else []
+        while self._undecided_bytes > MAX_UNDECIDED_BYTES:
+            oldest = undecided.popleft()
+            self._undecided_bytes -= len(oldest.data) if isinstance(oldest, Data) else 0
+        return self._leave_alone() if self._looked_at > MAX_LOOKED_AT_BYTES else []
 
     def _begin(self, client: int, *, lost: bool) -> list[Message]:
         """It is Kafka: take up what has been kept back."""
-        undecided, self._undecided, self._candidates = self._undecided or [], None, None
+        undecided, self._undecided, self._candidates = self._undecided or deque(), None, None
         endpoints = self._connection.endpoints
         self._client = client
         self._peers = Peers(self._connection.number, endpoints[client], endpoints[1 - client])
         self._requests = Framer(self._find_request, self._wants_request, lost=lost)
-        self._responses = Framer(self._find_response, self._wants_response, lost=lost)
+        self._responses = Framer(self._find_response, self._wants_response, lost=lost, patient=True)
         self.quality.connections += 1
         messages: list[Message] = []
         for event in undecided:
@@ -201,8 +214,7 @@ class Conversation:
     def _leave_alone(self) -> list[Message]:
         if self._undecided:
             client = 0 if self._connection.client is None else self._connection.client
-            sent = _sent(self._undecided, client), _sent(self._undecided, 1 - client)
-            self.quality.other_connections[other_protocol(*sent)] += 1
+            self.quality.other_connections[other_protocol(self._opening[client], self._opening[1 - client])] += 1
         self._undecided, self._candidates = None, None
         return []
 
@@ -323,7 +335,8 @@ class Conversation:
         return find_request(buffer, begin, borders, self._last)
 
     def _find_response(self, buffer: bytes, begin: int, borders: Collection[int]) -> tuple[Verdict, int]:
-        return find_response(buffer, begin, borders, [request.correlation_id for request in self._awaited])
+        awaited = [Awaited(request.correlation_id, request.api_key, request.version) for request in self._awaited]
+        return find_response(buffer, begin, borders, awaited)
 
     def _wants_request(self, head: bytes) -> bool:
         key = _KEY_AND_VERSION(head)[0]
@@ -333,10 +346,6 @@ class Conversation:
         (correlation_id,) = _CORRELATION_ID(head)
         api = next((request.api for request in self._awaited if request.correlation_id == correlation_id), None)
         return api is not None and message_class(api.key, "response") is not None
-
-
-def _sent(events: list[Data | Gap], side: int) -> bytes:
-    return b"".join(event.data for event in events if event.side == side and isinstance(event, Data))
 
 
 def _searching(find: Finder) -> Framer:

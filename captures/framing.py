@@ -7,6 +7,7 @@ until a ``Finder`` recognises a frame in it. (``wire.FrameBuffer`` is for live s
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import struct
 from collections import deque
@@ -45,10 +46,13 @@ class Framer:
 
     ``wants`` is asked, with the first HEAD_BYTES of a longer frame, whether the rest is to be kept. ``skipped`` counts
     bytes in which no frame was recognised, ``bad_lengths`` the lengths that could be none. ``unfinished`` tells, at the
-    end, whether a frame was begun and not completed.
+    end, whether a frame was begun and not completed. A ``patient`` one keeps what ``find`` has passed over, for
+    something new may be learnt by which to recognise a frame in it (``search``).
     """
 
-    def __init__(self, find: Finder, wants: Callable[[bytes], bool], *, lost: bool = False) -> None:
+    def __init__(
+        self, find: Finder, wants: Callable[[bytes], bool], *, lost: bool = False, patient: bool = False
+    ) -> None:
         self.skipped = 0
         self.unfinished = False
         self.bad_lengths: list[tuple[int, Place]] = []
@@ -62,6 +66,7 @@ class Framer:
         self._missing = 0
         self._place: Place | None = None
         self._lost = lost
+        self._patient = patient
         self._chunks: list[tuple[bytes, Place]] = []
         self._chunk_bytes = 0
         self._look_from = 0
@@ -82,6 +87,7 @@ class Framer:
 
     def search(self) -> list[Frame]:
         """Look again in what is kept: something new may be known by which to recognise a frame."""
+        self._look_from = 0
         return self._feed(self._found())
 
     def gap(self, size: int) -> list[Frame]:
@@ -201,6 +207,8 @@ class Framer:
         verdict, at = self._find(buffer, self._look_from, frozenset(borders))
         if verdict is not Verdict.YES:
             self._look_from = at
+            if not self._patient:
+                self._drop(bisect.bisect_right(borders, at) - 1)
             return []
         self.skipped += at
         found = [

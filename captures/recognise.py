@@ -40,7 +40,7 @@ _LENGTH_AND_ID = struct.Struct(">ii").unpack_from
 #: Anything that could be a request header, at any offset: a quick sieve before `_judge`.
 _COULD_START = re.compile(
     rb"(?=(?!\x00\x00\x00[\x00-\x09])[\x00-\x06].{3}\x00[\x00-\x5f]\x00[\x00-\x1f][\x00-\x7f].{3}"
-    rb"(?:\xff\xff|\x00[\x01-\xff][\x20-\x7e]))",
+    rb"(?:\xff\xff|\x00\x00|\x00[\x01-\xff][\x20-\x7e]))",
     re.DOTALL,
 )
 
@@ -158,56 +158,103 @@ def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None)
     start = request_start(buffer, at, newer=False)
     if isinstance(start, Verdict):
         return start
-    if last is not None:
-        step = start.correlation_id - last.correlation_id
-        if start.client_id != last.client_id or not 0 < step < _MAX_CORRELATION_STEP:
-            return Verdict.NO
-        if at in borders:
-            return Verdict.YES
-    elif not start.client_id and at not in borders:
+    if is_zookeeper_connect(buffer[at : at + 32]):
         return Verdict.NO
+    if last is not None:
+        if not _follows(last, start):
+            return Verdict.NO
+        if at in borders and start.client_id:
+            return Verdict.YES
     end = at + 4 + start.length
     if end > len(buffer):
         return Verdict.MORE
     frame = buffer[at + 4 : end]
+    if start.api.key == _PRODUCE and produce_acks(frame) is None:
+        return Verdict.NO
+    borne_out = False
     if message_class(start.api.key, "request") is not None:
         try:
             wire.decode_request(frame)
         except wire.TrailingBytes:
-            pass  # some clients send more than they should: what comes behind the frame must bear it out
+            # some clients send more than they should: what comes behind the frame must bear it out
+            if last is None and not start.client_id:
+                return Verdict.NO
         except wire.DecodeError:
             return Verdict.NO
         else:
-            return Verdict.YES
-    if end == len(buffer) or end in borders:
-        return Verdict.YES
-    following = request_start(buffer, end, newer=False)
-    return Verdict.YES if isinstance(following, Start) else following
+            borne_out = last is not None
+    return Verdict.YES if borne_out else _leads_to_a_border(buffer, start, end, borders)
 
 
-def find_response(buffer: bytes, begin: int, borders: Collection[int], awaited: Sequence[int]) -> tuple[Verdict, int]:
-    """Where from ``begin`` on a response to one of the ``awaited`` correlation ids starts; as ``find_request``.
+def _follows(last: Start, start: Start) -> bool:
+    """Whether one client may have sent these in this order."""
+    return start.client_id == last.client_id and 0 < start.correlation_id - last.correlation_id < _MAX_CORRELATION_STEP
 
-    As a rule a response begins with a packet. Elsewhere only the oldest ids are sought, and the response must end
-    where a packet does.
+
+def _leads_to_a_border(buffer: bytes, start: Start, end: int, borders: Collection[int]) -> Verdict:
+    """Whether requests of one client fill ``buffer`` from ``end`` to where a packet ends.
+
+    A record may hold Kafka's requests, one behind the other, but hardly so that the last ends with a packet.
     """
-    wanted = frozenset(awaited)
-    size = len(buffer)
-    for at in sorted(border for border in borders if begin <= border <= size - 8):
+    while end < len(buffer) and end not in borders:
+        following = request_start(buffer, end, newer=False)
+        if isinstance(following, Verdict):
+            return following
+        if not _follows(start, following):
+            return Verdict.NO
+        start = following
+        end += 4 + start.length
+    return Verdict.MORE if end > len(buffer) else Verdict.YES
+
+
+class Awaited(NamedTuple):
+    """A request that waits for its answer."""
+
+    correlation_id: int
+    api_key: int
+    version: int
+
+
+def find_response(
+    buffer: bytes, begin: int, borders: Collection[int], awaited: Sequence[Awaited]
+) -> tuple[Verdict, int]:
+    """Where from ``begin`` on a response to one of ``awaited`` starts; as ``find_request``.
+
+    Sought where packets begin, as responses do as a rule; those to the oldest requests are sought everywhere.
+    """
+    if not awaited or len(buffer) - begin < 8:
+        return Verdict.MORE, begin
+    requests = {request.correlation_id: request for request in awaited}
+    pattern = b"|".join(re.escape(struct.pack(">i", request.correlation_id)) for request in awaited[:_MAX_SOUGHT])
+    places = {match.start(1) - 4 for match in re.finditer(rb"(?=(%b))" % pattern, buffer[begin + 4 :], re.DOTALL)}
+    places = {begin + 4 + place for place in places if place >= -4}
+    places.update(border for border in borders if begin <= border <= len(buffer) - 8)
+    undecided: int | None = None
+    for at in sorted(places):
         length, correlation_id = _LENGTH_AND_ID(buffer, at)
+        request = requests.get(correlation_id)
+        if request is None or not 4 <= length <= MAX_FRAME_BYTES:
+            continue
         end = at + 4 + length
-        if correlation_id in wanted and 4 <= length <= MAX_FRAME_BYTES and (end >= size or end in borders):
+        if end > len(buffer):
+            if at in borders:
+                return Verdict.YES, at
+            undecided = at if undecided is None else undecided
+        elif _is_response(buffer[at + 4 : end], request, end == len(buffer) or end in borders):
             return Verdict.YES, at
-    for correlation_id in awaited[:_MAX_SOUGHT]:
-        sought = struct.pack(">i", correlation_id)
-        at = buffer.find(sought, begin + 4)
-        while at >= 0:
-            length = _INT32(buffer, at - 4)[0]
-            if 4 <= length <= MAX_FRAME_BYTES and (at + length == size or at + length in borders):
-                return Verdict.YES, at - 4
-            at = buffer.find(sought, at + 1)
-    # a response that is not awaited yet may be so later: nothing is ruled out but by its age
-    return Verdict.MORE, begin
+    return Verdict.MORE, len(buffer) - 7 if undecided is None else undecided
+
+
+def _is_response(frame: bytes, request: Awaited, ends_with_packet: bool) -> bool:
+    if request.api_key not in BY_KEY or message_class(request.api_key, "response") is None:
+        return ends_with_packet
+    try:
+        wire.decode_response(frame, api_key=request.api_key, api_version=request.version)
+    except wire.TrailingBytes:
+        return ends_with_packet
+    except wire.DecodeError:
+        return False
+    return True
 
 
 def produce_acks(frame: bytes) -> int | None:

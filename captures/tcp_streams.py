@@ -8,8 +8,9 @@
 
 ``Data`` comes in stream order with the place of the packet that brought it; ``Gap`` stands where bytes are missing;
 ``End`` is the last event of a connection. Where segments overlap, the bytes that came first count. Later bytes wait for
-missing ones until it is clear that these were lost to the capture: the receiver acknowledged them
-(``ACKED_WAIT_NS`` covers capture cards that swap packets), nothing came for ``WAIT_NS``, or too much is waiting.
+missing ones until it is clear that these were lost to the capture: the receiver acknowledged them (``ACKED_WAIT_NS``
+covers capture cards that swap packets, and senders whose acknowledgements were lost), nothing came for ``WAIT_NS``, or
+too much is waiting.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import NamedTuple
 from captures.segments import ACK, FIN, RST, SYN, Place, Segment
 
 #: How long bytes wait for missing ones that the receiver has acknowledged, and for others (to be sent again).
-ACKED_WAIT_NS = 200_000_000
+ACKED_WAIT_NS = 1_000_000_000
 WAIT_NS = 3_000_000_000
 
 #: What one direction of a connection may hold back: TCP's largest window on an ordinary host is 4-6 MiB.

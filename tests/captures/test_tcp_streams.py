@@ -124,7 +124,7 @@ def test_lost_bytes_that_were_acknowledged_are_soon_given_up():
     assert wire.sent(CLIENT) == [b"abc"]
     wire.send(SERVER, 5001, ack=1017)
     assert wire.sent(CLIENT) == [b"abc"]  # the capture may have swapped packets: they may still come
-    wire.send(SERVER, 5001, ack=1017, after_ms=250)
+    wire.send(SERVER, 5001, ack=1017, after_ms=1050)
     assert wire.sent(CLIENT) == [b"abc", 10, b"xyz"]
 
 
