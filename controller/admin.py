@@ -219,11 +219,19 @@ async def add_partitions(zk: KafkaZkClient, found: TopicAssignment, added: Mappi
     await zk.set_topic_assignments({found.topic: (found.topic_id, {**found.partitions, **new})}, UNFENCED)
 
 
-async def delete_topic(zk: KafkaZkClient, topic: str) -> None:
-    """Mark the topic for deletion; marked already is fine (rule 10.36). Raises AdminError for an unknown topic."""
+async def delete_topic(zk: KafkaZkClient, topic: str) -> bool:
+    """Mark the topic for deletion; False where it was marked already, which is as good (rule 10.36).
+
+    Raises AdminError for an unknown topic.
+    """
     if topic not in await zk.get_topics(watch=False):
         raise AdminError(f"there is no topic {topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    await zk.ensure_paths([zk_data.delete_topic_path(topic)])
+    await zk.ensure_paths([zk_data.DELETE_TOPICS])
+    answer = (await zk.store.write([Create(zk_data.delete_topic_path(topic))]))[0]
+    if isinstance(answer, NodeExists):
+        return False
+    value(answer)
+    return True
 
 
 async def describe_topics(zk: KafkaZkClient, topics: Sequence[str] | None = None) -> list[TopicDescription]:
