@@ -10,6 +10,7 @@ It serves seven APIs and holds no records: leaders, epochs and ISRs are real, lo
       metadata_cache           what the controller said about the cluster, in snapshots
       isr                      when a leader proposes another ISR
     alter_partition_manager    sends those proposals, one request in flight
+    zk_alter_partition_manager  writes them into ZooKeeper instead, as brokers before 2.7 did
       node_to_controller       ... to whichever broker is controller
     controlled_shutdown        says goodbye first
     broker                     wires all of it; starts and drains

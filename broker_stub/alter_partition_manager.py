@@ -44,10 +44,15 @@ RECOVERY_STATES: Final = frozenset({0, 1})  # RECOVERED, RECOVERING
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionItem:
-    """The state that a leader wants its partition to have, and the epochs under which it leads."""
+    """The state that a leader wants its partition to have, and the epochs under which it leads.
+
+    ``controller_epoch`` is that of the controller which made ``leader`` the leader (rule 1.53).
+    """
 
     partition: TopicPartition
     topic_id: uuid.UUID
+    leader: int
+    controller_epoch: int
     leader_epoch: int
     partition_epoch: int
     isr: tuple[int, ...]

@@ -31,10 +31,10 @@ from broker_stub.isr import IsrPolicy, LiveReplicasJoin, NoIsrChanges
 from broker_stub.log_manager import InMemoryLogManager, LogManager
 from broker_stub.metadata_cache import MetadataCache
 from broker_stub.node_to_controller import NodeToControllerChannel
-from broker_stub.ports import AdminPort, ControllerPort, Dial, NoController, NoStore, Tap, no_tap
+from broker_stub.ports import AdminPort, ControllerPort, Dial, IsrStore, NoController, NoStore, Tap, no_tap
 from broker_stub.reactor import SocketServer
 from broker_stub.replica_manager import ReplicaManager
-from wire.metadata_version import IBP_2_7_IV2
+from broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
 from wire.vocabulary import Endpoint
 
 logger = logging.getLogger("broker_stub.broker")
@@ -73,6 +73,7 @@ class Broker:
         tap: Tap = no_tap,
         log_manager: LogManager | None = None,
         isr_policy: IsrPolicy | None = None,
+        isr_store: IsrStore | None = None,
     ) -> None:
         self.config = config
         self.state = BrokerState.NOT_RUNNING
@@ -86,17 +87,21 @@ class Broker:
             client_id=str(config.broker_id),
             request_timeout_seconds=config.request_timeout_ms / 1000,
         )
-        self.alter_partition_manager = AlterPartitionManager(
-            config.broker_id,
-            lambda: self.broker_epoch,
-            self._controller_channel,
-            config.inter_broker_protocol_version,
-        )
+        self.alter_partition_manager: AlterPartitionManager | ZkAlterPartitionManager
+        if isr_store is None or config.inter_broker_protocol_version.supports_alter_partition:
+            self.alter_partition_manager = AlterPartitionManager(
+                config.broker_id,
+                lambda: self.broker_epoch,
+                self._controller_channel,
+                config.inter_broker_protocol_version,
+            )
+        else:
+            self.alter_partition_manager = ZkAlterPartitionManager(isr_store)
         self.replica_manager = ReplicaManager(
             config.broker_id,
             self.metadata_cache,
             log_manager or InMemoryLogManager(),
-            isr_policy or self._default_isr_policy(),
+            isr_policy or self._default_isr_policy(isr_store),
         )
         services = Services(
             config=config,
@@ -118,12 +123,13 @@ class Broker:
         assert self._nursery is not None, "no request is handled by a broker that does not run"
         self._nursery.start_soon(run)
 
-    def _default_isr_policy(self) -> IsrPolicy:
-        if self.config.inter_broker_protocol_version >= IBP_2_7_IV2:
+    def _default_isr_policy(self, isr_store: IsrStore | None) -> IsrPolicy:
+        version = self.config.inter_broker_protocol_version
+        if version.supports_alter_partition or isr_store is not None:
             return LiveReplicasJoin(self.metadata_cache, self.alter_partition_manager)
         logger.warning(
-            "inter.broker.protocol.version=%s changes ISRs through ZooKeeper: this broker will not change any",
-            self.config.inter_broker_protocol_version,
+            "inter.broker.protocol.version=%s changes ISRs through ZooKeeper: without it this broker changes none",
+            version,
         )
         return NoIsrChanges()
 

@@ -127,6 +127,8 @@ class Partition:
         self.pending = AlterPartitionItem(
             partition=self.topic_partition,
             topic_id=self.topic_id or NO_TOPIC_ID,
+            leader=self.leader,
+            controller_epoch=self.controller_epoch,
             leader_epoch=self.leader_epoch,
             partition_epoch=self.partition_epoch,
             isr=isr,

@@ -11,6 +11,7 @@ from typing import Final, Protocol, TypeAlias
 
 import trio
 
+from broker_stub.alter_partition_manager import AlterPartitionItem
 from broker_stub.errors import ApiError
 from wire import (
     AlterPartitionRequest,
@@ -52,6 +53,16 @@ Tap: TypeAlias = Callable[[trio.SocketStream], trio.abc.Stream]
 def no_tap(stream: trio.SocketStream) -> trio.abc.Stream:
     """The connection as it is."""
     return stream
+
+
+class IsrStore(Protocol):
+    """ZooKeeper, as a leader needs it where it changes ISRs itself (rules 1.32, 1.53)."""
+
+    async def update_isr(self, item: AlterPartitionItem) -> int | None:
+        """Write it if the partition epoch is still that of ``item``; the new one, or None where it is another."""
+
+    async def notify_isr_changes(self, partitions: Collection[TopicPartition]) -> None:
+        """Tell the controller that their states have changed."""
 
 
 #: what became of one thing that was asked for: NONE or an error, and an explanation

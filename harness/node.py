@@ -29,6 +29,7 @@ from controller.zk_admin_manager import ZkAdminManager
 from harness.errors import HarnessError, plain_error
 from harness.faults import Hold
 from harness.transport import Dialer
+from harness.zk_isr_store import ZkIsrStore
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +158,7 @@ class Node:
                 controller=self.controller,
                 admin=ZkAdminManager(zk, self.config.inter_broker_protocol_version, Random()),
                 tap=self._tap,
+                isr_store=ZkIsrStore(zk),
             )
             self._zk = zk
             await nursery.start(self.broker.run)

@@ -71,6 +71,8 @@ def _item(partition=0, topic="a", topic_id=ID_A, *, isr=(1, 2), recovery=0) -> A
     return AlterPartitionItem(
         partition=TopicPartition(topic, partition),
         topic_id=topic_id,
+        leader=1,
+        controller_epoch=3,
         leader_epoch=5,
         partition_epoch=7,
         isr=isr,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -167,6 +167,17 @@ class World:
         self.store = self.server.connect()
         self.zk = KafkaZkClient(self.store, now_ms=lambda: 0, new_uuid=self.new_uuid)
 
+    @property
+    def has_listener_names(self) -> bool:
+        """Before 0.10.2 a listener had the name of its security protocol (rule 8.21)."""
+        return self.ibp.update_metadata_version >= 3
+
+    def _broker(self, broker_id: int, rack: str | None = None) -> Broker:
+        made = broker(broker_id, rack, self.features)
+        if self.has_listener_names:
+            return made
+        return replace(made, endpoints=(Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 1000 + broker_id),))
+
     def new_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self._uuids.getrandbits(128), version=4)
 
@@ -181,7 +192,7 @@ class World:
         """A broker that registers in a session of its own and answers control requests."""
         made = self.brokers[broker_id] = FakeBroker(broker_id, self.log)
         store = self.registrations[broker_id] = self.server.connect()
-        await KafkaZkClient(store, now_ms=lambda: 0).register_broker(broker(broker_id, rack, self.features), self.ibp)
+        await KafkaZkClient(store, now_ms=lambda: 0).register_broker(self._broker(broker_id, rack), self.ibp)
         return made
 
     async def stop_broker(self, broker_id: int) -> None:
@@ -194,7 +205,7 @@ class World:
         await self.registrations.pop(broker_id).aclose()
         self.brokers[broker_id].break_connections()
         store = self.registrations[broker_id] = self.server.connect()
-        await KafkaZkClient(store, now_ms=lambda: 0).register_broker(broker(broker_id, None, self.features), self.ibp)
+        await KafkaZkClient(store, now_ms=lambda: 0).register_broker(self._broker(broker_id), self.ibp)
 
     async def start_controller(self, broker_id: int, **settings: Any) -> Controller:
         """A contender on that broker, in the broker's session; the broker is started if it was not."""
@@ -209,14 +220,14 @@ class World:
         zk = KafkaZkClient(store, now_ms=lambda: 0, new_uuid=self.new_uuid)
         config = ControllerConfig(
             broker_id=BrokerId(broker_id),
-            inter_broker_listener_name=DATA,
-            control_plane_listener_name=CONTROL,
+            inter_broker_listener_name=DATA if self.has_listener_names else "PLAINTEXT",
+            control_plane_listener_name=CONTROL if self.has_listener_names else None,
             inter_broker_protocol_version=self.ibp,
             **settings,
         )
 
         async def register() -> object:
-            return await zk.register_broker(broker(broker_id, None, self.features), self.ibp)
+            return await zk.register_broker(self._broker(broker_id), self.ibp)
 
         async def serve() -> None:
             async with trio.open_nursery() as nursery:
