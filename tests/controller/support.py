@@ -80,12 +80,23 @@ def answer(request: Any, header: wire.Header) -> wire.Message:
         case wire.StopReplicaRequest():
             return wire.StopReplicaResponse(
                 partition_errors=tuple(
-                    wire.StopReplicaPartitionError(topic_name=t.topic_name, partition_index=p.partition_index)
-                    for t in request.topic_states
-                    for p in t.partition_states
+                    wire.StopReplicaPartitionError(topic_name=tp.topic, partition_index=tp.partition)
+                    for tp in stopped(request)
                 )
             )
     raise AssertionError(f"a controller does not send {type(request).__name__}")
+
+
+def stopped(request: wire.StopReplicaRequest) -> dict[TopicPartition, bool]:
+    """Partitions that a request of any version stops -> whether they are deleted."""
+    found = {
+        TopicPartition(t.topic_name, p.partition_index): p.delete_partition
+        for t in request.topic_states
+        for p in t.partition_states
+    }
+    of_v0 = [TopicPartition(p.topic_name, p.partition_index) for p in request.ungrouped_partitions]
+    of_v1 = [TopicPartition(t.name, p) for t in request.topics for p in t.partition_indexes]
+    return found | dict.fromkeys(of_v0 + of_v1, request.delete_partitions)
 
 
 @dataclass
