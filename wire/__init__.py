@@ -17,6 +17,7 @@ records      record sets <-> batches of records        record     what a batch i
 consumer_protocol  what is inside JoinGroup and SyncGroup
 descriptions the layout of a version as text
 plain        messages as dicts, for JSON               outline    what a record set holds, unopened
+codec        the fast engine, written from the Structs (codegen, layouts)
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from wire.errors import (
 from wire.framing import DEFAULT_MAX_FRAME_BYTES, FrameBuffer, frame
 from wire.headers import Header
 from wire.plain import as_dict
+from wire.primitives import TaggedField
 from wire.protocol import decode_request, decode_request_header, decode_response, encode_request, encode_response
 from wire.registry import API_KEYS, ApiKey, api, message_module
 from wire.schema import Message, Struct
@@ -158,6 +160,7 @@ __all__ = [
     "RecordHeader",
     "RecordSet",
     "Struct",
+    "TaggedField",
     "TimestampType",
     "TrailingBytes",
     "Truncated",

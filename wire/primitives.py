@@ -154,8 +154,17 @@ class String(Construct):
         return obj
 
 
+def octets(value: Any) -> bytes | bytearray | memoryview:
+    """What is to be written as bytes, such that len() counts bytes. Raises TypeError."""
+    if isinstance(value, (bytes, bytearray)):
+        return value
+    if isinstance(value, memoryview):
+        return value.cast("B")
+    raise TypeError(f"bytes expected, not {type(value).__name__}")
+
+
 class Bytes(Construct):
-    """Bytes behind their length (int32, or compact); also record sets, which this layer leaves closed."""
+    """Bytes behind their length (int32, or compact)."""
 
     def __init__(self, *, compact: bool, nullable: bool) -> None:
         super().__init__()
@@ -166,10 +175,20 @@ class Bytes(Construct):
         return None if length is None else take(stream, length, path)
 
     def _build(self, obj: bytes | None, stream: io.BytesIO, context: Container, path: str) -> bytes | None:
-        self.length._build(None if obj is None else len(obj), stream, context, path)
-        if obj is not None:
-            stream.write(obj)
+        if obj is None:
+            self.length._build(None, stream, context, path)
+            return None
+        try:
+            data = octets(obj)
+        except TypeError as e:
+            raise Refused(errors.EncodeError, str(e), path) from None
+        self.length._build(len(data), stream, context, path)
+        stream.write(data)
         return obj
+
+
+class Records(Bytes):
+    """A record set, which this layer leaves closed (``wire.records`` opens it)."""
 
 
 class Uuid(Construct):
@@ -313,10 +332,11 @@ class Primitive(NamedTuple):
     def construct_for(self, *, compact: bool, nullable: bool) -> Construct:
         if self.construct is not None:
             return self.construct
-        return (String if self.name == "string" else Bytes)(compact=compact, nullable=nullable)
+        kind = {"string": String, "bytes": Bytes, "records": Records}[self.name]
+        return kind(compact=compact, nullable=nullable)
 
 
-class _Bool(Construct):
+class Boolean(Construct):
     """One byte; anything but zero is true, as in Kafka."""
 
     def _parse(self, stream: io.BytesIO, context: Container, path: str) -> bool:
@@ -329,7 +349,7 @@ class _Bool(Construct):
         return obj
 
 
-BOOL = Primitive("bool", False, 1, _Bool())
+BOOL = Primitive("bool", False, 1, Boolean())
 INT8 = Primitive("int8", 0, 1, Int8sb)
 INT16 = Primitive("int16", 0, 2, Int16sb)
 UINT16 = Primitive("uint16", 0, 2, Int16ub)

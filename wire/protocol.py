@@ -12,6 +12,7 @@ import struct
 import construct
 
 from wire import errors
+from wire.codec import REFUSALS, codec_for
 from wire.headers import Header, read_request_header, read_response_header, write_request_header, write_response_header
 from wire.primitives import explain, remaining
 from wire.registry import API_VERSIONS, ApiKey, Direction, api, check_version, message_class
@@ -41,7 +42,7 @@ def decode_request(frame: bytes) -> tuple[Header, Message]:
         if known.key == API_VERSIONS and header.api_version not in known.versions:
             return header, _class_of(known, "request")()
         check_version(known, header.api_version)
-        return header, _read_body(stream, known, "request", header.api_version)
+        return header, _read_body(frame, stream.tell(), known, "request", header.api_version)
     except errors.DecodeError as e:
         e.api_key, e.api_version, e.correlation_id = known.key, header.api_version, header.correlation_id
         raise
@@ -80,7 +81,7 @@ def decode_response(frame: bytes, *, api_key: int, api_version: int) -> tuple[He
     stream = io.BytesIO(frame)
     header = read_response_header(stream, known, api_version)
     try:
-        return header, _read_body(stream, known, "response", api_version)
+        return header, _read_body(frame, stream.tell(), known, "response", api_version)
     except errors.DecodeError as e:
         e.api_key, e.api_version, e.correlation_id = known.key, header.api_version, header.correlation_id
         raise
@@ -107,6 +108,16 @@ def _class_of(known: ApiKey, direction: Direction) -> type[Message]:
 
 
 def _write_body(stream: io.BytesIO, known: ApiKey, message: Message, version: int) -> None:
+    pieces: list[bytes] = []
+    try:
+        codec_for(type(message), version, version in known.flexible).encode(message, pieces.append)
+    except REFUSALS:
+        _write_body_by_reference(stream, known, message, version)
+    else:
+        stream.write(b"".join(pieces))
+
+
+def _write_body_by_reference(stream: io.BytesIO, known: ApiKey, message: Message, version: int) -> None:
     body = struct_for(type(message), version, version in known.flexible)
     try:
         body.build_stream(message, stream)
@@ -117,9 +128,21 @@ def _write_body(stream: io.BytesIO, known: ApiKey, message: Message, version: in
         raise errors.EncodeError(f"{type(message).__name__} {version}: {e}") from e
 
 
-def _read_body(stream: io.BytesIO, known: ApiKey, direction: Direction, version: int) -> Message:
+def _read_body(frame: bytes, at: int, known: ApiKey, direction: Direction, version: int) -> Message:
     cls = _class_of(known, direction)
+    try:
+        message, end = codec_for(cls, version, version in known.flexible).decode(frame, at)
+    except REFUSALS:
+        end = -1
+    if end == len(frame):
+        return message  # type: ignore[no-any-return]  # the codec of cls makes a cls
+    return _read_body_by_reference(frame, at, known, cls, version)
+
+
+def _read_body_by_reference(frame: bytes, at: int, known: ApiKey, cls: type[Message], version: int) -> Message:
     body = struct_for(cls, version, version in known.flexible)
+    stream = io.BytesIO(frame)
+    stream.seek(at)
     try:
         message: Message = body.parse_stream(stream)
     except construct.ConstructError as e:

@@ -73,10 +73,16 @@ class Struct:
     __slots__ = ("_unknown_tagged_fields",)
     __fields__: ClassVar[tuple[Field, ...]] = ()
 
+    def __post_init__(self) -> None:
+        _no_unknown_tagged_fields(self, ())
+
     @property
     def unknown_tagged_fields(self) -> tuple[TaggedField, ...]:
         """Tagged fields that came with the structure and that its definition does not know; they are written back."""
         return getattr(self, "_unknown_tagged_fields", ())
+
+
+_no_unknown_tagged_fields = Struct._unknown_tagged_fields.__set__  # type: ignore[attr-defined]  # the slot itself
 
 
 class Message(Struct):
@@ -177,7 +183,7 @@ class AsStruct(construct.Adapter):
         return made
 
     def _encode(self, obj: Struct, context: Container, path: str) -> dict[str, Any]:
-        if not isinstance(obj, self.cls):
+        if type(obj) is not self.cls:
             raise Refused(errors.EncodeError, f"{self.cls.__qualname__} expected, not {type(obj).__qualname__}", path)
         for name, default in self.absent:
             if (value := getattr(obj, name)) != default:

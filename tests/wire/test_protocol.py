@@ -9,7 +9,7 @@ import tracemalloc
 import uuid
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import wire
@@ -47,7 +47,9 @@ def _decode(frame: bytes, cls: type[wire.Message], version: int) -> wire.Message
 @given(data=st.data())
 @settings(max_examples=3, deadline=None)
 def test_a_cut_or_lengthened_frame_is_refused(cls: type[wire.Message], version: int, data: st.DataObject) -> None:
-    frame = _encode(data.draw(messages(cls, version)), version)
+    message = data.draw(messages(cls, version))
+    assume(not (isinstance(message, wire.ApiVersionsResponse) and message.error_code == 35))  # cut, it is version 0
+    frame = _encode(message, version)
     for cut in range(len(frame)):
         with pytest.raises(wire.DecodeError):
             _decode(frame[:cut], cls, version)

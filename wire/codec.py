@@ -1,0 +1,312 @@
+"""The fast engine: Python source written from a Construct, one encoder and one decoder per structure and version.
+
+`wire.schema.struct_for` is the definition and the reference. `codec_for` walks that very Construct and writes what a
+patient programmer would: runs of fixed fields are one struct call, arrays of numbers are one call, records stay
+memoryviews of the frame, and long arrays of structures that are laid out alike go through a loop for just that layout.
+
+    codegen    the source that both directions share      layouts    loops for partition states and their like
+
+Both engines agree on bytes, on values, and on what they refuse. The fast one checks every bound before it slices or
+loops, but does not say what is wrong: it raises one of ``REFUSALS``, and the caller puts the same message to the
+reference, which then raises with field path and offset.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from construct import Construct
+
+from wire.codegen import REFUSALS, Decode, Encode, Run, Source, code_of, is_numbers, parts_of, tags_of, twin
+from wire.layouts import decode_alike, encode_alike
+from wire.primitives import MAX_STRING_BYTES, Array, Boolean, Bytes, Length, NullableStruct, Records, String, Uuid
+from wire.schema import AsStruct, Struct, struct_for
+
+__all__ = ["REFUSALS", "Codec", "codec_for"]
+
+#: elements that general code takes before the layout is looked at again, where it was of no use
+GENERAL_STRETCH = 32
+
+
+class Codec(NamedTuple):
+    """``encode(value, append)`` appends pieces of bytes; ``decode(frame, position)`` gives value and next position."""
+
+    encode: Encode
+    decode: Decode
+
+
+_codecs: dict[tuple[type[Struct], int, bool], Codec] = {}
+
+
+def codec_for(cls: type[Struct], version: int, flexible: bool) -> Codec:
+    """The codec of one structure in one version, written when it is first asked for."""
+    key = (cls, version, flexible)
+    found = _codecs.get(key)
+    if found is None:
+        construct = struct_for(cls, version, flexible)
+        found = _codecs[key] = Codec(_encoder(construct), _decoder(construct))
+    return found
+
+
+# decoding
+
+
+def _decoder(construct: Construct) -> Decode:
+    s = Source()
+    s("end = len(frame)")
+    value = _decode_value(s, construct)
+    s(f"return {value}, at")
+    return s.function("decode", "frame, at")
+
+
+def _decode_value(s: Source, construct: Construct) -> str:
+    """Write the decoding of one value of any kind; gives the expression that holds it."""
+    code = code_of(construct)
+    if code is not None:
+        v = s.fresh("v")
+        unpack, size = s.unpack(code)
+        s(f"{v}, = {unpack}(frame, at)")
+        s(f"at += {size}")
+        return f"UUID(bytes={v})" if isinstance(construct, Uuid) else v
+    match construct:
+        case AsStruct():
+            return _decode_struct(s, construct)
+        case String() | Bytes():
+            return _decode_octets(s, construct)
+        case Array():
+            return _decode_array(s, construct)
+        case NullableStruct():
+            v = s.fresh("v")
+            s("at += 1")
+            with s.unless_null(True, "frame[at - 1] > 127", f"{v} = None"):
+                s(f"{v} = {_decode_value(s, construct.subcon)}")
+            return v
+    raise TypeError(f"no code for {construct}")
+
+
+def _decode_struct(s: Source, construct: AsStruct) -> str:
+    values: dict[str, str] = {}
+    cls, tags = construct.cls, tags_of(construct)
+    for part in parts_of(construct):
+        if isinstance(part, Run):
+            names = [s.fresh("v") for _ in part.fields]
+            unpack, size = s.unpack(part.code)
+            s(f"{', '.join(names)}, = {unpack}(frame, at)")
+            s(f"at += {size}")
+            for v, (name, field) in zip(names, part.fields, strict=True):
+                values[name] = f"UUID(bytes={v})" if isinstance(field, Uuid) else v
+        elif part[1] is not tags:
+            values[part[0]] = _decode_value(s, part[1])
+    o = s.fresh("o")
+    s(f"{o} = {s.constant(twin(cls), 'Twin')}()")
+    for f in cls.__fields__:
+        s(f"{o}.{f.name} = {values[f.name] if f.name in values else s.constant(f.default, 'default')}")
+    s(f"{o}._unknown_tagged_fields = ()")
+    if tags is not None:
+        known = {tag: (name, _decoder(subcon)) for tag, (name, subcon) in tags.known.items()}
+        with s.unless_null(True, "frame[at] == 0", "at += 1"):
+            s(f"tagged, unknown, at = read_tags(frame, at, {s.constant(known, 'known')})")
+            with s.block("for name, field in tagged.items()"):
+                s(f"setattr({o}, name, field)")
+            s(f"{o}._unknown_tagged_fields = unknown")
+    s(f"{o}.__class__ = {s.constant(cls, 'Class')}")
+    return o
+
+
+def _decode_length(s: Source, length: Length) -> str:
+    """Write the reading of a length or count; the variable is -1 for null, and otherwise not below 0."""
+    n = s.fresh("n")
+    if length.compact:
+        s(f"{n} = frame[at] - 1")
+        s("at += 1")
+        with s.block(f"if {n} > 126"):
+            s(f"{n}, at = read_uvarint(frame, at - 1)")
+            s(f"{n} -= 1")
+    else:
+        unpack, size = s.unpack(code_of(length.fixed) or "")
+        s(f"{n}, = {unpack}(frame, at)")
+        s(f"at += {size}")
+    with s.block(f"if {n} < {-1 if length.nullable else 0}"):
+        s("raise Refuse")
+    return n
+
+
+def _decode_octets(s: Source, construct: String | Bytes) -> str:
+    n = _decode_length(s, construct.length)
+    v = s.fresh("v")
+    with s.unless_null(construct.length.nullable, f"{n} < 0", f"{v} = None"):
+        limit = f" or {n} > {MAX_STRING_BYTES}" if isinstance(construct, String) else ""
+        with s.block(f"if {n} > end - at{limit}"):
+            s("raise Refuse")
+        match construct:
+            case String():
+                s(f"{v} = frame[at : at + {n}].decode()")
+            case Records():
+                s(f"{v} = memoryview(frame)[at : at + {n}]")
+            case _:
+                s(f"{v} = frame[at : at + {n}]")
+        s(f"at += {n}")
+    return v
+
+
+def _decode_array(s: Source, construct: Array) -> str:
+    n = _decode_length(s, construct.count)
+    v = s.fresh("v")
+    element = construct.element
+    with s.unless_null(construct.count.nullable, f"{n} < 0", f"{v} = None"):
+        with s.block(f"if {n} > (end - at) // {construct.element_min_bytes}"):
+            s("raise Refuse")
+        if is_numbers(construct):
+            code = code_of(element) or ""
+            _, size = s.unpack(code)
+            s(f"{v} = numbers({code!r}, {n}).unpack_from(frame, at)")
+            s(f"at += {size} * {n}")
+            return v
+        elements, add = s.fresh("elements"), s.fresh("add")
+        s(f"{elements} = []")
+        s(f"{add} = {elements}.append")
+        alike = decode_alike(element)
+        if alike is None:
+            with s.block(f"for _ in range({n})"):
+                s(f"{add}({_decode_value(s, element)})")
+        else:
+            before = s.fresh("before")
+            with s.block(f"while ({before} := len({elements})) < {n}"):
+                s(f"at = {s.constant(alike, 'alike')}(frame, at, {n}, {elements})")
+                stretch = f"1 if len({elements}) > {before} else {GENERAL_STRETCH}"
+                with s.block(f"for _ in range(min({n} - len({elements}), {stretch}))"):
+                    s(f"{add}({_decode_value(s, element)})")
+        s(f"{v} = tuple({elements})")
+    return v
+
+
+# encoding
+
+
+def _encoder(construct: Construct) -> Encode:
+    s = Source()
+    _encode_value(s, construct, "value")
+    return s.function("encode", "value, append")
+
+
+def _encode_value(s: Source, construct: Construct, value: str) -> None:
+    code = code_of(construct)
+    if code is not None:
+        s(f"append({s.pack(code)}({_argument(s, construct, value)}))")
+        return
+    match construct:
+        case AsStruct():
+            _encode_struct(s, construct, value)
+        case String():
+            with _unless_none(s, construct.length, value):
+                data = s.fresh("data")
+                with s.block(f"if not isinstance({value}, str)"):
+                    s("raise Refuse")
+                s(f"{data} = {value}.encode()")
+                with s.block(f"if len({data}) > {MAX_STRING_BYTES}"):
+                    s("raise Refuse")
+                _encode_length(s, construct.length, f"len({data})")
+                s(f"append({data})")
+        case Bytes():
+            with _unless_none(s, construct.length, value):
+                data = s.fresh("data")
+                s(f"{data} = octets({value})")
+                _encode_length(s, construct.length, f"len({data})")
+                s(f"append({data})")
+        case Array():
+            with _unless_none(s, construct.count, value):
+                _encode_array(s, construct, value)
+        case NullableStruct():
+            with s.unless_null(True, f"{value} is None", r"append(b'\xff')"):
+                s(r"append(b'\1')")
+                _encode_value(s, construct.subcon, value)
+        case _:
+            raise TypeError(f"no code for {construct}")
+
+
+def _argument(s: Source, construct: Construct, expression: str) -> str:
+    """What is given to pack; what struct would take and the reference would not is refused before."""
+    v = s.fresh("v")
+    if isinstance(construct, Boolean):
+        with s.block(f"if ({v} := {expression}).__class__ is not bool"):
+            s("raise Refuse")
+        return v
+    if isinstance(construct, Uuid):
+        with s.block(f"if not isinstance({v} := {expression}, UUID)"):
+            s("raise Refuse")
+        return f"{v}.bytes"
+    return expression
+
+
+def _encode_struct(s: Source, construct: AsStruct, value: str) -> None:
+    tests = [f"{value}.__class__ is not {s.constant(construct.cls, 'Class')}"]
+    tests += [f"{value}.{name} != {s.constant(default, 'default')}" for name, default in construct.absent]
+    with s.block(f"if {' or '.join(tests)}"):
+        s("raise Refuse")
+    tags = tags_of(construct)
+    for part in parts_of(construct):
+        if isinstance(part, Run):
+            arguments = [_argument(s, field, f"{value}.{name}") for name, field in part.fields]
+            s(f"append({s.pack(part.code)}({', '.join(arguments)}))")
+        elif part[1] is not tags:
+            field = s.fresh("f")
+            s(f"{field} = {value}.{part[0]}")
+            _encode_value(s, part[1], field)
+    if tags is None:
+        return
+    fields = s.fresh("fields")
+    s(f"{fields} = list({value}._unknown_tagged_fields)")
+    by_name = {name: (tag, subcon) for tag, (name, subcon) in tags.known.items()}
+    for name, default in construct.tagged:
+        tag, subcon = by_name[name]
+        field, pieces = s.fresh("f"), s.fresh("pieces")
+        s(f"{field} = {value}.{name}")
+        with s.block(f"if {field} != {s.constant(default, 'default')}"):
+            s(f"{pieces} = []")
+            s(f"{s.constant(_encoder(subcon), 'encode')}({field}, {pieces}.append)")
+            s(f"{fields}.append(TaggedField({tag}, b''.join({pieces})))")
+    with s.unless_null(True, f"not {fields}", r"append(b'\0')"):
+        s(f"write_tags(append, {fields})")
+
+
+def _encode_length(s: Source, length: Length, n: str) -> None:
+    if length.compact:
+        s(f"append(write_uvarint({n} + 1))")
+    else:
+        s(f"append({s.pack(code_of(length.fixed) or '')}({n}))")
+
+
+def _unless_none(s: Source, length: Length, value: str) -> Any:
+    """What follows is for values only; None is written, or refused."""
+    with s.block(f"if {value} is None"):
+        if length.nullable:
+            _encode_length(s, length, "-1")
+        else:
+            s("raise Refuse")
+    return s.block("else")
+
+
+def _encode_array(s: Source, construct: Array, values: str) -> None:
+    with s.block(f"if not isinstance({values}, (tuple, list))"):
+        s("raise Refuse")
+    n = s.fresh("n")
+    s(f"{n} = len({values})")
+    _encode_length(s, construct.count, n)
+    element = construct.element
+    if is_numbers(construct):
+        s(f"append(numbers({code_of(element)!r}, {n}).pack(*{values}))")
+        return
+    one = s.fresh("e")
+    alike = encode_alike(element)
+    if alike is None:
+        with s.block(f"for {one} in {values}"):
+            _encode_value(s, element, one)
+        return
+    before, done = s.fresh("before"), s.fresh("done")
+    s(f"{done} = 0")
+    with s.block(f"while ({before} := {done}) < {n}"):
+        s(f"{done} = {s.constant(alike, 'alike')}({values}, {done}, append)")
+        s(f"{before} = {done} + (1 if {done} > {before} else {GENERAL_STRETCH})")
+        with s.block(f"for {one} in {values}[{done} : {before}]"):
+            _encode_value(s, element, one)
+        s(f"{done} = {before}")

@@ -1,0 +1,250 @@
+"""Python source written from a Construct: what the fused encoders and decoders of `wire.codec` have in common."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+from construct import Construct, FormatField, Renamed
+
+from wire.primitives import Array, Boolean, TaggedField, TaggedFields, Uuid, octets
+from wire.schema import AsStruct, Struct
+
+Append = Callable[[Any], None]
+Encode = Callable[[Any, Append], None]
+Decode = Callable[[bytes, int], tuple[Any, int]]
+
+
+class Refuse(Exception):
+    """The reference will say why."""
+
+
+#: what generated code raises when it is fed with damaged bytes or wrong values
+REFUSALS = (Refuse, struct.error, IndexError, ValueError, TypeError, AttributeError, OverflowError)
+
+
+# what generated code calls
+
+
+def read_uvarint(frame: bytes, at: int) -> tuple[int, int]:
+    """Of at most five bytes and 32 bits."""
+    value = shift = 0
+    while True:
+        byte = frame[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > 28:
+            raise Refuse
+    if value > 0xFFFFFFFF:
+        raise Refuse
+    return value, at
+
+
+def _uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+#: most counts and lengths are short
+_SHORT_UVARINTS = tuple(_uvarint(n) for n in range(128))
+
+
+def write_uvarint(value: int) -> bytes:
+    return _SHORT_UVARINTS[value] if value < 128 else _uvarint(value)
+
+
+_SHORT_NUMBERS: dict[tuple[str, int], struct.Struct] = {}
+
+
+def numbers(code: str, count: int) -> struct.Struct:
+    """The Struct of ``count`` numbers."""
+    found = _SHORT_NUMBERS.get((code, count))
+    if found is None:
+        found = struct.Struct(f">{count}{code}")
+        if count <= 64:
+            _SHORT_NUMBERS[code, count] = found
+    return found
+
+
+def read_tags(
+    frame: bytes, at: int, known: dict[int, tuple[str, Decode]]
+) -> tuple[dict[str, Any], tuple[TaggedField, ...], int]:
+    """A tagged-field section that is not empty: (values by name, unknown ones, next position)."""
+    count, at = read_uvarint(frame, at)
+    end = len(frame)
+    if count > (end - at) // 2:
+        raise Refuse
+    values: dict[str, Any] = {}
+    unknown = []
+    last = -1
+    for _ in range(count):
+        tag, at = read_uvarint(frame, at)
+        if tag <= last:
+            raise Refuse
+        last = tag
+        size, at = read_uvarint(frame, at)
+        if size > end - at:
+            raise Refuse
+        data = frame[at : at + size]
+        at += size
+        if tag in known:
+            name, decode = known[tag]
+            values[name], used = decode(data, 0)
+            if used != size:
+                raise Refuse
+        else:
+            unknown.append(TaggedField(tag, data))
+    return values, tuple(unknown), at
+
+
+def write_tags(append: Append, fields: list[TaggedField]) -> None:
+    """A tagged-field section that is not empty."""
+    fields.sort()
+    append(write_uvarint(len(fields)))
+    last = -1
+    for tag, data in fields:
+        if tag == last:
+            raise Refuse
+        last = tag
+        append(write_uvarint(tag))
+        append(write_uvarint(len(data)))
+        append(data)
+
+
+def twin(cls: type[Struct]) -> type[Any]:
+    """A class of the same memory layout whose instances can be filled; they become ``cls`` when they are done.
+
+    Filling a frozen dataclass goes through object.__setattr__ field by field, which costs several times as much.
+    """
+    found = _TWINS.get(cls)
+    if found is None:
+        slots = tuple(f.name for f in cls.__fields__)
+        found = _TWINS[cls] = type(f"_{cls.__name__}", cls.__bases__, {"__slots__": slots})
+    return found
+
+
+_TWINS: dict[type[Struct], type[Any]] = {}
+
+_NAMES: dict[str, Any] = {
+    "Refuse": Refuse, "TaggedField": TaggedField, "UUID": uuid.UUID, "numbers": numbers, "octets": octets,
+    "read_tags": read_tags, "read_uvarint": read_uvarint, "write_tags": write_tags, "write_uvarint": write_uvarint,
+}  # fmt: skip
+
+
+# writing it
+
+
+class Source:
+    """Lines of Python, the constants that they use, and fresh names for their variables."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._names = dict(_NAMES)
+        self._indent = 1
+        self._fresh = 0
+
+    def __call__(self, line: str) -> None:
+        self._lines.append("    " * self._indent + line)
+
+    def fresh(self, stem: str) -> str:
+        self._fresh += 1
+        return f"{stem}{self._fresh}"
+
+    def constant(self, value: Any, stem: str) -> str:
+        name = self.fresh(stem)
+        self._names[name] = value
+        return name
+
+    def unpack(self, code: str) -> tuple[str, int]:
+        """(the name of a function(frame, at) -> tuple, bytes it reads)"""
+        layout = struct.Struct(">" + code)
+        return self.constant(layout.unpack_from, "unpack"), layout.size
+
+    def pack(self, code: str) -> str:
+        return self.constant(struct.Struct(">" + code).pack, "pack")
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """``head:`` and what is written inside it."""
+        self(head + ":")
+        self._indent += 1
+        yield
+        self._indent -= 1
+
+    def unless_null(self, nullable: bool, test: str, null: str) -> AbstractContextManager[None]:
+        """What follows is for values only; where ``test`` holds, ``null`` is done in its place."""
+        if not nullable:
+            return nullcontext()
+        with self.block(f"if {test}"):
+            self(null)
+        return self.block("else")
+
+    def function(self, name: str, parameters: str) -> Callable[..., Any]:
+        text = "\n".join(self._lines)
+        # as defaults of parameters the constants are locals, which are faster than globals
+        constants = ", ".join(f"{n}={n}" for n in self._names if n in text)
+        names = dict(self._names)
+        exec(compile(f"def {name}({parameters}, *, {constants}):\n{text}", f"<{name}>", "exec"), names)  # noqa: S102 - our own tables
+        made: Callable[..., Any] = names[name]
+        return made
+
+
+# what a Construct is made of
+
+
+class Run(NamedTuple):
+    """Neighbouring fields of fixed size: (name, Construct) each, and the struct code of all."""
+
+    fields: list[tuple[str, Construct]]
+
+    @property
+    def code(self) -> str:
+        return "".join(code_of(construct) or "" for _, construct in self.fields)
+
+
+def code_of(construct: Construct) -> str | None:
+    """The struct code of a Construct of fixed size, or None."""
+    if isinstance(construct, FormatField):
+        return "i" if construct.fmtstr[1] == "l" else str(construct.fmtstr[1])
+    if isinstance(construct, Boolean):
+        return "?"
+    return "16s" if isinstance(construct, Uuid) else None
+
+
+def is_numbers(construct: Construct) -> bool:
+    """Whether it is an array whose elements one struct call takes."""
+    return isinstance(construct, Array) and isinstance(construct.element, FormatField)
+
+
+def parts_of(construct: AsStruct) -> Iterator[Run | tuple[str, Construct]]:
+    """The fields of a structure in order, neighbours of fixed size taken together."""
+    run: list[tuple[str, Construct]] = []
+    for subcon in construct.subcon.subcons:
+        assert isinstance(subcon, Renamed)
+        if code_of(subcon.subcon) is not None:
+            run.append((subcon.name, subcon.subcon))
+            continue
+        if run:
+            yield Run(run)
+            run = []
+        yield subcon.name, subcon.subcon
+    if run:
+        yield Run(run)
+
+
+def tags_of(construct: AsStruct) -> TaggedFields | None:
+    """The tagged-field section, if the structure has one: it is always its last part."""
+    for subcon in construct.subcon.subcons[-1:]:
+        if isinstance(subcon.subcon, TaggedFields):
+            return subcon.subcon
+    return None
