@@ -61,9 +61,19 @@ def _reference_value(body: bytes, cls: type[Struct], version: int, flexible: boo
     return message, message.unknown_tagged_fields, len(body) - remaining(stream)
 
 
+def _assert_same_value(body: bytes, cls: type[wire.Message], version: int, flexible: bool) -> None:
+    fast, reference = _fast_value(body, cls, version, flexible), _reference_value(body, cls, version, flexible)
+    if fast != reference:  # a NaN is unlike itself: its bytes tell
+        assert isinstance(fast, tuple)
+        assert isinstance(reference, tuple)
+        assert fast[1:] == reference[1:]
+        expected = _reference_bytes(reference[0], cls, version, flexible)
+        assert _reference_bytes(fast[0], cls, version, flexible) == expected
+
+
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
 @given(data=st.data())
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=3, deadline=None)
 def test_engines_agree_on_bytes_and_values(cls: type[wire.Message], version: int, data: st.DataObject) -> None:
     flexible = _is_flexible(cls, version)
     message = data.draw(messages(cls, version))
@@ -72,9 +82,8 @@ def test_engines_agree_on_bytes_and_values(cls: type[wire.Message], version: int
     assert _fast_bytes(message, cls, version, flexible) == body
     assert _fast_value(body, cls, version, flexible) == _reference_value(body, cls, version, flexible)
     random_ = data.draw(st.randoms(use_true_random=False))
-    for _ in range(20):
-        damaged = _damage(body, random_)
-        assert _fast_value(damaged, cls, version, flexible) == _reference_value(damaged, cls, version, flexible)
+    for _ in range(12):
+        _assert_same_value(_damage(body, random_), cls, version, flexible)
 
 
 def _damage(body: bytes, chance: random.Random) -> bytes:
@@ -174,8 +183,7 @@ def test_damage_inside_a_long_run(cls: type[wire.Message], version: int) -> None
     body = _reference_bytes(_states(cls, 400, chance), cls, version, flexible)
     assert isinstance(body, bytes)
     for _ in range(60):
-        damaged = _damage(body, chance)
-        assert _fast_value(damaged, cls, version, flexible) == _reference_value(damaged, cls, version, flexible)
+        _assert_same_value(_damage(body, chance), cls, version, flexible)
 
 
 @pytest.mark.parametrize(
