@@ -1,4 +1,4 @@
-"""From a capture file to its messages, in the order of the packets that complete them.
+"""From a capture file, or several of one incident, to their messages, in the order of the packets that complete them.
 
     with CaptureFile("incident.pcapng") as capture:
         decoder = Decoder(capture)
@@ -18,9 +18,10 @@ from collections.abc import Iterator
 
 from captures.cluster import Cluster
 from captures.exchanges import Conversation, Message, NoResponse, Request, Response
-from captures.pcap import CaptureFile
+from captures.incident import Incident
+from captures.pcap import CaptureFile, Packet
 from captures.quality import Quality
-from captures.segments import Dissector, Place
+from captures.segments import Dissector, Place, Segment
 from captures.tcp_streams import Connection, End, Event, Streams
 
 MAX_WAIT_NS = 5_000_000_000
@@ -28,9 +29,12 @@ MAX_WAITING_MESSAGES = 20_000
 
 
 class Decoder:
-    """Reads one capture, once. ``quality`` is complete when ``messages()`` has ended; ``cluster`` grows meanwhile."""
+    """Reads one capture, or an incident, once.
 
-    def __init__(self, capture: CaptureFile) -> None:
+    ``quality`` is complete when ``messages()`` has ended; ``cluster`` grows meanwhile.
+    """
+
+    def __init__(self, capture: CaptureFile | Incident) -> None:
         self.quality = Quality()
         self.cluster = Cluster()
         self._capture = capture
@@ -41,11 +45,10 @@ class Decoder:
         self._count = 0
 
     def messages(self) -> Iterator[Request | Response]:
-        dissector = Dissector(self._capture.name)
-        for packet in self._capture:
+        capture = self._capture
+        for packet, segment in _dissected(capture) if isinstance(capture, CaptureFile) else capture:
             self.quality.packets += 1
             self.quality.cut_packets += packet.wire_bytes > len(packet.data)
-            segment = dissector.dissect(packet)
             if isinstance(segment, str):
                 self.quality.other_packets[segment] += 1
                 continue
@@ -57,7 +60,12 @@ class Decoder:
             self._converse(connection, events)
         self._waiting.clear()
         yield from self._due(0)
-        self.quality.problems += [f"{self._capture.name}: {problem}" for problem in self._capture.problems]
+        if isinstance(capture, CaptureFile):
+            self.quality.problems += [f"{capture.name}: {problem}" for problem in capture.problems]
+        else:
+            self.quality.problems += capture.problems
+            self.quality.duplicates = capture.duplicates
+            self.quality.clocks += map(str, capture.clocks)
 
     def _converse(self, connection: Connection, events: list[Event]) -> None:
         conversation = self._conversations.get(connection)
@@ -91,3 +99,9 @@ class Decoder:
             if not (free or now_ns - place.time_ns > MAX_WAIT_NS or len(self._heap) > MAX_WAITING_MESSAGES):
                 return
             yield heapq.heappop(self._heap)[2]
+
+
+def _dissected(capture: CaptureFile) -> Iterator[tuple[Packet, Segment | str]]:
+    dissector = Dissector(capture.name)
+    for packet in capture:
+        yield packet, dissector.dissect(packet)

@@ -21,10 +21,12 @@ class Quality:
     was seen. ``undecodable`` messages are of an API and version that ``wire`` defines and still could not be decoded,
     or of none that exists; ``left_over`` messages have bytes behind their body, which Kafka ignores. ``other_packets``
     carried no TCP, ``other_connections`` no Kafka; ``kraft`` are the APIs met that only KRaft nodes speak.
+    ``duplicates`` were seen by several hosts and are left out, ``clocks`` tell by how much those of the files differ.
     ``unreadable`` files are no captures, ``problems`` those of others, ``notes`` tell single cases.
     """
 
     packets: int = 0
+    duplicates: int = 0
     cut_packets: int = 0
     connections: int = 0
     gaps: int = 0
@@ -43,6 +45,7 @@ class Quality:
     kraft: Counter[str] = field(default_factory=Counter)
     unreadable: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    clocks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
@@ -88,6 +91,9 @@ class Quality:
             said.append("no Kafka traffic was found" + (f", but {what}" if what else ""))
         elif self.other_connections:
             said.append(f"left alone, for they are not Kafka: {_counted(self.other_connections, 'connection')}")
+        if self.duplicates:
+            said.append(f"{_count(self.duplicates, 'packet')} seen on several hosts, and counted once")
+        said += self.clocks
         if self.cut_packets:
             said.append(f"{_count(self.cut_packets, 'packet')} cut short when captured (snaplen)")
         if self.gaps:

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, BinaryIO
 
 import click
@@ -18,6 +18,8 @@ from captures.cluster import Cluster
 from captures.decode import Decoder
 from captures.errors import CaptureError
 from captures.exchanges import Request, Response
+from captures.incident import Incident
+from captures.locations import expand
 from captures.pcap import CaptureFile
 from captures.render import Renderer, json_line
 from harness.java import find_java
@@ -50,6 +52,7 @@ def _each(parse: Callable[[str], int]) -> Callable[[click.Context, click.Paramet
     epilog="""\b
 Examples:
   kce decode incident.pcapng
+  kce decode broker-*.pcapng s3://bucket/broker-4.pcap.zst
   kce decode incident.pcap.gz --api LeaderAndIsr --api UpdateMetadata --broker 2
   kce decode incident.pcapng --from 2026-11-21T02:45:22 --to 2026-11-21T02:45:23.5 --json | jq .body
   tcpdump -i lo -w - tcp | kce decode -
@@ -58,7 +61,7 @@ The exit code is 1 if the file is no capture, is damaged or cut short, or holds 
 traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
 """
 )
-@click.argument("file", type=click.Path(allow_dash=True))
+@click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines with the full bodies (docs/decode.md).")
 @click.option(
     "--api", "apis", multiple=True, metavar="NAME", callback=_each(selection.api_key),
@@ -74,7 +77,7 @@ traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
 )  # fmt: skip
 @click.option("--to", "until_ns", metavar="TIME", callback=_each(selection.time_ns), help="Only before this time.")
 def decode(
-    file: str,
+    files: tuple[str, ...],
     as_json: bool,
     apis: tuple[int, ...],
     brokers: tuple[str, ...],
@@ -83,17 +86,22 @@ def decode(
 ) -> int:
     """Print every request and response in a capture, one line each, in the order of the packets that complete them.
 
-    FILE is a pcap or pcapng, gzipped or not, or - for standard input.
+    FILES are pcap or pcapng, packed with gzip or zstd or not; globs and URIs of remote storage are understood, and - is
+    standard input. Several are taken for one incident: what several hosts saw is told once, by the first one's clock.
     """
-    with _source(file, twice=bool(brokers)) as open_capture:
+    names = expand(files)
+    if len(names) > 1 and _FILE in names:
+        raise CaptureError("standard input cannot be one of several files")
+    file = names[0]
+    with _source(names, twice=bool(brokers)) as open_capture:
         cluster = _learn(open_capture()) if brokers else None
         try:
             wanted = selection.Selection(
                 api_keys=apis, brokers=brokers, cluster=cluster, since_ns=since_ns, until_ns=until_ns
             )
         except ValueError as e:
-            raise CaptureError(f"{file}: {e}") from None
-        with open_capture() as capture:
+            raise CaptureError(f"{', '.join(names)}: {e}") from None
+        with _closing(open_capture()) as capture:
             decoder = Decoder(capture)
             renderer = Renderer(decoder.cluster, colour=sys.stdout.isatty())
             try:
@@ -113,10 +121,12 @@ def decode(
 
 
 @contextmanager
-def _source(file: str, *, twice: bool) -> Iterator[Callable[[], CaptureFile]]:
-    """How to open ``file``; standard input is put aside if it is to be opened twice."""
-    if file != _FILE:
-        yield lambda: CaptureFile(file)
+def _source(names: list[str], *, twice: bool) -> Iterator[Callable[[], CaptureFile | Incident]]:
+    """How to open the files; standard input is put aside if it is to be opened twice."""
+    if len(names) > 1:
+        yield lambda: Incident(names)
+    elif names[0] != _FILE:
+        yield lambda: CaptureFile(names[0])
     elif not twice:
         yield lambda: CaptureFile(sys.stdin.buffer, "standard input")
     else:
@@ -139,17 +149,26 @@ def _spool(source: BinaryIO, spool: BinaryIO) -> None:
         spool.write(chunk)
 
 
-def _learn(capture: CaptureFile) -> Cluster:
+def _closing(capture: CaptureFile | Incident) -> AbstractContextManager[CaptureFile | Incident]:
+    return capture if isinstance(capture, CaptureFile) else nullcontext(capture)
+
+
+def _learn(capture: CaptureFile | Incident) -> Cluster:
     """Read a capture for what it teaches about its cluster."""
-    with capture:
+    with _closing(capture):
         decoder = Decoder(capture)
         for _ in _with_progress(capture, decoder.messages()):
             pass
         return decoder.cluster
 
 
-def _with_progress(capture: CaptureFile, messages: Iterator[Request | Response]) -> Iterator[Request | Response]:
+def _with_progress(
+    capture: CaptureFile | Incident, messages: Iterator[Request | Response]
+) -> Iterator[Request | Response]:
     """Show how far a long file is read, where that does not get between the lines."""
+    if isinstance(capture, Incident):
+        yield from messages
+        return
     progress = capture.progress
     if progress is None or progress[1] < _PROGRESS_FROM_BYTES or sys.stdout.isatty() or not sys.stderr.isatty():
         yield from messages

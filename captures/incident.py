@@ -1,0 +1,182 @@
+"""One incident in several captures: rotated files of one host, or what several hosts saw, with clocks that differ.
+
+    incident = Incident(["host-a.pcapng", "host-b.pcapng"])
+    for packet, segment in incident: ...            # by time, each packet once
+    incident.clocks, incident.duplicates            # what was measured, what was left out
+
+A packet that two hosts saw lies in both files. The difference of its times is that of the clocks, plus the way between
+the hosts if it went from the first to the second, minus the way if it went back: half the sum of both directions'
+medians is the clocks' difference, if the way is as long back as forth (as NTP assumes, too). The first file's clock is
+taken for right. A packet that a host saw twice (sent again) is kept twice, wherever else it was seen.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import statistics
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from captures.pcap import CaptureFile, Packet
+from captures.segments import SYN, Dissector, Place, Segment
+
+#: Packets of each file that are looked at for the same ones in others: from its beginning.
+MAX_SURVEYED = 200_000
+
+#: Fewer packets in common tell nothing about clocks.
+MIN_IN_COMMON = 4
+
+#: How long a packet may take from where it was first seen to where it was last seen, clocks corrected.
+MAX_WAY_NS = 10_000_000_000
+
+
+class Clock(NamedTuple):
+    """``ahead_ns`` of the first file's clock; ``way_ns`` is how long packets took, None if all went in one direction.
+
+    ``in_common`` packets were seen in this file and in ``reference``.
+    """
+
+    file: str
+    reference: str
+    ahead_ns: int
+    way_ns: int | None
+    in_common: int
+
+    def __str__(self) -> str:
+        ahead = f"{abs(self.ahead_ns) / 1e6:.3f} ms {'ahead of' if self.ahead_ns >= 0 else 'behind'}"
+        way = "their way there in it" if self.way_ns is None else f"on their way for {self.way_ns / 1e6:.3f} ms"
+        return (
+            f"the clock of {self.file} is {ahead} that of {self.reference} ({self.in_common:,} packets in both, {way})"
+        )
+
+
+class Incident:
+    """Opens all of ``locations`` (CaptureError), looks for packets that they have in common, and can be iterated once.
+
+    Iteration gives packets with the times of the first file's clock, and the segment in each (or what it is instead).
+    """
+
+    def __init__(self, locations: Sequence[str | os.PathLike[str]]) -> None:
+        self.names = [os.fspath(location) for location in locations]
+        self.problems: list[str] = []
+        self.duplicates = 0
+        self.clocks = _clocks([_survey(name) for name in self.names], self.names)
+        self._ahead_ns = {clock.file: clock.ahead_ns for clock in self.clocks}
+
+    def __iter__(self) -> Iterator[tuple[Packet, Segment | str]]:
+        seen = _Seen(len(self.names))
+        with ExitStack() as stack:
+            captures = [stack.enter_context(CaptureFile(name)) for name in self.names]
+            merged = heapq.merge(*(self._corrected(index, c) for index, c in enumerate(captures)), key=_time)
+            for order, (time_ns, file, packet, segment) in enumerate(merged, 1):
+                if seen.before(file, time_ns, _identity(packet, segment)):
+                    self.duplicates += 1
+                    continue
+                if isinstance(segment, Segment):
+                    place = Place(order, time_ns, packet.number, self.names[file])
+                    segment = segment._replace(place=place)
+                yield packet._replace(time_ns=time_ns), segment
+            self.problems = [f"{c.name}: {problem}" for c in captures for problem in c.problems]
+
+    def _corrected(self, index: int, capture: CaptureFile) -> Iterator[tuple[int, int, Packet, Segment | str]]:
+        dissector = Dissector(capture.name)
+        ahead_ns = self._ahead_ns.get(capture.name, 0)
+        for packet in capture:
+            yield packet.time_ns - ahead_ns, index, packet, dissector.dissect(packet)
+
+
+def _time(item: tuple[int, int, Packet, Segment | str]) -> int:
+    return item[0]
+
+
+class _Seen:
+    """How often each packet was seen in which file, for as long as another may see it, too."""
+
+    def __init__(self, files: int) -> None:
+        self._counts: dict[Hashable, list[int]] = {}
+        self._recent: deque[tuple[int, Hashable]] = deque()
+        self._files = files
+
+    def before(self, file: int, time_ns: int, identity: Hashable) -> bool:
+        """Whether this is one that another file had as often already."""
+        while self._recent and time_ns - self._recent[0][0] > MAX_WAY_NS:
+            self._counts.pop(self._recent.popleft()[1], None)
+        counts = self._counts.get(identity)
+        if counts is None:
+            counts = self._counts[identity] = [0] * self._files
+            self._recent.append((time_ns, identity))
+        most = max(counts)
+        counts[file] += 1
+        return counts[file] <= most
+
+
+def _identity(packet: Packet, segment: Segment | str) -> Hashable:
+    """The same wherever a packet is seen: hops change its link layer and its time to live."""
+    if isinstance(segment, str):
+        return segment, packet.data
+    return (*segment[1:8], hash(segment.payload), len(segment.payload) + segment.cut)
+
+
+def _survey(name: str) -> OrderedDict[Hashable, tuple[int, bytes, bytes]]:
+    """identity -> (time, source, destination) of the packets that a file has once."""
+    found: OrderedDict[Hashable, tuple[int, bytes, bytes]] = OrderedDict()
+    times: Counter[Hashable] = Counter()
+    with CaptureFile(name) as capture:
+        dissector = Dissector(name)
+        for packet in capture:
+            segment = dissector.dissect(packet)
+            if isinstance(segment, Segment) and (segment.payload or segment.flags & SYN):
+                identity = _identity(packet, segment)
+                times[identity] += 1
+                found[identity] = (packet.time_ns, segment.source, segment.destination)
+                if len(found) >= MAX_SURVEYED:
+                    break
+    for identity, count in times.items():
+        if count > 1:
+            del found[identity]
+    return found
+
+
+def _clocks(surveys: list[OrderedDict[Hashable, tuple[int, bytes, bytes]]], names: list[str]) -> list[Clock]:
+    """Of each file that has packets in common with the first, or with one that has, and so on."""
+    clocks: list[Clock] = []
+    ahead_of_first = {0: 0}
+    waiting = deque([0])
+    while waiting:
+        reference = waiting.popleft()
+        for index in range(len(surveys)):
+            if index in ahead_of_first:
+                continue
+            measured = _difference(surveys[reference], surveys[index])
+            if measured is not None:
+                ahead_ns, way_ns, in_common = measured
+                ahead_of_first[index] = ahead_of_first[reference] + ahead_ns
+                clocks.append(Clock(names[index], names[0], ahead_of_first[index], way_ns, in_common))
+                waiting.append(index)
+    return clocks
+
+
+def _difference(
+    one: OrderedDict[Hashable, tuple[int, bytes, bytes]], other: OrderedDict[Hashable, tuple[int, bytes, bytes]]
+) -> tuple[int, int | None, int] | None:
+    """(by how much the clock of ``other`` is ahead, how long the way is, packets in common)."""
+    by_direction: defaultdict[tuple[bytes, bytes], list[int]] = defaultdict(list)
+    in_common = one.keys() & other.keys()
+    if len(in_common) < MIN_IN_COMMON:
+        return None
+    for identity in in_common:
+        time_ns, source, destination = one[identity]
+        by_direction[source, destination].append(other[identity][0] - time_ns)
+    both = [
+        (statistics.median(there), statistics.median(by_direction[destination, source]), len(there))
+        for (source, destination), there in by_direction.items()
+        if source < destination and (destination, source) in by_direction
+    ]
+    if not both:
+        one_way = [difference for some in by_direction.values() for difference in some]
+        return round(statistics.median(one_way)), None, len(in_common)
+    there, back, _ = max(both, key=lambda pair: pair[2])
+    return round((there + back) / 2), round(abs(there - back) / 2), len(in_common)
