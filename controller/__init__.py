@@ -6,6 +6,7 @@
     partition_state_machine, replica_state_machine                leader_selection   who leads next: pure
     brokers  topics  topic_deletion  isr  controlled_shutdown  reassignment  elections  features
                       one capability each, on a shared `core`     scheduler  events that are due later
+    metrics           Kafka's names                               config_changes     what is configured at run time
     request_batch     what one step tells which broker            channel_manager    one task per broker, resent
     kafka_zk_client  admin_nodes   Kafka's nodes as typed operations          zk_data    paths and JSON: pure
     zk_client         watches that only enqueue, fenced writes    store/     ZooKeeper, and its twin in memory

@@ -18,6 +18,7 @@ import trio
 
 import wire
 from controller.errors import IllegalState
+from controller.metrics import Gauge, MetricName, Metrics, Timer
 from controller.model import Broker, BrokerId, Endpoint
 from controller.request_batch import OnResponse, Outbox
 
@@ -66,6 +67,8 @@ class Channel:
 
     def __init__(self, config: ChannelConfig, broker: BrokerId, endpoint: Endpoint, dial: Dial) -> None:
         self.broker = broker
+        #: ms from enqueueing a request to taking it up (rule 8.33)
+        self.queue_time = Timer()
         self.endpoint = endpoint
         self.queue: collections.deque[_Queued] = collections.deque()
         self._config = config
@@ -96,6 +99,7 @@ class Channel:
             self._filled = trio.Event()
             await self._filled.wait()
         queued = self.queue[0]
+        self.queue_time.update(1000 * (trio.current_time() - queued.enqueued_at))
         response = await self._deliver(queued)
         self.queue.popleft()
         if queued.on_response is not None:
@@ -147,14 +151,24 @@ class Channel:
                 await connection.aclose()
 
 
+def _metric(name: str, broker: BrokerId | None = None) -> MetricName:
+    """Rule 12.7."""
+    tags = () if broker is None else (("broker-id", str(broker)),)
+    return MetricName("kafka.controller", "ControllerChannelManager", name, tags)
+
+
 class ChannelManager(Outbox):
     """All channels. Its tasks run in ``nursery``; ``add_broker`` and ``remove_broker`` are the event loop's to call."""
 
-    def __init__(self, config: ChannelConfig, dial: Dial, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, config: ChannelConfig, dial: Dial, nursery: trio.Nursery, metrics: Metrics | None = None
+    ) -> None:
         self._config = config
         self._dial = dial
         self._nursery = nursery
         self._channels: dict[BrokerId, Channel] = {}
+        self._metrics = Metrics() if metrics is None else metrics
+        self._metrics.add(_metric("TotalQueueSize"), Gauge(lambda: sum(self.queue_sizes().values())))
 
     def add_brokers(self, brokers: Iterable[Broker]) -> None:
         """Start a channel where there is none (8.36). Raises IllegalState for a broker without the listener (8.28)."""
@@ -165,12 +179,16 @@ class ChannelManager(Outbox):
             if endpoint is None:
                 raise IllegalState(f"broker {broker.id} has no listener {self._config.listener}: {broker.endpoints}")
             channel = self._channels[broker.id] = Channel(self._config, broker.id, endpoint, self._dial)
+            self._metrics.add(_metric("QueueSize", broker.id), Gauge(lambda queue=channel.queue: len(queue)))  # type: ignore[misc]
+            self._metrics.add(_metric("RequestRateAndQueueTimeMs", broker.id), channel.queue_time)
             self._nursery.start_soon(channel.run)
 
     async def remove_brokers(self, ids: Iterable[BrokerId]) -> None:
         """Stop channels and drop what is queued, without callbacks (rules 8.36, 8.37)."""
         stopping = [channel for broker in ids if (channel := self._channels.pop(broker, None)) is not None]
         for channel in stopping:
+            for name in ("QueueSize", "RequestRateAndQueueTimeMs"):
+                self._metrics.remove(_metric(name, channel.broker))
             channel.scope.cancel()
         for channel in stopping:
             await channel.stopped.wait()

@@ -18,11 +18,13 @@ from controller import zk_data
 from controller.active import ActiveController
 from controller.channel_manager import ChannelManager, Dial
 from controller.config import ControllerConfig
+from controller.config_changes import ConfigChanges
 from controller.context import ControllerContext
 from controller.core import Core
 from controller.errors import BrokenBatch, BrokerNotAvailable, ControllerMoved, StaleBrokerEpoch
 from controller.event_loop import ControllerEventLoop
 from controller.kafka_zk_client import KafkaZkClient
+from controller.metrics import KafkaControllerGauges, Meter, MetricName, Metrics
 from controller.model import (
     BrokerId,
     ControllerEpoch,
@@ -62,8 +64,9 @@ class Controller:
         self.active_controller_id: BrokerId | None = None
         self._zk = zk
         self._register = register
-        self.loop = ControllerEventLoop(self._process)
-        self.channels = ChannelManager(config.channels, dial, nursery)
+        self.metrics = Metrics()
+        self.loop = ControllerEventLoop(self._process, self.metrics)
+        self.channels = ChannelManager(config.channels, dial, nursery, self.metrics)
         self.failovers = 0
         #: whether the failover of the current epoch is complete
         self.is_settled = False
@@ -72,6 +75,9 @@ class Controller:
         def batch() -> ControllerRequestBatch:
             return ControllerRequestBatch(config.batches, self.context, self.channels, self)
 
+        self._configs = ConfigChanges(
+            zk, config.broker_id, static=config.unclean_leader_election_enable, put=self.loop.put
+        )
         self._core = Core(
             config=config,
             context=self.context,
@@ -83,11 +89,16 @@ class Controller:
                 zk,
                 batch(),
                 ibp=config.inter_broker_protocol_version,
-                unclean_by_default=lambda: config.unclean_leader_election_enable,
+                unclean_by_default=lambda: self._configs.unclean_leader_election_enable,
             ),
             replicas=ReplicaStateMachine(self.context, zk, batch()),
             put=self.loop.put,
         )
+        self._gauges = KafkaControllerGauges(
+            self.metrics, self.context, lambda: self.is_active, lambda: self.loop.state.value
+        )
+        unclean = MetricName("kafka.controller", "ControllerStats", "UncleanLeaderElectionsPerSec")
+        self.metrics.add(unclean, Meter(lambda: self._core.partitions.unclean_elections))
         self._active = ActiveController(self._core, Scheduler(nursery, self.loop.put))
         zk.store.on_session = self._on_session
 
@@ -101,6 +112,7 @@ class Controller:
         task_status.started()
         await self.loop.run()
         await self._resign()
+        self._gauges.remove()
         self.stopped.set()
 
     def close(self) -> None:
@@ -210,10 +222,13 @@ class Controller:
             raise
         except SessionExpired as e:
             log.info("%s while processing %s", e, type(event).__name__)
+        finally:
+            self._gauges.refresh()
 
     async def _dispatch(self, event: ev.ControllerEvent) -> None:
         match event:
             case ev.Started():
+                await self._configs.start()
                 await self._zk.register_and_check(zk_data.CONTROLLER, self._controller_handler())
                 await self._elect()
             case ev.ControllerChanged():
@@ -221,8 +236,11 @@ class Controller:
             case ev.ControllerDeleted():
                 await self._maybe_resign()
                 await self._elect()
+            case ev.ConfigChangesNotified():
+                await self._configs.notified()
             case ev.SessionEstablished():
                 await self._register()
+                await self._configs.start()
                 await self._maybe_resign()
                 await self._elect()
             case ev.SessionExpiredEvent():

@@ -38,6 +38,20 @@ class ControllerState(enum.Enum):
     UPDATE_METADATA_RESPONSE_RECEIVED = 16
     UPDATE_FEATURES = 17
 
+    @property
+    def timer_name(self) -> str | None:
+        """Of the timer of its events; None for states that are not timed."""
+        if self in (ControllerState.IDLE, ControllerState.UPDATE_METADATA_RESPONSE_RECEIVED):
+            return None
+        name = _TIMED_AS.get(self, "".join(word.capitalize() for word in self.name.split("_")))
+        return f"{name}RateAndTimeMs"
+
+
+_TIMED_AS = {
+    ControllerState.BROKER_CHANGE: "LeaderElection",
+    ControllerState.ALTER_PARTITION_REASSIGNMENT: "PartitionReassignment",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ControllerEvent:
@@ -253,6 +267,11 @@ class LeaderRebalanceDue(ControllerEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigChangesNotified(ControllerEvent):
+    """Children of /config/changes. No event of Kafka's controller: every broker listens."""
+
+
+@dataclass(frozen=True, slots=True)
 class UncleanLeaderElectionEnabled(ControllerEvent):
     """`unclean.leader.election.enable` became true for this broker, and so for every topic without its own."""
 
@@ -314,6 +333,7 @@ _STATES: dict[type[ControllerEvent], ControllerState] = {
     ReassignedPartitionStateChanged: ControllerState.ALTER_PARTITION_REASSIGNMENT,
     PreferredReplicaElectionCreated: ControllerState.MANUAL_LEADER_BALANCE,
     ElectLeadersReceived: ControllerState.MANUAL_LEADER_BALANCE,
+    ConfigChangesNotified: ControllerState.IDLE,
     LeaderRebalanceDue: ControllerState.AUTO_LEADER_BALANCE,
     UncleanLeaderElectionEnabled: ControllerState.UNCLEAN_LEADER_ELECTION_ENABLE,
     TopicUncleanLeaderElectionEnabled: ControllerState.TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE,
@@ -324,6 +344,6 @@ _WATCH_EVENTS = frozenset(
     {
         ControllerChanged, BrokersChanged, BrokerModified, TopicsChanged, PartitionsModified, TopicDeletionRequested,
         IsrChangeNotified, LogDirEventNotified, ReassignPartitionsCreated, ReassignedPartitionStateChanged,
-        PreferredReplicaElectionCreated,
+        PreferredReplicaElectionCreated, ConfigChangesNotified,
     }
 )  # fmt: skip

@@ -26,6 +26,8 @@ from controller.request_batch import ControllerRequestBatch
 from controller.store import NoNode, SessionExpired, StoreError
 from wire.metadata_version import MetadataVersion
 
+UNCLEAN = "unclean.leader.election.enable"
+
 log = logging.getLogger(__name__)
 state_change_log = logging.getLogger("state.change.logger")
 
@@ -275,6 +277,6 @@ class PartitionStateMachine:
             if isinstance(config, Exception):
                 allowed[topic] = config
             else:
-                own = config.get("unclean.leader.election.enable")
-                allowed[topic] = default if own is None else own.lower() == "true"
+                own = config.get(UNCLEAN, str(default)).lower()
+                allowed[topic] = own == "true" if own in ("true", "false") else ValueError(f"{UNCLEAN}={own}")
         return allowed

@@ -43,6 +43,8 @@ FEATURE = "/feature"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
+#: entity that stands for all of its type without configuration of their own (rule 1.34)
+DEFAULT_ENTITY = "<default>"
 
 #: rule 1.3: what every broker makes at start-up, before anything else
 TOP_LEVEL = (
@@ -83,7 +85,7 @@ def topic_config_path(topic: str) -> str:
 
 
 def broker_config_path(broker: str) -> str:
-    """``broker`` is an id, or "<default>" for the cluster's own default (rule 1.34)."""
+    """``broker`` is an id or `DEFAULT_ENTITY`."""
     return config_path("brokers", broker)
 
 
@@ -308,6 +310,22 @@ def decode_config(data: bytes) -> dict[str, str]:
     obj = _load(data) if data else None
     config = (obj or {}).get("config") or {}
     return {str(k): str(v) for k, v in config.items()}
+
+
+def decode_config_change(path: str, data: bytes) -> tuple[str, str]:
+    """(entity type, entity) of a notification in /config/changes; of users with a client id the entity is
+    "user/clients/id" (1.35). Raises BadZNode."""
+    obj = _load(data) or {}
+    try:
+        if obj["version"] == 1 and obj["entity_type"] in ("topics", "clients"):
+            return obj["entity_type"], str(obj["entity_name"])
+        if obj["version"] == 2:
+            entity_type, slash, entity = obj["entity_path"].partition("/")
+            if slash and entity:
+                return entity_type, entity
+    except (KeyError, AttributeError):
+        pass
+    raise BadZNode(f"{path} holds no change of configuration: {data[:200]!r}")
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
