@@ -1,0 +1,66 @@
+"""Calls made one at a time, in the order in which they were asked for (rules E3.6, E3.18)."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import trio
+
+log = logging.getLogger(__name__)
+
+Call = Callable[[], Awaitable[None]]
+
+
+class SerialCalls:
+    """A queue, and at most one task that empties it; the task ends with the queue.
+
+    Who needs the same exclusion in a task of their own takes a ``turn``.
+    """
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._queue: collections.deque[Call] = collections.deque()
+        self._running = False
+        self._lock = trio.Lock()
+
+    def post(self, call: Call) -> None:
+        """Never waits."""
+        self._queue.append(call)
+        if not self._running:
+            self._running = True
+            self._nursery.start_soon(self._run)
+
+    def clear(self) -> None:
+        self._queue.clear()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this very task has the turn."""
+        return self._lock.statistics().owner is trio.lowlevel.current_task()
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Nothing else is called meanwhile. A task that has the turn may take it again."""
+        if self.is_mine:
+            yield
+        else:
+            async with self._lock:
+                yield
+
+    async def _run(self) -> None:
+        try:
+            while self._queue:
+                async with self._lock:
+                    if self._queue:
+                        await self._one(self._queue.popleft())
+        finally:
+            self._running = False
+
+    async def _one(self, call: Call) -> None:
+        try:
+            await call()
+        except Exception:
+            log.exception("a call of an election service failed")

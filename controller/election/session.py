@@ -1,0 +1,203 @@
+"""One client of the metadata store for any number of latches, leader nodes and retrievers.
+
+It tells its users of watches by path, and of the connection in Curator's four states (section 7). The store knows
+of no "lost" while the server is silent: that is timed here, by the negotiated session timeout (rules E7.6, E7.13).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import accumulate
+
+import trio
+
+from controller.store import (
+    Create,
+    Delete,
+    MetadataStore,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SessionExpired,
+    SessionState,
+    WatchEvent,
+    WatchType,
+    value,
+)
+
+log = logging.getLogger(__name__)
+
+Unsubscribe = Callable[[], None]
+FatalErrorHandler = Callable[[Exception], None]
+
+
+class ConnectionState(enum.Enum):
+    """Each is told once per change; SUSPENDED never follows LOST (rule E7.8)."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    RECONNECTED = "reconnected"
+    LOST = "lost"
+
+    @property
+    def is_connected(self) -> bool:
+        return self in (ConnectionState.CONNECTED, ConnectionState.RECONNECTED)
+
+
+def _log_fatal(error: Exception) -> None:
+    log.error("a background task of the ZooKeeper client failed", exc_info=error)
+
+
+class ElectionSession:
+    """Owns the store's callbacks, and closes it. Background tasks live in ``nursery``; one that fails is told to
+    ``fatal_error_handler`` (rule E3.15)."""
+
+    def __init__(
+        self, store: MetadataStore, nursery: trio.Nursery, *, fatal_error_handler: FatalErrorHandler = _log_fatal
+    ) -> None:
+        self.store = store
+        self.state = ConnectionState.CONNECTED
+        #: changes with the connection's state: what was read under another epoch may be outdated
+        self.epoch = 0
+        self._nursery = nursery
+        self._fatal_error_handler = fatal_error_handler
+        self._watchers: dict[str, dict[object, Callable[[WatchType], None]]] = {}
+        self._subscribers: dict[object, Callable[[ConnectionState], None]] = {}
+        self._closed = False
+        store.on_watch = self._on_watch
+        store.on_session = self._on_session
+
+    @property
+    def session_id(self) -> int:
+        return self.store.session_id
+
+    @property
+    def is_connected(self) -> bool:
+        return self.state.is_connected
+
+    def start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
+        """Run it beside everything else, whatever becomes of who asked for it."""
+        self._nursery.start_soon(self._guarded, task)
+
+    async def _guarded(self, task: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await task()
+        except SessionExpired as e:
+            log.debug("the session ended under %s: %s", task, e)
+        except Exception as e:  # noqa: BLE001 - whoever runs the process decides
+            self._fatal_error_handler(e)
+
+    def watch(self, path: str, fired: Callable[[WatchType], None]) -> Unsubscribe:
+        """Call ``fired`` when a watch that a read has set on the node fires. It sets none itself."""
+        key = object()
+        self._watchers.setdefault(path, {})[key] = fired
+
+        def cancel() -> None:
+            watchers = self._watchers.get(path, {})
+            watchers.pop(key, None)
+            if not watchers:
+                self._watchers.pop(path, None)
+
+        return cancel
+
+    def subscribe(self, told: Callable[[ConnectionState], None]) -> Unsubscribe:
+        key = object()
+        self._subscribers[key] = told
+        return lambda: void(self._subscribers.pop(key, None))
+
+    async def while_connected(self, event: trio.Event) -> None:
+        """Until the event is set, or there is no connection."""
+        with trio.CancelScope() as scope, self._cancelled_by_disconnection(scope):
+            await event.wait()
+
+    @contextlib.contextmanager
+    def _cancelled_by_disconnection(self, scope: trio.CancelScope) -> Iterator[None]:
+        def told(state: ConnectionState) -> None:
+            if not state.is_connected:
+                scope.cancel()
+
+        told(self.state)
+        unsubscribe = self.subscribe(told)
+        try:
+            yield
+        finally:
+            unsubscribe()
+
+    async def aclose(self) -> None:
+        """End the session. That it is lost is not told: it is no news (rule E7.14)."""
+        self._closed = True
+        await self.store.aclose()
+
+    # writes that several users need
+
+    async def make_parents(self, path: str, *, container: bool = False) -> None:
+        """The nodes above ``path``, as far as they are missing (rule E1.15)."""
+        names = path.strip("/").split("/")[:-1]
+        parents = accumulate(names, lambda parent, name: f"{parent}/{name}", initial="")
+        ops = [Create(parent, container=container) for parent in parents if parent]
+        for answer in await self.store.write(ops):
+            if not isinstance(answer, (NodeExists, NoNode)):  # gone again at once: whoever needs it starts over
+                value(answer)
+
+    async def delete_tree(self, path: str) -> None:
+        """The node and all below it; whatever others delete meanwhile is as good (rule E11.17)."""
+        while True:
+            (children,) = await self.store.get_children([path])
+            if isinstance(children, NoNode):
+                return
+            for name in value(children):
+                await self.delete_tree(f"{path.rstrip('/')}/{name}")
+            (answer,) = await self.store.write([Delete(path)])
+            if not isinstance(answer, NotEmpty):
+                if not isinstance(answer, NoNode):
+                    value(answer)
+                return
+
+    async def delete_if_there(self, path: str) -> None:
+        (answer,) = await self.store.write([Delete(path)])
+        if not isinstance(answer, NoNode):
+            value(answer)
+
+    # told by the store
+
+    def _on_watch(self, event: WatchEvent) -> None:
+        if event.type is not WatchType.CHILDREN:
+            for fired in list(self._watchers.get(event.path, {}).values()):
+                fired(event.type)
+
+    def _on_session(self, state: SessionState) -> None:
+        match state:
+            case SessionState.CONNECTED if not self.is_connected:
+                self._become(ConnectionState.RECONNECTED)
+            case SessionState.DISCONNECTED if self.is_connected:
+                self._become(ConnectionState.SUSPENDED)
+                if not self._closed:
+                    self._nursery.start_soon(self._presume_lost, self.epoch)
+            case SessionState.EXPIRED:
+                self._become(ConnectionState.LOST)
+
+    async def _presume_lost(self, epoch: int) -> None:
+        await trio.sleep(self.store.session_timeout_ms / 1000)
+        if self.epoch == epoch:
+            self._become(ConnectionState.LOST)
+
+    def _become(self, state: ConnectionState) -> None:
+        self.epoch += 1
+        if state is self.state or self._closed:
+            return
+        self.state = state
+        log.log(
+            logging.INFO if state.is_connected else logging.WARNING,
+            "ZooKeeper session %#x: the connection is %s",
+            self.session_id,
+            state.value,
+        )
+        for told in list(self._subscribers.values()):
+            told(state)
+
+
+def void(_: object) -> None:
+    pass
