@@ -19,7 +19,7 @@ _SERIALIZABLE = 0x02
 _UUID_CLASS = b"java.util.UUID"
 _UUID_SERIAL_VERSION = bytes.fromhex("bc9903f7986d852f")
 _PRIMITIVE_SIZES = {ord(c): size for c, size in zip("BCDFIJSZ", (1, 2, 8, 4, 4, 8, 2, 1), strict=True)}
-_LEAST, _MOST = b"leastSigBits", b"mostSigBits"
+_LEAST, _MOST = "leastSigBits", "mostSigBits"
 
 
 def _utf(text: bytes) -> bytes:
@@ -28,7 +28,7 @@ def _utf(text: bytes) -> bytes:
 
 _UUID_DESCRIPTOR = (
     bytes([_OBJECT, _CLASS_DESC]) + _utf(_UUID_CLASS) + _UUID_SERIAL_VERSION + struct.pack(">BH", _SERIALIZABLE, 2)
-    + b"J" + _utf(_LEAST) + b"J" + _utf(_MOST) + bytes([_END_BLOCK, _NULL])
+    + b"J" + _utf(_LEAST.encode()) + b"J" + _utf(_MOST.encode()) + bytes([_END_BLOCK, _NULL])
 )  # fmt: skip
 
 
@@ -146,12 +146,12 @@ class _Reader:
         missing = bytes(8)
         return UUID(bytes=values.get(_MOST, missing) + values.get(_LEAST, missing))
 
-    def _fields(self) -> list[tuple[bytes, int]]:
+    def _fields(self) -> list[tuple[str, int]]:
         fields = []
         for _ in range(self._int(2, signed=True)):
             at = self._at
             kind = self._int(1)
-            name = self._take(self._int(2))
+            name = _from_modified_utf8(self._take(self._int(2)), at)
             size = _PRIMITIVE_SIZES.get(kind)
             if size is None or (name in (_LEAST, _MOST) and kind != ord("J")):
                 raise LeaderNodeFormatError(at, f"field {name!r} of type {chr(kind)!r} in java.util.UUID")
@@ -176,7 +176,7 @@ def _from_modified_utf8(text: bytes, at: int) -> str:
         more = 0 if first < 0x80 else 1 if first >> 5 == 0b110 else 2 if first >> 4 == 0b1110 else -1
         rest = text[i + 1 : i + 1 + max(more, 0)]
         if more < 0 or len(rest) < more or any(b >> 6 != 0b10 for b in rest):
-            raise LeaderNodeFormatError(at, f"byte {i} of the address is no modified UTF-8: {text[i : i + 3].hex()}")
+            raise LeaderNodeFormatError(at, f"byte {i} of a text is no modified UTF-8: {text[i : i + 3].hex()}")
         unit = first & (0x7F, 0x1F, 0x0F)[more]
         for b in rest:
             unit = unit << 6 | b & 0x3F

@@ -18,6 +18,7 @@ from controller.store import (
     SessionExpired,
     SetData,
     StoreError,
+    WatchType,
     value,
 )
 
@@ -46,13 +47,14 @@ class WatchedNode:
         self._retry_wait_s = retry_wait_s
         #: czxid and mzxid of what was told last; None is no node
         self._told: tuple[int, int] | str | None = None
+        self._fired = False
         self._wake = trio.Event()
         self._scope = trio.CancelScope()
         self._cancel: list[Unsubscribe] = []
 
     def start(self) -> None:
         self._cancel = [
-            self._session.watch(self.path, lambda _: self._wake.set()),
+            self._session.watch(self.path, self._watch_fired),
             self._session.subscribe(self._connection_changed),
         ]
         self._session.start_soon(self._run)
@@ -70,6 +72,10 @@ class WatchedNode:
     def _connection_changed(self, state: ConnectionState) -> None:
         if state is ConnectionState.RECONNECTED:
             self._wake.set()
+
+    def _watch_fired(self, _: WatchType) -> None:
+        self._fired = True
+        self._wake.set()
 
     async def _run(self) -> None:
         with self._scope:
@@ -90,12 +96,13 @@ class WatchedNode:
 
     async def _look(self) -> None:
         while True:
-            epoch = self._session.epoch
+            epoch, fired, self._fired = self._session.epoch, self._fired, False
             found = await self._read()
             if epoch == self._session.epoch:
                 break
         identity = found and (found.stat.czxid, found.stat.mzxid)
-        if identity != self._told:
+        came_and_went = fired and found is None
+        if identity != self._told or came_and_went:
             self._told = identity
             self._on_data(found.data if found else None)
 

@@ -14,6 +14,16 @@ log = logging.getLogger(__name__)
 Call = Callable[[], Awaitable[None]]
 
 
+def start_unless_over(nursery: trio.Nursery, task: Callable[..., Awaitable[None]], *args: object) -> bool:
+    """Start it, unless the nursery is being left: what is reported that late is dropped (rule E11.16)."""
+    try:
+        nursery.start_soon(task, *args)
+    except RuntimeError as e:
+        log.debug("%s comes too late: %s", task, e)
+        return False
+    return True
+
+
 class SerialCalls:
     """A queue, and at most one task that empties it; the task ends with the queue.
 
@@ -30,8 +40,7 @@ class SerialCalls:
         """Never waits."""
         self._queue.append(call)
         if not self._running:
-            self._running = True
-            self._nursery.start_soon(self._run)
+            self._running = start_unless_over(self._nursery, self._run)
 
     def clear(self) -> None:
         self._queue.clear()

@@ -24,7 +24,7 @@ from controller.election.api import (
 )
 from controller.election.errors import IllegalElectionState, LeaderElectionException, LeadershipLost, raise_first
 from controller.election.information import EMPTY, LeaderInformation, LeaderInformationRegister
-from controller.election.serial_calls import SerialCalls
+from controller.election.serial_calls import SerialCalls, start_unless_over
 
 log = logging.getLogger(__name__)
 
@@ -243,7 +243,7 @@ class MultipleComponentLeaderElectionService:
             log.warning("%s: its leader information is %s, and is put right", component_id, information)
             if not registration.correction_is_due:
                 registration.correction_is_due = True
-                self._nursery.start_soon(self._correct, registration)
+                start_unless_over(self._nursery, self._correct, registration)
 
     def _all_information_changed(self, register: LeaderInformationRegister) -> None:
         for component_id in self._contenders:

@@ -14,6 +14,7 @@ from itertools import accumulate
 
 import trio
 
+from controller.election.serial_calls import start_unless_over
 from controller.store import (
     Create,
     Delete,
@@ -80,7 +81,7 @@ class ElectionSession:
 
     def start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
         """Run it beside everything else, whatever becomes of who asked for it."""
-        self._nursery.start_soon(self._guarded, task)
+        start_unless_over(self._nursery, self._guarded, task)
 
     async def _guarded(self, task: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -175,7 +176,7 @@ class ElectionSession:
             case SessionState.DISCONNECTED if self.is_connected:
                 self._become(ConnectionState.SUSPENDED)
                 if not self._closed:
-                    self._nursery.start_soon(self._presume_lost, self.epoch)
+                    start_unless_over(self._nursery, self._presume_lost, self.epoch)
             case SessionState.EXPIRED:
                 self._become(ConnectionState.LOST)
 

@@ -72,6 +72,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
             tolerate_suspended_connections=tolerate_suspended_connections,
             retry_wait_s=retry_wait_s,
         )
+        self._unsubscribe = session.subscribe(self._connection_changed)
         self.latch.start()
 
     def __str__(self) -> str:
@@ -88,6 +89,11 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
         for scope in self._writes:  # E4.10: what waits for the connection must not be written when it is back
             scope.cancel()
         self._listener.on_revoke_leadership()
+
+    def _connection_changed(self, state: ConnectionState) -> None:
+        if state is ConnectionState.RECONNECTED:
+            for node in self._nodes.values():  # what was written before may have been undone unseen
+                node.forget()
 
     def watch(self, component_id: str) -> None:
         if component_id not in self._nodes:
@@ -135,6 +141,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
 
     async def aclose(self) -> None:
         self._closed = True
+        self._unsubscribe()
         for node in self._nodes.values():
             node.close()
         await self.latch.aclose()

@@ -310,7 +310,8 @@ class MemoryStore(store.MetadataStore):
         return answers
 
     async def aclose(self) -> None:
-        self._server._end(self)
+        if self._session_id:
+            self._server._end(self)
         self._session_id = 0
         self._connected.set()
 

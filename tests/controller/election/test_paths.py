@@ -1,0 +1,76 @@
+"""Where the nodes are (rules E1.1-E1.6)."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.election.paths import DISPATCHER, REST_SERVER, ElectionPaths, Layout, is_job_id, zookeeper_path
+
+JOB = "00112233445566778899aabbccddeeff"
+
+
+@pytest.mark.flink("FZU-1")
+@pytest.mark.parametrize(
+    ("parts", "path"),
+    [
+        (("/root/namespace",), "/root/namespace"),
+        (("/root/", "/namespace/"), "/root/namespace"),
+        (("root", "namespace"), "/root/namespace"),
+        (("//root", "", "/namespace//"), "/root/namespace"),
+        (("///root///", "///namespace///", "a//b"), "/root/namespace/a/b"),
+        (("", "namespace"), "/namespace"),
+        (("/", "/namespace"), "/namespace"),
+        (("", ""), "/"),
+        ((), "/"),
+    ],
+)
+def test_slashes(parts: tuple[str, ...], path: str) -> None:
+    assert zookeeper_path(*parts) == path
+
+
+@pytest.mark.parametrize(
+    ("layout", "component", "latch", "leader"),
+    [
+        (Layout.TWO_DIRECTORIES, DISPATCHER, "leaderlatch/dispatcher_lock", "leader/dispatcher_lock"),  # E1.3
+        (Layout.TWO_DIRECTORIES, REST_SERVER, "leaderlatch/rest_server_lock", "leader/rest_server_lock"),
+        (Layout.TWO_DIRECTORIES, JOB, f"leaderlatch/{JOB}/job_manager_lock", f"leader/{JOB}/job_manager_lock"),
+        (Layout.SIDE_BY_SIDE, DISPATCHER, "leader/dispatcher/latch", "leader/dispatcher/connection_info"),  # E1.5
+        (Layout.SIDE_BY_SIDE, JOB, f"jobs/{JOB}/leader/latch", f"jobs/{JOB}/leader/connection_info"),
+        (Layout.ONE_LATCH, DISPATCHER, "leader/latch", "leader/dispatcher/connection_info"),  # E1.6
+        (Layout.ONE_LATCH, JOB, "leader/latch", f"leader/{JOB}/connection_info"),
+    ],
+)
+def test_layouts(layout: Layout, component: str, latch: str, leader: str) -> None:
+    paths = ElectionPaths(layout=layout)
+    assert paths.latch_path(component) == f"/flink/default/{latch}"
+    assert paths.leader_path(component) == f"/flink/default/{leader}"
+
+
+@pytest.mark.parametrize(
+    ("release", "layout"),
+    [
+        ("1.5", Layout.TWO_DIRECTORIES), ("1.9.3", Layout.TWO_DIRECTORIES), ("1.13.6", Layout.TWO_DIRECTORIES),
+        ("1.14.6", Layout.SIDE_BY_SIDE), ("1.15", Layout.ONE_LATCH), ("1.20.0", Layout.ONE_LATCH),
+        (" 2.0.0 ", Layout.ONE_LATCH), ("2.10", Layout.ONE_LATCH),
+    ],
+)  # fmt: skip
+def test_layout_of_release(release: str, layout: Layout) -> None:
+    assert Layout.of_release(release) is layout
+
+
+def test_what_is_no_release_or_job() -> None:
+    with pytest.raises(ValueError, match="'new' is no Flink release"):
+        Layout.of_release("new")
+    assert is_job_id(JOB)  # rule E1.4
+    assert not is_job_id(JOB.upper())
+    assert not is_job_id(DISPATCHER)
+    assert not is_job_id(JOB + "\n")
+
+
+def test_what_is_deleted() -> None:  # rules E6.6, E10.8
+    one, side, two = (ElectionPaths(layout=layout) for layout in reversed(Layout))
+    assert one.owned_path(DISPATCHER) == "/flink/default/leader/dispatcher"
+    assert side.owned_path(DISPATCHER) == "/flink/default/leader/dispatcher/connection_info"
+    assert two.owned_path(DISPATCHER) == "/flink/default/leader/dispatcher_lock"
+    assert one.job_paths(JOB) == side.job_paths(JOB) == [f"/flink/default/jobs/{JOB}"]
+    assert two.job_paths(JOB) == [f"/flink/default/leaderlatch/{JOB}", f"/flink/default/leader/{JOB}"]
