@@ -78,7 +78,9 @@ class ZooKeeper(Backend):
         proxy = TcpProxy(self._host, self._port)
         await self._nursery.start(proxy.run)
         store = await KazooStore.connect(
-            f"127.0.0.1:{proxy.port}/{self._chroot}", session_timeout_ms=session_timeout_ms, connection_timeout_ms=10_000
+            f"127.0.0.1:{proxy.port}/{self._chroot}",
+            session_timeout_ms=session_timeout_ms,
+            connection_timeout_ms=10_000,
         )
         self._proxies[store] = proxy
         return store

@@ -136,7 +136,8 @@ ACCEPTED = {  # rule E2.10
     "null id": EXAMPLE[:22] + b"\x70",
     "fields in the other order": stream(ADDRESS, obj=FIELDS_SWAPPED),
     "more primitive fields": stream(
-        ADDRESS, obj=_with_fields([("I", "a"), ("J", "leastSigBits"), ("Z", "b"), ("J", "mostSigBits")], bytes(range(21)))
+        ADDRESS,
+        obj=_with_fields([("I", "a"), ("J", "leastSigBits"), ("Z", "b"), ("J", "mostSigBits")], bytes(range(21))),
     ),
     "a field is missing": stream(ADDRESS, obj=_with_fields([("J", "mostSigBits")], bytes(range(8)))),
     "no fields": stream(ADDRESS, obj=_with_fields([], b"")),

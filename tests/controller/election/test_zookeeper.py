@@ -14,7 +14,11 @@ from controller.election.java_stream import decode_leader_node, encode_leader_no
 from controller.election.leader_node import WatchedNode
 from controller.election.paths import ElectionPaths, Layout
 from controller.election.session import ElectionSession
-from controller.election.zookeeper import ZooKeeperLeaderElectionDriver, ZooKeeperLeaderRetrievalDriver, read_leader_node
+from controller.election.zookeeper import (
+    ZooKeeperLeaderElectionDriver,
+    ZooKeeperLeaderRetrievalDriver,
+    read_leader_node,
+)
 from controller.store import Create, Data, Delete, NoNode, Op, SetData, StoreError, value
 from tests.controller.election.conftest import Backend
 from tests.controller.election.support import (
@@ -67,7 +71,9 @@ class Node(Changing):
         self.changed()
 
 
-def driver_of(session: ElectionSession, *, component: str = COMPONENT) -> tuple[ZooKeeperLeaderElectionDriver, Reported]:
+def driver_of(
+    session: ElectionSession, *, component: str = COMPONENT
+) -> tuple[ZooKeeperLeaderElectionDriver, Reported]:
     reported = Reported()
     driver = ZooKeeperLeaderElectionDriver(session, PATHS, component, reported, retry_wait_s=0.2)
     driver.watch(component)

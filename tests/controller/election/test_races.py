@@ -1,0 +1,414 @@
+"""The races of section 11, each brought about one step at a time in the twin of ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from uuid import uuid4
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from controller.election.information import LeaderInformation
+from controller.election.java_stream import encode_leader_node
+from controller.election.latch import LeaderLatch
+from controller.election.service import MultipleComponentLeaderElectionService
+from controller.election.session import ElectionSession
+from controller.store import Create, Data, Delete, Op, OpResult, SetData, StoreError, value
+from controller.store.memory import MemoryStore
+from tests.controller.election.conftest import Backend, Memory
+from tests.controller.election.support import COMPONENT, PATHS, Changing, Contender, ManualBackend, contend, latch_of
+
+LATCH, LEADER = PATHS.latch_path(COMPONENT), PATHS.leader_path(COMPONENT)
+
+
+class Latch(Changing):
+    """A latch by itself, and what it told."""
+
+    def __init__(self, session: ElectionSession, *, tolerate: bool = False) -> None:
+        super().__init__()
+        self.told: list[bool] = []
+        self.errors: list[Exception] = []
+        self.latch = LeaderLatch(
+            session, LATCH, on_change=self._change, on_error=self.errors.append,
+            tolerate_suspended_connections=tolerate, retry_wait_s=0.1,
+        )  # fmt: skip
+        self.latch.start()
+
+    def _change(self, leads: bool) -> None:
+        self.told.append(leads)
+        self.changed()
+
+
+async def joined(session: ElectionSession) -> Latch:
+    made = Latch(session)
+    await wait_all_tasks_blocked()
+    return made
+
+
+async def names(session: ElectionSession) -> list[str]:
+    return value((await session.store.get_children([LATCH]))[0])
+
+
+def sequence(name: str | None) -> int:
+    return int((name or "").rpartition("-")[2])
+
+
+async def test_two_that_lose_their_predecessor_do_not_chase_each_other(memory: Memory) -> None:  # rule E11.1
+    sessions = [await memory.session() for _ in range(4)]
+    latches = [await joined(s) for s in sessions]
+    before = [latch.latch._node for latch in latches]
+    checks = [latch.latch.checks for latch in latches]
+    await latches[1].latch.aclose()
+    await latches[2].latch.aclose()
+    for session in (sessions[0], sessions[3]):
+        await memory.disconnect(session)
+        await memory.reconnect(session)
+    await wait_all_tasks_blocked()
+    assert [latches[i].latch._node for i in (0, 3)] == [before[0], before[3]]
+    assert latches[3].latch.checks - checks[3] <= 5
+    assert [latches[i].latch.has_leadership for i in (0, 3)] == [True, False]
+
+
+async def test_a_predecessor_that_goes_between_listing_and_watching(memory: Memory) -> None:  # rules E1.11, E11.1
+    first, session = await joined(await memory.session()), await memory.session()
+    read = session.store.get_data
+
+    async def too_late(paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:
+        await first.latch.aclose()
+        return await read(paths, watch=watch)
+
+    session.store.get_data = too_late  # type: ignore[method-assign]
+    second = await joined(session)
+    assert second.told == [True]
+    assert sequence(second.latch._node) == 1  # its first node
+
+
+async def test_the_reply_to_a_create_is_lost(memory: Memory) -> None:  # rules E1.8, E11.2
+    """What was sent again made two nodes: the first is ours, the second is deleted."""
+    session = await memory.session()
+    write = session.store.write
+
+    async def twice(ops: Sequence[Op]) -> list[OpResult | StoreError]:
+        if isinstance(ops[0], Create) and ops[0].sequential:
+            await write(ops)
+        return await write(ops)
+
+    session.store.write = twice  # type: ignore[method-assign]
+    latch = await joined(session)
+    assert latch.told == [True]
+    (left,) = await names(session)
+    assert sequence(left) == 0
+    await latch.latch.aclose()
+    assert await names(session) == []
+
+
+async def test_a_late_reply_of_an_earlier_session_is_not_ours(memory: Memory) -> None:  # rule E11.2
+    """The create is carried out in the new session, its reply belongs to an attempt of the old one."""
+    session = await memory.session()
+    store = session.store
+    assert isinstance(store, MemoryStore)
+    write, late = store.write, []
+
+    async def overtaken(ops: Sequence[Op]) -> list[OpResult | StoreError]:
+        if isinstance(ops[0], Create) and ops[0].sequential and not late:
+            late.append(ops)
+            answers = await write(ops)
+            if isinstance(answers[0], StoreError):  # the directory is not there yet
+                late.clear()
+                return answers
+            memory.server.expire(store)
+            await write(ops)  # as if it had been under way
+            return answers
+        return await write(ops)
+
+    store.write = overtaken  # type: ignore[method-assign]
+    latch = await joined(session)
+    assert latch.told == [True]
+    (left,) = await names(session)
+    assert left == latch.latch._node
+    (stat,) = await store.exists([f"{LATCH}/{left}"])
+    assert stat is not None
+    assert stat.ephemeral_owner == session.session_id
+
+
+async def test_the_node_of_a_dead_session_is_first(memory: Memory) -> None:  # rules E4.12, E11.3
+    session, other = await memory.session(), await memory.session()
+    store = session.store
+    listed: list[str] = []
+
+    async def exists(paths: Sequence[str], *, watch: bool = False) -> list[object]:
+        """Once the node is one that another session owns."""
+        if not listed:
+            listed.append(paths[0])
+            await other.store.multi([[Delete(paths[0]), Create(paths[0], ephemeral=True)]])
+        return await MemoryStore.exists(store, paths, watch=watch)  # type: ignore[arg-type,return-value]
+
+    store.exists = exists  # type: ignore[method-assign,assignment]
+    latch = await joined(session)
+    assert latch.told == [True]
+    assert f"{LATCH}/{latch.latch._node}" != listed[0]
+    assert await names(session) == [latch.latch._node]
+
+
+async def test_the_directory_is_gone_after_a_reconnect(memory: Memory) -> None:  # rule E11.4
+    session, other = await memory.session(), await memory.session()
+    latch = await joined(session)
+    await memory.disconnect(session)
+    await other.delete_tree(LATCH)
+    await memory.reconnect(session)
+    await wait_all_tasks_blocked()
+    assert latch.told == [True, False, True]
+    assert await names(other) == [latch.latch._node]
+
+
+async def test_a_leader_whose_node_is_taken_away_withdraws(backend: Backend) -> None:  # rule E11.5
+    session, other = await backend.session(), await backend.session()
+    first = Latch(session)
+    await first.until(lambda: first.told == [True])
+    second = Latch(other)
+    while not second.latch._node:
+        await trio.lowlevel.checkpoint()
+    await other.store.write([Delete(f"{LATCH}/{first.latch._node}")])
+    await second.until(lambda: second.told == [True])
+    await first.until(lambda: first.told == [True, False])
+    with trio.fail_after(10):
+        while len(await names(other)) != 2:
+            await trio.lowlevel.checkpoint()
+    assert first.told == [True, False]
+
+
+async def test_data_of_the_predecessor_is_no_business_of_ours(memory: Memory) -> None:  # rule E1.11
+    session, other = await memory.session(), await memory.session()
+    first, second = await joined(session), await joined(other)
+    checks = second.latch.checks
+    for _ in range(3):
+        await session.store.write([SetData(f"{LATCH}/{first.latch._node}", b"x")])
+        await wait_all_tasks_blocked()
+    assert second.latch.checks == checks
+    await first.latch.aclose()
+    await wait_all_tasks_blocked()
+    assert second.told == [True]
+
+
+async def test_children_that_are_no_contenders_of_ours(memory: Memory) -> None:  # rule E1.9
+    """Sorted by their whole name, hence after the digits; one that sorts before them is a predecessor."""
+    session, other = await memory.session(), await memory.session()
+    await other.make_parents(f"{LATCH}/x")
+    await other.store.write(
+        [Create(f"{LATCH}/zoo"), Create(f"{LATCH}/!"), Create(f"{LATCH}/a-latch-b-latch-0000000009")]
+    )
+    latch = await joined(session)
+    assert latch.told == []
+    await other.store.write([Delete(f"{LATCH}/!")])
+    await wait_all_tasks_blocked()
+    assert latch.told == [True]  # 3, before 9
+
+
+async def test_a_store_that_refuses_is_told_and_asked_again(memory: Memory) -> None:
+    session = await memory.session()
+    write, refusals = session.store.write, [StoreError("NoAuth")]
+
+    async def refuse(ops: Sequence[Op]) -> list[OpResult | StoreError]:
+        return [refusals.pop()] if refusals else await write(ops)
+
+    session.store.write = refuse  # type: ignore[method-assign]
+    latch = Latch(session)
+    await latch.until(lambda: latch.told)
+    assert latch.told == [True]
+    assert [str(e) for e in latch.errors] == ["NoAuth"]
+
+
+async def test_closing_while_the_create_is_under_way(memory: Memory) -> None:  # rule E1.12
+    session = await memory.session()
+    proceed = trio.Event()
+    write = session.store.write
+
+    async def slowly(ops: Sequence[Op]) -> list[OpResult | StoreError]:
+        answers = await write(ops)
+        if isinstance(ops[0], Create) and ops[0].sequential:
+            await proceed.wait()
+        return answers
+
+    session.store.write = slowly  # type: ignore[method-assign]
+    latch = await joined(session)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(latch.latch.aclose)
+        await wait_all_tasks_blocked()
+        proceed.set()
+    assert latch.told == []
+    assert await names(session) == []
+
+
+async def test_a_disconnection_overtakes_a_check(memory: Memory) -> None:
+    """What was read before the connection broke says nothing about who leads now."""
+    session = await memory.session()
+    exists = session.store.exists
+
+    async def broken_meanwhile(paths: Sequence[str], *, watch: bool = False) -> list[object]:
+        answers = await exists(paths, watch=watch)
+        if not broke:
+            broke.append(True)
+            await memory.disconnect(session)
+        return list(answers)
+
+    broke: list[bool] = []
+    session.store.exists = broken_meanwhile  # type: ignore[method-assign,assignment]
+    latch = await joined(session)
+    assert latch.told == []
+    await memory.reconnect(session)
+    await wait_all_tasks_blocked()
+    assert latch.told == [True]
+
+
+async def test_leadership_is_looked_at_again_at_the_moment_of_writing(
+    memory: Memory, nursery: trio.Nursery
+) -> None:  # rules E4.9, E11.11, E11.14
+    session, other = await memory.session(), await memory.session()
+    contender = await contend(session, nursery, "")
+    session_id = await contender.lead()
+    latch = latch_of(contender)
+    read = session.store.get_data
+
+    async def lost_meanwhile(paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:
+        answers = await read(paths, watch=watch)
+        if paths[0] == LEADER and not watch:
+            await other.store.write([Delete(f"{LATCH}/{latch._node}")])
+            latch._set(False)
+        return answers
+
+    session.store.get_data = lost_meanwhile  # type: ignore[method-assign]
+    assert contender.service is not None
+    await contender.service.confirm_leadership(session_id, "late:1")
+    assert (await other.store.exists([LEADER])) == [None]
+
+
+async def test_an_ex_leader_overwrites_and_the_leader_repairs(memory: Memory, nursery: trio.Nursery) -> None:
+    """Rule E11.18: stat-then-set is not atomic."""
+    session, other = await memory.session(), await memory.session()
+    leader = await contend(session, nursery, "leader:1")
+    session_id = await leader.lead()
+    late = encode_leader_node("late:1", uuid4())
+    await other.store.multi([[Delete(LEADER), Create(LEADER, late, ephemeral=True)]])
+    await wait_all_tasks_blocked()
+    (found,) = await session.store.get_data([LEADER])
+    assert isinstance(found, Data)
+    assert (found.data, found.stat.ephemeral_owner) == (encode_leader_node("leader:1", session_id), session.session_id)
+
+
+async def test_leader_nodes_that_come_and_go_while_written(memory: Memory, nursery: trio.Nursery) -> None:  # rule E4.9
+    """NONODE on set and delete, NODEEXISTS on create: the write goes round again."""
+    session, other = await memory.session(), await memory.session()
+    write = session.store.write
+    spoil: list[Callable[[], Awaitable[object]]] = [
+        lambda: other.store.write([Delete(LEADER)]),  # of the foreign node that it wants to delete
+        lambda: other.store.write([Create(LEADER, b"foreign")]),  # before it creates
+    ]
+    await other.make_parents(LEADER)
+    await other.store.write([Create(LEADER, b"foreign")])
+
+    async def spoiled(ops: Sequence[Op]) -> list[OpResult | StoreError]:
+        if ops[0].path == LEADER and spoil:
+            await spoil.pop(0)()
+        return await write(ops)
+
+    session.store.write = spoiled  # type: ignore[method-assign]
+    contender = await contend(session, nursery, "leader:1")
+    session_id = await contender.lead()
+    await wait_all_tasks_blocked()
+    (found,) = await other.store.get_data([LEADER])
+    assert isinstance(found, Data)
+    assert found.data == encode_leader_node("leader:1", session_id)
+    assert spoil == contender.errors == []
+
+
+@pytest.mark.parametrize("change", ["altered", "emptied", "deleted"])
+async def test_nothing_is_erased_while_a_confirmation_is_pending(
+    memory: Memory, nursery: trio.Nursery, change: str
+) -> None:  # rules E5.2, E11.12
+    session, other = await memory.session(), await memory.session()
+    old = encode_leader_node("old:1", uuid4())
+    await other.make_parents(LEADER)
+    await other.store.write([Create(LEADER, old)])
+    contender = await contend(session, nursery, "")
+    session_id = await contender.lead()
+    data = {"altered": encode_leader_node("other:1", uuid4()), "emptied": b"", "deleted": None}[change]
+    await other.store.write([Delete(LEADER) if data is None else SetData(LEADER, data)])
+    await wait_all_tasks_blocked()
+    (found,) = await other.store.get_data([LEADER])
+    assert (found.data if isinstance(found, Data) else None) == data
+    assert contender.service is not None
+    assert await contender.service.confirm_leadership(session_id, "new:1")
+    (found,) = await other.store.get_data([LEADER])
+    assert isinstance(found, Data)
+    assert found.data == encode_leader_node("new:1", session_id)
+
+
+async def test_events_after_close_are_dropped_by_a_nursery_that_is_left() -> None:  # rules E3.8, E11.16
+    backend = ManualBackend()
+    contender = Contender()
+    async with trio.open_nursery() as nursery:
+        service = MultipleComponentLeaderElectionService(backend, nursery)
+        await service.create_leader_election("a").start(contender)
+    backend.driver.grant(uuid4())
+    backend.driver.change("a", LeaderInformation(uuid4(), "x:1"))
+    backend.driver.listener.on_error(OSError("late"))
+    assert contender.calls == contender.errors == []
+
+
+async def test_two_delete_the_same_tree(memory: Memory) -> None:  # rule E11.17
+    one, two = await memory.session(), await memory.session()
+    paths = ["/t", *(f"/t/{i}" for i in range(5)), *(f"/t/{i}/{j}" for i in range(5) for j in range(5))]
+    await one.store.write([Create(path) for path in paths])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.delete_tree, "/t")
+        nursery.start_soon(two.delete_tree, "/t")
+    assert await one.store.exists(["/t"]) == [None]
+
+
+async def test_a_child_is_made_while_the_tree_is_deleted(memory: Memory) -> None:  # rule E11.17
+    one, two = await memory.session(), await memory.session()
+    await one.store.write([Create("/t"), Create("/t/a")])
+    write = one.store.write
+    again = ["/t/b"]
+
+    async def interrupted(ops: Sequence[Op]) -> list[OpResult | StoreError]:
+        if ops[0].path == "/t" and again:
+            await two.store.write([Create(again.pop())])
+        return await write(ops)
+
+    one.store.write = interrupted  # type: ignore[method-assign]
+    await one.delete_tree("/t")
+    assert await one.store.exists(["/t"]) == [None]
+
+
+async def test_a_hand_over_wakes_one(backend: Backend) -> None:  # rules E1.10, E1.11
+    """Counted at each contender's store: who waits further back hears and asks nothing."""
+    sessions = [await backend.session() for _ in range(6)]
+    latches = []
+    for session in sessions:
+        latches.append(Latch(session))
+        while not latches[-1].latch._node:
+            await trio.lowlevel.checkpoint()
+    await latches[0].until(lambda: latches[0].told)
+    for session in sessions:  # whatever is under way has been answered before
+        await session.store.exists(["/"])
+    events: list[int] = []
+    for i, session in enumerate(sessions):
+        watch = session.store.on_watch
+
+        def heard(event: object, i: int = i, watch: Callable[..., None] = watch) -> None:
+            events.append(i)
+            watch(event)
+
+        session.store.on_watch = heard
+    for leaver, heir in zip(latches, latches[1:], strict=False):
+        checks = [latch.latch.checks for latch in latches]
+        events.clear()
+        await leaver.latch.aclose()
+        await heir.until(lambda heir=heir: heir.told)
+        for session in sessions:
+            await session.store.exists(["/"])
+        woken = [latches[i] for i, latch in enumerate(latches) if latch.latch.checks != checks[i]]
+        assert woken == [heir]
+        assert set(events) - {latches.index(leaver)} == {latches.index(heir)}
