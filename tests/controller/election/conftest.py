@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 import trio
 from kazoo.client import KazooClient
 
+from controller.election.services import ENTRY_POINTS
 from controller.election.session import ElectionSession
 from controller.store import MetadataStore
 from controller.store.memory import MemoryStore, MemoryZooKeeper
@@ -107,11 +109,7 @@ class ZooKeeper(Backend):
 
 @pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.slow)])
 async def backend(request: pytest.FixtureRequest, nursery: trio.Nursery) -> AsyncIterator[Backend]:
-    made: Backend
-    if request.param == "memory":
-        made = Memory(nursery)
-    else:
-        made = ZooKeeper(nursery, request.getfixturevalue("zookeeper"))
+    made = Memory(nursery) if request.param == "memory" else ZooKeeper(nursery, request.getfixturevalue("zookeeper"))
     yield made
     for store in made.stores:
         await store.aclose()
@@ -124,3 +122,17 @@ async def memory(nursery: trio.Nursery) -> AsyncIterator[Memory]:
     made = Memory(nursery)
     yield made
     assert made.fatal == []
+
+
+@pytest.fixture
+def entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Installs a distribution that offers high-availability services under a name."""
+
+    def install(name: str, target: str) -> None:
+        info = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{ENTRY_POINTS}]\n{name} = {target}\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return install

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -12,7 +12,7 @@ ONE, TWO = (LeaderInformation(uuid4(), f"host-{i}:1") for i in (1, 2))
 
 
 def test_known_or_empty() -> None:
-    assert DEFAULT_LEADER_ID == UUID(int=0)  # rule E9.1
+    assert DEFAULT_LEADER_ID.int == 0  # rule E9.1
     assert str(DEFAULT_LEADER_ID) == "00000000-0000-0000-0000-000000000000"
     assert EMPTY.is_empty
     assert not ONE.is_empty

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from uuid import uuid4
 
@@ -402,7 +403,7 @@ async def test_a_hand_over_wakes_one(backend: Backend) -> None:  # rules E1.10, 
             watch(event)
 
         session.store.on_watch = heard
-    for leaver, heir in zip(latches, latches[1:], strict=False):
+    for leaver, heir in itertools.pairwise(latches):
         checks = [latch.latch.checks for latch in latches]
         events.clear()
         await leaver.latch.aclose()

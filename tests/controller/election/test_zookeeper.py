@@ -13,10 +13,12 @@ from controller.election.information import EMPTY, LeaderInformation
 from controller.election.java_stream import decode_leader_node, encode_leader_node
 from controller.election.leader_node import WatchedNode
 from controller.election.paths import ElectionPaths, Layout
+from controller.election.service import MultipleComponentLeaderElectionService
 from controller.election.session import ElectionSession
 from controller.election.zookeeper import (
     ZooKeeperLeaderElectionDriver,
     ZooKeeperLeaderRetrievalDriver,
+    election_driver_factory,
     read_leader_node,
 )
 from controller.store import Create, Data, Delete, NoNode, Op, SetData, StoreError, value
@@ -359,7 +361,7 @@ async def test_of_three_drivers_one_leads(backend: Backend) -> None:
     for _, reported in drivers:
         reported.changed = elected.changed  # type: ignore[method-assign]
     while drivers:
-        await elected.until(lambda: any(d.has_leadership for d, _ in drivers))
+        await elected.until(lambda drivers=drivers: any(d.has_leadership for d, _ in drivers))
         (leader,) = [d for d, _ in drivers if d.has_leadership]
         await leader.aclose()
         drivers = [(d, r) for d, r in drivers if d is not leader]
@@ -591,9 +593,6 @@ async def test_a_stopped_retriever_is_silent(backend: Backend, nursery: trio.Nur
 
 async def test_contenders_of_two_components_share_a_latch(backend: Backend, nursery: trio.Nursery) -> None:
     """Rule E1.6: one latch per process; the id is the same, the nodes are not (E4.2)."""
-    from controller.election.service import MultipleComponentLeaderElectionService
-    from controller.election.zookeeper import election_driver_factory
-
     session, other = await backend.session(), await backend.session()
     service = MultipleComponentLeaderElectionService(election_driver_factory(session, PATHS, "any"), nursery)
     elections = {c: service.create_leader_election(c) for c in ("dispatcher", "rest_server")}

@@ -1,0 +1,499 @@
+"""One contract for every way to elect: ZooKeeper, its twin, embedded, standalone, and one by entry point (FLT).
+
+Then what is particular to those without ZooKeeper (section 9; FSE, FSH, FEL, FEH).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from uuid import UUID, uuid4
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from controller.election.api import LeaderElectionService, LeaderRetrievalService
+from controller.election.config import HighAvailabilityConfig
+from controller.election.embedded import EmbeddedLeaderService
+from controller.election.errors import ConfigurationError, IllegalElectionState, LeadershipLost
+from controller.election.information import DEFAULT_LEADER_ID
+from controller.election.paths import DISPATCHER, RESOURCE_MANAGER
+from controller.election.services import (
+    EmbeddedHaServices,
+    HighAvailabilityServices,
+    StandaloneHaServices,
+    create_high_availability_services,
+)
+from controller.election.standalone import StandaloneLeaderElectionService, StandaloneLeaderRetrievalService
+from controller.store import MetadataStore
+from controller.store.memory import MemoryZooKeeper
+from controller.store.zookeeper import KazooStore
+from tests.controller.election.support import Contender, Listener
+
+ADDRESS = "fixed:1"
+JOB, OTHER_JOB = "0" * 31 + "1", "0" * 31 + "2"
+
+
+class Participants(ABC):
+    """Elections and retrievals of one component, as many as are wanted."""
+
+    #: whether several contend, and the second leads after the first
+    elects = True
+
+    @abstractmethod
+    async def election(self) -> LeaderElectionService: ...
+
+    @abstractmethod
+    async def retrieval(self) -> LeaderRetrievalService: ...
+
+
+class OfServices(Participants):
+    """Each participant is a process of its own, as far as the backend can tell."""
+
+    def __init__(self, make: object, *, one_process: bool, elects: bool = True) -> None:
+        self._make = make
+        self._one = one_process
+        self._made: list[HighAvailabilityServices] = []
+        self.elects = elects
+
+    async def _services(self) -> HighAvailabilityServices:
+        if not (self._one and self._made):
+            self._made.append(await self._make())  # type: ignore[operator]
+        return self._made[-1]
+
+    async def election(self) -> LeaderElectionService:
+        return (await self._services()).leader_election(RESOURCE_MANAGER)
+
+    async def retrieval(self) -> LeaderRetrievalService:
+        return (await self._services()).leader_retrieval(RESOURCE_MANAGER)
+
+
+class Custom:
+    """As a third party would offer it, under the entry point ``our-own``: here on the twin of ZooKeeper."""
+
+    server = MemoryZooKeeper()
+
+    async def create_services(self, config: HighAvailabilityConfig, nursery: trio.Nursery) -> HighAvailabilityServices:
+        async def connect(config: HighAvailabilityConfig) -> MetadataStore:
+            return Custom.server.connect()
+
+        on_twin = HighAvailabilityConfig(mode_text="zookeeper", quorum="twin")
+        return await create_high_availability_services(on_twin, nursery, connect=connect)
+
+
+def zookeeper_config(**more: str) -> HighAvailabilityConfig:
+    return HighAvailabilityConfig.from_properties(
+        {"high-availability": "zookeeper", "high-availability.zookeeper.quorum": "unused:1", **more}
+    )
+
+
+@pytest.fixture(
+    params=[
+        "standalone", "embedded", "custom", "memory/1.13", "memory/1.14", "memory/1.18",
+        pytest.param("zookeeper", marks=pytest.mark.slow),
+    ]
+)  # fmt: skip
+async def participants(
+    request: pytest.FixtureRequest, nursery: trio.Nursery, entry_point: object
+) -> AsyncIterator[Participants]:
+    kind, _, release = request.param.partition("/")
+    stores: list[MetadataStore] = []
+    server = MemoryZooKeeper()
+
+    async def connect(config: HighAvailabilityConfig) -> MetadataStore:
+        if kind == "memory":
+            return server.connect()
+        address = f"{request.getfixturevalue('zookeeper')}/drivers-{request.node.name.partition('[')[0]}"
+        stores.append(await KazooStore.connect(address, session_timeout_ms=6000, connection_timeout_ms=10_000))
+        return stores[-1]
+
+    async def make() -> HighAvailabilityServices:
+        config = {
+            "standalone": HighAvailabilityConfig(),
+            "embedded": HighAvailabilityConfig(),
+            "custom": HighAvailabilityConfig(mode_text="our-own"),
+        }.get(kind) or zookeeper_config(**({"high-availability.zookeeper.layout": release} if release else {}))
+        return await create_high_availability_services(
+            config, nursery, single_process=kind == "embedded", addresses={RESOURCE_MANAGER: ADDRESS}, connect=connect
+        )
+
+    if kind == "custom":
+        Custom.server = MemoryZooKeeper()
+        entry_point("our-own", f"{__name__}:Custom")  # type: ignore[operator]
+    yield OfServices(make, one_process=kind in ("standalone", "embedded"), elects=kind != "standalone")
+    for store in stores:
+        await store.aclose()
+
+
+@pytest.mark.flink("FLT-1")
+async def test_has_leadership(participants: Participants) -> None:
+    service = await participants.election()
+    contender = Contender()
+    await service.start(contender)
+    session_id = await contender.lead()
+    assert service.has_leadership(session_id)
+    assert not service.has_leadership(uuid4())
+    assert await service.confirm_leadership(session_id, ADDRESS)
+    assert service.has_leadership(session_id)
+    await service.stop()
+    assert not service.has_leadership(session_id)
+    assert contender.calls == ["grant", "revoke"]
+
+
+async def test_a_confirmed_leader_is_retrieved(participants: Participants) -> None:
+    service, listener = await participants.election(), Listener()
+    await (await participants.retrieval()).start(listener)
+    contender = Contender(service, ADDRESS)
+    await service.start(contender)
+    session_id = await contender.lead()
+    await listener.until(lambda: listener.told)
+    assert listener.told == [(ADDRESS, session_id)]
+
+
+async def test_the_next_leads_when_the_first_leaves(participants: Participants) -> None:
+    if not participants.elects:
+        return  # whoever starts leads: nobody waits
+    services = [await participants.election() for _ in range(3)]
+    contenders = [Contender(service, f"host-{i}:1") for i, service in enumerate(services)]
+    listener = Listener()
+    await (await participants.retrieval()).start(listener)
+    await services[0].start(contenders[0])
+    await contenders[0].lead()
+    for service, contender in zip(services[1:], contenders[1:], strict=True):
+        await service.start(contender)
+    ids = set()
+    leading = 0
+    for _ in range(3):
+        session_id = await contenders[leading].lead()
+        ids.add(session_id)
+        assert [c.leads for c in contenders] == [i == leading for i in range(3)]
+        await listener.until(lambda i=leading, s=session_id: listener.leader == (f"host-{i}:1", s))
+        await services[leading].stop()
+        waiting = [i for i, c in enumerate(contenders) if not c.calls]
+        with trio.fail_after(10):
+            while waiting and not any(contenders[i].leads for i in waiting):
+                await trio.lowlevel.checkpoint()
+        leading = next((i for i in waiting if contenders[i].leads), leading)
+    await listener.until(lambda: listener.leader == (None, None))
+    assert len(ids) == 3
+    assert all(c.calls == ["grant", "revoke"] for c in contenders)
+
+
+async def test_other_ids_are_refused(participants: Participants, caplog: pytest.LogCaptureFixture) -> None:
+    service, listener = await participants.election(), Listener()
+    contender = Contender()
+    await service.start(contender)
+    session_id = await contender.lead()
+    caplog.set_level("INFO")
+    assert not await service.confirm_leadership(uuid4(), "impostor:1")
+    assert "is refused" in caplog.text
+    assert service.has_leadership(session_id)
+    assert await service.confirm_leadership(session_id, ADDRESS)
+    await (await participants.retrieval()).start(listener)
+    await listener.until(lambda: listener.told)
+    assert listener.told == [(ADDRESS, session_id)]
+
+
+async def test_start_twice_and_without_contender(participants: Participants) -> None:
+    service = await participants.election()
+    with pytest.raises(ValueError, match="needs a contender"):
+        await service.start(None)  # type: ignore[arg-type]
+    await service.start(Contender())
+    with pytest.raises(IllegalElectionState):
+        await service.start(Contender())
+    with pytest.raises(ValueError, match="without a session id"):
+        service.has_leadership(None)  # type: ignore[arg-type]
+
+
+async def test_run_if_leader(participants: Participants) -> None:
+    service, contender = await participants.election(), Contender()
+    runs: list[int] = []
+
+    async def work() -> None:
+        runs.append(1)
+
+    await service.run_if_leader(uuid4(), work)  # not started
+    await service.start(contender)
+    session_id = await contender.lead()
+    await service.run_if_leader(session_id, work)
+    with pytest.raises(LeadershipLost):
+        await service.run_if_leader(uuid4(), work)
+    await service.stop()
+    await service.run_if_leader(session_id, work)
+    assert runs == [1]
+
+
+async def test_stop_is_idempotent(participants: Participants) -> None:
+    service = await participants.election()
+    await service.stop()
+    contender = Contender(service, ADDRESS)
+    await service.start(contender)
+    session_id = await contender.lead()
+    await service.stop()
+    await service.stop()
+    assert contender.calls == ["grant", "revoke"]
+    assert not await service.confirm_leadership(session_id, ADDRESS)
+
+
+# standalone
+
+
+@pytest.mark.flink("FSE-1")
+async def test_standalone_election_and_retrieval() -> None:
+    election, retrieval = StandaloneLeaderElectionService(), StandaloneLeaderRetrievalService(ADDRESS)
+    contender, listener = Contender(election, ADDRESS), Listener()
+    await election.start(contender)
+    await retrieval.start(listener)
+    assert contender.granted == [DEFAULT_LEADER_ID]
+    assert listener.told == [(ADDRESS, DEFAULT_LEADER_ID)]
+
+
+@pytest.mark.flink("FSE-2")
+async def test_standalone_grants_before_start_returns() -> None:  # rule E9.2
+    session_id = uuid4()
+    contender = Contender()
+    await StandaloneLeaderElectionService(session_id).start(contender)
+    assert contender.granted == [session_id]
+
+
+@pytest.mark.flink("FSE-3")
+async def test_standalone_leadership_with_contender() -> None:
+    election = StandaloneLeaderElectionService()
+    await election.start(Contender())
+    assert election.has_leadership(DEFAULT_LEADER_ID)
+    assert not election.has_leadership(uuid4())
+
+
+@pytest.mark.flink("FSE-4")
+async def test_standalone_leadership_without_contender() -> None:
+    election = StandaloneLeaderElectionService()
+    assert not election.has_leadership(DEFAULT_LEADER_ID)
+    assert not election.has_leadership(uuid4())
+
+
+@pytest.mark.flink("FSE-5")
+async def test_standalone_stop_revokes_and_may_start_again() -> None:
+    election, contender = StandaloneLeaderElectionService(), Contender()
+    await election.start(contender)
+    await election.stop()
+    await election.start(contender)
+    assert contender.calls == ["grant", "revoke", "grant"]
+
+
+async def test_standalone_retrieval_may_start_again() -> None:  # rule E9.3
+    retrieval, listener = StandaloneLeaderRetrievalService(ADDRESS), Listener()
+    await retrieval.start(listener)
+    with pytest.raises(IllegalElectionState):
+        await retrieval.start(listener)
+    await retrieval.stop()
+    await retrieval.start(listener)
+    assert len(listener.told) == 2
+
+
+async def test_a_contender_that_fails_in_a_standalone_grant_is_told() -> None:
+    class Failing(Contender):
+        async def grant_leadership(self, session_id: UUID) -> None:
+            raise RuntimeError("no")
+
+    contender = Failing()
+    await StandaloneLeaderElectionService().start(contender)
+    assert [str(e) for e in contender.errors] == ["no"]
+
+
+@pytest.mark.flink("FSH-1")
+async def test_standalone_services_grant_the_default_id() -> None:
+    services = StandaloneHaServices({RESOURCE_MANAGER: ADDRESS})
+    for component in (JOB, RESOURCE_MANAGER):
+        contender = Contender()
+        await services.leader_election(component).start(contender)
+        assert contender.granted == [DEFAULT_LEADER_ID]
+
+
+async def told_by(retrieval: LeaderRetrievalService) -> list[tuple[str | None, UUID | None]]:
+    listener = Listener()
+    await retrieval.start(listener)
+    return listener.told
+
+
+@pytest.mark.flink("FSH-2")
+async def test_standalone_retrieval_without_default_address() -> None:  # rule E9.4
+    services = StandaloneHaServices({RESOURCE_MANAGER: ADDRESS})
+    assert await told_by(services.leader_retrieval(JOB)) == [("UNKNOWN", DEFAULT_LEADER_ID)]
+    assert await told_by(services.leader_retrieval(RESOURCE_MANAGER)) == [(ADDRESS, DEFAULT_LEADER_ID)]
+    with pytest.raises(ConfigurationError, match="the address of dispatcher must be given"):
+        services.leader_retrieval(DISPATCHER)
+
+
+@pytest.mark.flink("FSH-3")
+async def test_standalone_retrieval_with_default_address() -> None:
+    services = StandaloneHaServices({})
+    assert await told_by(services.leader_retrieval(JOB, "job:1")) == [("job:1", DEFAULT_LEADER_ID)]
+
+
+# embedded
+
+
+@pytest.mark.flink("FEL-1")
+async def test_embedded_grant_and_shutdown_at_once(nursery: trio.Nursery) -> None:  # rule E9.12
+    service = EmbeddedLeaderService(nursery)
+    election, contender = service.create_leader_election_service(), Contender()
+    await election.start(contender)
+    await election.stop()  # before the grant could run
+    await wait_all_tasks_blocked()
+    assert contender.calls == []
+    await service.create_leader_election_service().start(contender)
+    await wait_all_tasks_blocked()
+    assert contender.calls == ["grant"]
+
+
+@pytest.mark.flink("FEL-2")
+async def test_embedded_revoke_and_shutdown_at_once(nursery: trio.Nursery) -> None:
+    service = EmbeddedLeaderService(nursery)
+    election, contender = service.create_leader_election_service(), Contender()
+    await election.start(contender)
+    await contender.lead()
+    service.revoke_leadership()
+    await election.stop()
+    await wait_all_tasks_blocked()
+    assert contender.calls == ["grant", "revoke"]
+    await service.create_leader_election_service().start(contender)
+    await wait_all_tasks_blocked()
+    assert contender.leads
+
+
+async def _two_contend(services: EmbeddedHaServices, component: str) -> tuple[Contender, Contender]:
+    first, second = (
+        Contender(e, f"{i}:1") for i, e in enumerate(services.leader_election(component) for _ in range(2))
+    )
+    for contender in (first, second):
+        assert contender.service is not None
+        await contender.service.start(contender)
+    await wait_all_tasks_blocked()
+    return first, second
+
+
+@pytest.mark.flink("FEH-1")
+async def test_embedded_job_election(nursery: trio.Nursery) -> None:  # rules E9.5, E9.6
+    services = EmbeddedHaServices(nursery)
+    first, second = await _two_contend(services, JOB)
+    other, _ = await _two_contend(services, OTHER_JOB)
+    assert (first.leads, second.leads, other.leads) == (True, False, True)
+    assert first.session_id != other.session_id
+
+
+@pytest.mark.flink("FEH-2")
+async def test_embedded_resource_manager_election(nursery: trio.Nursery) -> None:
+    first, second = await _two_contend(EmbeddedHaServices(nursery), RESOURCE_MANAGER)
+    assert (first.leads, second.leads) == (True, False)
+
+
+@pytest.mark.flink("FEH-3")
+async def test_embedded_job_retrieval(nursery: trio.Nursery) -> None:  # rule E9.7
+    services = EmbeddedHaServices(nursery)
+    early, late = Listener(), Listener()
+    await services.leader_retrieval(JOB).start(early)
+    first, _ = await _two_contend(services, JOB)
+    await early.until(lambda: early.told)
+    assert early.told == [("0:1", first.session_id)]
+    await services.leader_retrieval(JOB).start(late)
+    assert late.told == []  # asynchronously (E9.9)
+    await late.until(lambda: late.told)
+    assert late.told == early.told
+
+
+@pytest.mark.flink("FEH-4")
+async def test_embedded_resource_manager_retrieval(nursery: trio.Nursery) -> None:
+    services = EmbeddedHaServices(nursery)
+    listener = Listener()
+    await services.leader_retrieval(RESOURCE_MANAGER).start(listener)
+    first, _ = await _two_contend(services, RESOURCE_MANAGER)
+    await listener.until(lambda: listener.told)
+    assert listener.told == [("0:1", first.session_id)]
+
+
+@pytest.mark.flink("FEH-5")
+async def test_embedded_confirmation_with_an_old_id(nursery: trio.Nursery) -> None:  # rules E9.7, E9.11
+    services = EmbeddedHaServices(nursery)
+    leader_service, election, contender = (
+        services.leader_service(DISPATCHER),
+        services.leader_election(DISPATCHER),
+        Contender(),
+    )
+    listener = Listener()
+    await services.leader_retrieval(DISPATCHER).start(listener)
+    await election.start(contender)
+    old = await contender.lead()
+    leader_service.revoke_leadership()
+    leader_service.grant_leadership()
+    await contender.until(lambda: len(contender.granted) == 2)
+    assert not await election.confirm_leadership(old, "old:1")
+    new = contender.granted[1]
+    assert election.has_leadership(new)
+    assert not election.has_leadership(old)
+    assert await election.confirm_leadership(new, "new:1")
+    assert not await election.confirm_leadership(new, "again:1")
+    await wait_all_tasks_blocked()
+    assert listener.told == [(None, None), ("new:1", new)]
+
+
+async def test_embedded_listeners_hear_only_the_next_confirmation(nursery: trio.Nursery) -> None:  # rule E9.10
+    services = EmbeddedHaServices(nursery)
+    listener = Listener()
+    await services.leader_retrieval(JOB).start(listener)
+    first, second = await _two_contend(services, JOB)
+    assert first.service is not None
+    assert second.service is not None
+    await first.service.stop()
+    await wait_all_tasks_blocked()
+    await second.service.stop()
+    await wait_all_tasks_blocked()
+    assert [address for address, _ in listener.told] == ["0:1", "1:1", None]
+
+
+async def test_embedded_shutdown(nursery: trio.Nursery) -> None:  # rules E9.12, E9.14
+    services = EmbeddedHaServices(nursery)
+    leader_service = services.leader_service(DISPATCHER)
+    first, second = await _two_contend(services, DISPATCHER)
+    listener = Listener()
+    retrieval = services.leader_retrieval(DISPATCHER)
+    await retrieval.start(listener)
+    unstarted = services.leader_election(DISPATCHER)
+    await wait_all_tasks_blocked()
+    await services.aclose()
+    await services.aclose()
+    await wait_all_tasks_blocked()
+    assert (first.calls, second.calls, len(listener.told)) == (["grant", "revoke"], ["revoke"], 1)
+    assert first.service is not None
+    assert not await first.service.confirm_leadership(first.granted[0], "late:1")
+    for refused in (
+        leader_service.revoke_leadership, leader_service.grant_leadership,
+        leader_service.create_leader_election_service,
+        leader_service.create_leader_retrieval_service, lambda: services.leader_election(DISPATCHER),
+    ):  # fmt: skip
+        with pytest.raises(IllegalElectionState):
+            refused()
+    with pytest.raises(IllegalElectionState):
+        await unstarted.start(Contender())
+    await first.service.stop()
+    await retrieval.stop()
+    assert first.calls == ["grant", "revoke"]
+
+
+async def test_embedded_participants_may_start_again(nursery: trio.Nursery) -> None:  # rule E9.13
+    service = EmbeddedLeaderService(nursery)
+    election, contender = service.create_leader_election_service(), Contender()
+    retrieval, listener = service.create_leader_retrieval_service(), Listener()
+    for _ in range(2):
+        await retrieval.start(listener)
+        with pytest.raises(IllegalElectionState):
+            await retrieval.start(listener)
+        await election.start(contender)
+        await contender.lead()
+        assert contender.session_id is not None
+        await election.confirm_leadership(contender.session_id, ADDRESS)
+        await wait_all_tasks_blocked()
+        await retrieval.stop()
+        await election.stop()
+    assert contender.calls == ["grant", "revoke"] * 2
+    assert [address for address, _ in listener.told] == [ADDRESS] * 2
