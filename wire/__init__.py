@@ -18,6 +18,7 @@ consumer_protocol  what is inside JoinGroup and SyncGroup
 descriptions the layout of a version as text
 plain        messages as dicts, for JSON               outline    what a record set holds, unopened
 codec        the fast engine, written from the Structs (codegen, layouts)
+shared_request  one control request for many brokers
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from wire.primitives import TaggedField
 from wire.protocol import decode_request, decode_request_header, decode_response, encode_request, encode_response
 from wire.registry import API_KEYS, ApiKey, api, message_module
 from wire.schema import Message, Struct
+from wire.shared_request import SharedRequest
 
 if TYPE_CHECKING:
     from wire.compression import MAX_DECOMPRESSED_BYTES
@@ -159,6 +161,7 @@ __all__ = [
     "RecordBatch",
     "RecordHeader",
     "RecordSet",
+    "SharedRequest",
     "Struct",
     "TaggedField",
     "TimestampType",

@@ -1,0 +1,48 @@
+"""A request that is encoded once for many brokers is what each of them would have been sent alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wire
+from tests.wire.strategies import messages
+from wire.shared_request import SharedRequest
+
+CONTROL = [
+    (cls, version)
+    for cls in (wire.LeaderAndIsrRequest, wire.StopReplicaRequest, wire.UpdateMetadataRequest)
+    for version in range(cls.__versions__.first, cls.__versions__.last + 1)
+]
+
+
+@pytest.mark.parametrize(("cls", "version"), CONTROL, ids=lambda x: x if isinstance(x, int) else x.__name__)
+@given(data=st.data(), correlation_id=st.integers(0, 2**31 - 1), broker_epoch=st.integers(-1, 2**63 - 1))
+@settings(max_examples=5, deadline=None)
+def test_is_what_each_broker_would_be_sent_alone(
+    cls: Any, version: int, data: st.DataObject, correlation_id: int, broker_epoch: int
+) -> None:
+    message = data.draw(messages(cls, version))
+    shared = SharedRequest(message, api_version=version, client_id="1")
+    got = shared.start(correlation_id=correlation_id, broker_epoch=broker_epoch) + shared.rest
+    alone = dataclasses.replace(message, broker_epoch=broker_epoch)
+    assert got == wire.encode_request(alone, api_version=version, correlation_id=correlation_id, client_id="1")
+    assert len(shared) == len(got)
+
+
+def test_nothing_but_the_start_is_made_anew() -> None:
+    shared = SharedRequest(wire.UpdateMetadataRequest(), api_version=8, client_id="1")
+    assert shared.rest is shared.rest
+    assert len(shared.start(correlation_id=1, broker_epoch=2)) < 40
+
+
+def test_what_does_not_fit() -> None:
+    shared = SharedRequest(wire.UpdateMetadataRequest(), api_version=8, client_id="1")
+    with pytest.raises(wire.EncodeError, match="UpdateMetadataRequest 8"):
+        shared.start(correlation_id=1, broker_epoch=2**63)
+    with pytest.raises(wire.UnsupportedVersion):
+        SharedRequest(wire.UpdateMetadataRequest(), api_version=9, client_id="1")

@@ -1,0 +1,69 @@
+"""One control request for many brokers, encoded once.
+
+What the controller tells all of them is the same but for the correlation id in the header and the broker epoch, which
+stands among the first fields of the body. The rest, which grows with the cluster, is made once and sent by everyone.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+
+from wire import errors
+from wire.codegen import Run, code_of, parts_of
+from wire.headers import Header, write_request_header
+from wire.protocol import encode_request
+from wire.registry import api
+from wire.schema import Message, struct_for
+
+_CORRELATION_ID = struct.Struct(">i")
+_CORRELATION_ID_AT = 4
+_BROKER_EPOCH = struct.Struct(">q")
+
+
+class SharedRequest:
+    """A LeaderAndIsr, UpdateMetadata or StopReplica whose ``broker_epoch`` is filled in for each broker.
+
+    ``rest`` are the bytes that all brokers share. Raises EncodeError, UnsupportedVersion.
+    """
+
+    def __init__(self, message: Message, *, api_version: int, client_id: str | None) -> None:
+        self.message = message
+        self.api_version = api_version
+        whole = encode_request(message, api_version=api_version, correlation_id=0, client_id=client_id)
+        header = io.BytesIO()
+        known = api(message.__api_key__)
+        write_request_header(
+            header, known, Header(api_key=known.key, api_version=api_version, correlation_id=0, client_id=client_id)
+        )
+        offset = _offset_of_broker_epoch(type(message), api_version, api_version in known.flexible)
+        self._broker_epoch_at = None if offset is None else header.tell() + offset
+        cut = header.tell() if self._broker_epoch_at is None else self._broker_epoch_at + _BROKER_EPOCH.size
+        self._start = whole[:cut]
+        self.rest = memoryview(whole)[cut:]
+
+    def __len__(self) -> int:
+        """Bytes of the request, without its length field."""
+        return len(self._start) + len(self.rest)
+
+    def start(self, *, correlation_id: int, broker_epoch: int) -> bytes:
+        """The bytes before ``rest`` for one broker. Versions without broker epochs leave it out. Raises EncodeError."""
+        start = bytearray(self._start)
+        try:
+            _CORRELATION_ID.pack_into(start, _CORRELATION_ID_AT, correlation_id)
+            if self._broker_epoch_at is not None:
+                _BROKER_EPOCH.pack_into(start, self._broker_epoch_at, broker_epoch)
+        except struct.error as e:
+            raise errors.EncodeError(f"{type(self.message).__name__} {self.api_version}: {e}") from None
+        return bytes(start)
+
+
+def _offset_of_broker_epoch(cls: type[Message], version: int, flexible: bool) -> int | None:
+    """Where it stands in the body; None if the version has none."""
+    offset = 0
+    first = next(parts_of(struct_for(cls, version, flexible)), None)  # type: ignore[arg-type]  # a message's is AsStruct
+    for name, construct in first.fields if isinstance(first, Run) else ():
+        if name == "broker_epoch":
+            return offset
+        offset += struct.calcsize(f">{code_of(construct)}")
+    return None
