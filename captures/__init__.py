@@ -12,6 +12,7 @@ incident       several files of one incident              decode         all of 
 render         as text and as JSON                        selection      by API, broker and time
 rows           the one definition of all columns          tabulate       exchanges as rows
 recorder       live streams into pcapng; merge            pcapng_writer  the file format
+live           an interface into pcapng, rotating         packet_filter  the kernel looks for ports
 spark/         the same at any size, analyses, report     samples/       captures of real Kafka, with the truth
 
 Whatever the bytes, what escapes from here is ``CaptureError``, one line that names the file and the place; what can

@@ -61,9 +61,11 @@ class Decoder:
         self._waiting.clear()
         yield from self._due(0)
         if isinstance(capture, CaptureFile):
+            self.quality.dropped = capture.dropped
             self.quality.problems += [f"{capture.name}: {problem}" for problem in capture.problems]
         else:
             self.quality.problems += capture.problems
+            self.quality.dropped = capture.dropped
             self.quality.duplicates = capture.duplicates
             self.quality.clocks += map(str, capture.clocks)
 

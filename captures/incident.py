@@ -62,6 +62,7 @@ class Incident:
     def __init__(self, locations: Sequence[str | os.PathLike[str]]) -> None:
         self.names = [os.fspath(location) for location in locations]
         self.problems: list[str] = []
+        self.dropped = 0
         self.duplicates = 0
         self.clocks = _clocks([_survey(name) for name in self.names], self.names)
         self._ahead_ns = {clock.file: clock.ahead_ns for clock in self.clocks}
@@ -79,6 +80,7 @@ class Incident:
                     place = Place(order, time_ns, packet.number, self.names[file])
                     segment = segment._replace(place=place)
                 yield packet._replace(time_ns=time_ns), segment
+            self.dropped = sum(capture.dropped for capture in captures)
             self.problems = [f"{c.name}: {problem}" for c in captures for problem in c.problems]
 
     def _corrected(self, index: int, capture: CaptureFile) -> Iterator[tuple[int, int, Packet, Segment | str]]:

@@ -25,6 +25,7 @@ from captures.errors import CaptureError
 from captures.formats import (
     BYTE_ORDERS,
     INTERFACE_DESCRIPTION,
+    INTERFACE_STATISTICS,
     JOURNAL_ENTRY,
     MAX_BLOCK_BYTES,
     OBSOLETE_PACKET,
@@ -85,8 +86,9 @@ class CaptureFile:
     """An open capture, iterated once. Raises CaptureError, naming file and offset, for what is no capture.
 
     ``source`` is a path or URI, or a binary stream with the name to call it by. ``comments`` are those of the
-    sections and interfaces read so far. Of a file that was divided (``captures.index``) only ``split`` is read; packets
-    with a number below ``first`` are of the split before, and only there for the fragments in them.
+    sections and interfaces read so far, ``dropped`` the packets that were missed, as the file itself says. Of a file
+    that was divided (``captures.index``) only ``split`` is read; packets with a number below ``first`` are of the split
+    before, and only there for the fragments in them.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class CaptureFile:
     ) -> None:
         self.comments: list[str] = []
         self.problems: list[str] = []
+        self.dropped = 0
         self.first = split.first_packet
         self.packets = split.first_packet - 1 - split.lead_packets
         self._split = split
@@ -245,7 +248,8 @@ class CaptureFile:
         source = self._input
         order = "<"
         interfaces: list[_Interface] = []
-        last_time_ns = 0
+        dropped: dict[int, int] = {}
+        dropped_before = last_time_ns = 0
         while source.have(12):
             if source.buffer[source.at : source.at + 4] == SECTION_HEADER_BYTES:
                 found = BYTE_ORDERS.get(source.buffer[source.at + 8 : source.at + 12])
@@ -253,6 +257,7 @@ class CaptureFile:
                     self._problem(f"no byte-order magic in the section at offset {source.offset}: reading ends there")
                     return
                 order, interfaces = found, []
+                dropped_before, dropped = self.dropped, {}
             kind, length = struct.unpack_from(order + "II", source.buffer, source.at)
             where = f"the block at offset {source.offset}"
             if length < 12 or length % 4:
@@ -284,6 +289,10 @@ class CaptureFile:
                 self.comments += _comments(order, block[24:-4])
             elif kind == INTERFACE_DESCRIPTION:
                 self._interface(order, block, interfaces)
+            elif kind == INTERFACE_STATISTICS:
+                # of one interface a later block counts all that an earlier one did
+                dropped[struct.unpack_from(order + "I", block, 8)[0]] = _dropped(order, block)
+                self.dropped = dropped_before + sum(dropped.values())
         if len(source.buffer) > source.at:
             self._cut_short(f"the block after packet {self.packets}", 12)
 
@@ -359,6 +368,15 @@ def _options(order: str, data: bytes) -> Iterator[tuple[int, bytes]]:
             return
         yield code, data[at + 4 : at + 4 + length]
         at += 4 + (length + 3) // 4 * 4
+
+
+def _dropped(order: str, block: bytes) -> int:
+    """By the interface and by the operating system."""
+    return sum(
+        int(struct.unpack(order + "Q", value)[0])
+        for code, value in _options(order, block[20:-4])
+        if code in (5, 7) and len(value) == 8
+    )
 
 
 def _comments(order: str, options: bytes) -> list[str]:

@@ -21,11 +21,13 @@ class Quality:
     was seen. ``undecodable`` messages are of an API and version that ``wire`` defines and still could not be decoded,
     or of none that exists; ``left_over`` messages have bytes behind their body, which Kafka ignores. ``other_packets``
     carried no TCP, ``other_connections`` no Kafka; ``kraft`` are the APIs met that only KRaft nodes speak.
+    ``dropped`` packets were missed while capturing, as the file itself says;
     ``duplicates`` were seen by several hosts and are left out, ``clocks`` tell by how much those of the files differ.
     ``unreadable`` files are no captures, ``problems`` those of others, ``notes`` tell single cases.
     """
 
     packets: int = 0
+    dropped: int = 0
     duplicates: int = 0
     cut_packets: int = 0
     connections: int = 0
@@ -91,6 +93,8 @@ class Quality:
             said.append("no Kafka traffic was found" + (f", but {what}" if what else ""))
         elif self.other_connections:
             said.append(f"left alone, for they are not Kafka: {_counted(self.other_connections, 'connection')}")
+        if self.dropped:
+            said.append(f"{_count(self.dropped, 'packet')} dropped while capturing, by the capture's own count")
         if self.duplicates:
             said.append(f"{_count(self.duplicates, 'packet')} seen on several hosts, and counted once")
         said += self.clocks

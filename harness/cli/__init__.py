@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pause": ("harness.cli.nodes:pause", "Stop a node in its tracks."),
     "resume": ("harness.cli.nodes:resume", "Let a paused node go on."),
     "restart": ("harness.cli.nodes:restart", "Stop a node if it runs, then start it."),
+    "capture": ("harness.cli.capture:capture", "Write the packets of a network interface to a pcapng."),
     "decode": ("harness.cli.captures:decode", "Print every request and response in a capture, one line each."),
     "schema": ("harness.cli.schema:schema", "Show what a message looks like, field by field."),
     "analyze": ("harness.cli.captures:analyze", "Let Spark say what the control plane in captures did, and why."),
