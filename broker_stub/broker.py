@@ -97,11 +97,12 @@ class Broker:
             )
         else:
             self.alter_partition_manager = ZkAlterPartitionManager(isr_store)
+        self.isr_policy = isr_policy or self._default_isr_policy(isr_store)
         self.replica_manager = ReplicaManager(
             config.broker_id,
             self.metadata_cache,
             log_manager or InMemoryLogManager(),
-            isr_policy or self._default_isr_policy(isr_store),
+            self.isr_policy,
         )
         services = Services(
             config=config,

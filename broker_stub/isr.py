@@ -62,6 +62,9 @@ class LiveReplicasJoin:
         self._incomplete: dict[TopicPartition, Partition] = {}  # led here, with replicas out of the ISR
         #: who was proposed, and has not been gone since: if the answer is no, asking again would be no use
         self._asked_for: dict[TopicPartition, frozenset[int]] = {}
+        #: ISRs that grew, and changes that were refused (rule 12.10)
+        self.expands = 0
+        self.failures = 0
 
     def partition_changed(self, partition: Partition) -> None:
         self._asked_for.pop(partition.topic_partition, None)
@@ -104,6 +107,8 @@ class LiveReplicasJoin:
     def _completed(self, partition: Partition, item: AlterPartitionItem, result: Result) -> None:
         outcome = partition.alter_partition_completed(item, result)
         logger.debug("%s: proposed ISR %s: %s, %s", item.partition, item.isr, outcome.name, result)
+        self.expands += outcome is Outcome.COMMITTED
+        self.failures += isinstance(result, int)
         if outcome is Outcome.COMMITTED:
             self._asked_for.pop(item.partition, None)
             self._reconsider(partition)

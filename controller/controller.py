@@ -24,7 +24,7 @@ from controller.core import Core
 from controller.errors import BrokenBatch, BrokerNotAvailable, ControllerMoved, StaleBrokerEpoch
 from controller.event_loop import ControllerEventLoop
 from controller.kafka_zk_client import KafkaZkClient
-from controller.metrics import KafkaControllerGauges, Meter, MetricName, Metrics
+from controller.metrics import KafkaControllerGauges, Meter, MetricName, Metrics, SessionMetrics
 from controller.model import (
     BrokerId,
     ControllerEpoch,
@@ -97,6 +97,7 @@ class Controller:
         self._gauges = KafkaControllerGauges(
             self.metrics, self.context, lambda: self.is_active, lambda: self.loop.state.value
         )
+        self._sessions = SessionMetrics(self.metrics)
         unclean = MetricName("kafka.controller", "ControllerStats", "UncleanLeaderElectionsPerSec")
         self.metrics.add(unclean, Meter(lambda: self._core.partitions.unclean_elections))
         self._active = ActiveController(self._core, Scheduler(nursery, self.loop.put))
@@ -203,6 +204,7 @@ class Controller:
     # sessions
 
     def _on_session(self, state: SessionState) -> None:
+        self._sessions.changed(state)
         if state is SessionState.EXPIRED:
             self.loop.clear_and_put(ev.SessionExpiredEvent())  # rule 2.29
         elif state is SessionState.ESTABLISHED:

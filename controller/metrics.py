@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from controller.context import ControllerContext, ReplicaState
+from controller.store import SessionState
 
 #: samples that a histogram looks back on: those of Kafka's metrics library
 RESERVOIR_SIZE = 1028
@@ -157,3 +158,39 @@ class KafkaControllerGauges:
         """Rule 12.4."""
         for name in self._names:
             self._metrics.remove(name)
+
+
+class SessionMetrics:
+    """`kafka.server:type=SessionExpireListener` (rule 12.8).
+
+    Meters of what a session without authentication can go through are 0 for good. SessionState is 1 while there is a
+    connection: where Kafka shows the name of the state, a number has to do.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._seen: collections.Counter[str] = collections.Counter()
+        self._connected = True
+        for name in (
+            "Disconnects",
+            "SyncConnects",
+            "AuthFailures",
+            "ReadOnlyConnects",
+            "SaslAuthentications",
+            "Expires",
+        ):
+            metrics.add(_session_metric(f"ZooKeeper{name}PerSec"), Meter(lambda name=name: self._seen[name]))  # type: ignore[misc]
+        metrics.add(_session_metric("SessionState"), Gauge(lambda: int(self._connected)))
+
+    def changed(self, state: SessionState) -> None:
+        self._connected = state in (SessionState.CONNECTED, SessionState.ESTABLISHED)
+        match state:
+            case SessionState.CONNECTED | SessionState.ESTABLISHED:
+                self._seen["SyncConnects"] += 1
+            case SessionState.DISCONNECTED:
+                self._seen["Disconnects"] += 1
+            case SessionState.EXPIRED:
+                self._seen["Expires"] += 1
+
+
+def _session_metric(name: str) -> MetricName:
+    return MetricName("kafka.server", "SessionExpireListener", name)

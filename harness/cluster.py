@@ -38,7 +38,7 @@ from harness.errors import HarnessError, plain_error
 from harness.faults import TcpProxy
 from harness.guard import Guard
 from harness.members import InProcessMember, Member, ProcessMember
-from harness.node import NodeStatus, now_ms
+from harness.node import METRICS_PORT, NodeStatus, now_ms
 from harness.zookeeper import embedded_zookeeper
 
 CONTROL, DATA = "CONTROL", "DATA"
@@ -65,6 +65,7 @@ class ClusterConfig:
     zookeeper_port: int | None
     control_port: int | None
     data_port: int | None
+    metrics_port: int | None
     first_id: int
     properties: Mapping[str, str]
     record: Path | None
@@ -83,6 +84,7 @@ class Cluster:
         zookeeper_port: int | None = None,
         control_port: int | None = None,
         data_port: int | None = None,
+        metrics_port: int | None = None,
         first_id: int = 1,
         properties: Mapping[str, str] | None = None,
         record: str | Path | None = None,
@@ -91,10 +93,12 @@ class Cluster:
     ) -> None:
         """``record``: a pcapng file for all traffic between nodes, written when the cluster ends.
 
+        ``metrics_port``: where Prometheus finds the first node's metrics; those of the others count up.
         ``data``: a folder for logs and ZooKeeper's data, kept afterwards; by default a temporary one that is removed.
         """
         self._config = ClusterConfig(
-            brokers, processes, zookeeper, zookeeper_port, control_port, data_port, first_id, properties or {},
+            brokers, processes, zookeeper, zookeeper_port, control_port, data_port, metrics_port,
+            first_id, properties or {},
             Path(record).absolute() if record else None, log_level,
         )  # fmt: skip
         self._data_given = Path(data).absolute() if data else None
@@ -196,6 +200,8 @@ class Cluster:
             **config.properties,
             "zookeeper.connect": f"127.0.0.1:{proxy.port}{slash}{chroot}",
         }
+        if config.metrics_port:
+            properties[METRICS_PORT] = str(config.metrics_port + offset)
 
         def record() -> Path | None:
             if config.record is None:

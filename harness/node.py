@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -21,11 +21,15 @@ from captures.recorder import Recorder, record_accepted
 from controller.config import ControllerConfig
 from controller.controller import Controller
 from controller.kafka_zk_client import BrokerIdInUse, KafkaZkClient
+from controller.metrics import Metric, MetricName
 from controller.model import Broker as RegisteredBroker
 from controller.model import BrokerId, Endpoint
 from controller.store import MetadataStore, StoreUnavailable
+from controller.store.metered import MeteredStore
 from controller.store.zookeeper import KazooStore
 from controller.zk_admin_manager import ZkAdminManager
+from harness import prometheus
+from harness.broker_metrics import broker_metrics
 from harness.errors import HarnessError, plain_error
 from harness.faults import Hold
 from harness.transport import Dialer
@@ -34,6 +38,7 @@ from harness.zk_isr_store import ZkIsrStore
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 3.0
+METRICS_PORT = "kce.metrics.port"
 
 
 def now_ms() -> int:
@@ -77,6 +82,12 @@ def _integer(properties: Mapping[str, str], key: str, default: int, *, minimum: 
     return number
 
 
+def _port(text: str) -> int:
+    if not text.isdigit() or int(text) > 65535:
+        raise ValueError(f"{METRICS_PORT}={text} is no port from 0 to 65535")
+    return int(text)
+
+
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """``controller_epoch`` is 0 unless it has become controller and finished its failover.
@@ -90,12 +101,19 @@ class NodeStatus:
 
 
 class Node:
-    """One node from its properties (Kafka's names). ``record`` is a pcapng file for the connections it accepts."""
+    """One node from its properties. ``record`` is a pcapng file for the connections it accepts.
+
+    The names are Kafka's, but for `kce.metrics.port`: where Prometheus finds the node's metrics, nowhere without it,
+    on an ephemeral port if it is 0.
+    """
 
     def __init__(self, properties: Mapping[str, str], *, record: Path | None = None) -> None:
         """Raises HarnessError for a setting that cannot be."""
         self.properties = dict(properties)
+        metrics_port = self.properties.pop(METRICS_PORT, None)
         try:
+            self._metrics_port = None if metrics_port is None else _port(metrics_port)
+            self._min_insync_replicas = _integer(self.properties, "min.insync.replicas", 1)
             self.config = BrokerConfig.from_properties(self.properties)
             self._controller_config = controller_config(self.config, self.properties)
             self._session_timeout_ms = _integer(self.properties, "zookeeper.session.timeout.ms", 18_000)
@@ -112,6 +130,8 @@ class Node:
         self._scope = trio.CancelScope()
         self.hold = Hold()
         self.store: KazooStore | None = None
+        #: where the metrics are served
+        self.metrics_port: int | None = None
 
     @property
     def id(self) -> int:
@@ -144,7 +164,8 @@ class Node:
 
     async def _serve(self, store: MetadataStore, task_status: trio.TaskStatus[None]) -> None:
         """Its nursery holds the broker, the controller's event loop and the controller's channels."""
-        zk = KafkaZkClient(store, now_ms=now_ms)
+        metered = MeteredStore(store)
+        zk = KafkaZkClient(metered, now_ms=now_ms)
         await zk.make_top_level_paths()
         cluster_id = await zk.get_or_create_cluster_id()
         async with trio.open_nursery() as nursery:
@@ -161,6 +182,9 @@ class Node:
                 isr_store=ZkIsrStore(zk),
             )
             self._zk = zk
+            latency = MetricName("kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs")
+            self.controller.metrics.add(latency, metered.latency)
+            await self._serve_metrics(nursery)
             await nursery.start(self.broker.run)
             self._start_recording()
             await zk.check_endpoints_free(self._registration())
@@ -169,6 +193,19 @@ class Node:
             self.broker.enable_request_processing()
             log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
             task_status.started()
+
+    async def _serve_metrics(self, nursery: trio.Nursery) -> None:
+        if self._metrics_port is None:
+            return
+        try:
+            self.metrics_port = await nursery.start(prometheus.serve, self._metrics, self._metrics_port)
+        except OSError as e:
+            raise BindError(f"metrics of node {self.id} cannot be served on port {self._metrics_port}: {e}") from e
+        log.info("metrics of node %d are at http://127.0.0.1:%d/metrics", self.id, self.metrics_port)
+
+    def _metrics(self) -> Iterator[tuple[MetricName, Metric]]:
+        yield from self.controller.metrics.items()
+        yield from broker_metrics(self.broker, self._min_insync_replicas)
 
     def _registration(self) -> RegisteredBroker:
         endpoints = tuple(Endpoint(e.listener, e.security_protocol, e.host, e.port) for e in self.broker.endpoints)

@@ -42,6 +42,11 @@ While it runs, from another terminal:
     "--data-port", type=click.IntRange(1, 65535), help="Port of the first node's data listener; others count up."
 )
 @click.option("--control-port", type=click.IntRange(1, 65535), help="The same for the control listeners.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    help="Serve the first node's metrics there for Prometheus; others count up.",
+)
 @click.option("--data", type=click.Path(path_type=Path), help="Folder for logs and ZooKeeper's data, kept at the end.")
 @click.option(
     "--record", type=click.Path(path_type=Path, dir_okay=False), help="Record all traffic to this pcapng file."

@@ -1,0 +1,81 @@
+"""A store whose answers are timed: `ZooKeeperRequestLatencyMs` (rule 12.8)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import trio
+
+from controller.metrics import Histogram
+from controller.store import (
+    Check,
+    Data,
+    MetadataStore,
+    MultiFailed,
+    Op,
+    OpResult,
+    SessionState,
+    Stat,
+    StoreError,
+    WatchEvent,
+)
+
+T = TypeVar("T")
+
+
+class MeteredStore(MetadataStore):
+    """Another store's front. ``latency`` is in ms, of whole calls: one may be many requests on the wire, or a part."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.latency = Histogram()
+
+    @property
+    def on_watch(self) -> Callable[[WatchEvent], None]:
+        return self._store.on_watch
+
+    @on_watch.setter
+    def on_watch(self, callback: Callable[[WatchEvent], None]) -> None:
+        self._store.on_watch = callback
+
+    @property
+    def on_session(self) -> Callable[[SessionState], None]:
+        return self._store.on_session
+
+    @on_session.setter
+    def on_session(self, callback: Callable[[SessionState], None]) -> None:
+        self._store.on_session = callback
+
+    @property
+    def session_id(self) -> int:
+        return self._store.session_id
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return self._store.session_timeout_ms
+
+    async def get_data(self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:
+        return await self._timed(self._store.get_data(paths, watch=watch))
+
+    async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
+        return await self._timed(self._store.exists(paths, watch=watch))
+
+    async def get_children(self, paths: Sequence[str], *, watch: bool = False) -> list[list[str] | StoreError]:
+        return await self._timed(self._store.get_children(paths, watch=watch))
+
+    async def write(self, ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
+        return await self._timed(self._store.write(ops, fence=fence))
+
+    async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
+        return await self._timed(self._store.multi(groups))
+
+    async def aclose(self) -> None:
+        await self._store.aclose()
+
+    async def _timed(self, call: Awaitable[T]) -> T:
+        begun_at = trio.current_time()
+        try:
+            return await call
+        finally:
+            self.latency.update(1000 * (trio.current_time() - begun_at))

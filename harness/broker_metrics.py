@@ -1,0 +1,88 @@
+"""The metrics of a stub broker under Kafka's names (rules 12.9-12.12), read when they are asked for.
+
+What a stub has no idea of (idle times of threads, late transactions) is left out rather than made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from broker_stub import Broker
+from broker_stub.isr import LiveReplicasJoin
+from broker_stub.partition import Partition
+from broker_stub.reactor.socket_server import CONTROL_PLANE
+from controller.metrics import Gauge, Meter, Metric, MetricName
+
+Named = tuple[MetricName, Metric]
+
+
+def broker_metrics(broker: Broker, min_insync_replicas: int) -> Iterator[Named]:
+    """``min_insync_replicas``: the broker's own setting; a stub does not know those of topics."""
+    controller = broker.metadata_cache.snapshot.controller_id
+    yield _gauge("kafka.server", "MetadataLoader", "CurrentControllerId", -1 if controller is None else controller)
+    yield from _replica_manager(broker, min_insync_replicas)
+    yield from _network(broker)
+    for partition in broker.replica_manager.partitions.values():
+        yield from _partition(partition, min_insync_replicas)
+
+
+def _replica_manager(broker: Broker, min_insync_replicas: int) -> Iterator[Named]:
+    """Rule 12.10."""
+    manager = broker.replica_manager
+    led = [p for p in manager.partitions.values() if p.is_leader]
+    counts = {
+        "LeaderCount": len(led),
+        "PartitionCount": len(manager.partitions),
+        "OfflineReplicaCount": len(manager.offline_partitions),
+        "UnderReplicatedPartitions": sum(map(_is_under_replicated, led)),
+        "UnderMinIsrPartitionCount": sum(len(p.isr) < min_insync_replicas for p in led),
+        "AtMinIsrPartitionCount": sum(len(p.isr) == min_insync_replicas for p in led),
+        "ReassigningPartitions": sum(bool(p.adding_replicas or p.removing_replicas) for p in led),
+    }
+    for name, count in counts.items():
+        yield _gauge("kafka.server", "ReplicaManager", name, count)
+    policy = broker.isr_policy
+    if isinstance(policy, LiveReplicasJoin):
+        meters: dict[str, Callable[[], int]] = {
+            "IsrExpandsPerSec": lambda: policy.expands,
+            "IsrShrinksPerSec": lambda: 0,  # nothing lags in a stub
+            "FailedIsrUpdatesPerSec": lambda: policy.failures,
+        }
+        for name, read in meters.items():
+            yield MetricName("kafka.server", "ReplicaManager", name), Meter(read)
+
+
+def _partition(partition: Partition, min_insync_replicas: int) -> Iterator[Named]:
+    """Rule 12.11: of a follower everything is 0, as in Kafka."""
+    leads = partition.is_leader
+    tags = (("topic", partition.topic_partition.topic), ("partition", str(partition.topic_partition.partition)))
+    values = {
+        "UnderReplicated": leads and _is_under_replicated(partition),
+        "InSyncReplicasCount": len(partition.isr) if leads else 0,
+        "UnderMinIsr": leads and len(partition.isr) < min_insync_replicas,
+        "AtMinIsr": leads and len(partition.isr) == min_insync_replicas,
+        "ReplicasCount": len(partition.replicas) if leads else 0,
+    }
+    for name, value in values.items():
+        yield _gauge("kafka.cluster", "Partition", name, int(value), tags)
+
+
+def _is_under_replicated(partition: Partition) -> bool:
+    return len(partition.isr) < len(partition.replicas) - len(partition.adding_replicas)
+
+
+def _network(broker: Broker) -> Iterator[Named]:
+    """Rule 12.12."""
+    for plane in broker.socket_server.planes:
+        prefix = "ControlPlane" if plane.name == CONTROL_PLANE else ""
+        size = plane.channel.request_queue_size
+        yield _gauge("kafka.network", "RequestChannel", f"{prefix}RequestQueueSize", size)
+    for api, of_api in broker.socket_server.metrics.apis.items():
+        yield (
+            MetricName("kafka.network", "RequestMetrics", "RequestsPerSec", (("request", api),)),
+            Meter(lambda of_api=of_api: of_api.requests),  # type: ignore[misc]
+        )
+
+
+def _gauge(group: str, kind: str, name: str, value: float, tags: tuple[tuple[str, str], ...] = ()) -> Named:
+    return MetricName(group, kind, name, tags), Gauge(lambda: value)
