@@ -19,7 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("harness.cli.demo:demo", "See it all in a minute: a failover, a zombie, a recording, a report."),
     "up": ("harness.cli.up:up", "Run ZooKeeper and a cluster of nodes until Ctrl-C."),
     "topic": ("harness.cli.topic:topic", "Create, list, describe and delete topics."),
-    "describe": ("harness.cli.nodes:describe", "Show the controller, its epoch, and the brokers."),
+    "describe": ("harness.cli.describe:describe", "Show a cluster: controller, brokers, partitions, what is pending."),
     "kill": ("harness.cli.nodes:kill", "Kill a node of the running cluster."),
     "pause": ("harness.cli.nodes:pause", "Stop a node in its tracks."),
     "resume": ("harness.cli.nodes:resume", "Let a paused node go on."),

@@ -15,6 +15,8 @@ from captures.exchanges import Response
 from captures.pcap import CaptureFile
 from controller.admin import PartitionDescription
 from harness import Cluster
+from harness.cli.describe import read_cluster
+from harness.cli.options import connected
 from harness.transport import Dialer
 from tests.interop.real_kafka import real_brokers
 
@@ -147,6 +149,10 @@ async def test_a_real_controller_drives_our_brokers(zookeeper: str, tmp_path: Pa
         await cluster.create_topic("orders", assignment={0: [2, 3]})
         for node_id in (2, 3):
             await cluster.wait_until(lambda i=node_id: agrees(cluster, i, "orders"), f"metadata of {node_id}")
+        async with connected(chroot, None) as zk:
+            shown = await read_cluster(zk, chroot)  # `kce describe` of a cluster that Kafka controls
+        assert (shown["controller"], shown["controller_epoch"], set(shown["brokers"])) == (1, 1, {1, 2, 3})
+        assert [(p["leader"], p["isr"]) for p in shown["partition_states"]] == [(2, [2, 3])]
         await cluster.kill(2)
 
         async def moved() -> bool:
