@@ -81,7 +81,10 @@ def clean_up(processes: dict[int, str | None], paths: list[Path]) -> None:
     for pid, born in processes.items():
         if born is not None and birth(pid) == born:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+                if os.getpgid(pid) == pid:  # what it has started in its own group goes with it
+                    os.killpg(pid, signal.SIGKILL)
+                else:
+                    os.kill(pid, signal.SIGKILL)
     for path in paths:
         shutil.rmtree(path, ignore_errors=True)
         with contextlib.suppress(OSError):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import dataclass
+from typing import Protocol
 
 RESOURCE_MANAGER = "resource_manager"
 DISPATCHER = "dispatcher"
@@ -54,8 +55,39 @@ def is_job_id(component_id: str) -> bool:
     return _JOB_ID.fullmatch(component_id) is not None
 
 
+class Paths(Protocol):
+    """Where a component contends, where its leader stands, and what to delete when it withdraws while leading."""
+
+    def latch_path(self, component_id: str) -> str: ...
+
+    def leader_path(self, component_id: str) -> str: ...
+
+    def owned_path(self, component_id: str) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SinglePaths(Paths):
+    """One election, at nodes that are given. By default side by side below one path, as in layout 1.14."""
+
+    latch: str
+    leader: str
+
+    @classmethod
+    def below(cls, path: str) -> SinglePaths:
+        return cls(zookeeper_path(path, "latch"), zookeeper_path(path, "connection_info"))
+
+    def latch_path(self, component_id: str) -> str:
+        return self.latch
+
+    def leader_path(self, component_id: str) -> str:
+        return self.leader
+
+    def owned_path(self, component_id: str) -> str:
+        return self.leader
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElectionPaths:
+class ElectionPaths(Paths):
     """The nodes of one cluster. ``root`` is the namespace; ``latch`` and ``leader`` are path.latch and path.leader."""
 
     root: str = "/flink/default"

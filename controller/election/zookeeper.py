@@ -22,7 +22,7 @@ from controller.election.information import EMPTY, LeaderInformation
 from controller.election.java_stream import LeaderNodeFormatError, decode_leader_node, encode_leader_node
 from controller.election.latch import LeaderLatch
 from controller.election.leader_node import WatchedNode, write_leader_node
-from controller.election.paths import ElectionPaths
+from controller.election.paths import Paths
 from controller.election.session import ConnectionState, ElectionSession
 from controller.store import SessionExpired
 
@@ -50,7 +50,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
     def __init__(
         self,
         session: ElectionSession,
-        paths: ElectionPaths,
+        paths: Paths,
         component_id: str,
         listener: LeaderElectionListener,
         *,
@@ -192,7 +192,7 @@ class ZooKeeperLeaderRetrievalDriver(LeaderRetrievalDriver):
 
 def election_driver_factory(
     session: ElectionSession,
-    paths: ElectionPaths,
+    paths: Paths,
     component_id: str,
     *,
     tolerate_suspended_connections: bool = False,

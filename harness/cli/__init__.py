@@ -25,6 +25,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("harness.cli.nodes:resume", "Let a paused node go on."),
     "restart": ("harness.cli.nodes:restart", "Stop a node if it runs, then start it."),
     "capture": ("harness.cli.capture:capture", "Write the packets of a network interface to a pcapng."),
+    "elect": ("harness.cli.elect:elect", "Contend for leadership, and run a command while leading."),
+    "leader": ("harness.cli.elect:leader", "Print who leads: Flink's leaders, ours, and Kafka's controller."),
     "decode": ("harness.cli.captures:decode", "Print every request and response in a capture, one line each."),
     "schema": ("harness.cli.schema:schema", "Show what a message looks like, field by field."),
     "analyze": ("harness.cli.captures:analyze", "Let Spark say what the control plane in captures did, and why."),

@@ -1,0 +1,278 @@
+"""`kce elect` and `kce leader`: an election for whoever has a ZooKeeper, with Flink's nodes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import click
+import trio
+
+from captures.render import printable
+from controller.election.api import LeaderContender, LeaderElectionService
+from controller.election.java_stream import LeaderNodeFormatError
+from controller.election.leader_node import WatchedNode
+from controller.election.paths import SinglePaths, zookeeper_path
+from controller.election.service import MultipleComponentLeaderElectionService
+from controller.election.session import ConnectionState, ElectionSession
+from controller.election.zookeeper import election_driver_factory, read_leader_node
+from controller.store import NoNode, value
+from harness.cli.options import cluster_option, connected_store, zookeeper_option
+from harness.errors import HarnessError
+from harness.guard import Guard
+
+ELECT_EPILOG = """\b
+Examples:
+  kce elect --zookeeper zk:2181 --path /cron --address $(hostname):0 --exec 'exec ./nightly-jobs'
+  kce elect --path /flink/default/leader/dispatcher --address host:8081
+  kce leader --path /cron --watch
+
+CMD finds the id of its leadership in KCE_SESSION_ID, and its address in KCE_ADDRESS. When leadership is revoked, or
+this command ends, however it ends, CMD and what it has started are stopped; when CMD ends by itself, leadership is
+given up, and its exit code is that of this command. Another contender leads at the earliest when the session is over:
+a grace shorter than the session timeout keeps two CMDs from running at once.
+"""
+
+LEADER_EPILOG = """\b
+Examples:
+  kce leader --path /cron                                 what `kce elect --path /cron` elected
+  kce leader --path /flink/default/leader/dispatcher      Flink 1.14 and later
+  kce leader --path /flink/default/leader/dispatcher_lock Flink up to 1.13
+  kce leader --path /controller                           Kafka's controller
+"""
+
+
+def say(text: str) -> None:
+    click.echo(f"{time.strftime('%H:%M:%S')} {text}", err=True)
+
+
+@click.command(epilog=ELECT_EPILOG)
+@click.option("--path", required=True, help="Contend in PATH/latch; the leader stands in PATH/connection_info.")
+@click.option("--address", required=True, metavar="HOST:PORT", help="Where this contender is to be found.")
+@click.option("--exec", "command", metavar="CMD", help="Run CMD in a shell while leading.")
+@click.option("--grace", type=click.FloatRange(0), default=5.0, show_default=True, metavar="SECONDS",
+              help="From SIGTERM to SIGKILL, when CMD is stopped.")  # fmt: skip
+@click.option(
+    "--latch-path", metavar="PATH", help="Contend there instead: where one latch serves many, as in Flink 1.15."
+)
+@click.option("--leader-path", metavar="PATH", help="The leader stands there instead.")
+@click.option("--session-timeout", type=click.IntRange(1), default=10_000, show_default=True, metavar="MS",
+              help="How long ZooKeeper waits for a contender that is silent.")  # fmt: skip
+@click.option("--tolerate-suspended-connections", is_flag=True, help="Lead on until the session is over.")
+@zookeeper_option
+@cluster_option
+def elect(
+    path: str, command: str | None, latch_path: str | None, leader_path: str | None, session_timeout: int,
+    zookeeper: str | None, cluster_file: Path | None, **options: Any,
+) -> int:  # fmt: skip
+    """Contend for leadership until Ctrl-C, and run a command while leading.
+
+    The first to come leads; the next follows when it leaves or its session ends. The nodes are those of Flink's
+    elections, so that its processes and this command can contend with each other.
+    """
+    paths = SinglePaths.below(path)
+    paths = SinglePaths(zookeeper_path(latch_path or paths.latch), zookeeper_path(leader_path or paths.leader))
+
+    async def run() -> int:
+        async with connected_store(zookeeper, cluster_file, session_timeout_ms=session_timeout) as store:
+            return await _contend(store, paths, command=command, **options)
+
+    logging.getLogger("controller").setLevel(logging.ERROR)
+    return trio.run(run)
+
+
+async def _contend(
+    store: Any,
+    paths: SinglePaths,
+    *,
+    command: str | None,
+    address: str,
+    grace: float,
+    tolerate_suspended_connections: bool,
+) -> int:
+    """Its nursery holds the session's tasks, the watch on signals, and the wait for the command."""
+    guard = Guard()
+    try:
+        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            async with trio.open_nursery() as nursery:
+                session = ElectionSession(store, nursery)
+                factory = election_driver_factory(
+                    session, paths, "", tolerate_suspended_connections=tolerate_suspended_connections
+                )
+                service = MultipleComponentLeaderElectionService(factory, nursery).create_leader_election(paths.leader)
+                contender = _Contender(service, nursery, guard, address=address, command=command, grace_s=grace)
+                session.subscribe(lambda state: say(f"the connection is {state.value}"))
+                await service.start(contender)
+                say(f"contending at {paths.latch}")
+
+                async def until_signal() -> None:
+                    async for _ in signals:
+                        contender.done.set()
+
+                nursery.start_soon(until_signal)
+                try:
+                    await contender.done.wait()
+                finally:
+                    with trio.CancelScope(shield=True):
+                        await service.stop()
+                nursery.cancel_scope.cancel()
+        return contender.exit_code
+    finally:
+        guard.close()
+
+
+class _Contender(LeaderContender[UUID]):
+    """Runs the command while it leads. ``done`` is set when there is nothing more to contend for."""
+
+    def __init__(
+        self,
+        service: LeaderElectionService,
+        nursery: trio.Nursery,
+        guard: Guard,
+        *,
+        address: str,
+        command: str | None,
+        grace_s: float,
+    ) -> None:
+        self.done = trio.Event()
+        self.exit_code = 0
+        self._service = service
+        self._nursery = nursery
+        self._guard = guard
+        self._address = address
+        self._command = command
+        self._grace_s = grace_s
+        self._process: trio.Process | None = None
+
+    async def grant_leadership(self, session_id: UUID) -> None:
+        say(f"leading as {session_id}")
+        if self._command is not None:
+            self._process = await trio.lowlevel.open_process(
+                ["/bin/sh", "-c", self._command],
+                stdin=subprocess.DEVNULL,
+                process_group=0,
+                env={**os.environ, "KCE_SESSION_ID": str(session_id), "KCE_ADDRESS": self._address},
+            )
+            self._guard.watch(self._process.pid)
+            self._nursery.start_soon(self._wait, self._process)
+        await self._service.confirm_leadership(session_id, self._address)
+
+    async def revoke_leadership(self) -> None:
+        say("no longer leading")
+        process, self._process = self._process, None
+        if process is not None:
+            self._signal(process, signal.SIGTERM)
+            with trio.move_on_after(self._grace_s):
+                await process.wait()
+            self._signal(process, signal.SIGKILL)  # and what it has left in its group
+            await process.wait()
+            self._guard.forget(process.pid)
+
+    async def handle_error(self, error: Exception) -> None:
+        say(f"{error}")
+
+    async def _wait(self, process: trio.Process) -> None:
+        code = await process.wait()
+        if process is self._process:  # it was not we who stopped it
+            self.exit_code = code if code >= 0 else 128 - code
+            self._guard.forget(process.pid)
+            say(f"the command has ended with exit code {self.exit_code}")
+            self.done.set()
+
+    @staticmethod
+    def _signal(process: trio.Process, number: signal.Signals) -> None:
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            return
+
+
+@click.command(epilog=LEADER_EPILOG)
+@click.option("--path", required=True, help="A leader node, or a path whose connection_info is one.")
+@click.option("--watch", is_flag=True, help="Go on, and print every change, until Ctrl-C.")
+@zookeeper_option
+@cluster_option
+def leader(path: str, watch: bool, zookeeper: str | None, cluster_file: Path | None) -> int:
+    """Print who leads: address and session id, or the id of Kafka's controller."""
+    paths = [zookeeper_path(path), zookeeper_path(path, "connection_info")]
+
+    async def run() -> None:
+        async with connected_store(zookeeper, cluster_file) as store, trio.open_nursery() as nursery:
+            if watch:
+                await _watch(ElectionSession(store, nursery), paths)
+                return
+            answers = await store.get_data(paths)
+            data = [b"" if isinstance(answer, NoNode) else value(answer).data for answer in answers]
+            try:
+                text = _leader_text(*data)
+            except LeaderNodeFormatError as e:
+                raise HarnessError(f"{paths[0] if data[0] else paths[1]} holds no leader: {e}") from None
+            if text is None:
+                raise HarnessError(f"nobody leads at {paths[0]}")
+            click.echo(text)
+
+    trio.run(run)
+    return 0
+
+
+async def _watch(session: ElectionSession, paths: list[str]) -> None:
+    """Prints the leader at first and whenever it is another, and when the connection does not let it be known."""
+    said: list[str] = []
+    found: dict[str, bytes] = {}
+    nodes: list[WatchedNode] = []
+
+    def show(text: str) -> None:
+        if said[-1:] != [text]:
+            said.append(text)
+            click.echo(f"{time.strftime('%H:%M:%S')} {text}")
+            sys.stdout.flush()
+
+    def changed(path: str, data: bytes | None) -> None:
+        found[path] = data or b""
+        if len(found) < len(paths):
+            return
+        try:
+            show(_leader_text(*(found[p] for p in paths)) or "no leader")
+        except LeaderNodeFormatError as e:
+            show(f"no leader can be read: {e}")
+
+    def connection_changed(state: ConnectionState) -> None:
+        if not state.is_connected:
+            show(f"not known: the connection is {state.value}")
+            for node in nodes:
+                node.forget()
+
+    def failed(error: Exception) -> None:
+        click.echo(f"kce: {error}", err=True)
+
+    session.subscribe(connection_changed)
+    for path in paths:
+        told: Callable[[bytes | None], None] = partial(changed, path)
+        nodes.append(WatchedNode(session, path, on_data=told, on_error=failed))
+        nodes[-1].forget()  # what is not there is news at first
+        nodes[-1].start()
+    await trio.sleep_forever()
+
+
+def _leader_text(*data: bytes) -> str | None:
+    """Of the first node that holds something. Raises LeaderNodeFormatError."""
+    for content in data:
+        if content.startswith(b"{"):
+            try:
+                return f"broker {int(json.loads(content)['brokerid'])}, Kafka's controller"
+            except (ValueError, KeyError, TypeError):
+                raise LeaderNodeFormatError(0, "neither Flink's leader nor Kafka's controller") from None
+        if content:
+            information = read_leader_node(content)
+            return f"{printable(information.address or '')} {information.session_id}"
+    return None
