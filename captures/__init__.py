@@ -8,7 +8,8 @@ pcap           packets out of pcap and pcapng             quality        what co
 segments       link layers, IP, TCP -> segments           tcp_streams    what each side sent, in order; gaps
 recognise      what is a Kafka request, what is not       framing        frames out of a stream with gaps
 exchanges      requests and their responses, decoded      cluster        whose listener an address is
-incident       several files of one incident              decode         all of these
+incident       several files of one incident              tls            encrypted connections, through tshark
+decode         all of these
 render         as text and as JSON                        selection      by API, broker and time
 rows           the one definition of all columns          tabulate       exchanges as rows
 recorder       live streams into pcapng; merge            pcapng_writer  the file format

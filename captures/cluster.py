@@ -1,7 +1,8 @@
 """What a capture teaches about its cluster: which address is which broker's listener, which topic has which id.
 
 Control requests tell both: UpdateMetadata lists every broker with its listeners, LeaderAndIsr and UpdateMetadata name
-topics with their ids.
+topics with their ids. Ports need not be given: where requests go, there is a listener, and what they ask for tells
+whether it is for control, for data or for both.
 """
 
 from __future__ import annotations
@@ -12,6 +13,13 @@ from typing import NamedTuple
 import wire
 from captures.segments import address_text
 from captures.tcp_streams import Endpoint
+
+#: What goes between controller and brokers: LeaderAndIsr, StopReplica, UpdateMetadata; and back ControlledShutdown,
+#: AlterPartition, Envelope, AllocateProducerIds
+_CONTROL_APIS = frozenset({4, 5, 6, 7, 56, 58, 67})
+
+#: What every client sends before it asks for anything.
+_PREAMBLE_APIS = frozenset({17, 18, 36})
 
 _SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
@@ -46,7 +54,20 @@ class Cluster:
         self.listeners: set[Listener] = set()
         self._by_address: dict[tuple[str, int], Listener] = {}
         self._by_port: dict[int, Listener] = {}
+        self._asked: dict[Endpoint, set[bool]] = {}
         self._topic_names: dict[uuid.UUID, str] = {}
+
+    def saw(self, server: Endpoint, api_key: int) -> None:
+        """``server`` was asked something."""
+        if api_key not in _PREAMBLE_APIS:
+            self._asked.setdefault(server, set()).add(api_key in _CONTROL_APIS)
+
+    def plane(self, server: Endpoint) -> str | None:
+        """By what an address was asked so far: ``control``, ``data``, ``both``; None if nothing tells (KIP-291)."""
+        asked = self._asked.get(server)
+        if not asked:
+            return None
+        return "both" if len(asked) == 2 else "control" if True in asked else "data"
 
     def learn(self, body: wire.Message | None) -> None:
         if isinstance(body, wire.UpdateMetadataRequest):

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import Protocol
 
 from captures.cluster import Cluster
 from captures.exchanges import Conversation, Message, NoResponse, Request, Response
-from captures.incident import Incident
 from captures.pcap import CaptureFile, Packet
 from captures.quality import Quality
 from captures.segments import Dissector, Place, Segment
@@ -28,13 +28,24 @@ MAX_WAIT_NS = 5_000_000_000
 MAX_WAITING_MESSAGES = 20_000
 
 
+class Source(Protocol):
+    """What is decoded: packets with the segment in each (or what it is instead), and afterwards what is to be told."""
+
+    problems: list[str]
+    notes: list[str]
+    dropped: int
+    duplicates: int
+
+    def __iter__(self) -> Iterator[tuple[Packet, Segment | str]]: ...
+
+
 class Decoder:
     """Reads one capture, or an incident, once.
 
     ``quality`` is complete when ``messages()`` has ended; ``cluster`` grows meanwhile.
     """
 
-    def __init__(self, capture: CaptureFile | Incident) -> None:
+    def __init__(self, capture: CaptureFile | Source) -> None:
         self.quality = Quality()
         self.cluster = Cluster()
         self._capture = capture
@@ -60,14 +71,13 @@ class Decoder:
             self._converse(connection, events)
         self._waiting.clear()
         yield from self._due(0)
+        self.quality.dropped = capture.dropped
         if isinstance(capture, CaptureFile):
-            self.quality.dropped = capture.dropped
             self.quality.problems += [f"{capture.name}: {problem}" for problem in capture.problems]
         else:
             self.quality.problems += capture.problems
-            self.quality.dropped = capture.dropped
             self.quality.duplicates = capture.duplicates
-            self.quality.clocks += map(str, capture.clocks)
+            self.quality.sources += capture.notes
 
     def _converse(self, connection: Connection, events: list[Event]) -> None:
         conversation = self._conversations.get(connection)
@@ -90,6 +100,7 @@ class Decoder:
             return
         if isinstance(message, Request):
             self.cluster.learn(message.body)
+            self.cluster.saw(message.peers.server, message.api_key)
         self._count += 1
         heapq.heappush(self._heap, (message.place, self._count, message))
 

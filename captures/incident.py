@@ -62,9 +62,11 @@ class Incident:
     def __init__(self, locations: Sequence[str | os.PathLike[str]]) -> None:
         self.names = [os.fspath(location) for location in locations]
         self.problems: list[str] = []
+        self.notes: list[str] = []
         self.dropped = 0
         self.duplicates = 0
         self.clocks = _clocks([_survey(name) for name in self.names], self.names)
+        self.notes += map(str, self.clocks)
         self._ahead_ns = {clock.file: clock.ahead_ns for clock in self.clocks}
 
     def __iter__(self) -> Iterator[tuple[Packet, Segment | str]]:

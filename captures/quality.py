@@ -22,7 +22,8 @@ class Quality:
     or of none that exists; ``left_over`` messages have bytes behind their body, which Kafka ignores. ``other_packets``
     carried no TCP, ``other_connections`` no Kafka; ``kraft`` are the APIs met that only KRaft nodes speak.
     ``dropped`` packets were missed while capturing, as the file itself says;
-    ``duplicates`` were seen by several hosts and are left out, ``clocks`` tell by how much those of the files differ.
+    ``duplicates`` were seen by several hosts and are left out, ``sources`` tell how files were
+    read: how far apart their clocks are, what stayed encrypted.
     ``unreadable`` files are no captures, ``problems`` those of others, ``notes`` tell single cases.
     """
 
@@ -47,7 +48,7 @@ class Quality:
     kraft: Counter[str] = field(default_factory=Counter)
     unreadable: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    clocks: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
@@ -97,7 +98,9 @@ class Quality:
             said.append(f"{_count(self.dropped, 'packet')} dropped while capturing, by the capture's own count")
         if self.duplicates:
             said.append(f"{_count(self.duplicates, 'packet')} seen on several hosts, and counted once")
-        said += self.clocks
+        said += self.sources
+        if self.other_connections["TLS"]:
+            said.append("TLS is encrypted: kce decode --tls-keys opens it with a key log (SSLKEYLOGFILE)")
         if self.cut_packets:
             said.append(f"{_count(self.cut_packets, 'packet')} cut short when captured (snaplen)")
         if self.gaps:

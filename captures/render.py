@@ -244,6 +244,7 @@ def json_line(message: Request | Response, cluster: Cluster) -> str:
             "server": endpoint_text(*request.peers.server),
             "broker": None if listener is None else listener.broker_id,
             "listener": None if listener is None else listener.name,
+            "plane": cluster.plane(request.peers.server),
         },
         "api": request.api_name,
         "api_key": request.api_key,

@@ -15,13 +15,14 @@ from rich.progress import Progress
 
 from captures import selection
 from captures.cluster import Cluster
-from captures.decode import Decoder
+from captures.decode import Decoder, Source
 from captures.errors import CaptureError
 from captures.exchanges import Request, Response
 from captures.incident import Incident
 from captures.locations import expand
 from captures.pcap import CaptureFile
 from captures.render import Renderer, json_line
+from captures.tls import Decrypted
 from harness.java import find_java
 
 #: What of a capture on stdin is kept on disk when it has to be read twice (for --broker).
@@ -76,6 +77,7 @@ traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
     help="Only from this time on (ISO 8601, UTC if it names no zone).",
 )  # fmt: skip
 @click.option("--to", "until_ns", metavar="TIME", callback=_each(selection.time_ns), help="Only before this time.")
+@click.option("--tls-keys", metavar="FILE", help="Open TLS with this key log (SSLKEYLOGFILE); needs tshark.")
 def decode(
     files: tuple[str, ...],
     as_json: bool,
@@ -83,6 +85,7 @@ def decode(
     brokers: tuple[str, ...],
     since_ns: int | None,
     until_ns: int | None,
+    tls_keys: str | None,
 ) -> int:
     """Print every request and response in a capture, one line each, in the order of the packets that complete them.
 
@@ -92,8 +95,10 @@ def decode(
     names = expand(files)
     if len(names) > 1 and _FILE in names:
         raise CaptureError("standard input cannot be one of several files")
+    if tls_keys is not None and len(names) > 1:
+        raise CaptureError("TLS is opened in one file at a time")
     file = names[0]
-    with _source(names, twice=bool(brokers)) as open_capture:
+    with _source(names, tls_keys, twice=bool(brokers)) as open_capture:
         cluster = _learn(open_capture()) if brokers else None
         try:
             wanted = selection.Selection(
@@ -121,10 +126,12 @@ def decode(
 
 
 @contextmanager
-def _source(names: list[str], *, twice: bool) -> Iterator[Callable[[], CaptureFile | Incident]]:
+def _source(names: list[str], tls_keys: str | None, *, twice: bool) -> Iterator[Callable[[], CaptureFile | Source]]:
     """How to open the files; standard input is put aside if it is to be opened twice."""
     if len(names) > 1:
         yield lambda: Incident(names)
+    elif tls_keys is not None:
+        yield lambda: Decrypted(names[0], tls_keys)
     elif names[0] != _FILE:
         yield lambda: CaptureFile(names[0])
     elif not twice:
@@ -149,11 +156,11 @@ def _spool(source: BinaryIO, spool: BinaryIO) -> None:
         spool.write(chunk)
 
 
-def _closing(capture: CaptureFile | Incident) -> AbstractContextManager[CaptureFile | Incident]:
+def _closing(capture: CaptureFile | Source) -> AbstractContextManager[CaptureFile | Source]:
     return capture if isinstance(capture, CaptureFile) else nullcontext(capture)
 
 
-def _learn(capture: CaptureFile | Incident) -> Cluster:
+def _learn(capture: CaptureFile | Source) -> Cluster:
     """Read a capture for what it teaches about its cluster."""
     with _closing(capture):
         decoder = Decoder(capture)
@@ -163,10 +170,10 @@ def _learn(capture: CaptureFile | Incident) -> Cluster:
 
 
 def _with_progress(
-    capture: CaptureFile | Incident, messages: Iterator[Request | Response]
+    capture: CaptureFile | Source, messages: Iterator[Request | Response]
 ) -> Iterator[Request | Response]:
     """Show how far a long file is read, where that does not get between the lines."""
-    if isinstance(capture, Incident):
+    if not isinstance(capture, CaptureFile):
         yield from messages
         return
     progress = capture.progress

@@ -86,12 +86,22 @@ def test_every_message_has_its_line(name):
     assert not [line for line in lines if "not decoded" in line]
 
 
+def test_planes_are_told_by_what_is_asked_there():
+    for name, planes in (("kafka-3.9.1-zombie", {"CONTROL": "control", "DATA": "data"}), ("kafka-1.1.1-tour", {})):
+        last = {}
+        for line in in_process(str(CAPTURES[name])):
+            last[line["connection"]["listener"], line["connection"]["server"]] = line["connection"]["plane"]
+        assert {plane for (listener, _), plane in last.items() if listener in planes} == set(planes.values())
+        assert all(planes.get(listener, "both") == plane for (listener, _), plane in last.items())
+
+
 def test_a_json_line_has_the_documented_fields():
     line = next(line for line in in_process(str(CAPTURES["kafka-3.9.1-zombie"])) if line["packet"] == 392)
     assert line == {
         "kind": "response", "file": str(CAPTURES["kafka-3.9.1-zombie"]), "packet": 392, "time": 1795229122.737847,
         "connection": {
             "number": 93, "client": "127.0.0.1:37360", "server": "127.0.0.1:41875", "broker": 3, "listener": "CONTROL",
+            "plane": "control",
         },
         "api": "UpdateMetadata", "api_key": 6, "version": 8, "correlation_id": 2, "client_id": "2", "bytes": 8,
         "body": {"error_code": 11}, "error": None, "left_over": 0, "request_packet": 386, "latency_ms": 13.371,
