@@ -4,10 +4,11 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+FUZZ_INPUTS ?= 1000000
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast conformance check docs format lock clean
+.PHONY: help setup demo test test-fast fuzz conformance check docs format lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,6 +31,9 @@ test: setup ## the whole suite
 
 test-fast: setup ## what needs neither JVM nor Spark, for the inner loop
 	$(BIN)/python -m pytest -m "not slow"
+
+fuzz: setup ## every decoder against a million nearly-messages (some ten minutes; FUZZ_INPUTS=n for more or fewer)
+	KCE_FUZZ_INPUTS=$(FUZZ_INPUTS) $(BIN)/python -m pytest tests/wire/test_fuzz.py -q
 
 conformance: setup ## which upstream test cases are ported, which not, and why
 	$(BIN)/python -m tests.conformance

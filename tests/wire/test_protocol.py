@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import struct
 import tracemalloc
@@ -57,34 +56,6 @@ def test_a_cut_or_lengthened_frame_is_refused(cls: type[wire.Message], version: 
         _decode(frame + b"\0", cls, version)
     assert trailing.value.left_over == b"\0"
     assert trailing.value.message == _decode(frame, cls, version)
-
-
-@pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
-@given(data=st.data())
-@settings(max_examples=8, deadline=None)
-def test_damaged_frames_raise_nothing_but_wire_errors(
-    cls: type[wire.Message], version: int, data: st.DataObject
-) -> None:
-    frame = bytearray(_encode(data.draw(messages(cls, version)), version))
-    for _ in range(data.draw(st.integers(1, 4))):
-        frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        again = _decode(bytes(frame), cls, version)
-    except wire.DecodeError:
-        return
-    assert isinstance(again, wire.Message)
-
-
-@given(frame=st.binary(max_size=200))
-@settings(max_examples=100, deadline=None)
-def test_noise_raises_nothing_but_wire_errors(frame: bytes) -> None:
-    for known in API_KEYS[:20]:
-        for decode in (
-            lambda: wire.decode_request(struct.pack(">hh", known.key, known.versions.last) + frame),  # noqa: B023
-            lambda: wire.decode_response(frame, api_key=known.key, api_version=known.versions.last),  # noqa: B023
-        ):
-            with contextlib.suppress(wire.WireError):
-                decode()
 
 
 @pytest.mark.parametrize("version", [0, 2, 7])
