@@ -19,6 +19,8 @@ from harness.zookeeper import free_port, spark_jars
 
 VERSION = "3.9.1"
 START_TIMEOUT_S = 60
+SHUTDOWN_TIMEOUT_S = 60
+TOOL_TIMEOUT_S = 60
 _IVY = """<ivy-module version="2.0"><info organisation="kce" module="kafka"/><dependencies>
 <dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}" conf="default->default"/>
 <dependency org="org.apache.kafka" name="kafka-tools" rev="{version}" conf="default->default"/>
@@ -58,7 +60,7 @@ def kafka_jars(version: str = VERSION) -> Path:
 
 
 class RealBroker:
-    """One process of real Kafka. Killed for good by ``kill``; ``guard`` sees to it that it never outlives the test."""
+    """One broker of real Kafka, started as often as one likes; ``guard`` sees to it that it never outlives the test."""
 
     def __init__(self, broker_id: int, zookeeper: str, folder: Path, guard: Guard) -> None:
         self.id = broker_id
@@ -80,6 +82,7 @@ class RealBroker:
             "replica.lag.time.max.ms": 3000,
             "offsets.topic.num.partitions": 5,
             "offsets.topic.replication.factor": 1,
+            "controlled.shutdown.retry.backoff.ms": 200,
             "log.cleaner.dedupe.buffer.size": 4000000,
             "group.initial.rebalance.delay.ms": 200,
             "auto.leader.rebalance.enable": "false",
@@ -94,9 +97,15 @@ class RealBroker:
         path = self.folder / "server.log"
         return path.read_text(errors="replace") if path.exists() else ""
 
+    @property
+    def address(self) -> str:
+        """Where clients reach it."""
+        return f"127.0.0.1:{self.data_port}"
+
     async def start(self) -> None:
+        earlier = len(self.log)
         command = [
-            find_java(), "-Xmx700m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.sasl.client=false",
+            find_java(), "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.sasl.client=false",
             f"-Dlog4j.configuration=file:{self.folder / 'log4j.properties'}",
             "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(self.folder / "server.properties"),
         ]  # fmt: skip
@@ -106,17 +115,40 @@ class RealBroker:
             )
         self._guard.watch(self._process.pid)
         with trio.fail_after(START_TIMEOUT_S):
-            while "started (kafka.server.KafkaServer)" not in self.log:
+            while "started (kafka.server.KafkaServer)" not in self.log[earlier:]:
                 if self._process.poll() is not None:
                     out_text = (self.folder / "out.log").read_text()
                     raise RuntimeError(f"Kafka {self.id} ended:\n{out_text[-3000:]}\n{self.log[-3000:]}")
                 await trio.sleep(0.05)
 
     def kill(self) -> None:
+        """As by kill -9."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
             self._guard.forget(self._process.pid)
+
+    async def shut_down(self) -> None:
+        """Its own orderly end, controlled shutdown included."""
+        assert self._process is not None
+        self._process.terminate()
+        with trio.fail_after(SHUTDOWN_TIMEOUT_S):
+            await trio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
+        self._guard.forget(self._process.pid)
+
+
+async def run_tool(main_class: str, *arguments: str) -> str:
+    """Run one of Kafka's command line tools and return what it printed. Raises RuntimeError when it fails."""
+    command = [
+        find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
+        "-cp", f"{kafka_jars()}/*", main_class, *arguments,
+    ]  # fmt: skip
+    with trio.fail_after(TOOL_TIMEOUT_S):
+        ran = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    output, errors = ran.stdout.decode(), ran.stderr.decode()
+    if ran.returncode:
+        raise RuntimeError(f"{main_class} {' '.join(arguments)} ended with {ran.returncode}:\n{output}{errors}")
+    return output
 
 
 @asynccontextmanager

@@ -1,0 +1,131 @@
+"""``make interop``: every operation under our controller, then under Kafka's own, side by side.
+
+Prints a table, writes it to docs/interop.md, and fails when an operation fails, a record is lost, a broker refuses
+what it would not refuse a real controller, or our node watches a node of ZooKeeper that Kafka's does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from harness.guard import Guard
+from harness.zookeeper import embedded_zookeeper
+from tests.interop.operations import NODE, Outcome, all_operations, create_topic, peers, watched_by_controller
+from tests.interop.real_kafka import VERSION
+from tests.interop.refusals import EXPECTED, refusals
+
+_HEAD = f"""# Real Kafka brokers under our controller
+
+Three real Kafka {VERSION} brokers hold the data; node {NODE} is the active controller: first one of ours, then, for
+comparison, a real Kafka {VERSION} broker that holds no data either. Kafka's own command line tools and librdkafka are the
+clients. From "kill a broker" on an idempotent producer with acks=all sends records all the time; after every operation
+whatever was acknowledged is read again: none is lost, none is there twice. `make interop` makes this page.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one controller's run showed. ``refused``: how often, by what the brokers logged."""
+
+    outcomes: list[Outcome]
+    refused: Counter[str]
+    watched: set[str]
+    acknowledged: int
+
+
+async def run(zookeeper: str, folder: Path, *, ours: bool) -> Run:
+    folder.mkdir()  # noqa: ASYNC240 - nothing else goes on yet
+    whose = "ours" if ours else "Kafka's"
+    async with peers(f"{zookeeper}/{folder.name}", folder, ours=ours) as p:
+        print(f"\nnode {NODE} is {whose}\n", flush=True)
+        p.on_outcome = lambda o: print(f"{o.seconds:6.1f} s  {o.operation}: {o.seen}", flush=True)
+        await all_operations(p, short=False)
+        await create_topic(p)
+        watched = {re.sub(r"(?<=/)\d+$", "<id>", path) for path in await watched_by_controller(p)}
+        acknowledged = p.acknowledged
+        logs = [broker.log for broker in p.brokers.values()]
+    return Run(p.outcomes, refusals(logs), watched, acknowledged)
+
+
+def page(ours: Run, kafkas: Run) -> str:
+    rows = [
+        f"| {mine.operation} | {mine.seen} | {mine.seconds:.1f} | {other.seconds:.1f} |"
+        for mine, other in zip(ours.outcomes, kafkas.outcomes, strict=True)
+    ]
+    refused = [
+        f"| `{what}` | {ours.refused[what]} | {kafkas.refused[what]} | {EXPECTED.get(what, '')} |"
+        for what in sorted(ours.refused | kafkas.refused)
+    ]
+    more, fewer = sorted(ours.watched - kafkas.watched), sorted(kafkas.watched - ours.watched)
+    return "\n".join(
+        [
+            _HEAD,
+            "| operation | seen under our controller | s | s under Kafka's |",
+            "|---|---|---|---|",
+            *rows,
+            "",
+            f"Acknowledged and found again: {ours.acknowledged:,} records under our controller,"
+            f" {kafkas.acknowledged:,} under Kafka's.",
+            "Seconds are those of one run each, tools included, which take 1 to 2 s each to start.",
+            "",
+            "## Refused requests",
+            "",
+            "| what the brokers logged of control requests that they did not follow | ours | Kafka's | |",
+            "|---|---|---|---|",
+            *refused,
+            "",
+            "## Watches",
+            "",
+            f"Our controller watches {len(ours.watched)} nodes of ZooKeeper with the same topics (`wchc`), Kafka's"
+            f" {len(kafkas.watched)}.",
+            f"Watched by ours only: {', '.join(f'`{path}`' for path in more) or 'none'}.",
+            f"Watched by Kafka's only: {', '.join(f'`{path}`' for path in fewer) or 'none'}.",
+            "",
+        ]
+    )
+
+
+def problems(ours: Run, kafkas: Run) -> list[str]:
+    found = [
+        f"refused under our controller only: {what}"
+        for what in ours.refused
+        if what not in kafkas.refused and what not in EXPECTED
+    ]
+    return found + [f"watched by our controller only: {path}" for path in sorted(ours.watched - kafkas.watched)]
+
+
+async def both(page_path: Path) -> int:
+    guard = Guard()
+    with tempfile.TemporaryDirectory(prefix="kce-interop-") as name:
+        folder = Path(name)
+        try:
+            async with embedded_zookeeper(folder / "zookeeper", guard) as zookeeper:
+                ours = await run(zookeeper, folder / "ours", ours=True)
+                kafkas = await run(zookeeper, folder / "kafkas", ours=False)
+        finally:
+            guard.close()
+    text = page(ours, kafkas)
+    print(f"\n{text}")
+    page_path.write_text(text)  # noqa: ASYNC240 - nothing else goes on any more
+    found = problems(ours, kafkas)
+    for problem in found:
+        print(f"NOT AS IT SHOULD BE: {problem}", file=sys.stderr)
+    return 1 if found else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.interop", description=__doc__)
+    parser.add_argument("--page", type=Path, default=Path("docs/interop.md"), help="where the table is kept")
+    return trio.run(both, parser.parse_args().page)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,394 @@
+"""Every operation on a cluster of real Kafka brokers, under a controller of ours or one of Kafka's, and what was seen.
+
+Brokers 1, 2 and 3 are real and hold all data. Node 100 is the active controller: ours, or in the peer's run a real one.
+Records are sent all the time; after each operation whatever has been acknowledged is read again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import trio
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from controller.zk_data import CONTROLLER, topic_path
+from harness import Cluster
+from harness.guard import Guard
+from harness.zookeeper import four_letter_word
+from tests.interop.real_kafka import RealBroker, kafka_jars, run_tool
+from tests.interop.records import Ledger, Traffic, consume_in_group
+
+NODE = 100
+TOPIC = "orders"
+RECORDS = 10_000
+SESSION_TIMEOUT_MS = 4000
+_TOPICS, _ELECTION = "org.apache.kafka.tools.TopicCommand", "org.apache.kafka.tools.LeaderElectionCommand"
+_REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+_AS_CREATED = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2)}
+_ADDED = {3: (1, 3, 2), 4: (2, 1, 3)}
+_HANDOVERS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One operation: what was seen, and how long it took with the tools it needed, in seconds."""
+
+    operation: str
+    seen: str
+    seconds: float
+
+
+@dataclass(slots=True)
+class Peers:
+    """The cluster: three real brokers, node 100, and what happens to be needed of all of them."""
+
+    cluster: Cluster
+    brokers: dict[int, RealBroker]
+    kafka_controller: RealBroker | None  # node 100 in the peer's run; None where it is ours
+    folder: Path
+    ledger: Ledger | None = None
+    acknowledged: int = 0  # by the end of the traffic
+    outcomes: list[Outcome] = field(default_factory=list)
+    on_outcome: Callable[[Outcome], object] = lambda outcome: None
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(broker.address for broker in self.brokers.values())
+
+    async def kill_controller(self) -> None:
+        if self.kafka_controller is None:
+            await self.cluster.kill(NODE)
+        else:
+            self.kafka_controller.kill()
+
+    async def start_controller(self) -> None:
+        await self.cluster.wait_until(lambda: self._is_gone(NODE), "node 100 to be gone from ZooKeeper")
+        if self.kafka_controller is None:
+            await self.cluster.start(NODE)
+        else:
+            await self.kafka_controller.start()
+
+    async def _is_gone(self, broker: int) -> bool:
+        return broker not in await self.cluster.registered()
+
+    async def states(self, topic: str = TOPIC) -> dict[int, tuple[tuple[int, ...], int, frozenset[int]]]:
+        """Replicas, leader and ISR of each partition, as ZooKeeper has them."""
+        (described,) = await self.cluster.describe_topics([topic])
+        return {
+            p.partition: (
+                tuple(p.assignment.replicas),
+                p.leadership.leader_and_isr.leader,
+                frozenset(p.leadership.leader_and_isr.isr),
+            )
+            for p in described.partitions
+            if p.leadership is not None
+        }
+
+    async def until(
+        self, what: str, holds: Callable[[tuple[int, ...], int, frozenset[int]], bool], topic: str = TOPIC
+    ) -> None:
+        """Wait until it holds of replicas, leader and ISR of every partition."""
+
+        async def check() -> bool:
+            return all(holds(*state) for state in (await self.states(topic)).values())
+
+        await self.cluster.wait_until(check, what)
+
+    async def tool(self, main_class: str, *arguments: str) -> str:
+        return await run_tool(main_class, "--bootstrap-server", self.bootstrap, *arguments)
+
+    async def run(self, name: str, operation: Callable[[Peers], Awaitable[str]]) -> Outcome:
+        """Do it, then read everything. Raises whatever goes wrong, ``records.Lost`` included."""
+        start = time.monotonic()
+        seen = await operation(self)
+        seconds = time.monotonic() - start
+        if self.ledger is not None:
+            await trio.to_thread.run_sync(self.ledger.check)
+        outcome = Outcome(name, seen, seconds)
+        self.outcomes.append(outcome)
+        self.on_outcome(outcome)
+        return outcome
+
+
+@asynccontextmanager
+async def peers(zookeeper: str, folder: Path, *, ours: bool) -> AsyncIterator[Peers]:
+    """``zookeeper`` with a chroot that is not used yet. Node 100 is controller before the brokers start."""
+    guard = Guard()
+    made: list[RealBroker] = []
+
+    def broker(broker_id: int) -> RealBroker:
+        made.append(RealBroker(broker_id, zookeeper, folder, guard))
+        return made[-1]
+
+    try:
+        await trio.to_thread.run_sync(kafka_jars)
+        properties = {
+            "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            "auto.leader.rebalance.enable": "false",  # as on the real ones: leaders move when the operations say so
+        }
+        async with Cluster(int(ours), first_id=NODE, zookeeper=zookeeper, properties=properties) as cluster:
+            kafka_controller = None if ours else broker(NODE)
+            if kafka_controller is not None:
+                await kafka_controller.start()
+            assert (await cluster.wait_for_controller()).id == NODE
+            brokers = {i: broker(i) for i in (1, 2, 3)}
+            async with trio.open_nursery() as nursery:
+                for one in brokers.values():
+                    nursery.start_soon(one.start)
+            yield Peers(cluster, brokers, kafka_controller, folder)
+    finally:
+        for one in made:
+            one.kill()
+        guard.close()
+
+
+@asynccontextmanager
+async def traffic(p: Peers) -> AsyncIterator[None]:
+    """Records all the time; at the end each one has been acknowledged, and is there."""
+    ledger = p.ledger
+    assert ledger is not None
+    sender = Traffic(ledger)
+    sender.__enter__()
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(sender.__exit__, None, None, None)
+    await trio.to_thread.run_sync(ledger.flush)
+    p.acknowledged = await trio.to_thread.run_sync(ledger.check)
+
+
+def as_tool_wants(assignment: dict[int, tuple[int, ...]]) -> str:
+    return ",".join(":".join(map(str, assignment[p])) for p in sorted(assignment))
+
+
+# the operations; each returns what was seen, and raises when that is not what should be
+
+
+async def create_topic(p: Peers) -> str:
+    await p.tool(_TOPICS, "--create", "--topic", TOPIC, "--replica-assignment", as_tool_wants(_AS_CREATED))
+    # node 100 of ours serves no records: the coordinator's partitions are to be on the real brokers
+    offsets = as_tool_wants({i: tuple(_AS_CREATED.values())[i % 3] for i in range(5)})
+    await p.tool(
+        _TOPICS, "--create", "--topic", "__consumer_offsets", "--replica-assignment", offsets,
+        "--config", "cleanup.policy=compact",
+    )  # fmt: skip
+    states = await p.states()
+    assert states == {n: (replicas, replicas[0], frozenset(replicas)) for n, replicas in _AS_CREATED.items()}, states
+    described = await p.tool(_TOPICS, "--describe", "--topic", TOPIC)
+    assert described.count("Leader: ") == len(_AS_CREATED), described
+    return "3 partitions on 3 brokers, each led by its first replica; TopicCommand describes them"
+
+
+async def produce_and_consume(p: Peers) -> str:
+    ledger = p.ledger = Ledger(p.bootstrap, TOPIC)
+
+    def work() -> int:
+        for _ in range(RECORDS):
+            ledger.send()
+        ledger.flush()
+        return consume_in_group(p.bootstrap, TOPIC, RECORDS, "readers")
+
+    committed = await trio.to_thread.run_sync(work)
+    assert committed == RECORDS, committed
+    return f"{RECORDS:,} records of an idempotent producer, acks=all, read and committed by a group"
+
+
+async def kill_broker(p: Peers) -> str:
+    before = await p.states()
+    p.brokers[1].kill()
+    await p.until("leaders and ISRs without broker 1", lambda _, leader, isr: leader in (2, 3) and 1 not in isr)
+    moved = sum(leader == 1 for _, leader, _ in before.values())
+    return f"kill -9 of broker 1: {moved} leaders moved, it left {len(before)} ISRs"
+
+
+async def restart_broker(p: Peers) -> str:
+    await p.brokers[1].start()
+    await p.until("broker 1 to be in its ISRs again", lambda replicas, _, isr: isr == set(replicas))
+    return "broker 1 is in all its ISRs again"
+
+
+async def elect_preferred(p: Peers) -> str:
+    before = await p.states()
+    await p.tool(_ELECTION, "--election-type", "preferred", "--all-topic-partitions")
+    after = await p.states()
+    assert all(leader == replicas[0] for replicas, leader, _ in after.values()), after
+    moved = sum(before[n][1] != after[n][1] for n in before)
+    return f"LeaderElectionCommand: {moved} leaders moved, all are preferred ones"
+
+
+async def add_partitions(p: Peers) -> str:
+    wanted = _AS_CREATED | _ADDED
+    await p.tool(
+        _TOPICS, "--alter", "--topic", TOPIC, "--partitions", str(len(wanted)),
+        "--replica-assignment", as_tool_wants(wanted),
+    )  # fmt: skip
+    states = await p.states()
+    assert {n: replicas for n, (replicas, _, _) in states.items()} == wanted, states
+    assert all(leader == replicas[0] for replicas, leader, _ in states.values()), states
+    return f"{len(_ADDED)} partitions more, led by their first replicas"
+
+
+async def reassign(p: Peers) -> str:
+    original = {n: replicas for n, (replicas, _, _) in (await p.states()).items()}
+    fewer = {n: replicas[1:] for n, replicas in original.items()}
+    other = {n: (replicas[-1], replicas[0]) for n, replicas in fewer.items()}
+    for step, target in enumerate((fewer, {n: (*r, original[n][0]) for n, r in other.items()}, original)):
+        await _reassign(p, target, step)
+    return f"{len(original)} partitions to 2 replicas, to 3 in another order, and back"
+
+
+async def _reassign(p: Peers, target: dict[int, tuple[int, ...]], step: int) -> None:
+    plan = _plan(p, target, step)
+    await p.tool(_REASSIGN, "--execute", "--reassignment-json-file", plan)
+    await p.until(
+        f"step {step} of the reassignment",
+        lambda replicas, leader, isr: replicas in target.values() and isr == set(replicas) and leader in replicas,
+    )
+    verified = await p.tool(_REASSIGN, "--verify", "--reassignment-json-file", plan)
+    assert verified.count("is completed") == len(target), verified
+
+
+def _plan(p: Peers, target: dict[int, tuple[int, ...]], step: int) -> str:
+    partitions = [{"topic": TOPIC, "partition": n, "replicas": list(replicas)} for n, replicas in target.items()]
+    path = p.folder / f"plan-{step}.json"
+    path.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    return str(path)
+
+
+async def cancel_reassignment(p: Peers) -> str:
+    """To a broker that lives and never catches up: ours fetches nothing, the peer's is stopped in its tracks."""
+    before = await p.states()
+    target = {0: (NODE, *before[0][0][1:])}
+    if p.kafka_controller is not None:
+        return "left out: a real node 100 would catch up"
+    plan = _plan(p, target, 9)
+    await p.tool(_REASSIGN, "--execute", "--reassignment-json-file", plan)
+    listed = await p.tool(_REASSIGN, "--list")
+    assert f"{TOPIC}-0" in listed, listed
+    await p.tool(_REASSIGN, "--cancel", "--reassignment-json-file", plan)
+    after = await p.states()
+    assert {n: set(r) for n, (r, _, _) in after.items()} == {n: set(r) for n, (r, _, _) in before.items()}, after
+    assert "No partition reassignments found" in await p.tool(_REASSIGN, "--list")
+    await _reassign(p, {n: replicas for n, (replicas, _, _) in before.items()}, 10)  # the order is not restored: 11.19
+    return "a move to a broker that never catches up is listed, cancelled, and gone"
+
+
+async def change_config(p: Peers) -> str:
+    def change() -> None:
+        entry = ConfigEntry("max.message.bytes", "2000000", incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, TOPIC, incremental_configs=[entry])
+        admin = AdminClient({"bootstrap.servers": p.bootstrap})
+        for future in admin.incremental_alter_configs([resource], request_timeout=20).values():
+            future.result()
+
+    await trio.to_thread.run_sync(change)
+
+    async def known() -> bool:
+        return all("max.message.bytes -> 2000000" in broker.log for broker in p.brokers.values())
+
+    await p.cluster.wait_until(known, "all brokers to apply max.message.bytes")
+    return "max.message.bytes by IncrementalAlterConfigs; each broker applied it"
+
+
+async def shut_down_broker(p: Peers) -> str:
+    before = await p.states()
+    log = len(p.brokers[2].log)
+    await p.brokers[2].shut_down()
+    await p.until("leaders and ISRs without broker 2", lambda _, leader, isr: leader in (1, 3) and 2 not in isr)
+    assert "Controlled shutdown request returned successfully" in p.brokers[2].log[log:]
+    led = sum(leader == 2 for _, leader, _ in before.values())
+    await p.brokers[2].start()
+    await p.until("broker 2 to be in its ISRs again", lambda replicas, _, isr: isr == set(replicas))
+    return f"{led} leaders moved away before it ended; restarted, it is in all its ISRs again"
+
+
+async def lose_the_controller(p: Peers) -> str:
+    old = await p.cluster.wait_for_controller()
+    assert old.id == NODE
+    await p.kill_controller()
+    new = await p.cluster.wait_for_controller(other_than=old)
+    assert (new.id != NODE, new.epoch) == (True, old.epoch + 1)
+    await p.tool(_TOPICS, "--create", "--topic", "meanwhile", "--replica-assignment", as_tool_wants(_AS_CREATED))
+    await p.tool(_TOPICS, "--delete", "--topic", "meanwhile")
+    return f"kill -9 of node 100: epoch {old.epoch} -> {new.epoch} under a real broker, which creates and deletes"
+
+
+async def regain_the_controller(p: Peers) -> str:
+    old = await p.cluster.wait_for_controller()
+    await p.start_controller()
+    now = old
+    for _ in range(_HANDOVERS):  # whoever sees first that /controller is gone wins
+        await p.cluster.delete_controller()
+        last, now = now, await p.cluster.wait_for_controller(other_than=now)
+        assert now.epoch == last.epoch + 1
+        if now.id == NODE:
+            break
+    assert now.id == NODE, f"node 100 has not won in {_HANDOVERS} elections"
+    await p.tool(_TOPICS, "--create", "--topic", "again", "--replica-assignment", as_tool_wants(_AS_CREATED))
+    await p.until("leaders of a new topic", lambda replicas, leader, _: leader == replicas[0], "again")
+    return f"epoch {now.epoch}, after {now.epoch - old.epoch} elections; it creates topics again"
+
+
+async def delete_topics(p: Peers) -> str:
+    """Whatever is left: the topics, and what they have on disk."""
+    p.ledger = None
+    await p.tool(_TOPICS, "--delete", "--topic", TOPIC)
+
+    async def gone() -> bool:
+        return not await p.cluster._exists(topic_path(TOPIC)) and not any(
+            folder.name.startswith(f"{TOPIC}-") and not folder.name.endswith("-delete")
+            for broker in p.brokers.values()
+            for folder in (broker.folder / "data").iterdir()
+        )
+
+    await p.cluster.wait_until(gone, f"topic {TOPIC} to be deleted")
+    listed = (await p.tool(_TOPICS, "--list")).split()
+    assert TOPIC not in listed, listed
+    return "gone from ZooKeeper, from TopicCommand's list, and marked for deletion on the brokers' disks"
+
+
+#: in this order; those of the short form stand in the suite
+OPERATIONS: list[tuple[str, Callable[[Peers], Awaitable[str]], bool]] = [
+    ("create a topic (TopicCommand)", create_topic, True),
+    ("produce and consume", produce_and_consume, True),
+    ("kill a broker", kill_broker, True),
+    ("restart it", restart_broker, True),
+    ("preferred election (LeaderElectionCommand)", elect_preferred, True),
+    ("add partitions (TopicCommand)", add_partitions, True),
+    ("reassign (ReassignPartitionsCommand)", reassign, False),
+    ("cancel a reassignment", cancel_reassignment, False),
+    ("change a topic's configuration", change_config, True),
+    ("controlled shutdown of a broker", shut_down_broker, False),
+    ("lose the controller", lose_the_controller, False),
+    ("regain the controller", regain_the_controller, False),
+    ("delete the topic (TopicCommand)", delete_topics, True),
+]
+
+
+async def watched_by_controller(p: Peers) -> set[str]:
+    """The paths that node 100 watches (ZooKeeper's ``wchc``), below the chroot."""
+    hosts, _, chroot = p.cluster.zookeeper.partition("/")
+    stat = (await p.cluster._store.exists([CONTROLLER]))[0]
+    assert stat is not None
+    host, _, port = hosts.rpartition(":")
+    sessions = (await four_letter_word(host, int(port), "wchc")).split("0x")
+    (own,) = [s for s in sessions if s and int(s.split()[0], 16) == stat.ephemeral_owner & (2**64 - 1)]
+    return {path.removeprefix(f"/{chroot}") for path in own.split()[1:]}
+
+
+async def all_operations(p: Peers, *, short: bool) -> None:
+    """Each once, while records are sent. What was seen is in ``p.outcomes``."""
+    chosen = [(name, operation) for name, operation, in_short in OPERATIONS if in_short or not short]
+    (first, second), rest, last = chosen[:2], chosen[2:-1], chosen[-1]
+    await p.run(*first)
+    await p.run(*second)
+    async with traffic(p):
+        for name, operation in rest:
+            await p.run(name, operation)
+    await p.run(*last)
