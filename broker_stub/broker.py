@@ -32,6 +32,7 @@ from broker_stub.log_manager import InMemoryLogManager, LogManager
 from broker_stub.metadata_cache import MetadataCache
 from broker_stub.node_to_controller import NodeToControllerChannel
 from broker_stub.ports import AdminPort, ControllerPort, Dial, IsrStore, NoController, NoStore, Tap, no_tap
+from broker_stub.producer_ids import ProducerIdManager
 from broker_stub.reactor import SocketServer
 from broker_stub.replica_manager import ReplicaManager
 from broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
@@ -80,19 +81,23 @@ class Broker:
         #: czxid of our own registration (rule 9.7); -1, which fences nobody, until there is one
         self.broker_epoch = -1
         self.metadata_cache = MetadataCache(config.broker_id)
-        self._controller_channel = NodeToControllerChannel(
-            self.metadata_cache,
-            config.controller_listener_name,
-            dial,
-            client_id=str(config.broker_id),
-            request_timeout_seconds=config.request_timeout_ms / 1000,
-        )
+        # Kafka has a channel for each purpose too: what one of them waits for holds up no other
+        self._channels = [
+            NodeToControllerChannel(
+                self.metadata_cache,
+                config.controller_listener_name,
+                dial,
+                client_id=str(config.broker_id),
+                request_timeout_seconds=config.request_timeout_ms / 1000,
+            )
+            for _ in ("AlterPartition", "AllocateProducerIds")
+        ]
         self.alter_partition_manager: AlterPartitionManager | ZkAlterPartitionManager
         if isr_store is None or config.inter_broker_protocol_version.supports_alter_partition:
             self.alter_partition_manager = AlterPartitionManager(
                 config.broker_id,
                 lambda: self.broker_epoch,
-                self._controller_channel,
+                self._channels[0],
                 config.inter_broker_protocol_version,
             )
         else:
@@ -113,6 +118,7 @@ class Broker:
             controller=controller or NoController(),
             admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,
+            producer_ids=ProducerIdManager(config.broker_id, lambda: self.broker_epoch, self._channels[1], self._spawn),
             spawn=self._spawn,
         )
         self.socket_server = SocketServer(config, KafkaApis(services), tap)
@@ -156,7 +162,8 @@ class Broker:
                 nursery.cancel_scope.cancel()
         finally:
             self._nursery = None
-            await self._controller_channel.forget()
+            for channel in self._channels:
+                await channel.forget()
             self.state = BrokerState.NOT_RUNNING
 
     def enable_request_processing(self) -> None:

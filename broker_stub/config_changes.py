@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from broker_stub.config_defs import TOPIC_CONFIGS, ConfigDef, ConfigType, Dynamic, list_of, topic_config_problem
 from broker_stub.config_entries import broker_config_def
+from broker_stub.config_keys import is_known
 from broker_stub.errors import InvalidConfig, InvalidRequest
 
 
@@ -41,6 +42,8 @@ def changed_broker_config(
     changes = list(changes)
     for change in changes:
         known = broker_config_def(change.name)
+        if known is None and not is_known(change.name):
+            continue  # whatever plugins may want of it
         if known is None or known.dynamic is Dynamic.NO:
             raise InvalidRequest(f"{change.name} cannot be changed while the broker runs")
         if for_all_brokers and known.dynamic is Dynamic.BROKER:

@@ -239,10 +239,12 @@ delete.records.purgatory.purge.interval.requests int 1
 delete.topic.enable boolean true
 fetch.max.bytes int 57671680
 fetch.purgatory.purge.interval.requests int 1000
+follower.replication.throttled.rate long max b
 inter.broker.listener.name string -
 inter.broker.protocol.version string 3.9-IV0
 leader.imbalance.check.interval.seconds long 300
 leader.imbalance.per.broker.percentage int 10
+leader.replication.throttled.rate long max b
 listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT b
 listeners string PLAINTEXT://:9092 b
 log.cleaner.dedupe.buffer.size long 134217728 c
@@ -303,6 +305,7 @@ queued.max.request.bytes long -1
 queued.max.requests int 500
 quota.window.num int 11
 quota.window.size.seconds int 1
+replica.alter.log.dirs.io.max.bytes.per.second long max b
 replica.fetch.backoff.ms int 1000
 replica.fetch.max.bytes int 1048576
 replica.fetch.min.bytes int 1

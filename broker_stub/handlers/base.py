@@ -13,6 +13,7 @@ from broker_stub.errors import ApiError
 from broker_stub.handlers.served_apis import ServedApis
 from broker_stub.metadata_cache import MetadataCache
 from broker_stub.ports import AdminPort, ControllerPort
+from broker_stub.producer_ids import ProducerIdManager
 from broker_stub.reactor import Request, RequestContext
 from broker_stub.replica_manager import ReplicaManager
 from wire import ErrorCode
@@ -34,6 +35,7 @@ class Services:
     controller: ControllerPort
     admin: AdminPort
     broker_epoch: Callable[[], int]
+    producer_ids: ProducerIdManager
     #: runs something in the background for as long as the broker runs
     spawn: Callable[[Callable[[], Awaitable[None]]], None]
 

@@ -11,13 +11,14 @@ import trio
 
 import wire
 from broker_stub import Broker, BrokerConfig, Endpoint, FramedConnection, TopicPartition
-from broker_stub.alter_partition_manager import AlterPartitionItem, Callback
+from broker_stub.alter_partition_manager import AlterPartitionItem, Callback, ControllerChannel
 from broker_stub.handlers.base import Services
 from broker_stub.handlers.kafka_apis import HANDLERS, KafkaApis, served_apis
 from broker_stub.isr import IsrPolicy, LiveReplicasJoin
 from broker_stub.log_manager import InMemoryLogManager, LogManager
 from broker_stub.metadata_cache import MetadataCache
 from broker_stub.ports import AdminPort, ConnectionLost, ControllerPort, NoController, NoStore
+from broker_stub.producer_ids import ProducerIdManager
 from broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
 from broker_stub.reactor.connection import Connection
 from broker_stub.reactor.metrics import RequestMetrics
@@ -211,6 +212,7 @@ class Node:
         controller: ControllerPort | None = None,
         admin: AdminPort | None = None,
         nursery: trio.Nursery | None = None,
+        channel: ControllerChannel | None = None,
         isr_policy: Callable[[MetadataCache, RecordingSubmitter], IsrPolicy] = LiveReplicasJoin,
     ) -> None:
         self.config = config(broker_id)
@@ -228,6 +230,7 @@ class Node:
             controller=controller or NoController(),
             admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,
+            producer_ids=ProducerIdManager(broker_id, lambda: self.broker_epoch, channel or NoChannel(), self._spawn),
             spawn=self._spawn,
         )
         self.apis = KafkaApis(self.services, HANDLERS)
@@ -275,6 +278,11 @@ def answer_of(captured: Captured, api_key: int, version: int) -> Any:
     header, message = wire.decode_response(frame, api_key=api_key, api_version=version)
     assert header.correlation_id == 5
     return message
+
+
+class NoChannel:
+    async def request(self, *args: Any) -> wire.Message:
+        raise AssertionError("nothing is to be asked of the controller")
 
 
 class NoOwner:

@@ -18,16 +18,16 @@ import trio
 
 from harness.guard import Guard
 from harness.zookeeper import embedded_zookeeper
-from tests.interop.operations import NODE, Outcome, all_operations, create_topic, peers, watched_by_controller
+from tests.interop.operations import NODE, Outcome, all_operations, peers
 from tests.interop.real_kafka import VERSION
 from tests.interop.refusals import EXPECTED, refusals
 
 _HEAD = f"""# Real Kafka brokers under our controller
 
 Three real Kafka {VERSION} brokers hold the data; node {NODE} is the active controller: first one of ours, then, for
-comparison, a real Kafka {VERSION} broker that holds no data either. Kafka's own command line tools and librdkafka are the
-clients. From "kill a broker" on an idempotent producer with acks=all sends records all the time; after every operation
-whatever was acknowledged is read again: none is lost, none is there twice. `make interop` makes this page.
+comparison, a real Kafka {VERSION} broker that holds no data either. Clients are Kafka's own command line tools, and
+librdkafka. From "kill a broker" on an idempotent producer with acks=all sends records all the time; after every
+operation whatever was acknowledged is read again: none is lost, none is there twice. `make interop` makes this page.
 """
 
 
@@ -48,8 +48,7 @@ async def run(zookeeper: str, folder: Path, *, ours: bool) -> Run:
         print(f"\nnode {NODE} is {whose}\n", flush=True)
         p.on_outcome = lambda o: print(f"{o.seconds:6.1f} s  {o.operation}: {o.seen}", flush=True)
         await all_operations(p, short=False)
-        await create_topic(p)
-        watched = {re.sub(r"(?<=/)\d+$", "<id>", path) for path in await watched_by_controller(p)}
+        watched = {re.sub(r"(?<=/ids/)\d+$", "<id>", path) for path in p.watched}
         acknowledged = p.acknowledged
         logs = [broker.log for broker in p.brokers.values()]
     return Run(p.outcomes, refusals(logs), watched, acknowledged)

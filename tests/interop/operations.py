@@ -53,6 +53,7 @@ class Peers:
     folder: Path
     ledger: Ledger | None = None
     acknowledged: int = 0  # by the end of the traffic
+    watched: set[str] = field(default_factory=set)  # by node 100 then
     outcomes: list[Outcome] = field(default_factory=list)
     on_outcome: Callable[[Outcome], object] = lambda outcome: None
 
@@ -391,4 +392,5 @@ async def all_operations(p: Peers, *, short: bool) -> None:
     async with traffic(p):
         for name, operation in rest:
             await p.run(name, operation)
+    p.watched = await watched_by_controller(p)
     await p.run(*last)

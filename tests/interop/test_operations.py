@@ -21,6 +21,6 @@ async def test_real_brokers_obey_us(zookeeper: str, tmp_path: Path, caplog: pyte
             for o in p.outcomes:
                 print(f"{o.operation}: {o.seen} ({o.seconds:.1f} s)")
     assert [o.operation for o in p.outcomes] == [name for name, _, in_short in OPERATIONS if in_short]
-        logs = [broker.log for broker in p.brokers.values()]
+    logs = [broker.log for broker in p.brokers.values()]
     assert refusals(logs).keys() <= EXPECTED.keys()
     assert [r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR] == []
