@@ -42,6 +42,8 @@ _ERROR_TYPE = -1
 _HEADER = struct.Struct(">i?i")  # MultiHeader: opcode, whether this is the end, error
 _HEADER_AND_INT = struct.Struct(">i?ii")
 _INT = struct.Struct(">i")
+#: the length of a buffer that is null
+_NULL = -1
 # czxid mzxid ctime mtime version cversion (aversion) ephemeralOwner (dataLength numChildren) pzxid
 _STAT = struct.Struct(">qqqqii4xq8xq")
 _END = _HEADER.pack(-1, True, -1)
@@ -94,7 +96,9 @@ def multi(ops: Iterable[Op], chroot: str = "", acl: Sequence[tuple[int, str, str
                 parts += (_HEADERS[CHECK], path, _INT.pack(op.version))
             case Create():
                 flags = _EPHEMERAL * op.ephemeral + _SEQUENTIAL * op.sequential
-                parts += (_HEADERS[CREATE], path, _INT.pack(len(op.data)), op.data, rights, _INT.pack(flags))
+                # no data at all, as Kafka creates such nodes: it would take an empty one for content, and fail on it
+                size = len(op.data) or _NULL
+                parts += (_HEADERS[CREATE], path, _INT.pack(size), op.data, rights, _INT.pack(flags))
             case Delete():
                 parts += (_HEADERS[DELETE], path, _INT.pack(op.version))
     parts.append(_END)

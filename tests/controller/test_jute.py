@@ -29,12 +29,12 @@ END = struct.pack(">i?i", -1, True, -1)
 
 
 @pytest.mark.parametrize("chroot", ["", "/some/root"])
-def test_a_multi_is_what_kazoo_would_send(chroot: str) -> None:
+def test_a_multi_is_what_kazoo_would_send(chroot: str) -> None:  # rule 1.3: no data is null
     theirs = kz.Transaction(
         [
             kz.CheckVersion(chroot + "/e", 3),
             kz.Create(chroot + "/a/ü", b"data", OPEN_ACL_UNSAFE, 3),
-            kz.Create(chroot + "/a/b", b"", OPEN_ACL_UNSAFE, 0),
+            kz.Create(chroot + "/a/b", None, OPEN_ACL_UNSAFE, 0),
             kz.SetData(chroot + "/a", b"x" * 300, 7),
             kz.Delete(chroot + "/a/c", -1),
         ]
