@@ -8,7 +8,7 @@ FUZZ_INPUTS ?= 1000000
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast fuzz conformance check docs format lock clean
+.PHONY: help setup demo test test-fast fuzz conformance interop check docs format lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,6 +37,9 @@ fuzz: setup ## every decoder against a million nearly-messages (some ten minutes
 
 conformance: setup ## which upstream test cases are ported, which not, and why
 	$(BIN)/python -m tests.conformance
+
+interop: setup ## real Kafka brokers under our controller and under Kafka's own, side by side: docs/interop.md
+	$(BIN)/python -m tests.interop
 
 check: setup ## lint, types, import contracts
 	$(BIN)/ruff check

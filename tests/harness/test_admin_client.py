@@ -41,6 +41,18 @@ async def ask(call: Callable[..., dict[Any, Future[T]]], *args: Any, **more: Any
     return await trio.to_thread.run_sync(wait)
 
 
+async def admin_of(cluster: Cluster) -> AdminClient:
+    """A client, once the nodes know each other and the controller: librdkafka waits long to ask again."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers()})
+
+    async def settled() -> bool:
+        known = await trio.to_thread.run_sync(lambda: admin.list_topics(timeout=10))
+        return known.controller_id >= 0 and len(known.brokers) == len(cluster.members)
+
+    await cluster.wait_until(settled, "every node to be in the metadata")
+    return admin
+
+
 def topic_config(name: str, *entries: ConfigEntry) -> ConfigResource:
     return ConfigResource(ResourceType.TOPIC, name, incremental_configs=list(entries) or None)
 
@@ -54,8 +66,7 @@ async def described(admin: AdminClient, name: str) -> dict[str, str]:
 
 async def test_topics_partitions_and_configurations(zookeeper: str) -> None:
     async with Cluster(brokers=3, zookeeper=f"{zookeeper}/admin-client") as cluster:
-        await cluster.wait_for_controller()
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers()})
+        admin = await admin_of(cluster)
         wanted = [
             NewTopic("placed", 4, 3, config={"retention.ms": "1000"}),
             NewTopic("given", 2, replica_assignment=[[3, 1], [1, 2]]),
@@ -115,7 +126,7 @@ async def test_topics_partitions_and_configurations(zookeeper: str) -> None:
 async def test_the_cluster_described(zookeeper: str) -> None:
     async with Cluster(brokers=2, zookeeper=f"{zookeeper}/describe", properties={"num.partitions": "2"}) as cluster:
         controller = await cluster.wait_for_controller()
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers()})
+        admin = await admin_of(cluster)
 
         def describe() -> Any:
             return admin.describe_cluster(include_authorized_operations=True, request_timeout=20).result(timeout=30)

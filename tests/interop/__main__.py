@@ -77,7 +77,10 @@ def page(ours: Run, kafkas: Run) -> str:
             "",
             "## Refused requests",
             "",
-            "| what the brokers logged of control requests that they did not follow | ours | Kafka's | |",
+            "What the brokers logged of control requests that they did not follow. A is node 100 as controller, N any"
+            " other number.",
+            "",
+            "| logged | under ours | under Kafka's | why |",
             "|---|---|---|---|",
             *refused,
             "",

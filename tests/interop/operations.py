@@ -179,8 +179,8 @@ async def create_topic(p: Peers) -> str:
         _TOPICS, "--create", "--topic", "__consumer_offsets", "--replica-assignment", offsets,
         "--config", "cleanup.policy=compact",
     )  # fmt: skip
-    states = await p.states()
-    assert states == {n: (replicas, replicas[0], frozenset(replicas)) for n, replicas in _AS_CREATED.items()}, states
+    await p.until("all replicas", lambda replicas, leader, isr: leader == replicas[0] and isr == set(replicas))
+    assert {n: replicas for n, (replicas, _, _) in (await p.states()).items()} == _AS_CREATED
     described = await p.tool(_TOPICS, "--describe", "--topic", TOPIC)
     assert described.count("Leader: ") == len(_AS_CREATED), described
     return "3 partitions on 3 brokers, each led by its first replica; TopicCommand describes them"

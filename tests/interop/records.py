@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+T = TypeVar("T")
+
 _PATIENCE_S = 60.0
 _PAUSE_S = 0.002
-_TRANSIENT = (KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 _BATCH, _BATCH_WAIT_S = 2000, 0.2
 
 
@@ -108,10 +110,10 @@ def read_all(bootstrap: str, topic: str) -> list[int]:
         }
     )
     try:
-        partitions = consumer.list_topics(topic, timeout=_PATIENCE_S).topics[topic].partitions
+        metadata = _patiently(lambda: consumer.list_topics(topic, timeout=_PATIENCE_S))
         ends: dict[int, int] = {}
-        for number in partitions:
-            low, high = _watermarks(consumer, TopicPartition(topic, number))
+        for number in metadata.topics[topic].partitions:
+            low, high = _patiently(functools.partial(_watermarks, consumer, TopicPartition(topic, number)))
             if high > low:
                 ends[number] = high
         consumer.assign([TopicPartition(topic, number, 0) for number in ends])
@@ -121,18 +123,20 @@ def read_all(bootstrap: str, topic: str) -> list[int]:
 
 
 def _watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int]:
-    """Asked again while a new leader does not know its high watermark (rule B7.15)."""
+    low, high = consumer.get_watermark_offsets(partition, timeout=_PATIENCE_S)
+    return low, high
+
+
+def _patiently(ask: Callable[[], T]) -> T:
+    """The answer, asked for again while brokers come and go or a new leader has no high watermark yet (rule B7.15)."""
     give_up = time.monotonic() + _PATIENCE_S
     while True:
         try:
-            low, high = consumer.get_watermark_offsets(partition, timeout=_PATIENCE_S)
-        except KafkaException as e:
-            error: KafkaError = e.args[0]
-            if error.code() not in _TRANSIENT or time.monotonic() > give_up:
+            return ask()
+        except KafkaException:
+            if time.monotonic() > give_up:
                 raise
             time.sleep(_BATCH_WAIT_S)
-        else:
-            return low, high
 
 
 def _until(consumer: Consumer, ends: dict[int, int]) -> Iterator[Message]:

@@ -1,0 +1,123 @@
+"""Coordinators found, and producer ids handed out (rules G1.1-G1.10, B3.57-B3.61)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import wire
+from broker_stub.handlers.find_coordinator import java_hash
+from tests.broker_stub.support import Node, umr_broker, umr_state, update_metadata
+from wire import ErrorCode
+
+OFFSETS = "__consumer_offsets"
+
+
+@pytest.mark.parametrize(
+    ("group", "partition"),
+    [
+        ("", 0), ("foo", 24), ("groupId", 18), ("otherGroup", 13), ("my-group", 12), ("grp", 29),
+        ("connect-cluster", 13), ("消费者组", 38), ("g😀", 32), ("polygenelubricants", 0),
+    ],
+)  # fmt: skip
+def test_the_partition_of_a_group(group: str, partition: int) -> None:  # rule G1.2
+    hashed = java_hash(group)
+    assert (0 if hashed == 2**31 else abs(hashed - 2**32 * (hashed >> 31))) % 50 == partition
+
+
+def node_with_coordinators() -> Node:
+    """A group's partition 0 is led by 1, partition 1 by 2, which is only on CONTROL, partition 2 by nobody alive."""
+    node = Node()
+    states = (umr_state(0, leader=1), umr_state(1, leader=2), umr_state(2, leader=7))
+    node.cache.update(update_metadata(*states, topic=OFFSETS, alive=(umr_broker(1), umr_broker(2, ["CONTROL"]))))
+    return node
+
+
+#: "b" hashes to 98, "c" to 99, "d" to 100
+LED_BY_1, LED_BY_2, LED_BY_7 = "c", "d", "b"
+
+
+@pytest.mark.parametrize("version", range(4))
+async def test_one_coordinator(version: int) -> None:  # rules G1.4, G1.9, G1.10
+    node = node_with_coordinators()
+    found = await node.ask(wire.FindCoordinatorRequest(key=LED_BY_1), version)
+    assert (found.error_code, found.node_id, found.port) == (ErrorCode.NONE, 1, 9011)
+    for key in (LED_BY_2, LED_BY_7):
+        found = await node.ask(wire.FindCoordinatorRequest(key=key), version)
+        assert (found.error_code, found.node_id, found.host, found.port) == (
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, -1, "", -1,
+        )  # fmt: skip
+    found = await node.ask(wire.FindCoordinatorRequest(key=LED_BY_2), version, listener="CONTROL")
+    assert found.node_id == 2
+
+
+@pytest.mark.parametrize("version", range(4, 7))
+async def test_many_coordinators(version: int) -> None:  # rules G1.4, G1.10
+    asked = wire.FindCoordinatorRequest(coordinator_keys=(LED_BY_7, LED_BY_1))
+    found = (await node_with_coordinators().ask(asked, version)).coordinators
+    assert [(c.key, c.node_id, c.error_code, c.error_message) for c in found] == [
+        (LED_BY_7, -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, ""),
+        (LED_BY_1, 1, ErrorCode.NONE, ""),
+    ]
+
+
+async def test_kinds_of_keys() -> None:  # rules G1.5, G1.6
+    node = node_with_coordinators()
+
+    async def codes(kind: int, version: int) -> set[int]:
+        asked = wire.FindCoordinatorRequest(coordinator_keys=("c",), key_type=kind)
+        return {c.error_code for c in (await node.ask(asked, version)).coordinators}
+
+    assert await codes(1, 5) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}  # there is no __transaction_state
+    assert await codes(2, 5) == {ErrorCode.INVALID_REQUEST}
+    assert await codes(2, 6) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    assert await codes(3, 6) == {ErrorCode.INVALID_REQUEST}
+
+
+class Blocks:
+    """A controller that allocates a block of two ids at a time; first it refuses."""
+
+    def __init__(self) -> None:
+        self.asked: list[wire.Message] = []
+
+    async def request(self, api_key: int, max_version: int, build: Any, error_codes: Any) -> wire.Message:
+        assert (api_key, max_version) == (67, 0)
+        self.asked.append(build(0))
+        if len(self.asked) == 1:
+            return wire.AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+        return wire.AllocateProducerIdsResponse(producer_id_start=1000 * len(self.asked), producer_id_len=2)
+
+
+async def test_producer_ids(autojump_clock: trio.testing.MockClock) -> None:  # rules B3.57-B3.59
+    async with trio.open_nursery() as nursery:
+        blocks = Blocks()
+        node = Node(nursery=nursery, channel=blocks)
+        node.broker_epoch = 70
+
+        async def ask() -> tuple[int, int, int]:
+            answer = await node.ask(wire.InitProducerIdRequest(transactional_id=None), 5)
+            return answer.error_code, answer.producer_id, answer.producer_epoch
+
+        loading = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1, -1)
+        assert [await ask(), await ask()] == [loading, loading]
+        await trio.sleep(1)
+        assert [await ask(), await ask(), await ask()] == [(0, 2000, 0), (0, 2001, 0), loading]
+        await trio.sleep(1)
+        assert await ask() == (0, 3000, 0)
+        assert blocks.asked == [wire.AllocateProducerIdsRequest(broker_id=1, broker_epoch=70)] * 3
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (wire.InitProducerIdRequest(transactional_id="t"), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (wire.InitProducerIdRequest(transactional_id=""), ErrorCode.INVALID_REQUEST),
+        (wire.InitProducerIdRequest(transactional_id=None, producer_id=3), ErrorCode.INVALID_REQUEST),
+    ],
+)
+async def test_there_are_no_transactions(message: wire.Message, error: ErrorCode) -> None:  # rules B3.58, B3.60, B3.61
+    answer = await Node().ask(message, 5)
+    assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (error, -1, -1)
