@@ -149,7 +149,8 @@ class LeaderLatch:
         if not mine:
             return None, None
         place = _order(mine[0])
-        return mine[0], max((name for name in names if _order(name) < place), key=_order, default=None)
+        before = max(((order, name) for name in names if (order := _order(name)) < place), default=None)
+        return mine[0], before and before[1]
 
     async def _join(self) -> None:
         """Have a node. It is known by the attempt's id, whatever becomes of the reply."""

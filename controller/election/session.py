@@ -192,8 +192,7 @@ class ElectionSession:
         self.state = state
         log.log(
             logging.INFO if state.is_connected else logging.WARNING,
-            "ZooKeeper session %#x: the connection is %s",
-            self.session_id,
+            "the connection to ZooKeeper is %s",
             state.value,
         )
         for told in list(self._subscribers.values()):

@@ -364,5 +364,5 @@ async def test_states_are_said(memory: Memory, nursery: trio.Nursery, caplog: py
     await memory.disconnect(session)
     await memory.reconnect(session)
     await memory.expire(session)
-    said = [r.message for r in caplog.records if "connection is" in r.message]
+    said = [r.message for r in caplog.records if "the connection to ZooKeeper is" in r.message]
     assert [text.rpartition(" ")[2] for text in said] == ["suspended", "reconnected", "lost", "reconnected"]

@@ -1,0 +1,163 @@
+"""Hand-overs on one latch of a real ZooKeeper: how long they take and how many contenders they wake, by their number.
+
+    python benchmarks/election.py [--contenders 10 100 1000] [--hand-overs 30] [--sessions 10] [--json FILE]
+
+Beside it kazoo's Lock, a thread for each contender, on as many sessions, in the same run. A hand-over is from the
+moment in which the leader begins to leave to that in which the next knows that it leads. A ratio above 1 means that
+we are faster than the peer; that of the last row to the first says whether time grows with the number.
+"""
+
+# ruff: noqa: E402 - see the line about sys.path
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.path[0] = str(Path(__file__).parents[1])  # not this folder, in which controller.py hides the package of its name
+
+import trio
+from kazoo.client import KazooClient
+from kazoo.exceptions import CancelledError
+
+from controller.election.latch import LeaderLatch
+from controller.election.session import ElectionSession
+from controller.store.zookeeper import KazooStore
+from harness.guard import Guard
+from harness.zookeeper import embedded_zookeeper
+
+
+async def ours(address: str, contenders: int, sessions: int, hand_overs: int) -> tuple[list[float], list[int]]:
+    """Seconds of each hand-over, and how many contenders looked at the queue in it."""
+    async with trio.open_nursery() as nursery:
+        stores = [
+            await KazooStore.connect(address, session_timeout_ms=60_000, connection_timeout_ms=10_000)
+            for _ in range(sessions)
+        ]
+        clients = [ElectionSession(store, nursery) for store in stores]
+        elected = trio.Event()
+        latches: list[LeaderLatch] = []
+
+        def changed(leads: bool) -> None:
+            if leads:
+                elected.set()
+
+        def failed(error: Exception) -> None:
+            raise error
+
+        for i in range(contenders):
+            latch = LeaderLatch(clients[i % sessions], "/latch", on_change=changed, on_error=failed)
+            latch.start()
+            latches.append(latch)
+            while not latch.checks:  # so that they queue in this order
+                await trio.lowlevel.checkpoint()
+        await elected.wait()
+        times, woken = [], []
+        for leader in latches[: min(hand_overs, contenders - 1)]:
+            for client in clients:  # what is under way is answered first
+                await client.store.exists(["/latch"])
+            before = [latch.checks for latch in latches]
+            elected = trio.Event()
+            begin = time.perf_counter()
+            nursery.start_soon(leader.aclose)
+            await elected.wait()
+            times.append(time.perf_counter() - begin)
+            for client in clients:
+                await client.store.exists(["/latch"])
+            woken.append(sum(latch.checks != count for latch, count in zip(latches, before, strict=True)))
+        for client in clients:
+            await client.aclose()
+        nursery.cancel_scope.cancel()
+    return times, woken
+
+
+def peer(address: str, contenders: int, sessions: int, hand_overs: int) -> list[float]:
+    """Seconds of each hand-over of kazoo's Lock."""
+    clients = [KazooClient(hosts=address, timeout=60) for _ in range(sessions)]
+    for client in clients:
+        client.start()
+        client.ensure_path("/lock")
+    entered, leave = threading.Semaphore(0), threading.Semaphore(0)
+    moments: list[float] = []
+    locks = [clients[i % sessions].Lock("/lock", str(i)) for i in range(contenders)]
+
+    def contend(i: int) -> None:
+        try:
+            with locks[i]:
+                moments.append(time.perf_counter())
+                entered.release()
+                leave.acquire()
+                moments.append(time.perf_counter())
+        except CancelledError:
+            return
+
+    threads = []
+    for i in range(contenders):
+        threads.append(threading.Thread(target=contend, args=(i,), daemon=True))
+        threads[-1].start()
+        while len(clients[0].get_children("/lock")) <= i:
+            time.sleep(0.001)
+    for _ in range(min(hand_overs, contenders - 1)):
+        entered.acquire()
+        leave.release()
+    entered.acquire()
+    for lock in locks:
+        lock.cancel()
+    leave.release(contenders)
+    for thread in threads:
+        thread.join()
+    for client in clients:
+        client.stop()
+        client.close()
+    return [after - before for before, after in zip(moments[1::2], moments[2::2], strict=False)][:hand_overs]
+
+
+async def run(args: argparse.Namespace) -> dict[str, dict[str, object]]:
+    guard = Guard()
+    results: dict[str, dict[str, object]] = {}
+    print(f"{'contenders':>10}{'woken':>8}{'hand-over':>12}{'kazoo Lock':>12}{'ratio':>8}")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            async with embedded_zookeeper(Path(folder), guard) as address:
+                await ours(f"{address}/warm-up", 50, 10, 49)  # the server's code is compiled as it runs
+                for number in args.contenders:
+                    sessions = min(args.sessions, number)
+                    where = f"{address}/{number}"
+                    times, woken = await ours(where, number, sessions, args.hand_overs)
+                    peers = await trio.to_thread.run_sync(peer, where, number, sessions, args.hand_overs)
+                    mine, others = statistics.median(times) * 1000, statistics.median(peers) * 1000
+                    print(f"{number:>10}{max(woken):>8}{mine:>9.2f} ms{others:>9.2f} ms{others / mine:>8.2f}")
+                    results[f"hand-over/{number}-contenders"] = {
+                        "value": mine, "unit": "ms", "peer": "kazoo Lock", "peer_value": others, "ratio": others / mine,
+                    }  # fmt: skip
+                    results[f"woken/{number}-contenders"] = {
+                        "value": max(woken), "unit": "contenders", "peer": "one", "peer_value": 1,
+                        "ratio": 1 / max(woken),
+                    }  # fmt: skip
+    finally:
+        guard.close()
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--contenders", type=int, nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--hand-overs", type=int, default=30)
+    parser.add_argument("--sessions", type=int, default=10)
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+    results = trio.run(run, args)
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(results, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()
