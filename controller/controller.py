@@ -1,8 +1,8 @@
 """The controller: elected through ZooKeeper, it becomes active, decides what events call for, and resigns.
 
 Everything here happens in the event loop's task, one event at a time. The order is always: decide, persist under the
-epoch's version, apply to the context, send. This file is election (section 2), sessions, and what others may ask;
-what an elected controller does is `controller.active`.
+epoch's version, apply to the context, send. This file is a contender's life: sessions, and what others may ask. How it
+is elected is `controller.election.kafka` (section 2), what it does then is `controller.active`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import trio
 
 import wire
 from controller import events as ev
-from controller import zk_data
 from controller.active import ActiveController
 from controller.channel_manager import ChannelManager, Dial
 from controller.config import ControllerConfig
 from controller.config_changes import ConfigChanges
 from controller.context import ControllerContext
 from controller.core import Core
+from controller.election.api import LeaderContender
+from controller.election.kafka import ControllerElector, ControllerToken
 from controller.errors import BrokenBatch, BrokerNotAvailable, ControllerMoved, StaleBrokerEpoch
 from controller.event_loop import ControllerEventLoop
 from controller.kafka_zk_client import KafkaZkClient
@@ -43,7 +44,7 @@ from controller.zk_client import ChangeHandler
 log = logging.getLogger(__name__)
 
 
-class Controller:
+class Controller(LeaderContender[ControllerToken]):
     """A contender for the controller role of one broker.
 
     ``register`` registers the broker anew; it is called when a new session has followed one that expired (2.31), and
@@ -61,8 +62,6 @@ class Controller:
     ) -> None:
         self.config = config
         self.context = ControllerContext()
-        self.active_controller_id: BrokerId | None = None
-        self._zk = zk
         self._register = register
         self.metrics = Metrics()
         self.loop = ControllerEventLoop(self._process, self.metrics)
@@ -101,18 +100,29 @@ class Controller:
         unclean = MetricName("kafka.controller", "ControllerStats", "UncleanLeaderElectionsPerSec")
         self.metrics.add(unclean, Meter(lambda: self._core.partitions.unclean_elections))
         self._active = ActiveController(self._core, Scheduler(nursery, self.loop.put))
+        on_change = ChangeHandler(
+            created=lambda: self.loop.put(ev.ControllerChanged()),
+            changed=lambda: self.loop.put(ev.ControllerChanged()),
+            deleted=lambda: self.loop.put(ev.ControllerDeleted()),
+        )
+        self._elector = ControllerElector(zk, config.broker_id, self.context, self, on_change)
         zk.store.on_session = self._on_session
 
     @property
     def is_active(self) -> bool:
         """Whether this node believes to be the controller: a plain value in memory (rule 2.5)."""
-        return self.active_controller_id == self.config.broker_id
+        return self._elector.has_leadership
+
+    @property
+    def active_controller_id(self) -> BrokerId | None:
+        """The controller, as far as this node knows."""
+        return self._elector.active_controller_id
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         self.loop.put(ev.Started())
         task_status.started()
         await self.loop.run()
-        await self._resign()
+        await self.revoke_leadership()
         self._gauges.remove()
         self.stopped.set()
 
@@ -218,9 +228,9 @@ class Controller:
             await self._dispatch(event)
         except ControllerMoved as e:
             log.info("%s: controller moved while processing %s", e, type(event).__name__)
-            await self._maybe_resign()
+            await self._elector.maybe_resign()
         except BrokenBatch:
-            await self._force_move()
+            await self._elector.force_move()
             raise
         except SessionExpired as e:
             log.info("%s while processing %s", e, type(event).__name__)
@@ -231,81 +241,29 @@ class Controller:
         match event:
             case ev.Started():
                 await self._configs.start()
-                await self._zk.register_and_check(zk_data.CONTROLLER, self._controller_handler())
-                await self._elect()
+                await self._elector.start()
             case ev.ControllerChanged():
-                await self._maybe_resign()
+                await self._elector.maybe_resign()
             case ev.ControllerDeleted():
-                await self._maybe_resign()
-                await self._elect()
+                await self._elector.maybe_resign()
+                await self._elector.elect()
             case ev.ConfigChangesNotified():
                 await self._configs.notified()
             case ev.SessionEstablished():
                 await self._register()
                 await self._configs.start()
-                await self._maybe_resign()
-                await self._elect()
+                await self._elector.maybe_resign()
+                await self._elector.elect()
             case ev.SessionExpiredEvent():
-                self.active_controller_id = None
-                await self._resign()
+                await self._elector.session_expired()
             case _ if self.is_active:
                 await self._active.process(event)
             case _:
                 event.refuse()
 
-    # election
+    # as a contender
 
-    def _controller_handler(self) -> ChangeHandler:
-        return ChangeHandler(
-            created=lambda: self.loop.put(ev.ControllerChanged()),
-            changed=lambda: self.loop.put(ev.ControllerChanged()),
-            deleted=lambda: self.loop.put(ev.ControllerDeleted()),
-        )
-
-    async def _elect(self) -> None:
-        """Rules 2.6-2.14."""
-        current = await self._zk.get_controller_id()
-        if current is not None:
-            self.active_controller_id = current
-            log.debug("broker %d is the controller", current)
-            return
-        try:
-            epoch, zk_version = await self._zk.register_controller(self.config.broker_id)
-            self.context.epoch, self.context.epoch_zk_version = epoch, zk_version
-            self.active_controller_id = self.config.broker_id
-            log.info("broker %d is elected controller, epoch %d", self.config.broker_id, epoch)
-            await self._failover()
-        except ControllerMoved as e:
-            await self._maybe_resign()
-            log.info("broker %d was not elected: %s", self.config.broker_id, e)
-        except SessionExpired:
-            raise
-        except Exception:
-            log.exception("broker %d failed to become controller", self.config.broker_id)
-            await self._force_move()
-
-    async def _maybe_resign(self) -> None:
-        """Rule 2.16."""
-        was_active = self.is_active
-        await self._zk.register_and_check(zk_data.CONTROLLER, self._controller_handler())
-        self.active_controller_id = await self._zk.get_controller_id()
-        if was_active and not self.is_active:
-            await self._resign()
-
-    async def _force_move(self) -> None:
-        """Give the role up by deleting /controller, if it is ours (rule 2.19)."""
-        if await self._zk.get_controller_id() != self.config.broker_id:
-            log.warning("the controller has moved already")
-            return
-        zk_version = self.context.epoch_zk_version
-        self.active_controller_id = None
-        await self._resign()
-        try:
-            await self._zk.delete_controller(zk_version)
-        except ControllerMoved:
-            log.info("the controller has moved already")
-
-    async def _failover(self) -> None:
+    async def grant_leadership(self, session_id: ControllerToken) -> None:
         await self._active.failover()
         self.failovers += 1
         self.is_settled = True
@@ -318,11 +276,15 @@ class Controller:
             len(self.context.leadership),
         )
 
-    async def _resign(self) -> None:
+    async def revoke_leadership(self) -> None:
+        """It may be called on a node that is not active (rule 4.26)."""
         self.is_settled = False
         if self.context.epoch != ControllerEpoch(0):
             log.info("broker %d resigned as controller of epoch %d", self.config.broker_id, self.context.epoch)
         await self._active.resign()
+
+    async def handle_error(self, error: Exception) -> None:
+        log.error("broker %d failed to become controller", self.config.broker_id, exc_info=error)
 
 
 def _controlled_shutdown_response(result: ev.ShutdownResult) -> wire.ControlledShutdownResponse:

@@ -10,6 +10,7 @@ found, and is revoked; a listener is told who leads. Rules E... are those of doc
     latch             who is first                     leader_node   what it says of itself
     zookeeper  standalone  embedded                    the drivers
     config  services  Flink's settings, and the services of a process that they make
+    kafka             Kafka's elector, a user of the same contract, and where its rules are others
 
 Only `latch`, `leader_node`, `session` and `zookeeper` touch the metadata store, and through its port alone.
 """
