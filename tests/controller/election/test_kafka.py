@@ -47,6 +47,7 @@ async def brokers() -> tuple[Broker, Broker]:
     first, second = Broker(server, 1), Broker(server, 2)
     await first.zk.make_top_level_paths()
     await first.elector.start()
+    await first.elector.maybe_resign()  # as its own creation of the node makes it do, which sets the watch again
     await second.elector.start()
     return first, second
 
