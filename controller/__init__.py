@@ -1,6 +1,7 @@
 """Decides: a controller of Kafka in ZooKeeper mode, elected, fenced, and driving brokers with epoch-stamped requests.
 
-    controller        election, sessions, what others may ask     active     failover, which event goes where
+    controller        sessions, what others may ask               active     failover, which event goes where
+    election/         Kafka's elector, and leader election and retrieval after Flink's
     event_loop        the single writer: one event at a time      events     everything that can happen, past tense
     context           the one mutable state                       model      ids, epochs, frozen values
     partition_state_machine, replica_state_machine                leader_selection   who leads next: pure
