@@ -18,7 +18,7 @@ consumer_protocol  what is inside JoinGroup and SyncGroup
 descriptions the layout of a version as text
 plain        messages as dicts, for JSON               outline    what a record set holds, unopened
 codec        the fast engine, written from the Structs (codegen, layouts)
-shared_request  one control request for many brokers
+shared_request  one control request for many brokers  columnar   many control requests as flat arrays, and back
 """
 
 from __future__ import annotations
@@ -51,6 +51,9 @@ from wire.schema import Message, Struct
 from wire.shared_request import SharedRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wire.columnar import Columns
     from wire.compression import MAX_DECOMPRESSED_BYTES
     from wire.consumer_protocol import (
         ConsumerProtocolAssignment,
@@ -172,6 +175,7 @@ __all__ = [
     "WireError",
     "api",
     "as_dict",
+    "columns",
     "control_record_type",
     "decode_assignment",
     "decode_request",
@@ -186,6 +190,7 @@ __all__ = [
     "error_counts",
     "error_name",
     "frame",
+    "from_columns",
     "read_records",
     "write_records",
 ]
@@ -206,6 +211,20 @@ _LATER = {
     "wire.records": ("RecordSet", "read_records", "write_records"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _LATER.items() for name in names}
+
+
+def columns(api_key: int, version: int, frames: Sequence[bytes]) -> Columns:
+    """LeaderAndIsr, StopReplica or UpdateMetadata requests as numpy arrays: see `wire.columnar`. Raises DecodeError."""
+    from wire import columnar
+
+    return columnar.columns(api_key, version, frames)
+
+
+def from_columns(api_key: int, version: int, columns: Mapping[str, Any]) -> list[bytes]:
+    """The way back from ``columns``. Raises EncodeError."""
+    from wire import columnar
+
+    return columnar.from_columns(api_key, version, columns)
 
 
 def __getattr__(name: str) -> Any:

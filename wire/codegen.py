@@ -211,6 +211,11 @@ class Run(NamedTuple):
     def code(self) -> str:
         return "".join(code_of(construct) or "" for _, construct in self.fields)
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return struct.calcsize(">" + self.code)
+
 
 def code_of(construct: Construct) -> str | None:
     """The struct code of a Construct of fixed size, or None."""

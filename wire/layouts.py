@@ -121,7 +121,7 @@ class _DecodeLoops(_Loops):
         lengths = []
         for part in self.parts:
             if isinstance(part, Run):
-                at += struct.calcsize(">" + part.code)
+                at += part.size
                 continue
             count, element = part[1].count, part[1].element
             if at >= len(frame):

@@ -61,7 +61,7 @@ class SharedRequest:
 def _offset_of_broker_epoch(cls: type[Message], version: int, flexible: bool) -> int | None:
     """Where it stands in the body; None if the version has none."""
     offset = 0
-    first = next(parts_of(struct_for(cls, version, flexible)), None)  # type: ignore[arg-type]  # a message's is AsStruct
+    first = next(parts_of(struct_for(cls, version, flexible)), None)
     for name, construct in first.fields if isinstance(first, Run) else ():
         if name == "broker_epoch":
             return offset

@@ -1,0 +1,222 @@
+"""Columns hold what the row codec reads, refuse what it refuses, and make its bytes again."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wire
+from tests.wire.strategies import messages
+
+CONTROL = [
+    (cls, version)
+    for cls in (wire.LeaderAndIsrRequest, wire.StopReplicaRequest, wire.UpdateMetadataRequest)
+    for version in range(cls.__versions__.first, cls.__versions__.last + 1)
+]
+each_version = pytest.mark.parametrize(
+    ("cls", "version"), CONTROL, ids=lambda x: x if isinstance(x, int) else x.__name__
+)
+
+
+def _frame(message: wire.Message, version: int, correlation_id: int = 7) -> bytes:
+    return wire.encode_request(message, api_version=version, correlation_id=correlation_id, client_id="c")
+
+
+def _rows(message: Any, version: int) -> list[tuple[str, bytes | None, dict[str, Any]]]:
+    """(topic, its id, fields) of each partition state, as the row codec has them."""
+    rows = []
+    topics = next(
+        value
+        for name in ("topic_states", "topics", "ungrouped_partition_states", "ungrouped_partitions")
+        if any(f.name == name and version in f.versions for f in message.__fields__)
+        for value in [getattr(message, name)]
+    )
+    for topic in topics:
+        fields = {f.name: getattr(topic, f.name) for f in topic.__fields__ if version in f.versions}
+        name = fields.get("topic_name", fields.get("name", ""))
+        topic_id = fields["topic_id"].bytes if "topic_id" in fields else None
+        if "partition_indexes" in fields:
+            rows += [(name, topic_id, {"partition_index": i}) for i in topic.partition_indexes]
+            continue
+        for state in fields.get("partition_states", (topic,)):
+            own = {f.name: getattr(state, f.name) for f in state.__fields__ if version in f.versions}
+            rows.append((own.pop("topic_name", name), topic_id, own))
+    return rows
+
+
+def _rows_of(columns: dict[str, Any]) -> list[tuple[str, bytes | None, dict[str, Any]]]:
+    apart = ("topic", "request_")
+    names = [n for n in columns if not n.startswith(apart) and not n.endswith("_offsets")]
+    rows = []
+    for i, topic in enumerate(columns["topic"]):
+        own: dict[str, Any] = {}
+        for name in names:
+            if f"{name}_offsets" in columns:
+                begin, end = columns[f"{name}_offsets"][i : i + 2]
+                own[name] = tuple(columns[name][begin:end].tolist())
+            else:
+                own[name] = columns[name][i].item()
+        topic_id = columns["topic_id"][topic].tobytes() if "topic_id" in columns else None
+        rows.append((columns["topic_name"][topic], topic_id, own))
+    return rows
+
+
+@each_version
+@given(data=st.data())
+@settings(max_examples=8, deadline=None)
+def test_hold_what_rows_hold_and_make_their_bytes_again(cls: Any, version: int, data: st.DataObject) -> None:
+    drawn = data.draw(st.lists(messages(cls, version), max_size=3))
+    frames = [_frame(message, version, i) for i, message in enumerate(drawn)]
+    columns = wire.columns(cls.__api_key__, version, frames)
+    decoded = [wire.decode_request(frame)[1] for frame in frames]
+    assert _rows_of(columns) == [row for message in decoded for row in _rows(message, version)]
+    assert columns["request_correlation_id"].tolist() == list(range(len(frames)))
+    assert columns["request_controller_epoch"].tolist() == [m.controller_epoch for m in decoded]  # type: ignore[attr-defined]
+    assert wire.from_columns(cls.__api_key__, version, columns) == frames
+
+
+@each_version
+def test_refuse_what_the_row_codec_refuses(cls: Any, version: int) -> None:
+    chance = random.Random(f"{cls.__name__} {version}")
+    frame = _frame(_cluster(cls, version), version)
+    refused = 0
+    for _ in range(150):
+        damaged = bytearray(frame)
+        for _ in range(chance.randint(1, 3)):
+            at = chance.randrange(8, len(damaged))
+            match chance.randrange(4):
+                case 0:
+                    damaged[at] = chance.randrange(256)
+                case 1:
+                    damaged[at : at + 4] = chance.choice([b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0\0\0\x01"])
+                case 2 if at > 20:
+                    del damaged[at:]
+                case _:
+                    damaged[at:at] = chance.randbytes(chance.randint(1, 5))
+        by_row = _outcome(lambda d=bytes(damaged): _rows(wire.decode_request(d)[1], version))
+        by_column = _outcome(lambda d=bytes(damaged): _rows_of(wire.columns(cls.__api_key__, version, [d])))
+        assert by_column == by_row
+        refused += isinstance(by_row, str)
+    assert refused > 20
+
+
+def _outcome(read: Callable[[], object]) -> object:
+    """What was read, or why it was refused."""
+    try:
+        return read()
+    except wire.DecodeError as e:
+        return f"{type(e).__name__}: {e}"
+
+
+def _cluster(cls: Any, version: int) -> wire.Message:
+    """Some topics with partitions, in the shape of that version."""
+    if cls is wire.StopReplicaRequest:
+        if version == 0:
+            return cls(ungrouped_partitions=tuple(
+                wire.StopReplicaPartitionV0(topic_name=f"t{i // 4}", partition_index=i % 4) for i in range(12)
+            ))  # type: ignore[no-any-return]  # fmt: skip
+        if version < 3:
+            return cls(topics=tuple(wire.StopReplicaTopicV1(name=f"t{i}", partition_indexes=(1, 2)) for i in range(5)))  # type: ignore[no-any-return]
+        states: Any = tuple(wire.StopReplicaPartitionState(partition_index=i, leader_epoch=i) for i in range(4))
+        return cls(topic_states=tuple(
+            wire.StopReplicaTopicState(topic_name=f"t{i}", partition_states=states) for i in range(5)
+        ))  # type: ignore[no-any-return]  # fmt: skip
+    leader_and_isr = cls is wire.LeaderAndIsrRequest
+    state = wire.LeaderAndIsrPartitionState if leader_and_isr else wire.UpdateMetadataPartitionState
+    topic = wire.LeaderAndIsrTopicState if leader_and_isr else wire.UpdateMetadataTopicState
+    common: dict[str, Any] = {"leader": 1, "isr": (1, 2), "replicas": (1, 2, 3)}
+    if version < (2 if leader_and_isr else 5):
+        return cls(ungrouped_partition_states=tuple(  # type: ignore[no-any-return]
+            state(topic_name=f"t{i // 4}", partition_index=i % 4, **common) for i in range(12)
+        ))  # fmt: skip
+    states = tuple(state(partition_index=i, **common) for i in range(4))
+    return cls(topic_states=tuple(  # type: ignore[no-any-return]
+        topic(topic_name=f"t{i}", partition_states=states) for i in range(5)
+    ))  # fmt: skip
+
+
+def test_unknown_tagged_fields_are_passed_over() -> None:
+    state = wire.UpdateMetadataPartitionState(partition_index=5)
+    object.__setattr__(state, "_unknown_tagged_fields", (wire.TaggedField(3, b"later"), wire.TaggedField(300, b"")))
+    topic = wire.UpdateMetadataTopicState(topic_name="t", partition_states=(state,))
+    object.__setattr__(topic, "_unknown_tagged_fields", (wire.TaggedField(1, b"x" * 200),))
+    frame = _frame(wire.UpdateMetadataRequest(topic_states=(topic,)), 8)
+    columns = wire.columns(6, 8, [frame])
+    assert columns["partition_index"].tolist() == [5]
+    assert columns["topic_name"].tolist() == ["t"]
+
+
+NUMBERS = ("partition_index", "controller_epoch", "leader", "leader_epoch", "partition_epoch")
+
+
+def test_types_and_shapes() -> None:
+    message = wire.LeaderAndIsrRequest(
+        broker_epoch=5,
+        topic_states=(
+            wire.LeaderAndIsrTopicState(topic_name="none"),
+            wire.LeaderAndIsrTopicState(
+                topic_name="t",
+                topic_id=uuid.UUID(int=9),
+                partition_states=(wire.LeaderAndIsrPartitionState(isr=(1, 2), is_new=True),),
+            ),
+        ),
+        live_leaders=(wire.LeaderAndIsrLiveLeader(broker_id=4),),
+    )
+    columns = wire.columns(4, 7, [_frame(message, 7)])
+    assert {name: (column.dtype, column.shape) for name, column in columns.items()} == {
+        **dict.fromkeys(NUMBERS, (np.int32, (1,))),
+        "is_new": (np.bool_, (1,)), "leader_recovery_state": (np.int8, (1,)),
+        "isr": (np.int32, (2,)), "isr_offsets": (np.int64, (2,)),
+        **dict.fromkeys(("replicas", "adding_replicas", "removing_replicas"), (np.int32, (0,))),
+        **{f"{n}_offsets": (np.int64, (2,)) for n in ("replicas", "adding_replicas", "removing_replicas")},
+        "topic": (np.int64, (1,)), "topic_name": (np.dtype(object), (2,)), "topic_id": (np.uint8, (2, 16)),
+        "topic_request": (np.int64, (2,)),
+        "request_correlation_id": (np.int32, (1,)), "request_client_id": (np.dtype(object), (1,)),
+        "request_controller_id": (np.int32, (1,)), "request_is_kraft_controller": (np.bool_, (1,)),
+        "request_controller_epoch": (np.int32, (1,)), "request_broker_epoch": (np.int64, (1,)),
+        "request_type": (np.int8, (1,)), "request_live_leaders": (np.dtype(object), (1,)),
+    }  # fmt: skip
+    assert columns["topic"].tolist() == [1]
+    assert columns["request_live_leaders"][0] == message.live_leaders
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"leader": None}, "no column 'leader'"),
+        ({"leader": np.array([2**31])}, "leader holds what is no int32"),
+        ({"isr_offsets": np.array([0, 9])}, "isr_offsets do not ascend"),
+        ({"isr_offsets": np.array([2, 0])}, "isr_offsets do not ascend"),
+        ({"topic": np.array([3])}, "topic does not ascend"),
+        ({"topic_request": np.array([-1])}, "topic_request does not ascend"),
+        ({"topic_name": np.array(["x" * 40_000], object)}, "32767 bytes"),
+        ({"topic_id": np.zeros((1, 15), np.uint8)}, "topic_id has shape"),
+        ({"request_controller_id": np.array([2**31])}, "LeaderAndIsrRequest 7"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_written(change: dict[str, Any], said: str) -> None:
+    state = wire.LeaderAndIsrPartitionState(isr=(1, 2))
+    topic = wire.LeaderAndIsrTopicState(topic_name="t", partition_states=(state,))
+    columns = wire.columns(4, 7, [_frame(wire.LeaderAndIsrRequest(topic_states=(topic,)), 7)])
+    changed = {name: column for name, column in {**columns, **change}.items() if column is not None}
+    with pytest.raises(wire.EncodeError, match=said):
+        wire.from_columns(4, 7, changed)
+
+
+def test_other_requests() -> None:
+    with pytest.raises(wire.UnsupportedVersion, match="LeaderAndIsr, StopReplica, UpdateMetadata"):
+        wire.columns(3, 0, [])
+    with pytest.raises(wire.UnsupportedVersion, match="LeaderAndIsr"):
+        wire.columns(4, 8, [])
+    with pytest.raises(wire.InvalidValue, match="request 1 is"):
+        wire.columns(4, 7, [_frame(wire.LeaderAndIsrRequest(), 7), _frame(wire.LeaderAndIsrRequest(), 6)])
+    assert len(wire.columns(4, 7, [])["leader"]) == 0
+    assert wire.from_columns(4, 7, wire.columns(4, 7, [])) == []

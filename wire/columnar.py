@@ -1,0 +1,308 @@
+"""Many control requests as flat arrays, and back: for analysis, and for clusters too large to be objects.
+
+``columns`` gives a dict of numpy arrays. One row is one partition state; topics and requests have rows of their own:
+
+    <field>             (rows,)       each field of a partition state, by its name: int32, int8 or bool
+    <field>_offsets     (rows + 1,)   int64, of an array field: row i's are <field>[offsets[i] : offsets[i + 1]]
+    topic               (rows,)       int64, index of the row's topic
+    topic_name          (topics,)     object (str); a topic that two requests name is two
+    topic_id            (topics, 16)  uint8, in versions that have topic ids
+    topic_request       (topics,)     int64, index of the topic's request
+    request_<field>     (requests,)   correlation_id, client_id, and each other field of the request: numbers as such,
+                                      structures (live brokers and leaders) as object
+
+The values are those of the row codec, and so is what is refused; unknown tagged fields are passed over.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from construct import Construct
+
+from wire import columnar_kernels as kernels
+from wire import errors
+from wire.codegen import Run, code_of, is_numbers, parts_of
+from wire.headers import read_request_header
+from wire.primitives import Primitive, String, TaggedFields, Uuid
+from wire.protocol import decode_request, encode_request
+from wire.registry import api, check_version, message_class
+from wire.schema import AsStruct, Message, struct_for
+
+Columns = dict[str, npt.NDArray[Any]]
+
+CONTROL_REQUESTS = (4, 5, 6)  # LeaderAndIsr, StopReplica, UpdateMetadata
+
+_DTYPES = {kernels.INT32: np.int32, kernels.INT8: np.int8, kernels.BOOL: np.bool_}
+_KINDS = {"i": kernels.INT32, "b": kernels.INT8, "?": kernels.BOOL}
+
+
+class _Plan(NamedTuple):
+    """One version of a control request: where its topics are, and what they and their partition states hold."""
+
+    message: type[Message]
+    compact: bool
+    field: str  # the field that holds the topics, or the states where topics are not grouped
+    at: int  # its place in the body
+    topic_plan: npt.NDArray[np.int64]  # empty where topics are not grouped
+    plan: npt.NDArray[np.int64]
+    numbers: list[tuple[str, int]]  # (field, kind) of each number of a partition state
+    lists: list[str]
+    least: int  # bytes of a topic, or of a state where topics are not grouped
+    least_state: int
+
+    @property
+    def empty(self) -> bytes:
+        """The field with nothing in it."""
+        return b"\1" if self.compact else b"\0\0\0\0"
+
+
+@functools.cache
+def _plan(api_key: int, version: int) -> _Plan:
+    cls = message_class(api_key, "request") if api_key in CONTROL_REQUESTS else None
+    if cls is None:
+        raise errors.UnsupportedVersion(f"columns are for LeaderAndIsr, StopReplica, UpdateMetadata, not {api_key}")
+    known = api(api_key)
+    check_version(known, version)
+    compact = version in known.flexible
+    construct = struct_for(cls, version, compact)
+    assert isinstance(construct, AsStruct)
+    before, topics, *_ = parts_of(construct)
+    assert isinstance(before, Run)
+    assert not isinstance(topics, Run)
+    field, array = topics
+    state: Construct = array.element
+    least_state = array.element_min_bytes
+    topic_plan = []
+    fields = dict(_fields(array.element))
+    if "partition_index" not in fields:
+        for name, part in fields.items():
+            if name in ("partition_states", "partition_indexes"):
+                topic_plan.append(kernels.PARTITIONS)
+                state, least_state = part.element, part.element_min_bytes
+            else:
+                topic_plan.append(_kind(part))
+    # StopReplica 1 and 2 name partitions by their numbers alone
+    kinds = {n: _kind(p) for n, p in (_fields(state) if isinstance(state, AsStruct) else [("partition_index", state)])}
+    return _Plan(
+        message=cls, compact=compact, field=field, at=before.size,
+        topic_plan=np.array(topic_plan, np.int64), plan=np.array(list(kinds.values()), np.int64),
+        numbers=[(n, kind) for n, kind in kinds.items() if kind in _DTYPES],
+        lists=[n for n, kind in kinds.items() if kind == kernels.INTS],
+        least=array.element_min_bytes, least_state=least_state,
+    )  # fmt: skip
+
+
+def _fields(construct: AsStruct) -> Iterable[tuple[str, Construct]]:
+    for part in parts_of(construct):
+        yield from part.fields if isinstance(part, Run) else [part]
+
+
+def _kind(construct: Construct) -> int:
+    if is_numbers(construct):
+        return kernels.INTS
+    for cls, kind in ((String, kernels.NAME), (Uuid, kernels.ID), (TaggedFields, kernels.TAGS)):
+        if isinstance(construct, cls):
+            return kind
+    return _KINDS[code_of(construct) or ""]
+
+
+def columns(api_key: int, version: int, frames: Sequence[bytes]) -> Columns:
+    """The requests in ``frames`` (without their lengths), all of one API and version, as arrays: see above.
+
+    Raises DecodeError, UnsupportedVersion.
+    """
+    return _Reader(_plan(api_key, version), api_key, version, frames).columns()
+
+
+class _Reader:
+    """The arrays while they are filled. Their sizes follow from the bytes that there are."""
+
+    def __init__(self, plan: _Plan, api_key: int, version: int, frames: Sequence[bytes]) -> None:
+        self.plan = plan
+        self.api_key, self.version = api_key, version
+        self.frames = frames
+        size = sum(map(len, frames))
+        rows, topics = size // plan.least_state + 1, size // plan.least + 1
+        self.numbers = np.empty((len(plan.numbers), rows), np.int32)
+        self.lists = np.empty((len(plan.lists), size // 4 + 1), np.int32)
+        self.ends = np.zeros((len(plan.lists), rows + 1), np.int64)
+        self.filled = np.zeros(len(plan.lists), np.int64)
+        self.names = np.empty((topics, 3), np.int64)
+        self.ids = np.empty((topics if kernels.ID in plan.topic_plan else 0, 16), np.uint8)
+        self.row = self.topic = 0
+        self.topic_names: list[str] = []
+        self.topic_counts: list[int] = []
+        self.requests: list[tuple[int, str | None, Message]] = []
+
+    def columns(self) -> Columns:
+        for frame in self.frames:
+            self._read(bytes(frame))
+        plan, rows, topics = self.plan, self.row, self.topic
+        out: Columns = {}
+        for (name, kind), values in zip(plan.numbers, self.numbers, strict=True):
+            out[name] = values[:rows].astype(_DTYPES[kind], copy=False)
+        for name, values, ends, filled in zip(plan.lists, self.lists, self.ends, self.filled, strict=True):
+            out[name], out[f"{name}_offsets"] = values[:filled], ends[: rows + 1]
+        begins = np.append(self.names[:topics, 2], rows)
+        out["topic"] = np.repeat(np.arange(topics), np.diff(begins))
+        out["topic_name"] = _objects(self.topic_names)
+        if kernels.ID in plan.topic_plan:
+            out["topic_id"] = self.ids[:topics]
+        out["topic_request"] = np.repeat(np.arange(len(self.requests)), self.topic_counts)
+        out["request_correlation_id"] = np.array([c for c, _, _ in self.requests], np.int32)
+        out["request_client_id"] = _objects([c for _, c, _ in self.requests])
+        for f in plan.message.__fields__:
+            if self.version in f.versions and f.name != plan.field:
+                told = [getattr(message, f.name) for _, _, message in self.requests]
+                is_number = isinstance(f.type, Primitive) and not f.array
+                out[f"request_{f.name}"] = np.array(told, f.type.name) if is_number else _objects(told)
+        return out
+
+    def _read(self, frame: bytes) -> None:
+        plan = self.plan
+        stream = io.BytesIO(frame)
+        _, header = read_request_header(stream)
+        if (header.api_key, header.api_version) != (self.api_key, self.version):
+            found, wanted = f"{header.api_key} {header.api_version}", f"{self.api_key} {self.version}"
+            raise errors.InvalidValue(f"request {len(self.requests)} is of API and version {found}, not {wanted}")
+        start = stream.tell() + plan.at
+        b = np.frombuffer(frame, np.uint8)
+        count, at = kernels.length(b, start, len(frame), plan.compact, 4)
+        first_topic = self.topic
+        if at >= 0 and count <= (len(frame) - at) // plan.least:
+            at, self.row, self.topic = self._read_states(b, at, count)
+        if at < 0:
+            self._refuse(frame)
+        try:
+            # the rest of the request is the row codec's
+            _, message = decode_request(frame[:start] + plan.empty + frame[at:])
+            for begin, size, _ in self.names[first_topic : self.topic].tolist():
+                self.topic_names.append(frame[begin : begin + size].decode())
+        except (errors.DecodeError, UnicodeDecodeError):
+            self._refuse(frame)
+        self.topic_counts.append(self.topic - first_topic)
+        self.requests.append((header.correlation_id, header.client_id, message))
+
+    def _read_states(self, b: npt.NDArray[np.uint8], at: int, count: int) -> tuple[int, int, int]:
+        plan, end = self.plan, len(b)
+        into = (self.numbers, self.lists, self.filled, self.ends, self.names)
+        if not len(plan.topic_plan):
+            return kernels.read_partitions(  # type: ignore[no-any-return]
+                b, at, end, count, plan.plan, plan.compact, self.row, self.topic, self.topic, *into
+            )
+        return kernels.read_topics(  # type: ignore[no-any-return]
+            b, at, end, count, plan.topic_plan, plan.plan, plan.least_state, plan.compact, self.row, self.topic,
+            *into, self.ids,
+        )  # fmt: skip
+
+    def _refuse(self, frame: bytes) -> None:
+        decode_request(frame)  # says what is wrong, and where
+        raise errors.InvalidValue("refused")
+
+
+def _objects(values: Sequence[object]) -> npt.NDArray[Any]:
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
+
+
+def from_columns(api_key: int, version: int, columns: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
+    """The requests that ``columns`` describe: the way back. Columns that are not given hold Kafka's defaults.
+
+    Raises EncodeError for columns that are missing, too short, or hold what does not fit; UnsupportedVersion.
+    """
+    plan = _plan(api_key, version)
+    try:
+        return _write(plan, version, columns)
+    except KeyError as e:
+        raise errors.EncodeError(f"no column {e}") from None
+    except (ValueError, TypeError, OverflowError, IndexError) as e:
+        raise errors.EncodeError(f"columns of {plan.message.__name__} {version}: {e}") from None
+
+
+def _write(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
+    topic = np.asarray(columns["topic"])
+    rows, topics = len(topic), len(columns["topic_name"])
+    numbers = np.empty((len(plan.numbers), rows), np.int32)
+    for k, (name, kind) in enumerate(plan.numbers):
+        numbers[k] = _of_type(columns[name], _DTYPES[kind], name)
+    ends = np.zeros((len(plan.lists), rows + 1), np.int64)
+    lists = np.empty((len(plan.lists), max((len(columns[n]) for n in plan.lists), default=0)), np.int32)
+    for k, name in enumerate(plan.lists):
+        ends[k] = columns[f"{name}_offsets"]
+        values = _of_type(columns[name], np.int32, name)
+        if ends[k, 0] < 0 or ends[k, -1] > len(values) or (np.diff(ends[k]) < 0).any():
+            raise ValueError(f"{name}_offsets do not ascend from 0 to {len(values)} at most")
+        lists[k, : len(values)] = values
+    encoded = [name.encode() for name in columns["topic_name"]]
+    if any(len(name) > kernels.MAX_NAME_BYTES for name in encoded):
+        raise ValueError(f"a topic's name has more than {kernels.MAX_NAME_BYTES} bytes")
+    name_ends = np.cumsum([0, *map(len, encoded)])
+    names = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)
+    has_ids = kernels.ID in plan.topic_plan
+    ids = np.ascontiguousarray(columns["topic_id"] if has_ids else np.empty((0, 16)), np.uint8)
+    if has_ids and ids.shape != (topics, 16):
+        raise ValueError(f"topic_id has shape {ids.shape}, not {(topics, 16)}")
+    requests = len(columns["request_correlation_id"])
+    first_rows = _begins(topic, topics, "topic")
+    first_topics = _begins(columns["topic_request"], requests, "topic_request")
+    if len(columns["topic_request"]) != topics:
+        raise ValueError(f"topic_request has {len(columns['topic_request'])} entries for {topics} topics")
+    frames = []
+    for i in range(requests):
+        first, last = int(first_topics[i]), int(first_topics[i + 1])
+        row, end = int(first_rows[first]), int(first_rows[last])
+        listed = sum(int(e[end] - e[row]) for e in ends)
+        grouped = len(plan.topic_plan) > 0
+        name_bytes = (
+            int(name_ends[last] - name_ends[first]) if grouped else int(np.sum(np.diff(name_ends)[topic[row:end]]))
+        )
+        # a number takes 4 bytes at most, and so does a count that precedes values, a name or what is neither
+        room = 16 + (end - row) * 5 * (len(plan.plan) + 1) + 4 * listed + (last - first) * 40 + name_bytes
+        out = np.empty(room, np.uint8)
+        into = (plan.compact, numbers, lists, ends, names, name_ends)
+        at = kernels.put_length(out, 0, last - first if grouped else end - row, plan.compact, 4)
+        if grouped:
+            at = kernels.write_topics(out, at, first, last, plan.topic_plan, plan.plan, first_rows, *into, ids)
+        else:
+            at = kernels.write_partitions(out, at, row, end, plan.plan, topic, *into)
+        frames.append(_around(plan, version, columns, i, out[:at].tobytes()))
+    return frames
+
+
+def _around(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]], i: int, topics: bytes) -> bytes:
+    """Request ``i``, by the row codec but for its topics."""
+    given = {f.name: f"request_{f.name}" for f in plan.message.__fields__ if f"request_{f.name}" in columns}
+    message = plan.message(**{name: _plain(columns[column][i]) for name, column in given.items()})
+    client_id = columns["request_client_id"][i]
+    correlation_id = int(columns["request_correlation_id"][i])
+    frame = encode_request(message, api_version=version, correlation_id=correlation_id, client_id=client_id)
+    stream = io.BytesIO(frame)
+    read_request_header(stream)
+    start = stream.tell() + plan.at
+    return frame[:start] + topics + frame[start + len(plan.empty) :]
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _of_type(values: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype != dtype and not np.array_equal(array, array.astype(dtype)):
+        raise ValueError(f"{name} holds what is no {np.dtype(dtype)}")
+    return array
+
+
+def _begins(owners: Any, count: int, name: str) -> npt.NDArray[np.int64]:
+    """Where the rows of each of ``count`` owners begin, and at last where they end."""
+    owners = np.asarray(owners, np.int64)
+    if len(owners) and ((np.diff(owners) < 0).any() or owners[0] < 0 or owners[-1] >= count):
+        raise ValueError(f"{name} does not ascend from 0 to {count - 1} at most")
+    return np.searchsorted(owners, np.arange(count + 1)).astype(np.int64)
