@@ -1,0 +1,252 @@
+"""Partition states a second through the codec, beside kio 0.5.0 and Construct, interpreted and compiled, in one run.
+
+    python benchmarks/wire.py [--sizes 10 1000 10000 100000] [--seconds 1] [--json FILE]
+
+Also: an UpdateMetadata to many brokers with one body, columns, the memory of a large decode, and the time of an import.
+A topic has at most 100 partitions, of three replicas, one in twenty of them with a replica out of sync.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import io
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+import tracemalloc
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kio.serial import entity_reader, entity_writer
+from rich.console import Console
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import wire
+from tests.wire.kio_oracle import kio_class, to_kio
+from wire.schema import struct_for
+
+CASES = [("LeaderAndIsr", 2), ("LeaderAndIsr", 4), ("LeaderAndIsr", 7), ("UpdateMetadata", 5), ("UpdateMetadata", 8)]
+PARTITIONS_OF_A_TOPIC = 100
+
+
+def cluster(api: str, partitions: int) -> Any:
+    """The request that tells one broker about so many partitions."""
+    chance = random.Random(partitions)
+    grouped: list[list[Any]] = []
+    for i in range(partitions):
+        if i % PARTITIONS_OF_A_TOPIC == 0:
+            grouped.append([])
+        replicas = tuple(chance.sample(range(1, 11), 3))
+        common: dict[str, Any] = {
+            "partition_index": i % PARTITIONS_OF_A_TOPIC, "controller_epoch": 7, "leader": replicas[0],
+            "leader_epoch": chance.randrange(50), "isr": replicas[: 2 + (chance.random() > 0.05)], "replicas": replicas,
+        }  # fmt: skip
+        if api == "LeaderAndIsr":
+            grouped[-1].append(wire.LeaderAndIsrPartitionState(partition_epoch=i, **common))
+        else:
+            grouped[-1].append(wire.UpdateMetadataPartitionState(zk_version=i, **common))
+    if api == "LeaderAndIsr":
+        live = tuple(wire.LeaderAndIsrLiveLeader(broker_id=b, host_name="localhost", port=9092) for b in range(1, 11))
+        states: Any = tuple(
+            wire.LeaderAndIsrTopicState(topic_name=f"topic-{t}", topic_id=uuid.UUID(int=t), partition_states=tuple(p))
+            for t, p in enumerate(grouped)
+        )
+        return wire.LeaderAndIsrRequest(
+            controller_id=1, controller_epoch=7, broker_epoch=99, topic_states=states, live_leaders=live
+        )
+    states = tuple(
+        wire.UpdateMetadataTopicState(topic_name=f"topic-{t}", topic_id=uuid.UUID(int=t), partition_states=tuple(p))
+        for t, p in enumerate(grouped)
+    )
+    endpoint = wire.UpdateMetadataEndpoint(host="localhost", port=9092, listener="PLAINTEXT")
+    brokers = tuple(wire.UpdateMetadataBroker(id=b, endpoints=(endpoint,)) for b in range(1, 11))
+    return wire.UpdateMetadataRequest(
+        controller_id=1, controller_epoch=7, broker_epoch=99, topic_states=states, live_brokers=brokers
+    )
+
+
+def without(message: Any, version: int) -> Any:
+    """The message as that version reads it back: fields that it lacks are at their default."""
+    return wire.decode_request(wire.encode_request(message, api_version=version, correlation_id=1, client_id="c"))[1]
+
+
+class Timings:
+    """Medians of interleaved repetitions, so that a slow moment of the machine meets all alike."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self, *functions: Callable[[], object]) -> list[float]:
+        for function in functions:
+            function()
+        times: list[list[float]] = [[] for _ in functions]
+        begin = time.perf_counter()
+        while len(times[0]) < 3 or time.perf_counter() - begin < self.seconds:
+            for function, spent in zip(functions, times, strict=True):
+                gc.collect()
+                start = time.perf_counter()
+                function()
+                spent.append(time.perf_counter() - start)
+        return [statistics.median(spent) for spent in times]
+
+
+def repeated(function: Callable[[], object], times: int) -> Callable[[], object]:
+    def run() -> None:
+        for _ in range(times):
+            function()
+
+    return run
+
+
+class Results:
+    """The table that is printed, and what --json writes."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, dict[str, Any]] = {}
+        self.console = Console()
+
+    def add(
+        self, name: str, value: float, unit: str, peer: str, peer_value: float, *, less_is_better: bool = False
+    ) -> None:
+        ratio = peer_value / value if less_is_better else value / peer_value
+        self.entries[name] = {"value": value, "unit": unit, "peer": peer, "peer_value": peer_value, "ratio": ratio}
+        text = f"{name:34} {value:>16,.1f} {unit:20} {peer:28} {peer_value:>16,.1f}   x {ratio:.2f}"
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+
+def engines(api: str, version: int, partitions: int, timings: Timings, results: Results) -> None:
+    """Both directions, beside kio and Construct."""
+    message = without(cluster(api, partitions), version)
+    cls = type(message)
+    frame = wire.encode_request(message, api_version=version, correlation_id=1, client_id="c")
+    kio_type = kio_class(cls, version)
+    theirs, write, read = to_kio(message, kio_type), entity_writer(kio_type), entity_reader(kio_type)
+    buffer = io.BytesIO()
+    write(buffer, theirs)
+    body = buffer.getvalue()
+    if not frame.endswith(body):
+        raise SystemExit(f"{api} {version}: kio's bytes are not ours")
+    reference = struct_for(cls, version, version in wire.api(cls.__api_key__).flexible)
+    compiled = reference.compile()
+    times = max(1, 2_000 // partitions)
+    seldom = max(1, times // 20)
+    for direction, functions in {
+        "encode": (
+            lambda: wire.encode_request(message, api_version=version, correlation_id=1, client_id="c"),
+            lambda: write(io.BytesIO(), theirs),
+            lambda: reference.build(message),
+            lambda: compiled.build(message),
+        ),
+        "decode": (
+            lambda: wire.decode_request(frame),
+            lambda: read(body, 0),
+            lambda: reference.parse(body),
+            lambda: compiled.parse(body),
+        ),
+    }.items():
+        ours, kio, interpreted, by_compiler = functions
+        mine, peer = timings(repeated(ours, times), repeated(kio, times))
+        slow = timings(repeated(interpreted, seldom), repeated(by_compiler, seldom))
+        rate, peer_rate = partitions * times / mine, partitions * times / peer
+        name = f"{direction}/{api}/{version}/{partitions}"
+        results.add(name, rate, "partition states/s", "kio 0.5.0", peer_rate)
+        for how, seconds in zip(("interpreted", "compiled"), slow, strict=True):
+            results.add(f"{name}/{how}", rate, "partition states/s", f"Construct {how}", partitions * seldom / seconds)
+
+
+def memory(api: str, version: int, results: Results) -> None:
+    """Peak bytes of decoding 100,000 partitions, for each field of a partition state."""
+    frame = wire.encode_request(cluster(api, 100_000), api_version=version, correlation_id=1, client_id="c")
+    wire.decode_request(frame)
+    fields = sum(version in f.versions for f in getattr(wire, f"{api}PartitionState").__fields__)
+    gc.collect()
+    tracemalloc.start()
+    decoded = wire.decode_request(frame)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    del decoded
+    name = f"memory/{api}/{version}/100000"
+    results.add(name, peak / 100_000 / fields, "bytes per field", "the goal", 60, less_is_better=True)
+
+
+def shared_body(brokers: int, partitions: int, timings: Timings, results: Results) -> None:
+    """One UpdateMetadata for so many brokers, the sending left out, beside one encoded for each of them."""
+    message = cluster("UpdateMetadata", partitions)
+
+    def shared() -> None:
+        request = wire.SharedRequest(message, api_version=8, client_id="1")
+        for broker in range(brokers):
+            request.start(correlation_id=broker, broker_epoch=broker)
+
+    def alone() -> None:
+        for broker in range(brokers):
+            wire.encode_request(message, api_version=8, correlation_id=broker, client_id="1")
+
+    mine, peer = timings(shared, alone)
+    name = f"shared/UpdateMetadata/8/{partitions}/{brokers}"
+    results.add(name, 1000 * mine, "ms", "encoded for each broker", 1000 * peer, less_is_better=True)
+
+
+def columnar(api: str, version: int, partitions: int, timings: Timings, results: Results) -> None:
+    """Arrays and back, beside the row codec."""
+    message = cluster(api, partitions)
+    frame = wire.encode_request(message, api_version=version, correlation_id=1, client_id="c")
+    key = message.__api_key__
+    columns = wire.columns(key, version, [frame])
+    if wire.from_columns(key, version, columns) != [frame]:
+        raise SystemExit(f"{api} {version}: the columns' bytes are not the rows'")
+    read, read_rows = timings(lambda: wire.columns(key, version, [frame]), lambda: wire.decode_request(frame))
+    write, write_rows = timings(
+        lambda: wire.from_columns(key, version, columns),
+        lambda: wire.encode_request(message, api_version=version, correlation_id=1, client_id="c"),
+    )
+    for direction, mine, rows in (("decode", read, read_rows), ("encode", write, write_rows)):
+        name = f"columns/{direction}/{api}/{version}/{partitions}"
+        results.add(name, partitions / mine, "partition states/s", "the row codec", partitions / rows)
+
+
+def import_time(results: Results) -> None:
+    """Milliseconds of `import wire` in a new interpreter, beside `import construct`."""
+    code = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+
+    def measured(module: str) -> float:
+        root = str(Path(__file__).parent.parent)
+        runs = [
+            subprocess.run([sys.executable, "-c", code.format(module)], capture_output=True, cwd=root, check=True)
+            for _ in range(7)
+        ]
+        return 1000 * statistics.median(float(run.stdout) for run in runs)
+
+    results.add("import", measured("wire"), "ms", "import construct", measured("construct"), less_is_better=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 1_000, 10_000, 100_000], help="partitions")
+    parser.add_argument("--seconds", type=float, default=1, help="time for each measurement")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write {name: {value, unit, peer, peer_value, ratio}}"
+    )
+    arguments = parser.parse_args()
+    timings, results = Timings(arguments.seconds), Results()
+    import_time(results)
+    for api, version in CASES:
+        for partitions in arguments.sizes:
+            engines(api, version, partitions, timings, results)
+        memory(api, version, results)
+        columnar(api, version, max(arguments.sizes), timings, results)
+    for brokers in (3, 30, 300):
+        shared_body(brokers, min(10_000, max(arguments.sizes)), timings, results)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results.entries, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
