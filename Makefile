@@ -41,6 +41,9 @@ conformance: setup ## which upstream test cases are ported, which not, and why
 interop: setup ## real Kafka brokers under our controller and under Kafka's own, side by side: docs/interop.md
 	$(BIN)/python -m tests.interop
 
+mutants: setup ## do the tests notice an inverted decision in the controller or in fencing?
+	$(BIN)/python -m tests.mutants
+
 check: setup ## lint, types, import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check

@@ -53,7 +53,7 @@ def test_unclean_is_never_used_where_a_clean_leader_is_to_be_had() -> None:  # r
     elected = elect_offline(state((4,)), b(2, 4), {2, 4}.__contains__, unclean_allowed=True, recovery_supported=True)
     assert elected is not None
     assert (elected.state.leader, elected.unclean) == (4, False)
-    outside = elect_offline(state((9,)), b(2, 4), {2, 9}.__contains__, unclean_allowed=True, recovery_supported=True)
+    outside = elect_offline(state((8, 9)), b(2, 4), {2, 9}.__contains__, unclean_allowed=True, recovery_supported=True)
     assert outside is None
 
 
@@ -267,3 +267,7 @@ def test_listener_names_in_versions_that_have_none() -> None:  # rule 8.21
     requests.add_update_metadata(b(1), [])
     with pytest.raises(IllegalState, match=CONTROL):
         requests.send()
+    requests, outbox = batch(made, "0.10.2")
+    requests.add_update_metadata(b(1), [])
+    requests.send()
+    assert [version for _, _, version, _ in outbox.sent] == [3]

@@ -161,6 +161,7 @@ def test_versions_of_leader_and_isr(ibp: str) -> None:  # rules 8.4, 8.18, 8.25
     assert isinstance(read, wire.LeaderAndIsrRequest)
     since = MetadataVersion.parse
     (state,) = (*read.ungrouped_partition_states, *(p for t in read.topic_states for p in t.partition_states))
+    assert [x.topic_name for x in (read.topic_states or read.ungrouped_partition_states)] == ["t"]
     assert state.leader_recovery_state == (RECOVERING if since(ibp) >= since("3.2-IV0") else RECOVERED)
     told_ids = [t.topic_id for t in read.topic_states if t.topic_id.int]
     assert told_ids == ([T_ID] if since(ibp) >= since("2.8-IV1") else [])
@@ -208,14 +209,15 @@ def test_update_metadata_leaves_out_partitions_without_leadership() -> None:  # 
 @pytest.mark.kafka("CCM-7")
 def test_update_metadata_of_a_topic_queued_for_deletion() -> None:  # rule 8.9
     made = context(1)
-    made.leadership = {T0: leadership(1, [1, 2], 3), U0: leadership(3, [3], 5)}
+    for tp, known in ((T0, leadership(1, [1, 2], 3)), (U0, leadership(3, [3], 5))):
+        made.leadership[tp] = Leadership(known.leader_and_isr.with_partition_epoch(7), known.controller_epoch)
     made.topics_to_delete.add("t")
     requests, outbox, _ = batch(made)
     requests.add_update_metadata(ids(1), made.leadership)
     requests.send()
     told = partitions(sent(outbox, wire.UpdateMetadataRequest)[1])
-    assert (told[T0].leader, told[T0].leader_epoch, told[T0].isr) == (-2, 0, (1, 2))
-    assert (told[U0].leader, told[U0].leader_epoch, told[U0].isr) == (3, 5, (3,))
+    assert (told[T0].leader, told[T0].leader_epoch, told[T0].zk_version, told[T0].isr) == (-2, 0, 0, (1, 2))
+    assert (told[U0].leader, told[U0].leader_epoch, told[U0].zk_version, told[U0].isr) == (3, 5, 7, (3,))
 
 
 @pytest.mark.kafka("CCM-8")
@@ -242,6 +244,7 @@ def test_versions_of_update_metadata(ibp: str) -> None:  # rule 8.18
     _, read = wire.decode_request(wire.encode_request(request, api_version=version, correlation_id=1, client_id="0"))
     assert isinstance(read, wire.UpdateMetadataRequest)
     (state,) = (*read.ungrouped_partition_states, *(p for t in read.topic_states for p in t.partition_states))
+    assert [x.topic_name for x in (read.topic_states or read.ungrouped_partition_states)] == ["t"]
     assert (state.leader, state.leader_epoch, state.isr) == (1, 3, (1,))
 
 
@@ -329,6 +332,7 @@ def test_stop_replica_with_and_without_delete(ibp: str, expected: int) -> None: 
     requests.send()
     assert len(outbox.sent) == expected
     told: list[Any] = [request for _, request, _ in outbox.sent]
+    assert [on_response is not None for on_response in outbox.callbacks] == [True, False][:expected]
     if expected == 1:
         assert {tp: p.delete_partition for tp, p in partitions(told[0]).items()} == {T0: False, U0: True}
     else:

@@ -1,0 +1,301 @@
+"""Would the tests notice? `make mutants` inverts one decision at a time and runs that module's tests until one fails.
+
+Decisions are: comparisons (and, where epochs or versions are compared, their boundaries), `and` and `or`, membership,
+negations, conditions, what predicates return, `any` and `all`, and flags handed to a call. Nothing is written to
+disk: a mutant lives in a forked process, which imports the mutated module in the place of the real one. A mutant that
+runs four times as long as the tests do without it counts as noticed. At least 90% have to be; those that change
+nothing that could be seen stand in mutants_equivalent.toml, with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import signal
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType
+
+# what is imported here is imported once, for every forked process; nothing of it is mutated
+import hypothesis  # noqa: F401
+import kazoo.client  # noqa: F401
+import pytest
+import trio.testing  # noqa: F401
+
+import wire.protocol  # noqa: F401
+
+ROOT = Path(__file__).parent.parent
+REQUIRED = 0.9
+CONFORMANCE = "tests/controller/conformance"
+
+#: module -> the tests that are to notice, quickest first
+TARGETS: dict[str, Sequence[str]] = {
+    "controller/leader_selection.py": [
+        f"{CONFORMANCE}/test_ple.py", f"{CONFORMANCE}/test_psm.py", "tests/controller/test_pure.py",
+    ],
+    "controller/partition_state_machine.py": [
+        f"{CONFORMANCE}/test_psm.py", f"{CONFORMANCE}/test_ple.py", f"{CONFORMANCE}/test_ule.py",
+        "tests/controller/test_state_machines.py", "tests/controller/test_election.py",
+    ],
+    "controller/replica_state_machine.py": [
+        f"{CONFORMANCE}/test_rsm.py", "tests/controller/test_state_machines.py", "tests/controller/test_brokers.py",
+        f"{CONFORMANCE}/test_del.py",
+    ],
+    "controller/context.py": [
+        f"{CONFORMANCE}/test_ctx.py", f"{CONFORMANCE}/test_psm.py", f"{CONFORMANCE}/test_tdm.py",
+        f"{CONFORMANCE}/test_ccm.py", f"{CONFORMANCE}/test_ci.py", "tests/controller/test_brokers.py",
+        "tests/controller/test_pure.py", "tests/controller/test_metrics.py",
+    ],
+    "controller/request_batch.py": [
+        f"{CONFORMANCE}/test_ccm.py", f"{CONFORMANCE}/test_rsm.py", "tests/controller/test_pure.py",
+        "tests/controller/test_brokers.py",
+    ],
+    "controller/topic_deletion.py": [
+        f"{CONFORMANCE}/test_tdm.py", f"{CONFORMANCE}/test_del.py", "tests/controller/test_topics.py",
+        "tests/controller/test_reassignment.py",
+    ],
+    "controller/isr.py": [f"{CONFORMANCE}/test_ci_alter_partition.py", "tests/controller/test_isr.py"],
+    "controller/controlled_shutdown.py": [f"{CONFORMANCE}/test_ci.py", "tests/controller/test_brokers.py"],
+    "controller/reassignment.py": [f"{CONFORMANCE}/test_ci_moves.py", "tests/controller/test_reassignment.py"],
+    "controller/zk_client.py": [f"{CONFORMANCE}/test_zkct.py", "tests/controller/test_election.py"],
+    "broker_stub/replica_manager.py": [
+        "tests/broker_stub/test_fencing.py", "tests/broker_stub/test_leader_and_isr.py",
+        "tests/broker_stub/test_stop_replica.py", "tests/broker_stub/test_properties.py",
+    ],
+    "broker_stub/partition.py": [
+        "tests/broker_stub/test_leader_and_isr.py", "tests/broker_stub/test_isr.py",
+        "tests/broker_stub/test_stop_replica.py",
+    ],
+    "broker_stub/control_requests.py": [
+        "tests/wire/conformance", "tests/broker_stub/test_metadata_cache.py", "tests/broker_stub/test_fencing.py",
+    ],
+    "broker_stub/handlers/base.py": ["tests/broker_stub/test_fencing.py"],
+    "broker_stub/handlers/leader_and_isr.py": ["tests/broker_stub/test_fencing.py", "tests/wire/conformance"],
+    "broker_stub/handlers/stop_replica.py": ["tests/broker_stub/test_fencing.py"],
+    "broker_stub/handlers/update_metadata.py": ["tests/broker_stub/test_fencing.py"],
+}  # fmt: skip
+
+OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+BOUNDARY: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """``name`` says function, decision and what became of it; it is the same wherever the lines are."""
+
+    name: str
+    line: int
+    code: CodeType
+
+
+# finding them
+
+
+def mutants(path: Path) -> Iterator[Mutant]:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    times: Counter[str] = Counter()
+    for owner, decision, changed in list(_mutations(tree, "")):
+        name = f"{owner}: {ast.unparse(decision)} -> {ast.unparse(changed)}"
+        times[name] += 1
+        if times[name] > 1:
+            name = f"{name} ({times[name]})"
+        kind, content = decision.__class__, decision.__dict__
+        decision.__class__, decision.__dict__ = changed.__class__, {**content, **changed.__dict__}
+        code = compile(ast.fix_missing_locations(tree), str(path), "exec")
+        decision.__class__, decision.__dict__ = kind, content
+        yield Mutant(name, decision.lineno, code)
+
+
+def _mutations(node: ast.AST, owner: str) -> Iterator[tuple[str, ast.expr, ast.expr]]:
+    """(function, decision, what it becomes); nothing of logs and assertions."""
+    if isinstance(node, ast.Assert) or _is_log(node):
+        return
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        owner = f"{owner}.{node.name}" if owner else node.name
+    for condition in _conditions(node):
+        if not isinstance(condition, (ast.Compare, ast.BoolOp, ast.Constant)) and not _is_negation(condition):
+            yield owner, condition, ast.UnaryOp(ast.Not(), copy.copy(condition))
+    if isinstance(node, ast.expr):
+        for changed in _changes(node):
+            yield owner, node, changed
+    decorators = getattr(node, "decorator_list", [])
+    for child in ast.iter_child_nodes(node):
+        if child not in decorators:
+            yield from _mutations(child, owner)
+
+
+def _is_log(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Call)
+        and isinstance(called := node.value.func, ast.Attribute)
+        and _is_name(called.value, "log", "logger", "state_change_log")
+    )
+
+
+def _is_name(node: ast.expr | None, *names: str) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def _is_negation(node: ast.expr) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+
+
+def _conditions(node: ast.AST) -> list[ast.expr]:
+    """What is asked or answered with yes or no."""
+    if isinstance(node, (ast.If, ast.While, ast.IfExp)):
+        return [node.test]
+    if isinstance(node, ast.comprehension):
+        return node.ifs
+    if isinstance(node, ast.BoolOp):
+        return node.values
+    if (
+        isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.returns
+        and ast.unparse(node.returns) == "bool"
+    ):
+        returns = (statement for statement in ast.walk(node) if isinstance(statement, ast.Return))
+        return [statement.value for statement in returns if statement.value is not None]
+    return []
+
+
+def _changes(node: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Compare):
+        about_epochs = any(word in ast.unparse(node) for word in ("epoch", "version"))
+        for i, op in enumerate(node.ops):
+            for table in (OPPOSITE, BOUNDARY) if about_epochs else (OPPOSITE,):
+                if type(op) in table:
+                    yield ast.Compare(
+                        node.left, [*node.ops[:i], table[type(op)](), *node.ops[i + 1 :]], node.comparators
+                    )
+    elif isinstance(node, ast.BoolOp):
+        yield ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield ast.Call(ast.Name("bool", ast.Load()), [node.operand], [])
+    elif isinstance(node, ast.Call):
+        if _is_name(node.func, "any", "all"):
+            other = "all" if _is_name(node.func, "any") else "any"
+            yield ast.Call(ast.Name(other, ast.Load()), node.args, node.keywords)
+        for i, keyword in enumerate(node.keywords):
+            if isinstance(keyword.value, ast.Constant) and isinstance(keyword.value.value, bool):
+                flipped = ast.keyword(keyword.arg, ast.Constant(not keyword.value.value))
+                yield ast.Call(node.func, node.args, [*node.keywords[:i], flipped, *node.keywords[i + 1 :]])
+
+
+# running them
+
+
+class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports ``code`` in the place of one module."""
+
+    def __init__(self, module: str, path: Path, code: CodeType) -> None:
+        self._module, self._path, self._code = module, path, code
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._module:
+            return None
+        return importlib.util.spec_from_file_location(fullname, self._path, loader=self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        exec(self._code, module.__dict__)
+
+
+def start_tests(tests: Sequence[str], mutated: Mutated | None) -> int:
+    """The id of a process that exits as pytest does."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nowhere, descriptor)
+        if mutated is not None:
+            sys.meta_path.insert(0, mutated)
+        options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--assert=plain", "--rootdir", str(ROOT)]
+        code = pytest.main([*options, *(str(ROOT / test) for test in tests)])
+        os._exit(int(code))
+    finally:
+        os._exit(99)
+
+
+def exit_codes(
+    jobs: Iterator[tuple[str, int]], parallel: int, limit_seconds: float
+) -> Iterator[tuple[str, int | None]]:
+    """(name, exit code) of processes as they end, None for one that had to be killed; ``jobs`` starts them."""
+    running: dict[int, tuple[str, float]] = {}
+    while True:
+        while len(running) < parallel and (job := next(jobs, None)) is not None:
+            running[job[1]] = job[0], time.monotonic()
+        if not running:
+            return
+        for pid, (name, started) in list(running.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                del running[pid]
+                yield name, os.waitstatus_to_exitcode(status)
+            elif time.monotonic() - started > limit_seconds:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                del running[pid]
+                yield name, None
+        time.sleep(0.01)
+
+
+def judge(target: str, equivalent: dict[str, str], parallel: int) -> tuple[int, int]:
+    """(noticed, all but the equivalent); prints one line, and one for each that was not noticed."""
+    path, tests = ROOT / target, TARGETS[target]
+    started = time.monotonic()
+    ((_, code),) = exit_codes(iter([("", start_tests(tests, None))]), 1, 120)
+    if code != 0:
+        raise SystemExit(f"{target}: the tests fail without any mutant (exit code {code}): {' '.join(tests)}")
+    limit_seconds = 10 + 4 * (time.monotonic() - started)
+    found = {mutant.name: mutant for mutant in mutants(path)}
+    if unknown := equivalent.keys() - found.keys():
+        raise SystemExit(f"mutants_equivalent.toml, {target}: there is no {sorted(unknown)[0]!r}")
+    module = target.removesuffix(".py").replace("/", ".")
+    jobs = ((m.name, start_tests(tests, Mutated(module, path, m.code))) for m in found.values())
+    survivors = {name for name, code in exit_codes(jobs, parallel, limit_seconds) if code == 0}
+    total, noticed = len(found) - len(equivalent), len(found) - len(survivors | equivalent.keys())
+    seconds = time.monotonic() - started
+    print(f"{target:<42}{noticed:>5} of {total:<5}{len(equivalent) or '':>4} equivalent {seconds:>6.0f} s", flush=True)
+    for name in sorted(survivors - equivalent.keys()):
+        print(f"  not noticed: line {found[name].line}, {name}")
+    for name in sorted(equivalent.keys() - survivors):
+        print(f"  noticed, though it is said to change nothing: {name}")
+    return noticed, total
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("only", nargs="*", help="parts of the paths of modules; all modules if there are none")
+    parser.add_argument("--parallel", type=int, default=2, help="processes at a time")
+    options = parser.parse_args()
+    equivalent = tomllib.loads((ROOT / "tests/mutants_equivalent.toml").read_text(encoding="utf-8"))
+    if unknown := equivalent.keys() - TARGETS.keys():
+        raise SystemExit(f"mutants_equivalent.toml: no such module: {', '.join(unknown)}")
+    chosen = [t for t in TARGETS if not options.only or any(part in t for part in options.only)]
+    counts = [judge(target, equivalent.get(target, {}), options.parallel) for target in chosen]
+    noticed, total = (sum(column) for column in zip(*counts, strict=True))
+    print(f"{noticed} of {total} mutants are noticed: {100 * noticed / total:.1f}%")
+    return 0 if noticed >= REQUIRED * total else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
