@@ -45,7 +45,8 @@ TARGETS: dict[str, Sequence[str]] = {
     ],
     "controller/partition_state_machine.py": [
         f"{CONFORMANCE}/test_psm.py", f"{CONFORMANCE}/test_ple.py", f"{CONFORMANCE}/test_ule.py",
-        "tests/controller/test_state_machines.py", "tests/controller/test_election.py",
+        f"{CONFORMANCE}/test_requests.py", "tests/controller/test_state_machines.py",
+        "tests/controller/test_election.py",
     ],
     "controller/replica_state_machine.py": [
         f"{CONFORMANCE}/test_rsm.py", "tests/controller/test_state_machines.py", "tests/controller/test_brokers.py",
@@ -122,8 +123,8 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 
 def _mutations(node: ast.AST, owner: str) -> Iterator[tuple[str, ast.expr, ast.expr]]:
-    """(function, decision, what it becomes); nothing of logs and assertions."""
-    if isinstance(node, ast.Assert) or _is_log(node):
+    """(function, decision, what it becomes); nothing of logs, texts and assertions."""
+    if isinstance(node, (ast.Assert, ast.JoinedStr)) or _is_log(node):
         return
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         owner = f"{owner}.{node.name}" if owner else node.name
@@ -162,8 +163,8 @@ def _conditions(node: ast.AST) -> list[ast.expr]:
         return [node.test]
     if isinstance(node, ast.comprehension):
         return node.ifs
-    if isinstance(node, ast.BoolOp):
-        return node.values
+    if isinstance(node, ast.BoolOp):  # what stands last in `x or y` may be a value instead of a condition
+        return node.values if isinstance(node.op, ast.And) else node.values[:-1]
     if (
         isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and node.returns

@@ -7,6 +7,7 @@ real one leaves to chance happens here on command: ``expire(store)``, ``disconne
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -36,6 +37,8 @@ from controller.store import (
     WatchEvent,
     WatchType,
 )
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -323,23 +326,29 @@ class MemoryStore(store.MetadataStore):
         else:
             self._held_back.append(event)
 
+    def _tell_session(self, state: SessionState) -> None:
+        try:
+            self.on_session(state)
+        except Exception:
+            log.exception("a handler of session state %s failed", state)
+
     def _disconnected(self) -> None:
         if self._connected.is_set():
             self._connected = trio.Event()
-            self.on_session(SessionState.DISCONNECTED)
+            self._tell_session(SessionState.DISCONNECTED)
 
     def _reconnected(self) -> None:
         if not self._connected.is_set():
             self._connected.set()
-            self.on_session(SessionState.CONNECTED)
+            self._tell_session(SessionState.CONNECTED)
             held_back, self._held_back = self._held_back, []
             for event in held_back:
                 self.on_watch(event)
 
     def _expired(self, new_session_id: int) -> None:
         self._held_back.clear()
-        self.on_session(SessionState.EXPIRED)
+        self._tell_session(SessionState.EXPIRED)
         self._session_id = new_session_id
         self._connected.set()
-        self.on_session(SessionState.ESTABLISHED)
-        self.on_session(SessionState.CONNECTED)
+        self._tell_session(SessionState.ESTABLISHED)
+        self._tell_session(SessionState.CONNECTED)

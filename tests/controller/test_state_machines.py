@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 
 import pytest
 from trio.testing import MockClock
@@ -113,6 +114,37 @@ async def test_an_election_without_strategy_is_a_mistake(autojump_clock: MockClo
         results = await core.partitions.handle_state_changes([TP], PartitionState.ONLINE)
         assert isinstance(results[TP], ValueError)
         assert core.context.partition_state(TP) is PartitionState.ONLINE
+
+
+async def test_a_clean_election_needs_no_configuration(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rules 7.3, 7.4
+    async with world() as w:
+        core = await prepared(w)
+
+        async def unreadable(topics: Iterable[str]) -> dict[str, StoreError]:
+            return {topic: StoreError("unreadable") for topic in topics}
+
+        monkeypatch.setattr(core.zk, "get_topic_configs", unreadable)
+        core.context.remove_live_brokers([BrokerId(2)])  # 3 is in the ISR and alive
+        core.context.put_partition_state(TP, PartitionState.OFFLINE)
+        await core.partitions.handle_state_changes([TP], PartitionState.ONLINE, Strategy.OFFLINE)
+        assert await w.state("t") == (3, 1, (3,))
+
+
+async def test_one_topic_is_triggered(autojump_clock: MockClock) -> None:  # rules 3.29, 6.11
+    async with world() as w:
+        core = await prepared(w)
+        await w.create_topic("u", {0: [3]})
+        other = TopicPartition("u", 0)
+        for tp in (TP, other):
+            core.context.put_partition_state(tp, PartitionState.OFFLINE)
+        await core.partitions.trigger_online("t")
+        assert core.context.partitions_in_state(PartitionState.OFFLINE) == [other]
+        core.context.queue_for_deletion(["u"])
+        await core.partitions.trigger_online("u")
+        await core.partitions.trigger_online()
+        assert core.context.partitions_in_state(PartitionState.OFFLINE) == [other]
 
 
 async def test_creation_that_collides_stays_new(autojump_clock: MockClock) -> None:  # rule 6.8; PSM-6

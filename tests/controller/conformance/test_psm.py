@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from controller import zk_data
 from controller.context import PartitionState
 from controller.core import Core
+from controller.errors import StateChangeFailed
 from controller.leader_selection import Strategy
 from controller.model import BrokerId, LeaderAndIsr, TopicPartition
 from controller.store import Create, StoreError, value
@@ -218,7 +219,10 @@ async def test_offline_to_online_without_a_state(autojump_clock: MockClock) -> N
     async with world([1]) as w:
         core = await bench(w)
         core.context.leadership[TP] = leadership(-1, [1])
-        assert await change(core, OFFLINE, ONLINE) is OFFLINE
+        core.context.put_partition_state(TP, OFFLINE)
+        results = await core.partitions.handle_state_changes([TP], ONLINE, Strategy.OFFLINE)
+        assert isinstance(results[TP], StateChangeFailed)
+        assert core.context.partition_state(TP) is OFFLINE
         assert await w.get(STATE) is None
         await w.settle()
         assert w.take() == []

@@ -1,0 +1,341 @@
+"""ZCT: the client of ZooKeeper, on the real one and on its twin in memory (section 14 of docs/controller-semantics.md;
+rules 1.52 to 1.59)."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import trio
+from kazoo.client import KazooClient
+
+from controller.store import (
+    Create,
+    Data,
+    Delete,
+    MetadataStore,
+    NoNode,
+    SessionState,
+    SetData,
+    Stat,
+    StoreUnavailable,
+    value,
+)
+from controller.store.memory import MemoryStore, MemoryZooKeeper
+from controller.store.zookeeper import KazooStore
+from controller.zk_client import ChangeHandler, ZkClient
+
+_chroots = itertools.count()
+PATH = "/a"
+
+
+class Fixture:
+    """One client; ``expire`` ends its session as ZooKeeper does."""
+
+    def __init__(self, store: MetadataStore, expire: Callable[[], Awaitable[None]]) -> None:
+        self.store = store
+        self.expire = expire
+        self.zk = ZkClient(store)
+
+    async def create(self, path: str = PATH, data: bytes = b"1") -> None:
+        value((await self.store.write([Create(path, data)]))[0])
+
+    async def told(self, happened: trio.Event) -> None:
+        with trio.fail_after(10):
+            await happened.wait()
+
+
+@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.slow)])
+async def f(request: pytest.FixtureRequest) -> AsyncIterator[Fixture]:
+    store: MetadataStore
+    if request.param == "memory":
+        server = MemoryZooKeeper()
+        twin: MemoryStore = server.connect()
+
+        async def expire_twin() -> None:
+            await trio.lowlevel.checkpoint()
+            server.expire(twin)
+
+        yield Fixture(twin, expire_twin)
+        await twin.aclose()
+        return
+    address = f"{request.getfixturevalue('zookeeper')}/zct-{next(_chroots)}"
+    store = await KazooStore.connect(address, session_timeout_ms=6000, connection_timeout_ms=10_000)
+
+    def steal() -> None:  # the session is closed from a second connection to it
+        other = KazooClient(hosts=address, client_id=store._client.client_id)
+        other.start()
+        other.stop()
+        other.close()
+
+    async def expire() -> None:
+        await trio.to_thread.run_sync(steal)
+
+    yield Fixture(store, expire)
+    await store.aclose()
+
+
+async def connect(address: str, timeout_ms: int = 300) -> KazooStore:
+    return await KazooStore.connect(address, session_timeout_ms=2000, connection_timeout_ms=timeout_ms)
+
+
+@pytest.mark.kafka("ZCT-1")
+async def test_an_address_that_cannot_be_resolved() -> None:
+    before = {thread for thread in threading.enumerate() if "trio" not in thread.name.lower()}
+    with pytest.raises(StoreUnavailable, match=r"some\.invalid"):
+        await connect("some.invalid:2181")
+    after = {thread for thread in threading.enumerate() if "trio" not in thread.name.lower()}
+    assert after <= before
+
+
+@pytest.mark.kafka("ZCT-2")
+async def test_a_server_that_does_not_answer() -> None:
+    (silent,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with silent:
+        port = silent.socket.getsockname()[1]
+        with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port} within 300 ms"):
+            await connect(f"127.0.0.1:{port}")
+
+
+@pytest.mark.kafka("ZCT-3")
+async def test_connection(f: Fixture) -> None:
+    assert f.store.session_id != 0
+    assert await f.store.exists(["/"]) != [None]
+
+
+# one operation each
+
+
+@pytest.mark.kafka("ZCT-5")
+async def test_delete_of_nothing(f: Fixture) -> None:
+    (answer,) = await f.store.write([Delete(PATH)])
+    assert isinstance(answer, NoNode)
+
+
+@pytest.mark.kafka("ZCT-6")
+async def test_delete(f: Fixture) -> None:
+    await f.create()
+    assert await f.store.write([Delete(PATH)]) == [None]
+    assert await f.store.exists([PATH]) == [None]
+
+
+@pytest.mark.kafka("ZCT-7")
+async def test_exists_of_nothing(f: Fixture) -> None:
+    assert await f.store.exists([PATH]) == [None]
+
+
+@pytest.mark.kafka("ZCT-8")
+async def test_exists(f: Fixture) -> None:
+    await f.create()
+    (stat,) = await f.store.exists([PATH])
+    assert isinstance(stat, Stat)
+
+
+@pytest.mark.kafka("ZCT-9")
+async def test_data_of_nothing(f: Fixture) -> None:
+    (answer,) = await f.store.get_data([PATH])
+    assert isinstance(answer, NoNode)
+
+
+@pytest.mark.kafka("ZCT-10")
+async def test_data(f: Fixture) -> None:
+    await f.create(data=b"some")
+    (answer,) = await f.store.get_data([PATH])
+    assert isinstance(answer, Data)
+    assert answer.data == b"some"
+
+
+@pytest.mark.kafka("ZCT-11")
+async def test_set_data_of_nothing(f: Fixture) -> None:
+    (answer,) = await f.store.write([SetData(PATH, b"x")])
+    assert isinstance(answer, NoNode)
+
+
+@pytest.mark.kafka("ZCT-12")
+async def test_set_data(f: Fixture) -> None:
+    await f.create()
+    (answer,) = await f.store.write([SetData(PATH, b"x")])
+    assert isinstance(answer, Stat)
+    assert value((await f.store.get_data([PATH]))[0]).data == b"x"
+
+
+@pytest.mark.kafka("ZCT-16")
+async def test_children_of_nothing(f: Fixture) -> None:
+    (answer,) = await f.store.get_children([PATH])
+    assert isinstance(answer, NoNode)
+
+
+@pytest.mark.kafka("ZCT-17")
+async def test_no_children(f: Fixture) -> None:
+    await f.create()
+    assert await f.store.get_children([PATH]) == [[]]
+
+
+@pytest.mark.kafka("ZCT-18")
+async def test_children(f: Fixture) -> None:
+    await f.create()
+    for name in ("c", "b"):
+        await f.create(f"{PATH}/{name}")
+    assert await f.store.get_children([PATH]) == [["b", "c"]]
+
+
+# many operations
+
+
+@pytest.mark.kafka("ZCT-19")
+async def test_reads_in_one_go_keep_their_order(f: Fixture) -> None:
+    paths = [f"/{n}" for n in range(20)]
+    for path in paths:
+        await f.create(path, path.encode())
+    asked = paths[::-1]
+    assert [value(answer).data.decode() for answer in await f.store.get_data(asked)] == asked
+
+
+@pytest.mark.kafka("ZCT-20")
+async def test_different_operations_in_one_go_keep_their_order(f: Fixture) -> None:
+    await f.create()
+    answers = await f.store.write([SetData(PATH, b"2"), Create("/b"), SetData("/nope", b""), Delete("/b")])
+    assert [type(answer) for answer in answers] == [Stat, str, NoNode, type(None)]
+    found, missing = await f.store.get_data([PATH, "/nope"])
+    assert value(found).data == b"2"
+    assert isinstance(missing, NoNode)
+
+
+# watches
+
+
+@pytest.mark.kafka("ZCT-21")
+async def test_creation_is_told(f: Fixture) -> None:  # rule 1.58
+    created = trio.Event()
+    assert not await f.zk.register_and_check(PATH, ChangeHandler(created=created.set))
+    await f.create()
+    await f.told(created)
+
+
+@pytest.mark.kafka("ZCT-22")
+async def test_deletion_is_told(f: Fixture) -> None:  # rule 1.58
+    deleted = trio.Event()
+    await f.create()
+    assert await f.zk.register_and_check(PATH, ChangeHandler(deleted=deleted.set))
+    await f.store.write([Delete(PATH)])
+    await f.told(deleted)
+
+
+@pytest.mark.kafka("ZCT-23")
+async def test_a_change_of_data_is_told(f: Fixture) -> None:  # rule 1.58
+    changed = trio.Event()
+    await f.create()
+    assert await f.zk.register_and_check(PATH, ChangeHandler(changed=changed.set))
+    await f.store.write([SetData(PATH, b"2")])
+    await f.told(changed)
+
+
+@pytest.mark.kafka("ZCT-26")
+async def test_a_change_of_children_is_told(f: Fixture) -> None:  # rule 1.56
+    changed = trio.Event()
+    await f.create()
+    f.zk.register_child_handler(PATH, changed.set)
+    assert await f.zk.get_children(PATH) == []
+    await f.create(f"{PATH}/b")
+    await f.told(changed)
+
+
+@pytest.mark.kafka("ZCT-27")
+async def test_children_that_are_read_without_watch(f: Fixture) -> None:  # rule 1.56
+    changed, probed = trio.Event(), trio.Event()
+    await f.create()
+    f.zk.register_child_handler(PATH, changed.set)
+    assert await f.zk.get_children(PATH, watch=False) == []
+    await f.zk.register_and_check("/probe", ChangeHandler(created=probed.set))
+    await f.create(f"{PATH}/b")
+    await f.create("/probe")
+    await f.told(probed)  # by then the other would have been told too
+    assert not changed.is_set()
+
+
+# sessions
+
+
+class Sessions:
+    """What a client is told of its sessions."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self.states: list[SessionState] = []
+        self.established = trio.Event()
+        store.on_session = self
+
+    def __call__(self, state: SessionState) -> None:
+        self.states.append(state)
+        if state is SessionState.ESTABLISHED:
+            self.established.set()
+
+
+@pytest.mark.kafka("ZCT-24")
+async def test_requests_of_a_session_handler_are_answered(f: Fixture) -> None:  # rule 2.31
+    answered = trio.Event()
+    await f.create()
+
+    async def ask() -> None:
+        assert value((await f.store.get_data([PATH]))[0]).data == b"1"
+        answered.set()
+
+    async with trio.open_nursery() as nursery:
+
+        def told(state: SessionState) -> None:
+            if state is SessionState.ESTABLISHED:
+                nursery.start_soon(ask)
+
+        f.store.on_session = told
+        await f.expire()
+        await f.told(answered)
+
+
+@pytest.mark.kafka("ZCT-25")
+async def test_a_session_handler_that_fails(f: Fixture, caplog: pytest.LogCaptureFixture) -> None:  # rule 2.28
+    established = trio.Event()
+
+    def fails(state: SessionState) -> None:
+        if state is SessionState.EXPIRED:
+            raise RuntimeError("broken for the test")
+        if state is SessionState.ESTABLISHED:
+            established.set()
+
+    f.store.on_session = fails
+    await f.expire()
+    await f.told(established)
+    assert "broken for the test" in caplog.text
+    await f.create()
+
+
+@pytest.mark.kafka("ZCT-30")
+async def test_an_expired_session_is_followed_by_a_new_one(f: Fixture) -> None:  # rule 2.28
+    sessions = Sessions(f.store)
+    old = f.store.session_id
+    await f.expire()
+    await f.told(sessions.established)
+    about_sessions = [s for s in sessions.states if s in (SessionState.EXPIRED, SessionState.ESTABLISHED)]
+    assert about_sessions == [SessionState.EXPIRED, SessionState.ESTABLISHED]
+    assert f.store.session_id != old
+    await f.create()
+    assert value((await f.store.get_data([PATH]))[0]).data == b"1"
+
+
+@pytest.mark.kafka("ZCT-31")
+async def test_closing_while_a_session_expires(f: Fixture) -> None:
+    closed = trio.Event()
+
+    async def close() -> None:
+        await f.store.aclose()
+        closed.set()
+
+    async with trio.open_nursery() as nursery:
+
+        def told(state: SessionState) -> None:
+            if state is SessionState.EXPIRED:
+                nursery.start_soon(close)
+
+        f.store.on_session = told
+        await f.expire()
+        await f.told(closed)
