@@ -16,7 +16,7 @@ from controller.context import (
 )
 from controller.errors import IllegalState
 from controller.leader_selection import Strategy
-from controller.model import BrokerId, LeaderAndIsr, PartitionReplica, TopicPartition
+from controller.model import BrokerId, LeaderAndIsr, PartitionReplica, ReplicaAssignment, TopicPartition
 from controller.store import Create, Delete, SetData, StoreError
 from tests.controller.support import World, texts, world
 
@@ -179,6 +179,31 @@ async def test_the_last_isr_member_gains_an_epoch_only(autojump_clock: MockClock
         assert await w.state("t") == (-1, 2, (3,))
         await core.replicas.handle_state_changes([PartitionReplica(TP, BrokerId(3))], ReplicaState.OFFLINE)
         assert await w.state("t") == (-1, 3, (3,))
+
+
+@pytest.mark.parametrize("content", [None, b"unreadable"])
+@pytest.mark.parametrize("queued", [False, True])
+async def test_a_replica_without_a_state_cannot_go_offline(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, content: bytes | None, queued: bool
+) -> None:  # rule 6.30
+    async with world() as w:
+        core = await prepared(w)
+        path = "/brokers/topics/t/partitions/0/state"
+        await w.store.write([Delete(path) if content is None else SetData(path, content)])
+        if queued:
+            core.context.queue_for_deletion(["t"])
+        await core.replicas.handle_state_changes([R2], ReplicaState.OFFLINE)
+        assert core.context.replica_state(R2) is ReplicaState.ONLINE
+        assert ("there is no leader and ISR information of t-0" in caplog.text) is not queued
+
+
+async def test_a_new_replica_is_told_what_there_is(autojump_clock: MockClock) -> None:  # rule 6.22
+    async with world() as w:
+        core = await prepared(w)
+        core.context.set_assignment(TP, ReplicaAssignment((BrokerId(2), BrokerId(3), BrokerId(1))))
+        await core.replicas.handle_state_changes([PartitionReplica(TP, BrokerId(1))], ReplicaState.NEW)
+        await w.settle()
+        assert texts(w.take(), 1)[0] == "LAI t-0:2@0[2, 3]new"
 
 
 async def test_a_leader_cannot_become_new(autojump_clock: MockClock) -> None:  # rule 6.22
