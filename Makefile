@@ -8,7 +8,7 @@ FUZZ_INPUTS ?= 1000000
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast fuzz conformance interop check docs format lock clean
+.PHONY: help setup demo test test-fast fuzz conformance mutants interop check docs format lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

@@ -1,5 +1,6 @@
-"""BEP-1, BEP-2, LE-1: broker epochs and leader epochs in a cluster (section 14 of docs/controller-semantics.md). The rest
-of both suites, fencing by brokers, is in tests/broker_stub/test_fencing.py."""
+"""BEP-1, BEP-2, LE-1: broker epochs and leader epochs in a cluster (section 14 of docs/controller-semantics.md).
+
+The rest of both suites, fencing by brokers, is in tests/broker_stub/test_fencing.py."""
 
 from __future__ import annotations
 

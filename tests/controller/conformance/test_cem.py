@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from controller.metrics import Histogram, MetricName, Metrics
 from trio.testing import MockClock
 
 import wire
 from controller.event_loop import QUEUE_TIME_RESET_SECONDS, ControllerEventLoop
 from controller.events import BrokersChanged, ControllerEvent, ControllerState, TopicsChanged, UpdateMetadataAnswered
+from controller.metrics import Histogram, MetricName, Metrics
 from controller.model import BrokerId
 from tests.controller.support import world
 

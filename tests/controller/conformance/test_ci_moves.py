@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import trio
-from controller.metrics import MetricName, Timer
 from trio.testing import MockClock
 
 import wire
 from controller import zk_data
 from controller.controller import Controller
 from controller.errors import ApiError
+from controller.metrics import MetricName, Timer
 from controller.model import ElectionType, TopicPartition
 from tests.controller.conformance.bench import TP
 from tests.controller.conformance.cluster import (
