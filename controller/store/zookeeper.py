@@ -215,10 +215,12 @@ class KazooStore(store.MetadataStore):
         self._client = client
         self._where = where
         self._token = token
-        # of the connection thread: the paths that are watched, by kind
+        # of the connection thread: the paths that are watched, by kind. An answer that comes before we wait for it is
+        # noted by the trio thread, perhaps after its watch has fired: too much may be armed, never too little
         self._armed: dict[_Watch, set[str]] = {kind: set() for kind in _Watch}
         # the zxid up to which the watches are known to have been set when the connection broke; None when all are
         self._armed_until: int | None = None
+        self._last_fired: WatchedEvent | None = None
         self._generation = 0
         self._connected_once = False
         self._lost = False
@@ -583,16 +585,16 @@ class KazooStore(store.MetadataStore):
     # on kazoo's connection thread
 
     def _fired(self, event: WatchedEvent) -> None:
-        """The one watcher that kazoo is given, for every path. It may call it twice for a deleted node."""
+        """The one watcher that kazoo is given, for every path. It calls it twice with the same event for a deleted node
+        whose data and children were watched."""
         kind = _WATCH_TYPES.get(event.type)
-        if kind is None:  # kazoo drops its watches with the connection; see _rearm
+        if kind is None or event is self._last_fired:  # kazoo drops its watches with the connection; see _rearm
             return
-        told = False
+        self._last_fired = event
+        # the read that set the watch may not have been noted yet: what is armed is for `_rearm` only
         for used_up in _USED_UP[kind]:
-            told |= event.path in self._armed[used_up]
             self._armed[used_up].discard(event.path)
-        if told:
-            _in_trio(self._token, self._tell_watch, self._generation, WatchEvent(kind, event.path))
+        _in_trio(self._token, self._tell_watch, self._generation, WatchEvent(kind, event.path))
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
@@ -622,7 +624,7 @@ class KazooStore(store.MetadataStore):
         assert seen is not None
         missing = [
             self._send(jute.SET_WATCHES, self._watches_body(seen, part), lambda buffer, offset: None)
-            for part in _watch_parts({kind: sorted(watched) for kind, watched in self._armed.items()})
+            for part in _watch_parts({kind: sorted(watched.copy()) for kind, watched in self._armed.items()})
         ]
 
         def completed(finished: Any) -> None:

@@ -9,7 +9,9 @@ from functools import partial
 
 import pytest
 import trio
+import trio.testing
 from kazoo.client import KazooClient
+from kazoo.protocol.states import EventType, WatchedEvent
 
 import wire
 from controller.store import (
@@ -404,6 +406,19 @@ async def test_no_server_is_said_in_one_line() -> None:
     port = free_port()
     with pytest.raises(StoreUnavailable, match=f"no ZooKeeper answers at 127.0.0.1:{port} within 300 ms"):
         await KazooStore.connect(f"127.0.0.1:{port}", session_timeout_ms=2000, connection_timeout_ms=300)
+
+
+async def test_a_watch_that_fires_before_its_read_is_noted_is_told_once() -> None:
+    """The answer to a read is noted by whichever thread is first; the event may overtake it."""
+    store = KazooStore(KazooClient(), "nowhere", trio.lowlevel.current_trio_token())
+    watched = Watched(store)
+    for path in ("/a", "/b"):
+        event = WatchedEvent(EventType.DELETED, "CONNECTED", path)
+        store._fired(event)  # kazoo calls it for the data watch and for the child watch
+        store._fired(event)
+    await watched.until(2)
+    await trio.testing.wait_all_tasks_blocked()
+    assert watched.events == [WatchEvent(WatchType.DELETED, "/a"), WatchEvent(WatchType.DELETED, "/b")]
 
 
 @pytest.mark.slow
