@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,7 @@ import trio
 import wire
 from controller.errors import IllegalState
 from controller.metrics import Gauge, MetricName, Metrics, Timer
-from controller.model import Broker, BrokerId, Endpoint
+from controller.model import Broker, BrokerEpoch, BrokerId, Endpoint
 from controller.request_batch import OnResponse, Outbox
 
 log = logging.getLogger(__name__)
@@ -50,6 +50,10 @@ class ChannelConfig:
     socket_timeout_ms: int = 30_000
 
     @property
+    def client_id(self) -> str:
+        return str(self.broker_id)
+
+    @property
     def listener(self) -> str:
         return self.control_plane_listener or self.inter_broker_listener
 
@@ -58,6 +62,8 @@ class ChannelConfig:
 class _Queued:
     request: wire.Message
     api_version: int
+    #: correlation id -> the bytes of the request
+    encode: Callable[[int], bytes]
     on_response: OnResponse | None
     enqueued_at: float
 
@@ -79,8 +85,21 @@ class Channel:
         self.scope = trio.CancelScope()
         self.stopped = trio.Event()
 
-    def enqueue(self, request: wire.Message, api_version: int, on_response: OnResponse | None) -> None:
-        self.queue.append(_Queued(request, api_version, on_response, trio.current_time()))
+    def enqueue(
+        self,
+        request: wire.Message,
+        api_version: int,
+        on_response: OnResponse | None,
+        shared: Callable[[int], bytes] | None = None,
+    ) -> None:
+        """``shared`` gives the request's bytes for a correlation id, where they are made already."""
+
+        def encode(correlation_id: int) -> bytes:
+            return wire.encode_request(
+                request, api_version=api_version, correlation_id=correlation_id, client_id=self._config.client_id
+            )
+
+        self.queue.append(_Queued(request, api_version, shared or encode, on_response, trio.current_time()))
         self._filled.set()
 
     async def run(self) -> None:
@@ -128,12 +147,7 @@ class Channel:
                 self._connection = await self._dial(self.endpoint.host, self.endpoint.port)
         correlation_id = self._correlation_id
         self._correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        frame = wire.encode_request(
-            queued.request,
-            api_version=queued.api_version,
-            correlation_id=correlation_id,
-            client_id=str(self._config.broker_id),
-        )
+        frame = queued.encode(correlation_id)
         with trio.fail_after(self._config.request_timeout_ms / 1000):
             await self._connection.send_frame(frame)
             answer = await self._connection.receive_frame()
@@ -203,6 +217,26 @@ class ChannelManager(Outbox):
             log.warning("%s for broker %d is dropped: there is no channel to it", type(request).__name__, broker)
             return
         channel.enqueue(request, api_version, on_response)
+
+    def send_update_metadata(
+        self,
+        brokers: Mapping[BrokerId, BrokerEpoch],
+        request: wire.UpdateMetadataRequest,
+        api_version: int,
+        on_response: Callable[[BrokerId], OnResponse],
+    ) -> None:
+        """Encoded once for all. Raises EncodeError."""
+        shared = wire.SharedRequest(request, api_version=api_version, client_id=self._config.client_id)
+        for broker, epoch in brokers.items():
+            channel = self._channels.get(broker)
+            if channel is None:
+                log.warning("UpdateMetadata for broker %d is dropped: there is no channel to it", broker)
+                continue
+
+            def encode(correlation_id: int, epoch: BrokerEpoch = epoch) -> bytes:
+                return b"".join((shared.start(correlation_id=correlation_id, broker_epoch=epoch), shared.rest))
+
+            channel.enqueue(request, api_version, on_response(broker), encode)
 
     def queue_sizes(self) -> dict[BrokerId, int]:
         """Requests not yet answered, by broker."""

@@ -308,12 +308,21 @@ class KafkaZkClient(ZkClient):
     async def create_partition_states(
         self, states: Mapping[TopicPartition, Leadership], expected: EpochZkVersion
     ) -> dict[TopicPartition, StoreError | None]:
-        """Rule 1.30: three passes; only the answers of the last are told, None for success."""
+        """Rule 1.30: three passes; only the answers of the last are told, None for success.
+
+        A state that is there already, and is the very one, was written by an attempt whose answer was lost (1.52).
+        """
         await self.fenced([Create(zd.partitions_path(t)) for t in dict.fromkeys(tp.topic for tp in states)], expected)
         await self.fenced([Create(zd.partition_path(tp)) for tp in states], expected)
         ops = [Create(zd.partition_state_path(tp), zd.encode_partition_state(s)) for tp, s in states.items()]
         answers = await self.fenced(ops, expected)
-        return {tp: a if isinstance(a, StoreError) else None for tp, a in zip(states, answers, strict=True)}
+        failed = {tp: a for tp, a in zip(states, answers, strict=True) if isinstance(a, StoreError)}
+        present = [tp for tp, error in failed.items() if isinstance(error, NodeExists)]
+        if present:
+            for tp, known in (await self.get_partition_states(present)).items():
+                if known == states[tp]:
+                    del failed[tp]
+        return {tp: failed.get(tp) for tp in states}
 
     async def update_leader_and_isr(
         self,
@@ -321,7 +330,10 @@ class KafkaZkClient(ZkClient):
         controller_epoch: ControllerEpoch,
         expected: EpochZkVersion,
     ) -> UpdateResult:
-        """Write each on condition of its partition epoch, and sort the answers (rules 1.50, 1.51)."""
+        """Write each on condition of its partition epoch, and sort the answers (rules 1.50, 1.51).
+
+        A state of the next version that is the very one was written by an attempt whose answer was lost (1.52).
+        """
         ops = [
             SetData(
                 zd.partition_state_path(tp),
@@ -336,14 +348,21 @@ class KafkaZkClient(ZkClient):
         except StoreError as e:
             result.failed.update(dict.fromkeys(states, e))
             return result
+        refused: list[TopicPartition] = []
         for (tp, state), answer in zip(states.items(), answers, strict=True):
             if isinstance(answer, Stat):
                 result.updated[tp] = state.with_partition_epoch(answer.version)
             elif isinstance(answer, BadVersion):
-                result.retry.append(tp)
+                refused.append(tp)
             else:
                 assert isinstance(answer, StoreError)
                 result.failed[tp] = answer
+        for tp, known in (await self.get_partition_states(refused)).items() if refused else ():
+            written = states[tp].with_partition_epoch(states[tp].partition_epoch + 1)
+            if known == Leadership(written, controller_epoch):
+                result.updated[tp] = written
+            else:
+                result.retry.append(tp)
         return result
 
     # notifications

@@ -6,6 +6,7 @@ they arrive in that order. Building the messages is ``build_*`` below: pure, one
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from controller.errors import IllegalState
 from controller.model import (
     LEADER_DURING_DELETE,
     Broker,
+    BrokerEpoch,
     BrokerId,
     Leadership,
     ReplicaAssignment,
@@ -38,6 +40,17 @@ class Outbox(Protocol):
     def send(self, broker: BrokerId, request: wire.Message, api_version: int, on_response: OnResponse | None) -> None:
         """Enqueue for one broker; an unknown broker is warned about and dropped (rule 8.30)."""
         ...
+
+    def send_update_metadata(
+        self,
+        brokers: Mapping[BrokerId, BrokerEpoch],
+        request: wire.UpdateMetadataRequest,
+        api_version: int,
+        on_response: Callable[[BrokerId], OnResponse],
+    ) -> None:
+        """Enqueue for several brokers what differs between them in their broker epochs only."""
+        for broker, epoch in brokers.items():
+            self.send(broker, dataclasses.replace(request, broker_epoch=epoch), api_version, on_response(broker))
 
 
 class Responses(Protocol):
@@ -191,7 +204,8 @@ class ControllerRequestBatch:
         live = self._context.live_or_shutting_down_broker_ids
         for broker in sorted(live & self._leader_and_isr.keys()):
             self._send_leader_and_isr(broker, self._leader_and_isr[broker])
-        self._send_update_metadata(sorted(live & self._update_metadata_brokers))
+        if informed := sorted(live & self._update_metadata_brokers):
+            self._send_update_metadata(informed)
         for broker in sorted(live & self._stop_replica.keys()):
             self._send_stop_replica(broker, self._stop_replica[broker])
         self.clear()
@@ -208,14 +222,17 @@ class ControllerRequestBatch:
 
     def _send_update_metadata(self, brokers: Iterable[BrokerId]) -> None:
         version = self._config.ibp.update_metadata_version
-        build = build_update_metadata(version, self._config, self._context, self._update_metadata)
-        for broker in brokers:
+        request = build_update_metadata(version, self._config, self._context, self._update_metadata)
 
-            def answered(response: wire.Message, broker: BrokerId = broker) -> None:
+        def answered(broker: BrokerId) -> OnResponse:
+            def told(response: wire.Message) -> None:
                 assert isinstance(response, wire.UpdateMetadataResponse)
                 self._responses.update_metadata(response, broker)
 
-            self._outbox.send(broker, build(self._context.broker_epochs[broker]), version, answered)
+            return told
+
+        epochs = {broker: self._context.broker_epochs[broker] for broker in brokers}
+        self._outbox.send_update_metadata(epochs, request, version, answered)
 
     def _send_stop_replica(self, broker: BrokerId, states: Mapping[TopicPartition, StopReplicaState]) -> None:
         version = self._config.ibp.stop_replica_version
@@ -283,8 +300,8 @@ def build_update_metadata(
     config: BatchConfig,
     context: ControllerContext,
     leadership: Mapping[TopicPartition, Leadership],
-) -> Callable[[int], wire.UpdateMetadataRequest]:
-    """The request as a function of the recipient's broker epoch, all that differs (rules 8.8-8.10, 13.16-13.21)."""
+) -> wire.UpdateMetadataRequest:
+    """The request for all brokers but for their broker epochs (rules 8.8-8.10, 13.16-13.21)."""
     partitions: dict[str, list[wire.UpdateMetadataPartitionState]] = {}
     offline = context.offline_replicas()
     topic, of_topic, deleting = None, [], False
@@ -316,19 +333,13 @@ def build_update_metadata(
         for topic, of_topic in partitions.items()
         if version >= 5
     )
-    epoch = context.epoch
-
-    def build(broker_epoch: int) -> wire.UpdateMetadataRequest:
-        return wire.UpdateMetadataRequest(
-            controller_id=config.broker_id,
-            controller_epoch=epoch,
-            broker_epoch=broker_epoch,
-            ungrouped_partition_states=ungrouped,
-            topic_states=topic_states,
-            live_brokers=live_brokers,
-        )
-
-    return build
+    return wire.UpdateMetadataRequest(
+        controller_id=config.broker_id,
+        controller_epoch=context.epoch,
+        ungrouped_partition_states=ungrouped,
+        topic_states=topic_states,
+        live_brokers=live_brokers,
+    )
 
 
 def _update_metadata_broker(version: int, broker: Broker) -> wire.UpdateMetadataBroker:

@@ -285,8 +285,10 @@ class World:
         return taken
 
 
-async def join_isr(w: World, controller: Controller, tp: TopicPartition, isr: Sequence[int]) -> int:
-    """The leader asks for ``isr``; gives the error code."""
+def alter_partition_request(
+    controller: Controller, tp: TopicPartition, isr: Sequence[int]
+) -> wire.AlterPartitionRequest:
+    """Of the leader that the controller knows, in its epochs, for ``isr``."""
     known = controller.context.leadership[tp].leader_and_isr
     wanted = wire.AlterPartitionRequestPartitionData(
         partition_index=tp.partition,
@@ -295,13 +297,17 @@ async def join_isr(w: World, controller: Controller, tp: TopicPartition, isr: Se
         leader_recovery_state=known.recovery_state,
         new_isr=tuple(isr),
     )
-    request = wire.AlterPartitionRequest(
+    return wire.AlterPartitionRequest(
         broker_id=known.leader,
         broker_epoch=controller.context.broker_epochs[known.leader],
         topics=(wire.AlterPartitionRequestTopicData(topic_name=tp.topic, partitions=(wanted,)),),
     )
+
+
+async def join_isr(w: World, controller: Controller, tp: TopicPartition, isr: Sequence[int]) -> int:
+    """The leader asks for ``isr``; gives the error code."""
     answers: list[wire.AlterPartitionResponse] = []
-    controller.alter_partition(request, 1, answers.append)
+    controller.alter_partition(alter_partition_request(controller, tp, isr), 1, answers.append)
     await w.settle()
     return answers[0].topics[0].partitions[0].error_code
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wire
-from controller import zk_data
+from controller import request_batch, zk_data
 from controller.assignment import (
     assign_replicas,
 )
@@ -181,7 +181,7 @@ def test_controller_nodes_of_every_age() -> None:  # rules 1.9, 1.10
 # requests, section 8
 
 
-class Outbox:
+class Outbox(request_batch.Outbox):
     def __init__(self) -> None:
         self.sent: list[tuple[int, wire.Message, int, bool]] = []
 

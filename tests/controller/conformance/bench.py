@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import wire
-from controller import zk_data
+from controller import request_batch, zk_data
 from controller.context import ControllerContext
 from controller.core import Core
 from controller.model import (
@@ -78,7 +78,7 @@ def leader_and_isr(sent: Iterable[Sent], broker_id: int) -> list[wire.LeaderAndI
     ]
 
 
-class Outbox:
+class Outbox(request_batch.Outbox):
     """Where a batch on its own puts its requests; ``answer`` gives a response to what was asked."""
 
     def __init__(self) -> None:

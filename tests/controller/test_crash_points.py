@@ -1,0 +1,201 @@
+"""No decision is lost: a controller is struck before and after every store operation and every send of five
+operations, and whoever is controller then finishes them. `crash_support` checks that nothing is sent that was not
+persisted. Run with -s to see the points counted."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import pytest
+from trio.testing import MockClock
+
+import wire
+from controller import zk_data
+from controller.controller import Controller
+from controller.errors import ApiError
+from controller.model import Leadership, ReplicaAssignment, TopicPartition
+from controller.store import Create, value
+from harness.errors import plain_error
+from tests.controller.crash_support import SUCCESSOR, VICTIM, CrashWorld, Point, Strike, crash_world
+from tests.controller.support import alter_partition_request, join_isr
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+#: rounds in which brokers and clients ask again; an operation takes three
+MOST_ROUNDS = 12
+
+
+class Operation(ABC):
+    """What is done, and what brokers and clients do meanwhile."""
+
+    brokers: tuple[int, ...] = (1, 2, 3)
+
+    async def prepare(self, w: CrashWorld) -> None:
+        """Before anything can be struck."""
+        await w.create_topic("t", {0: [1, 2, 3], 1: [2, 3, 1]})
+
+    async def begin(self, w: CrashWorld) -> None:  # noqa: B027 - not all operations need it
+        """What a user does once, in ZooKeeper."""
+
+    async def again(self, w: CrashWorld, controller: Controller) -> None:  # noqa: B027 - the same
+        """What clients and brokers ask of whoever is controller, until it is done."""
+
+    @abstractmethod
+    async def is_done(self, w: CrashWorld) -> bool: ...
+
+    async def verify(self, w: CrashWorld) -> None:
+        """Brokers and ZooKeeper agree."""
+        for tp, assignment in (await w.zk.get_topic_assignments(["t"]))["t"].partitions.items():
+            leader, epoch, _ = await w.state("t", tp)
+            for broker in assignment.replicas:
+                assert w.led_as_told(TopicPartition("t", tp), broker) == (leader, epoch), f"broker {broker}"
+            for broker in self.brokers:
+                assert w.led_as_announced(TopicPartition("t", tp), broker) == (leader, epoch), f"broker {broker}"
+
+
+class Creation(Operation):
+    async def prepare(self, w: CrashWorld) -> None:
+        pass
+
+    async def begin(self, w: CrashWorld) -> None:
+        await w.create_topic("t", {0: [1, 2, 3], 1: [2, 3, 1]})
+
+    async def is_done(self, w: CrashWorld) -> bool:
+        found = await w.zk.get_partition_states([T0, T1])
+        return all(isinstance(known, Leadership) for known in found.values())
+
+
+class Deletion(Operation):
+    async def begin(self, w: CrashWorld) -> None:
+        value((await w.store.write([Create("/admin/delete_topics/t")]))[0])
+
+    async def is_done(self, w: CrashWorld) -> bool:
+        return not any(await w.store.exists(["/brokers/topics/t", "/config/topics/t", "/admin/delete_topics/t"]))
+
+    async def verify(self, w: CrashWorld) -> None:
+        for tp in (T0, T1):
+            for broker in self.brokers:
+                assert w.deleted(tp, broker)
+                assert w.led_as_announced(tp, broker) == (-2, 0)
+
+
+class Reassignment(Operation):
+    brokers = (1, 2, 3, 4, 5)
+
+    def __init__(self) -> None:
+        self.accepted = False
+
+    async def again(self, w: CrashWorld, controller: Controller) -> None:
+        if not self.accepted:
+            answers: list[dict[TopicPartition, ApiError] | ApiError] = []
+            controller.alter_partition_reassignments({T0: [4, 5, 1]}, answers.append)
+            await w.settle()
+            self.accepted = any(isinstance(a, dict) and a[T0].code == wire.ErrorCode.NONE for a in answers)
+        if (known := controller.context.leadership.get(T0)) is not None and w.led_as_told(T0, 5) is not None:
+            isr = tuple(dict.fromkeys((*known.leader_and_isr.isr, 4, 5)))
+            controller.alter_partition(alter_partition_request(controller, T0, isr), 1, lambda response: None)
+
+    async def is_done(self, w: CrashWorld) -> bool:
+        found = (await w.zk.get_topic_assignments(["t"]))["t"].partitions[0]
+        return found == ReplicaAssignment((4, 5, 1)) and set((await w.state("t", 0))[2]) == {4, 5, 1}  # type: ignore[arg-type]
+
+    async def verify(self, w: CrashWorld) -> None:
+        await super().verify(w)
+        # as in Kafka, a StopReplica that dies with its controller when the assignment is written already is lost
+        assert w.struck or (w.deleted(T0, 2) and w.deleted(T0, 3))
+
+
+class Election(Operation):
+    """Of preferred replicas, by znode."""
+
+    async def prepare(self, w: CrashWorld) -> None:
+        await super().prepare(w)
+        await w.stop_broker(1)
+        await w.settle()
+        await w.start_broker(1)
+        await w.settle()
+        controller = w.nodes[VICTIM].controller
+        for tp, isr in ((T0, (2, 3, 1)), (T1, (2, 3, 1))):
+            assert await join_isr(w, controller, tp, isr) == wire.ErrorCode.NONE
+        assert (await w.state("t"))[0] == 2
+
+    async def begin(self, w: CrashWorld) -> None:
+        path = zk_data.PREFERRED_REPLICA_ELECTION
+        value((await w.store.write([Create(path, zk_data.encode_partition_list([T0, T1]))]))[0])
+
+    async def is_done(self, w: CrashWorld) -> bool:
+        return (await w.state("t"))[0] == 1 and await w.get(zk_data.PREFERRED_REPLICA_ELECTION) is None
+
+
+class ControlledShutdown(Operation):
+    """Of broker 1, which asks until nothing is left to it."""
+
+    def __init__(self) -> None:
+        self.finished = False
+
+    async def again(self, w: CrashWorld, controller: Controller) -> None:
+        answers: list[wire.ControlledShutdownResponse] = []
+        controller.controlled_shutdown(1, -1, answers.append)
+        await w.settle()
+        self.finished = any(a.error_code == wire.ErrorCode.NONE and not a.remaining_partitions for a in answers)
+
+    async def is_done(self, w: CrashWorld) -> bool:
+        return self.finished
+
+    async def verify(self, w: CrashWorld) -> None:
+        for partition in (0, 1):
+            leader, epoch, isr = await w.state("t", partition)
+            assert leader in (2, 3)
+            assert isr in ((2, 3), (3, 2))
+            for broker in (2, 3):
+                assert w.led_as_told(TopicPartition("t", partition), broker) == (leader, epoch)
+
+
+OPERATIONS: list[type[Operation]] = [Creation, Deletion, Reassignment, Election, ControlledShutdown]
+
+
+def active(w: CrashWorld) -> Controller | None:
+    controllers = [node.controller for node in w.nodes.values() if node.controller.is_active]
+    assert len(controllers) <= 1 or w.strike is not Strike.KILL
+    return controllers[-1] if controllers else None
+
+
+async def run(operation: Operation, strike: Strike, strike_at: Point | None) -> list[Point]:
+    """The operation, struck at that point; gives the points that were passed. Raises AssertionError."""
+    async with crash_world(operation.brokers, strike, strike_at) as w:
+        await operation.prepare(w)
+        w.arm()
+        await operation.begin(w)
+        await w.settle()
+        for _ in range(MOST_ROUNDS):
+            if await operation.is_done(w):
+                break
+            controller = active(w)
+            if controller is not None:
+                await operation.again(w, controller)
+            await w.settle()
+        else:
+            raise AssertionError(f"not done after {MOST_ROUNDS} rounds")
+        await w.settle()
+        assert (strike_at is None) != w.struck, "the point was not reached"
+        finisher = active(w)
+        assert finisher is not None
+        if strike_at is not None and strike is not Strike.RESTART:
+            assert finisher is w.nodes[SUCCESSOR].controller
+        await operation.verify(w)
+        assert not w.violations, w.violations[0]
+        return w.passed
+
+
+@pytest.mark.parametrize("strike", Strike)
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_every_point(autojump_clock: MockClock, operation: type[Operation], strike: Strike) -> None:
+    points = list(dict.fromkeys(await run(operation(), strike, None)))
+    assert len(points) > 20
+    failures = []
+    for point in points:
+        try:
+            await run(operation(), strike, point)
+        except Exception as e:  # noqa: BLE001 - a nursery wraps it; all are told together
+            failures.append(f"{point}: {plain_error(e)!r}")
+    assert not failures, f"{len(failures)} of {len(points)} points:\n" + "\n".join(failures)
+    print(f"{operation.__name__}: {len(points)} points, {strike.value}")
