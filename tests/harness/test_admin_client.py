@@ -14,6 +14,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    ConfigSource,
     NewPartitions,
     NewTopic,
     ResourceType,
@@ -144,6 +145,14 @@ async def test_the_cluster_described(zookeeper: str) -> None:
             assert entries["num.partitions"].value == "2"
             assert entries["num.partitions"].is_read_only
             assert not entries["num.io.threads"].is_read_only
+        more_threads = ConfigEntry("num.io.threads", "9", incremental_operation=AlterConfigOpType.SET)
+        broker_2 = ConfigResource(ResourceType.BROKER, "2", incremental_configs=[more_threads])
+        (answer,) = (await ask(admin.incremental_alter_configs, [broker_2])).values()
+        assert answer is None
+        (entries,) = (await ask(admin.describe_configs, [ConfigResource(ResourceType.BROKER, "2")])).values()
+        assert not isinstance(entries, str)
+        changed = entries["num.io.threads"]
+        assert (changed.value, changed.source) == ("9", ConfigSource.DYNAMIC_BROKER_CONFIG.value)
         await ask(admin.create_topics, [NewTopic("defaults", -1, 1)], operation_timeout=20)
         topics = TopicCollection(["defaults"])
         (topic,) = (await ask(admin.describe_topics, topics)).values()

@@ -16,9 +16,11 @@ from pathlib import Path
 import trio
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+import wire
 from controller.zk_data import CONTROLLER, topic_path
 from harness import Cluster
 from harness.guard import Guard
+from harness.transport import Dialer
 from harness.zookeeper import four_letter_word
 from tests.interop.real_kafka import RealBroker, kafka_jars, run_tool
 from tests.interop.records import Ledger, Traffic, consume_in_group
@@ -173,12 +175,6 @@ def as_tool_wants(assignment: dict[int, tuple[int, ...]]) -> str:
 
 async def create_topic(p: Peers) -> str:
     await p.tool(_TOPICS, "--create", "--topic", TOPIC, "--replica-assignment", as_tool_wants(_AS_CREATED))
-    # node 100 of ours serves no records: the coordinator's partitions are to be on the real brokers
-    offsets = as_tool_wants({i: tuple(_AS_CREATED.values())[i % 3] for i in range(5)})
-    await p.tool(
-        _TOPICS, "--create", "--topic", "__consumer_offsets", "--replica-assignment", offsets,
-        "--config", "cleanup.policy=compact",
-    )  # fmt: skip
     await p.until("all replicas", lambda replicas, leader, isr: leader == replicas[0] and isr == set(replicas))
     assert {n: replicas for n, (replicas, _, _) in (await p.states()).items()} == _AS_CREATED
     described = await p.tool(_TOPICS, "--describe", "--topic", TOPIC)
@@ -188,16 +184,49 @@ async def create_topic(p: Peers) -> str:
 
 async def produce_and_consume(p: Peers) -> str:
     ledger = p.ledger = Ledger(p.bootstrap, TOPIC)
+    group = await _group_of_a_real_broker(p)
 
     def work() -> int:
         for _ in range(RECORDS):
             ledger.send()
         ledger.flush()
-        return consume_in_group(p.bootstrap, TOPIC, RECORDS, "readers")
+        return consume_in_group(p.bootstrap, TOPIC, RECORDS, group)
 
     committed = await trio.to_thread.run_sync(work)
     assert committed == RECORDS, committed
-    return f"{RECORDS:,} records of an idempotent producer, acks=all, read and committed by a group"
+    return f"{RECORDS:,} records of an idempotent producer, acks=all, read by a group; a broker made its topic"
+
+
+async def _group_of_a_real_broker(p: Peers) -> str:
+    """Ask broker 1 for coordinators, which makes it create the offsets topic.
+
+    A partition of that topic may be put on node 100, and ours keeps no records: the group is one of another partition.
+    """
+    names = tuple(f"readers-{i}" for i in range(20))
+    request = wire.FindCoordinatorRequest(coordinator_keys=names)
+    found: list[str] = []
+
+    async def coordinated() -> bool:
+        answer = await _ask(p.brokers[1], request, 4)
+        assert isinstance(answer, wire.FindCoordinatorResponse)
+        led = {c.key for c in answer.coordinators if c.error_code == wire.ErrorCode.NONE}
+        found[:] = [c.key for c in answer.coordinators if c.node_id in p.brokers]
+        return len(led) == len(names)
+
+    await p.cluster.wait_until(coordinated, "the offsets topic to be created")
+    return found[0]
+
+
+async def _ask(broker: RealBroker, request: wire.Message, version: int) -> wire.Message:
+    connection = await Dialer()("127.0.0.1", broker.data_port)
+    try:
+        await connection.send_frame(
+            wire.encode_request(request, api_version=version, correlation_id=1, client_id="interop")
+        )
+        frame = await connection.receive_frame()
+    finally:
+        await connection.aclose()
+    return wire.decode_response(frame, api_key=request.__api_key__, api_version=version)[1]
 
 
 async def kill_broker(p: Peers) -> str:

@@ -1,0 +1,219 @@
+"""Topics, partitions and configurations as admin requests want them, written and refused (rules 10.3-10.16, 1.54)."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from controller import zk_data
+from controller.errors import ControllerMoved
+from controller.kafka_zk_client import KafkaZkClient
+from controller.model import Broker, BrokerId, ReplicaAssignment
+from controller.store import Create, SetData
+from controller.store.memory import MemoryZooKeeper
+from controller.zk_admin_manager import ZkAdminManager
+from wire import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatableTopicResult,
+    CreatePartitionsAssignment,
+    CreatePartitionsTopic,
+    ErrorCode,
+)
+from wire.metadata_version import LATEST, MetadataVersion
+
+BROKERS: dict[int, str | None] = {1: None, 2: None, 3: None}
+
+
+class World:
+    """ZooKeeper with three registered brokers, and the manager of one of them."""
+
+    def __init__(self, ibp: MetadataVersion = LATEST) -> None:
+        self.store = MemoryZooKeeper().connect()
+        self.zk = KafkaZkClient(self.store, now_ms=lambda: 0)
+        self.admin = ZkAdminManager(self.zk, ibp, Random(1))
+
+    async def start(self) -> World:
+        await self.zk.make_top_level_paths()
+        for broker in BROKERS:
+            await self.store.write(
+                [Create(zk_data.broker_path(broker), zk_data.encode_broker(Broker(BrokerId(broker), ()), LATEST, 0))]
+            )
+        return self
+
+    async def create(self, topic: CreatableTopic, *, validate_only: bool = False) -> CreatableTopicResult:
+        return await self.admin.create_topic(
+            topic, BROKERS, validate_only=validate_only, config_error=lambda config: config.get("bad")
+        )
+
+    async def assignment(self, topic: str) -> dict[int, tuple[int, ...]]:
+        found = (await self.zk.get_topic_assignments([topic])).get(topic)
+        return {} if found is None else {p: tuple(a.replicas) for p, a in found.partitions.items()}
+
+
+def assigned(*replicas: tuple[int, ...], first: int = 0) -> tuple[CreatableReplicaAssignment, ...]:
+    return tuple(CreatableReplicaAssignment(partition_index=first + i, broker_ids=r) for i, r in enumerate(replicas))
+
+
+def topic(name: str = "t", partitions: int = -1, factor: int = -1, **more: object) -> CreatableTopic:
+    return CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, **more)  # type: ignore[arg-type]
+
+
+async def test_a_topic_with_its_configuration() -> None:  # rules 10.4, 10.7
+    w = await World().start()
+    configs = (CreatableTopicConfig(name="retention.ms", value="1"),)
+    result = await w.create(topic(partitions=4, factor=2, configs=configs))
+    assert (result.error_code, result.num_partitions, result.replication_factor) == (ErrorCode.NONE, 4, 2)
+    assert sorted(await w.assignment("t")) == [0, 1, 2, 3]
+    assert await w.admin.config("topics", "t") == {"retention.ms": "1"}
+    found = (await w.zk.get_topic_assignments(["t"]))["t"]
+    assert found.topic_id == result.topic_id
+    assert (await w.create(topic(partitions=1, factor=1))).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+async def test_before_topic_ids() -> None:  # rule 10.7
+    w = await World(MetadataVersion.parse("2.7")).start()
+    result = await w.create(topic(assignments=assigned((2, 9))))  # brokers that are not there are allowed: 10.4
+    assert (result.error_code, result.topic_id.int) == (ErrorCode.NONE, 0)
+    assert (await w.zk.get_topic_assignments(["t"]))["t"].topic_id is None
+    assert await w.assignment("t") == {0: (2, 9)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        (topic(partitions=0, factor=1), ErrorCode.INVALID_PARTITIONS),
+        (topic(partitions=1, factor=4), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (topic(partitions=1, factor=0), ErrorCode.INVALID_REPLICATION_FACTOR),
+        (topic("a/b", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (topic("..", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (topic("x" * 250, 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (topic("old_name", 1, 1), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (topic("old.name", 1, 1), ErrorCode.TOPIC_ALREADY_EXISTS),
+        (topic("going", 1, 1), ErrorCode.TOPIC_ALREADY_EXISTS),
+        (topic(partitions=1, assignments=assigned((1,))), ErrorCode.INVALID_REQUEST),
+        (topic(factor=1, assignments=assigned((1,))), ErrorCode.INVALID_REQUEST),
+        (topic(assignments=assigned((1, 1))), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (topic(assignments=assigned((1, 2), (1,))), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (topic(assignments=assigned((1,), first=1)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (topic(assignments=assigned((1,)) * 2), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (topic(assignments=assigned(())), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (topic("t", 1, 1, configs=(CreatableTopicConfig(name="x", value=None),)), ErrorCode.INVALID_CONFIG),
+        (topic("t", 1, 1, configs=(CreatableTopicConfig(name="bad", value="why"),)), ErrorCode.INVALID_CONFIG),
+    ],
+)
+@pytest.mark.parametrize("validate_only", [True, False])
+async def test_topics_refused(asked: CreatableTopic, error: ErrorCode, validate_only: bool) -> None:  # rules 10.3-10.6
+    w = await World().start()
+    await w.create(topic("old.name", 1, 1))
+    await w.zk.ensure_paths([zk_data.delete_topic_path("going")])
+    before = await w.zk.get_topics(watch=False)
+    result = await w.create(asked, validate_only=validate_only)
+    assert result.error_code == error
+    assert result.error_message
+    assert await w.zk.get_topics(watch=False) == before
+    assert await w.zk.get_children("/config/topics") == ["old.name"]
+
+
+async def test_only_validating_writes_nothing() -> None:  # rule 10.6
+    w = await World().start()
+    result = await w.create(topic(partitions=2, factor=1), validate_only=True)
+    assert (result.error_code, result.num_partitions) == (ErrorCode.NONE, 2)
+    assert await w.zk.get_topics(watch=False) == set()
+    assert await w.zk.get_children("/config/topics") == []
+
+
+def more(count: int, *assignments: tuple[int, ...]) -> CreatePartitionsTopic:
+    given = tuple(CreatePartitionsAssignment(broker_ids=r) for r in assignments)
+    return CreatePartitionsTopic(name="t", count=count, assignments=given or None)
+
+
+async def test_partitions_added() -> None:  # rules 10.15, 10.16
+    w = await World().start()
+    created = await w.create(topic(assignments=assigned((3, 1))))
+    tried, numbers = await w.admin.create_partitions(more(3), validate_only=True)
+    assert (tried.error_code, len(numbers), await w.assignment("t")) == (ErrorCode.NONE, 0, {0: (3, 1)})
+    result, numbers = await w.admin.create_partitions(more(3), validate_only=False)
+    assert (result.error_code, numbers) == (ErrorCode.NONE, range(1, 3))
+    # start and shift are 2, the position of broker 3; the partitions' numbers go on from 1
+    assert await w.assignment("t") == {0: (3, 1), 1: (1, 2), 2: (2, 3)}
+    await w.admin.create_partitions(more(5, (2, 1), (1, 3)), validate_only=False)
+    assert await w.assignment("t") == {0: (3, 1), 1: (1, 2), 2: (2, 3), 3: (2, 1), 4: (1, 3)}
+    assert (await w.zk.get_topic_assignments(["t"]))["t"].topic_id == created.topic_id
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        (more(2), ErrorCode.INVALID_PARTITIONS),
+        (more(1), ErrorCode.INVALID_PARTITIONS),
+        (more(3, (1, 9)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (more(4, (1, 2)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (more(3, ()), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (more(3, (1, 1)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (more(3, (1, 2, 3)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (CreatePartitionsTopic(name="nobody", count=3, assignments=None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ],
+)
+async def test_partitions_refused(asked: CreatePartitionsTopic, error: ErrorCode) -> None:  # rules 10.13, 10.14
+    w = await World().start()
+    await w.create(topic(assignments=assigned((1, 2), (2, 3))))
+    result, numbers = await w.admin.create_partitions(asked, validate_only=False)
+    assert (result.error_code, len(numbers)) == (error, 0)
+    assert await w.assignment("t") == {0: (1, 2), 1: (2, 3)}
+
+
+async def test_no_partitions_while_some_move() -> None:  # rule 10.13
+    w = await World().start()
+    moving = {0: ReplicaAssignment((BrokerId(1), BrokerId(2)), (BrokerId(1),), (BrokerId(2),))}
+    await w.store.write([Create(zk_data.topic_path("t"), zk_data.encode_topic(None, moving))])
+    result, _ = await w.admin.create_partitions(more(3), validate_only=False)
+    assert result.error_code == ErrorCode.REASSIGNMENT_IN_PROGRESS
+
+
+async def test_deletion_is_marked() -> None:  # rule 10.36
+    w = await World().start()
+    await w.create(topic(assignments=assigned((1,))))
+    assert [await w.admin.delete_topic(name) for name in ("t", "t", "nobody")] == [
+        ErrorCode.NONE, ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]  # fmt: skip
+    assert await w.zk.get_topic_deletions() == {"t"}
+
+
+async def test_configurations_are_changed_only_while_somebody_is_controller() -> None:  # rules 1.35, 1.54
+    w = await World().start()
+    with pytest.raises(ControllerMoved):
+        await w.admin.change_config("topics", "t", {"a": "1"})
+    await w.store.write([Create(zk_data.CONTROLLER, zk_data.encode_controller(BrokerId(1), 0))])
+    for value in ("1", "2"):
+        await w.admin.change_config("topics", "t", {"a": value})
+        assert await w.admin.config("topics", "t") == {"a": value}
+    await w.admin.change_config("brokers", "<default>", {})
+    changes = sorted((await w.zk.get_notifications("/config/changes")).items())
+    assert [data for _, data in changes] == [
+        zk_data.encode_config_change("topics", "t"),
+        zk_data.encode_config_change("topics", "t"),
+        zk_data.encode_config_change("brokers", "<default>"),
+    ]
+    await w.store.write([SetData(zk_data.CONTROLLER, b'{"version":2,"brokerid":9,"kraftControllerEpoch":3}')])
+    with pytest.raises(ControllerMoved, match="KRaft"):
+        await w.admin.change_config("topics", "t", {"a": "3"})
+    assert await w.admin.config("topics", "t") == {"a": "2"}
+
+
+async def test_a_controller_that_moves_during_the_change(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 1.54
+    w = await World().start()
+    await w.store.write([Create(zk_data.CONTROLLER, zk_data.encode_controller(BrokerId(1), 0))])
+    await w.admin.change_config("topics", "t", {"a": "1"})
+    real = w.store.multi
+
+    async def late(groups):  # type: ignore[no-untyped-def]
+        await w.store.write([SetData(zk_data.CONTROLLER, zk_data.encode_controller(BrokerId(2), 0))])
+        return await real(groups)
+
+    monkeypatch.setattr(w.store, "multi", late)
+    with pytest.raises(ControllerMoved, match="changed"):
+        await w.admin.change_config("topics", "t", {"a": "2"})
+    assert await w.admin.config("topics", "t") == {"a": "1"}
