@@ -86,8 +86,8 @@ def page(ours: Run, kafkas: Run) -> str:
             "",
             "## Watches",
             "",
-            f"Our controller watches {len(ours.watched)} nodes of ZooKeeper with the same topics (`wchc`), Kafka's"
-            f" {len(kafkas.watched)}.",
+            f"With the same topics, our controller watches {len(ours.watched)} nodes of ZooKeeper, Kafka's"
+            f" {len(kafkas.watched)} (`wchc`, which does not tell of watches on children).",
             f"Watched by ours only: {', '.join(f'`{path}`' for path in more) or 'none'}.",
             f"Watched by Kafka's only: {', '.join(f'`{path}`' for path in fewer) or 'none'}.",
             "",
