@@ -252,10 +252,10 @@ class ControllerContext:
 
     def put_leadership(self, tp: TopicPartition, leadership: Leadership) -> None:
         if tp.topic not in self.topics_to_delete:
-            assignment = self.assignment(tp)
-            known = self.leadership.get(tp)
-            was = known is not None and _is_imbalanced(assignment, known)
-            self.preferred_replica_imbalance_count += _is_imbalanced(assignment, leadership) - was
+            assignment = self._assignments.get(tp, _NO_ASSIGNMENT)
+            self.preferred_replica_imbalance_count += _is_imbalanced(assignment, leadership)
+            if (known := self.leadership.get(tp)) is not None:
+                self.preferred_replica_imbalance_count -= _is_imbalanced(assignment, known)
         self.leadership[tp] = leadership
 
     def clear_leadership(self) -> None:
@@ -351,4 +351,6 @@ def _is_imbalanced(assignment: ReplicaAssignment, known: Leadership) -> bool:
         return False
     preferred = assignment.replicas[0]
     state = known.leader_and_isr
-    return preferred in state.isr if preferred in assignment.adding else state.leader != preferred
+    if assignment.adding and preferred in assignment.adding:
+        return preferred in state.isr
+    return state.leader != preferred

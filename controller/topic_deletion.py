@@ -53,9 +53,8 @@ class TopicDeletion:
             log.info("delete.topic.enable is false: the markers of %s are removed", sorted(wanted))
             await self._remove_markers(wanted)
             return
-        for topic in wanted:
-            if any(tp.topic == topic for tp in self._context.being_reassigned):
-                self.mark_ineligible([topic], "topic reassignment in progress")
+        moving = {tp.topic for tp in self._context.being_reassigned}
+        self.mark_ineligible(wanted & moving, "topic reassignment in progress")
         await self.enqueue(wanted)
 
     async def _remove_markers(self, topics: Iterable[str]) -> None:

@@ -288,13 +288,12 @@ class World:
 def alter_partition_request(
     controller: Controller, tp: TopicPartition, isr: Sequence[int]
 ) -> wire.AlterPartitionRequest:
-    """Of the leader that the controller knows, in its epochs, for ``isr``."""
+    """Of the leader that the controller knows, in its epochs, for ``isr``; a recovering one has recovered (9.22)."""
     known = controller.context.leadership[tp].leader_and_isr
     wanted = wire.AlterPartitionRequestPartitionData(
         partition_index=tp.partition,
         leader_epoch=known.leader_epoch,
         partition_epoch=known.partition_epoch,
-        leader_recovery_state=known.recovery_state,
         new_isr=tuple(isr),
     )
     return wire.AlterPartitionRequest(

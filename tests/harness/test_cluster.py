@@ -16,6 +16,8 @@ from captures.exchanges import Response
 from captures.pcap import CaptureFile
 from harness import Cluster, HarnessError
 from harness.faults import TcpProxy
+from harness.members import InProcessMember
+from harness.node import METRICS_PORT
 from harness.transport import Dialer
 from harness.zookeeper import free_port
 from tests.tools import require
@@ -35,8 +37,10 @@ async def isr(cluster: Cluster, topic: str) -> dict[int, tuple[int, set[int]]]:
     }
 
 
-async def test_death_and_return_of_the_controllers_node(zookeeper: str) -> None:
-    async with Cluster(3, zookeeper=f"{zookeeper}/death", properties=FAST) as cluster:
+@pytest.mark.parametrize("ibp", ["2.6", "3.9"])  # ISRs by ZooKeeper, and by AlterPartition
+async def test_death_and_return_of_the_controllers_node(zookeeper: str, ibp: str) -> None:
+    properties = FAST | {"inter.broker.protocol.version": ibp}
+    async with Cluster(3, zookeeper=f"{zookeeper}/death-{ibp}", properties=properties) as cluster:
         await cluster.create_topic("t", assignment={0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2]})
         old = await cluster.wait_for_controller()
         await cluster.kill(old.id)
@@ -49,7 +53,7 @@ async def test_death_and_return_of_the_controllers_node(zookeeper: str) -> None:
         await cluster.wait_until(moved, "leaders to move")
         await cluster.start(old.id)
 
-        async def rejoined() -> bool:  # by AlterPartition from the leaders
+        async def rejoined() -> bool:
             return all(members == {1, 2, 3} for _, members in (await isr(cluster, "t")).values())
 
         await cluster.wait_until(rejoined, f"node {old.id} to rejoin the ISRs")
@@ -67,9 +71,26 @@ async def test_restart_with_controlled_shutdown_and_deletion(zookeeper: str) -> 
         assert await cluster.describe_topics() == []
 
 
+async def scraped(cluster: Cluster, node_id: int) -> str:
+    """The metrics of a node of this process."""
+    member = cluster.member(node_id)
+    assert isinstance(member, InProcessMember)
+    assert member.node is not None
+    assert member.node.metrics_port is not None
+    async with await trio.open_tcp_stream("127.0.0.1", member.node.metrics_port) as stream:
+        await stream.send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+        return b"".join([chunk async for chunk in stream]).decode()
+
+
 async def test_deleting_controller_by_hand(zookeeper: str) -> None:
-    async with Cluster(2, zookeeper=f"{zookeeper}/delete") as cluster:
+    properties = {METRICS_PORT: "0"}
+    async with Cluster(2, zookeeper=f"{zookeeper}/delete", properties=properties) as cluster:
         old = await cluster.wait_for_controller()
+        active = [
+            "kafka_controller_kafkacontroller_activecontrollercount 1.0" in await scraped(cluster, m.id)
+            for m in cluster.members
+        ]
+        assert active == [m.id == old.id for m in cluster.members]
         await cluster.delete_controller()
         new = await cluster.wait_for_controller(other_than=old)
         assert new.epoch == old.epoch + 1
