@@ -1,0 +1,122 @@
+"""Epochs of recorded control requests, as somebody else's cluster needs them to be.
+
+A recording's epochs belong to its ZooKeeper. To be taken by other brokers, the controller's epochs are shifted, all by
+the same distance (so that who was a zombie stays one), and the broker's are replaced: the newest that was known when a
+request was sent by the present one, an older one by one as much older (so that what was stale stays stale).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import wire
+from captures.exchanges import Request
+
+_NO_EPOCH = -1
+
+
+class Rewriter:
+    """``controller_shift`` is added to every controller epoch. ``broker_epochs`` are the present ones, by broker id;
+    requests to other brokers keep theirs. ``requests`` are all that will be replayed, with the ids of their brokers.
+    """
+
+    def __init__(
+        self,
+        requests: Iterable[tuple[Request, int | None]] = (),
+        *,
+        controller_shift: int = 0,
+        broker_epochs: Mapping[int, int] | None = None,
+    ) -> None:
+        self._shift = controller_shift
+        present = broker_epochs or {}
+        self._broker_epoch: dict[Request, int] = {}
+        newest: dict[int, int] = {}
+        for request, broker_id in requests:
+            recorded: int = getattr(request.body, "broker_epoch", _NO_EPOCH)
+            if broker_id is None or broker_id not in present or recorded == _NO_EPOCH:
+                continue
+            newest[broker_id] = max(newest.get(broker_id, recorded), recorded)
+            self._broker_epoch[request] = present[broker_id] - (newest[broker_id] - recorded)
+
+    def __call__(self, request: Request) -> wire.Message:
+        """The body to send. Raises ValueError for an epoch that would be below 0."""
+        body: Any = request.body
+        assert body is not None, "what was not decoded is not replayed"
+        changes = self._shifted(body) if request.api_name in _CONTROL else {}
+        if request in self._broker_epoch:
+            changes["broker_epoch"] = self._broker_epoch[request]
+        rewritten: wire.Message = dataclasses.replace(body, **changes) if changes else body
+        return rewritten
+
+    def _shifted(self, body: Any) -> dict[str, Any]:
+        if not self._shift:
+            return {}
+        changes: dict[str, Any] = {"controller_epoch": self._epoch(body.controller_epoch)}
+        for name in ("ungrouped_partition_states", "partition_states"):
+            if states := getattr(body, name, ()):
+                changes[name] = tuple(self._state(state) for state in states)
+        if topics := getattr(body, "topic_states", ()):
+            changes["topic_states"] = tuple(
+                dataclasses.replace(topic, partition_states=tuple(self._state(s) for s in topic.partition_states))
+                for topic in topics
+            )
+        return changes
+
+    def _state(self, state: Any) -> Any:
+        if not hasattr(state, "controller_epoch"):
+            return state  # StopReplica's partitions have none
+        return dataclasses.replace(state, controller_epoch=self._epoch(state.controller_epoch))
+
+    def _epoch(self, epoch: int) -> int:
+        if epoch + self._shift < 0:
+            raise ValueError(f"controller epoch {epoch} shifted by {self._shift} would be below 0")
+        return epoch + self._shift
+
+
+_CONTROL = frozenset({"LeaderAndIsr", "StopReplica", "UpdateMetadata"})
+
+
+def newest_controller_epoch(requests: Iterable[Request]) -> int | None:
+    """The highest of all controllers that speak in ``requests``; None if none does."""
+    epochs = (getattr(request.body, "controller_epoch", None) for request in requests if request.api_name in _CONTROL)
+    return max((epoch for epoch in epochs if epoch is not None), default=None)
+
+
+#: Fields that differ from one run to the next without meaning anything.
+VOLATILE = frozenset({"throttle_time_ms", "log_append_time_ms"})
+
+#: By what the elements of an array are known, where brokers give them in any order.
+_IDENTITIES = ("topic_name", "name", "topic", "topic_id", "partition_index", "partition", "index", "api_key", "node_id")
+
+
+def differences(recorded: Any, replayed: Any, *, volatile: frozenset[str] = VOLATILE, path: str = "") -> list[str]:
+    """Where two bodies (as ``wire.as_dict`` makes them) differ: ``path: recorded value, replayed value``."""
+    if isinstance(recorded, Mapping) and isinstance(replayed, Mapping):
+        return [
+            line
+            for name in sorted(recorded.keys() | replayed.keys(), key=str)
+            if name not in volatile
+            for line in differences(
+                recorded.get(name), replayed.get(name), volatile=volatile, path=f"{path}.{name}" if path else str(name)
+            )
+        ]
+    if _is_array(recorded) and _is_array(replayed) and len(recorded) == len(replayed):
+        pairs = zip(sorted(recorded, key=_identity), sorted(replayed, key=_identity), strict=True)
+        return [
+            line
+            for at, (one, other) in enumerate(pairs)
+            for line in differences(one, other, volatile=volatile, path=f"{path}[{at}]")
+        ]
+    return [] if recorded == replayed else [f"{path}: {recorded!r} recorded, {replayed!r} now"]
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _identity(element: Any) -> tuple[str, ...]:
+    if not isinstance(element, Mapping):
+        return ()
+    return tuple(str(element.get(name)).rjust(12) for name in _IDENTITIES)

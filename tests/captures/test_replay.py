@@ -1,0 +1,246 @@
+"""Replay: order, causality, epochs and the comparison of answers in memory; real recordings at our brokers."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+import wire
+from broker_stub import Broker
+from captures.errors import CaptureError
+from captures.pcap import CaptureFile
+from captures.replay import Recording, Replay, Verdict
+from captures.rewrite import Rewriter, differences, newest_controller_epoch
+from tests.broker_stub.support import TWO_LISTENERS, config
+from tests.captures.samples import CAPTURES
+from tests.captures.test_exchanges import Talk, produce
+
+SECOND = 10**9
+
+
+class Conversation(Talk):
+    """A recording whose packets have the times that ``at`` sets."""
+
+    def __init__(self):
+        self.now = 10**18
+        super().__init__()
+        self.recorder._clock = lambda: self.now
+
+    def at(self, seconds):
+        self.now = 10**18 + round(seconds * SECOND)
+        return self
+
+    def recording(self):
+        self.target.seek(0)
+        return Recording.read(CaptureFile(self.target, "x"))
+
+
+def update(epoch, broker_epoch=25, controller=1):
+    return wire.UpdateMetadataRequest(controller_id=controller, controller_epoch=epoch, broker_epoch=broker_epoch)
+
+
+class Server:
+    """Answers as ``answer`` says, and remembers what came when."""
+
+    def __init__(self, answer):
+        self.answer, self.heard, self.connections = answer, [], 0
+        self.nursery = None
+
+    async def dial(self, host, port):
+        self.connections += 1
+        here, there = trio.testing.memory_stream_pair()
+        self.nursery.start_soon(self.serve, there, self.connections)
+        return here
+
+    async def serve(self, stream, connection):
+        buffer = wire.FrameBuffer()
+        async for data in stream:
+            buffer.receive_data(data)
+            while (frame := buffer.next_frame()) is not None:
+                header, body = wire.decode_request(frame)
+                self.heard.append((connection, round(trio.current_time(), 3), header.correlation_id, body))
+                reply = await self.answer(len(self.heard), header, body)
+                if reply is None:
+                    continue
+                if reply == "close":
+                    await stream.aclose()
+                    return
+                response = wire.encode_response(
+                    reply, api_version=header.api_version, correlation_id=header.correlation_id
+                )
+                await stream.send_all(wire.frame(response))
+
+
+async def replayed(recording, answer, **settings):
+    server = Server(answer)
+    async with trio.open_nursery() as server.nursery:
+        replay = Replay(recording.steps, {None: ("broker", 9092)}, dial=server.dial, **settings)
+        outcomes = await replay.run()
+        server.nursery.cancel_scope.cancel()
+    return outcomes, server.heard
+
+
+async def same(_number, _header, _body):
+    return wire.UpdateMetadataResponse()
+
+
+def three_requests():
+    talk = Conversation()
+    for number, seconds in enumerate((0, 1, 5)):
+        talk.at(seconds).ask(update(3), 6, 100 + number, "1")
+        talk.at(seconds + 0.5).answer(wire.UpdateMetadataResponse(error_code=0), 6, 100 + number)
+    return talk.recording()
+
+
+async def test_times_are_kept_and_correlation_ids_are_new(autojump_clock):
+    start = trio.current_time()
+    outcomes, heard = await replayed(three_requests(), same)
+    assert [(c, at - start, correlation_id) for c, at, correlation_id, _ in heard] == [(1, 0, 0), (1, 1, 1), (1, 5, 2)]
+    assert [outcome.verdict for outcome in outcomes] == [Verdict.SAME] * 3
+
+
+@pytest.mark.parametrize(("speed", "times"), [(2.0, [0, 0.5, 2.5]), (None, [0, 0, 0])])
+async def test_speed(autojump_clock, speed, times):
+    start = trio.current_time()
+    _, heard = await replayed(three_requests(), same, speed=speed)
+    assert [at - start for _, at, _, _ in heard] == times
+
+
+async def test_nothing_is_sent_before_the_answers_that_came_before_it(autojump_clock):
+    talk = Conversation()
+    talk.at(0).ask(update(3), 6, 1, "1")
+    first = talk.tap
+    talk.connect()
+    talk.at(1).ask(update(3), 6, 7, "1")  # before the answer to the first
+    first.server_to_client(
+        wire.frame(wire.encode_response(wire.UpdateMetadataResponse(), api_version=6, correlation_id=1))
+    )
+    talk.at(2).ask(update(3), 6, 8, "1")  # after it
+
+    async def slow(number, _header, _body):
+        if number == 1:
+            await trio.sleep(10)
+        return wire.UpdateMetadataResponse()
+
+    start = trio.current_time()
+    outcomes, heard = await replayed(talk.recording(), slow, speed=None)
+    assert [(connection, at - start) for connection, at, _, _ in heard] == [(1, 0), (2, 0), (2, 10)]
+    assert [outcome.verdict for outcome in outcomes] == [Verdict.SAME, Verdict.UNRECORDED, Verdict.UNRECORDED]
+
+
+async def test_differences_are_named_field_by_field(autojump_clock):
+    async def refuse(number, _header, _body):
+        return wire.UpdateMetadataResponse(error_code=11 if number == 2 else 0)
+
+    outcomes, _ = await replayed(three_requests(), refuse)
+    assert [outcome.verdict for outcome in outcomes] == [Verdict.SAME, Verdict.DIFFERENT, Verdict.SAME]
+    assert outcomes[1].fields == ("error_code: 0 recorded, 11 now",)
+    assert "UpdateMetadata v6 #101" in str(outcomes[1])
+
+
+async def test_what_is_not_answered_is_missing(autojump_clock):
+    async def silent(number, _header, _body):
+        return None if number == 1 else "close"
+
+    outcomes, _ = await replayed(three_requests(), silent, answer_seconds=3)
+    assert [outcome.verdict for outcome in outcomes] == [Verdict.MISSING] * 3
+    assert [outcome.fields for outcome in outcomes] == [
+        ("nothing was answered within 3 s",), ("the connection was closed",), ("the connection was closed",),
+    ]  # fmt: skip
+
+
+async def test_an_answer_that_is_none(autojump_clock):
+    async def other(_number, header, _body):
+        object.__setattr__(header, "correlation_id", 999)
+        return wire.UpdateMetadataResponse()
+
+    outcomes, _ = await replayed(three_requests(), other)
+    assert outcomes[0].fields == ("what came is no answer (correlation id 999 was not asked)",)
+
+
+async def test_produce_without_acks_is_sent_and_not_waited_for(autojump_clock):
+    talk = Conversation()
+    talk.tap.client_to_server(produce(8, 0, 1, records=None))
+    outcomes, heard = await replayed(talk.recording(), same)
+    assert [outcome.verdict for outcome in outcomes] == [Verdict.SAME]
+    assert len(heard) == 1
+
+
+async def test_nobody_there(autojump_clock):
+    async def dial(_host, _port):
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    with pytest.raises(CaptureError, match=r"nobody can be reached at broker:9092 \(Connection refused"):
+        await Replay(three_requests().steps, {None: ("broker", 9092)}, dial=dial).run()
+    with pytest.raises(CaptureError, match="went to an unknown broker, for which there is no --to"):
+        Replay(three_requests().steps, {4: ("broker", 9092)}, dial=dial)
+
+
+# epochs
+
+
+def test_epochs_are_shifted_and_what_was_stale_stays_stale():
+    talk = Conversation()
+    state = wire.UpdateMetadataPartitionState(controller_epoch=2, isr=(1,), replicas=(1,))
+    topic = wire.UpdateMetadataTopicState(topic_name="a", partition_states=(state,))
+    for number, (epoch, broker_epoch) in enumerate([(3, 25), (2, 25), (3, 40), (3, 25), (3, -1)]):
+        body = wire.UpdateMetadataRequest(
+            controller_id=1, controller_epoch=epoch, broker_epoch=broker_epoch, topic_states=(topic,)
+        )
+        talk.ask(body, 6, number, "1")
+    requests = [step.request for step in talk.recording().steps]
+    assert newest_controller_epoch(requests) == 3
+    rewrite = Rewriter([(request, 1) for request in requests], controller_shift=4, broker_epochs={1: 1000})
+    bodies = [rewrite(request) for request in requests]
+    assert [(b.controller_epoch, b.broker_epoch) for b in bodies] == [
+        (7, 1000), (6, 1000), (7, 1000), (7, 985), (7, -1),
+    ]  # fmt: skip
+    assert {b.topic_states[0].partition_states[0].controller_epoch for b in bodies} == {6}
+    assert Rewriter([(request, 2) for request in requests], broker_epochs={1: 5})(requests[0]) == requests[0].body
+    with pytest.raises(ValueError, match="controller epoch 2 shifted by -3 would be below 0"):
+        Rewriter(controller_shift=-3)(requests[1])
+
+
+def test_differences_know_what_order_and_what_time_are_worth():
+    one = {"throttle_time_ms": 1, "topics": [{"name": "a", "error_code": 0}, {"name": "b", "error_code": 3}]}
+    other = {"throttle_time_ms": 2, "topics": [{"name": "b", "error_code": 5}, {"name": "a", "error_code": 0}]}
+    assert differences(one, other) == ["topics[1].error_code: 3 recorded, 5 now"]
+    assert differences([1, 2], [1]) == [": [1, 2] recorded, [1] now"]
+    assert differences({"a": 1}, {"b": 1}) == ["a: 1 recorded, None now", "b: None recorded, 1 now"]
+
+
+# real recordings at our brokers
+
+
+async def unreachable(_host, _port):
+    raise OSError("no such broker here")
+
+
+@pytest.mark.parametrize(
+    ("name", "brokers"), [("kafka-3.9.1-zombie", (1, 2, 3)), ("kafka-3.9.1-load", (1, 2)), ("kafka-2.8.2-tour", (2,))]
+)
+async def test_what_a_real_controller_said_gets_the_answers_that_real_brokers_gave(name, brokers):
+    with CaptureFile(CAPTURES[name]) as capture:
+        recording = Recording.read(capture)
+    shift = 100 - newest_controller_epoch(step.request for step in recording.steps)
+    for broker_id in brokers:
+        steps = [step for step in recording.of_controllers() if step.broker_id == broker_id]
+        assert len(steps) > 5
+        broker = Broker(config(broker_id, TWO_LISTENERS), dial=unreachable, cluster_id="replayed")
+        rewrite = Rewriter(
+            [(step.request, step.broker_id) for step in steps], controller_shift=shift, broker_epochs={broker_id: 7777}
+        )
+        async with trio.open_nursery() as nursery:
+            await nursery.start(broker.run)
+            broker.broker_epoch = 7777
+            broker.enable_request_processing()
+            port = next(endpoint.port for endpoint in broker.endpoints if endpoint.listener == "CONTROL")
+            targets = {broker_id: ("127.0.0.1", port)}
+            replay = Replay(steps, targets, dial=trio.open_tcp_stream, rewrite=rewrite, speed=None)
+            outcomes = await replay.run()
+            nursery.cancel_scope.cancel()
+        verdicts = {verdict: [o for o in outcomes if o.verdict is verdict] for verdict in Verdict}
+        assert verdicts[Verdict.DIFFERENT] == [], "\n".join(map(str, verdicts[Verdict.DIFFERENT]))
+        assert verdicts[Verdict.MISSING] == []
+        assert len(verdicts[Verdict.SAME]) > 5
