@@ -13,6 +13,8 @@ decode         all of these
 render         as text and as JSON                        selection      by API, broker and time
 rows           the one definition of all columns          tabulate       exchanges as rows
 recorder       live streams into pcapng; merge            pcapng_writer  the file format
+replay         requests again, at live brokers            rewrite        their epochs; answers compared
+impersonation  recorded answers for live requests
 live           an interface into pcapng, rotating         packet_filter  the kernel looks for ports
 spark/         the same at any size, analyses, report     samples/       captures of real Kafka, with the truth
 

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "leader": ("harness.cli.elect:leader", "Print who leads: Flink's leaders, ours, and Kafka's controller."),
     "decode": ("harness.cli.captures:decode", "Print every request and response in a capture, one line each."),
     "schema": ("harness.cli.schema:schema", "Show what a message looks like, field by field."),
+    "replay": ("harness.cli.replay:replay", "Send what a capture holds again, and compare the answers."),
     "analyze": ("harness.cli.captures:analyze", "Let Spark say what the control plane in captures did, and why."),
 }
 

@@ -35,7 +35,7 @@ _PROGRESS_EVERY = 500
 _FILE = "-"
 
 
-def _each(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+def each(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, Any], Any]:
     """A callback that parses an option's values; the ValueError of ``parse`` tells what is wrong with one."""
 
     def convert(_ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
@@ -65,7 +65,7 @@ traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
 @click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines with the full bodies (docs/decode.md).")
 @click.option(
-    "--api", "apis", multiple=True, metavar="NAME", callback=_each(selection.api_key),
+    "--api", "apis", multiple=True, metavar="NAME", callback=each(selection.api_key),
     help="Only this API, such as LeaderAndIsr, in any case; may be repeated.",
 )  # fmt: skip
 @click.option(
@@ -73,10 +73,10 @@ traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
     help="Only what is sent to this broker, and its answers; may be repeated. Ids are learnt from UpdateMetadata.",
 )  # fmt: skip
 @click.option(
-    "--from", "since_ns", metavar="TIME", callback=_each(selection.time_ns),
+    "--from", "since_ns", metavar="TIME", callback=each(selection.time_ns),
     help="Only from this time on (ISO 8601, UTC if it names no zone).",
 )  # fmt: skip
-@click.option("--to", "until_ns", metavar="TIME", callback=_each(selection.time_ns), help="Only before this time.")
+@click.option("--to", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time.")
 @click.option("--tls-keys", metavar="FILE", help="Open TLS with this key log (SSLKEYLOGFILE); needs tshark.")
 def decode(
     files: tuple[str, ...],

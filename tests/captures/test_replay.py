@@ -12,8 +12,8 @@ from captures.errors import CaptureError
 from captures.pcap import CaptureFile
 from captures.replay import Recording, Replay, Verdict
 from captures.rewrite import Rewriter, differences, newest_controller_epoch
-from tests.broker_stub.support import TWO_LISTENERS, config
-from tests.captures.samples import CAPTURES
+from tests.broker_stub.support import ONE_LISTENER, TWO_LISTENERS, config
+from tests.captures.samples import CAPTURES, scenario
 from tests.captures.test_exchanges import Talk, produce
 
 SECOND = 10**9
@@ -217,17 +217,33 @@ async def unreachable(_host, _port):
     raise OSError("no such broker here")
 
 
-@pytest.mark.parametrize(
-    ("name", "brokers"), [("kafka-3.9.1-zombie", (1, 2, 3)), ("kafka-3.9.1-load", (1, 2)), ("kafka-2.8.2-tour", (2,))]
-)
-async def test_what_a_real_controller_said_gets_the_answers_that_real_brokers_gave(name, brokers):
+#: Brokers that ran from the beginning of a capture to its end: others forgot in between what they had been told.
+NEVER_BOUNCED = {
+    "kafka-0.10.2.2-tour": (2, 3),
+    "kafka-1.1.1-tour": (2,),
+    "kafka-2.3.1-tour": (2, 3),
+    "kafka-2.8.2-tour": (2, 3),
+    "kafka-3.9.1-load": (1, 2, 3),
+    "kafka-3.9.1-tour": (2, 3),
+    "kafka-3.9.1-zombie": (1, 2, 3),
+}
+
+#: The paused process of broker 2 had lost its ZooKeeper session when it came to this request: UNKNOWN_SERVER_ERROR.
+NOT_OURS = {("kafka-3.9.1-zombie", 226)}
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+async def test_what_a_real_controller_said_gets_the_answers_that_real_brokers_gave(name):
     with CaptureFile(CAPTURES[name]) as capture:
         recording = Recording.read(capture)
+    assert recording.left_out == []
     shift = 100 - newest_controller_epoch(step.request for step in recording.steps)
-    for broker_id in brokers:
+    planes = scenario(name)["control_listener"]
+    listener = "CONTROL" if planes else "DATA"
+    for broker_id in NEVER_BOUNCED[name]:
         steps = [step for step in recording.of_controllers() if step.broker_id == broker_id]
-        assert len(steps) > 5
-        broker = Broker(config(broker_id, TWO_LISTENERS), dial=unreachable, cluster_id="replayed")
+        listeners = TWO_LISTENERS if planes else ONE_LISTENER
+        broker = Broker(config(broker_id, listeners), dial=unreachable, cluster_id="replayed")
         rewrite = Rewriter(
             [(step.request, step.broker_id) for step in steps], controller_shift=shift, broker_epochs={broker_id: 7777}
         )
@@ -235,12 +251,11 @@ async def test_what_a_real_controller_said_gets_the_answers_that_real_brokers_ga
             await nursery.start(broker.run)
             broker.broker_epoch = 7777
             broker.enable_request_processing()
-            port = next(endpoint.port for endpoint in broker.endpoints if endpoint.listener == "CONTROL")
+            port = next(endpoint.port for endpoint in broker.endpoints if endpoint.listener == listener)
             targets = {broker_id: ("127.0.0.1", port)}
             replay = Replay(steps, targets, dial=trio.open_tcp_stream, rewrite=rewrite, speed=None)
             outcomes = await replay.run()
             nursery.cancel_scope.cancel()
-        verdicts = {verdict: [o for o in outcomes if o.verdict is verdict] for verdict in Verdict}
-        assert verdicts[Verdict.DIFFERENT] == [], "\n".join(map(str, verdicts[Verdict.DIFFERENT]))
-        assert verdicts[Verdict.MISSING] == []
-        assert len(verdicts[Verdict.SAME]) > 5
+        other = [outcome for outcome in outcomes if outcome.verdict is not Verdict.SAME]
+        assert {(name, o.step.request.place.packet) for o in other} <= NOT_OURS, "\n".join(map(str, other))
+        assert len(outcomes) - len(other) > 20
