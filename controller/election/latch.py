@@ -142,8 +142,9 @@ class LeaderLatch:
         is deleted, as are those of attempts given up.
         """
         mine = sorted((name for name in names if self._attempt in name), key=_order)
-        stray = mine[1:] + [name for name in names if any(attempt in name for attempt in self._abandoned)]
-        self._abandoned = {attempt for attempt in self._abandoned if any(attempt in name for name in names)}
+        given_up = {attempt: [name for name in names if attempt in name] for attempt in self._abandoned}
+        stray = mine[1:] + [name for found in given_up.values() for name in found]
+        self._abandoned = {attempt for attempt, found in given_up.items() if found}
         for name in stray:
             self._session.start_soon(partial(self._session.delete_if_there, f"{self.path}/{name}"))
         if not mine:

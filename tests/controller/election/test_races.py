@@ -15,7 +15,7 @@ from controller.election.java_stream import encode_leader_node
 from controller.election.latch import LeaderLatch
 from controller.election.service import MultipleComponentLeaderElectionService
 from controller.election.session import ElectionSession
-from controller.store import Create, Data, Delete, Op, OpResult, SetData, StoreError, value
+from controller.store import Create, Data, Delete, Op, OpResult, SetData, StoreError, WatchEvent, value
 from controller.store.memory import MemoryStore
 from tests.controller.election.conftest import Backend, Memory
 from tests.controller.election.support import COMPONENT, PATHS, Changing, Contender, ManualBackend, contend, latch_of
@@ -177,6 +177,33 @@ async def test_a_leader_whose_node_is_taken_away_withdraws(backend: Backend) -> 
         while len(await names(other)) != 2:
             await trio.lowlevel.checkpoint()
     assert first.told == [True, False]
+
+
+async def test_leadership_is_withdrawn_before_another_node_is_made(memory: Memory) -> None:  # rule E11.5
+    session, other = await memory.session(), await memory.session()
+    latch = await joined(session)
+    write, leading = session.store.write, []
+
+    async def watched(ops: Sequence[Op]) -> list[OpResult | StoreError]:
+        leading.append(latch.latch.has_leadership)
+        return await write(ops)
+
+    session.store.write = watched  # type: ignore[method-assign]
+    await other.store.write([Delete(f"{LATCH}/{latch.latch._node}")])
+    await wait_all_tasks_blocked()
+    assert True not in leading
+    assert latch.told == [True, False, True]
+
+
+async def test_a_leader_that_is_not_first_any_more_withdraws(memory: Memory) -> None:  # rules E7.5, E11.5
+    session, other = await memory.session(), await memory.session()
+    latch = Latch(session, tolerate=True)
+    await wait_all_tasks_blocked()
+    await other.store.write([Create(f"{LATCH}/!")])
+    await memory.disconnect(session)
+    await memory.reconnect(session)
+    await wait_all_tasks_blocked()
+    assert latch.told == [True, False]
 
 
 async def test_data_of_the_predecessor_is_no_business_of_ours(memory: Memory) -> None:  # rule E1.11
@@ -413,3 +440,34 @@ async def test_a_hand_over_wakes_one(backend: Backend) -> None:  # rules E1.10, 
         woken = [latches[i] for i, latch in enumerate(latches) if latch.latch.checks != checks[i]]
         assert woken == [heir]
         assert set(events) - {latches.index(leaver)} == {latches.index(heir)}
+
+
+async def test_a_thousand_contenders_and_one_is_woken(memory: Memory) -> None:  # rules E1.10, E1.11
+    """However many wait: one watch event and one look at the queue for each hand-over, and one watch each."""
+    sessions = [await memory.session() for _ in range(10)]
+    latches = []
+    for i in range(1000):
+        latches.append(Latch(sessions[i % 10]))
+        while not latches[-1].latch.checks:
+            await trio.lowlevel.checkpoint()
+    await wait_all_tasks_blocked()
+    assert sum(len(watchers) for watchers in memory.server._watches.values()) == 1000
+    fired: list[str] = []
+    for session in sessions:
+        watch = session.store.on_watch
+
+        def heard(event: WatchEvent, watch: Callable[[WatchEvent], None] = watch) -> None:
+            fired.append(event.path)
+            watch(event)
+
+        session.store.on_watch = heard
+    for place in range(20):
+        assert [i for i, latch in enumerate(latches) if latch.latch.has_leadership] == [place]
+        before = [latch.latch.checks for latch in latches]
+        fired.clear()
+        await latches[place].latch.aclose()
+        await wait_all_tasks_blocked()
+        assert [i for i, latch in enumerate(latches) if latch.latch.checks != before[i]] == [place + 1]
+        # told to the heir, and to the session that left, which no longer listens
+        assert set(fired) == {f"{LATCH}/{latches[place].latch._node}"}
+        assert len(fired) <= 2
