@@ -297,8 +297,8 @@ class KazooStore(store.MetadataStore):
 
     @property
     def session_id(self) -> int:
-        client_id = self._client.client_id
-        return client_id[0] if client_id else 0
+        known: int | None = self._client._session_id  # the public client_id is None while there is no connection
+        return known or 0
 
     @property
     def session_timeout_ms(self) -> int:

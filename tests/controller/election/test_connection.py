@@ -67,9 +67,11 @@ async def test_states_are_told_once(backend: Backend) -> None:  # rules E7.8, E7
     session = await backend.session(session_timeout_ms=LONG_MS)
     states = States(session)
     assert session.state is ConnectionState.CONNECTED
+    session_id = session.session_id
     for _ in range(2):
         await backend.disconnect(session)
         await states.reach(SUSPENDED)
+        assert session.session_id == session_id
         await backend.reconnect(session)
         await states.reach(RECONNECTED)
     await backend.expire(session)
