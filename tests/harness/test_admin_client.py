@@ -20,8 +20,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+import wire
 from controller import zk_data
 from harness import Cluster
+from harness.transport import Dialer
 
 pytestmark = pytest.mark.slow
 T = TypeVar("T")
@@ -43,15 +45,25 @@ async def ask(call: Callable[..., dict[Any, Future[T]]], *args: Any, **more: Any
 
 
 async def admin_of(cluster: Cluster) -> AdminClient:
-    """A client, once the nodes know each other and the controller: librdkafka waits long to ask again."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers()})
+    """A client, once all nodes know each other and the controller: librdkafka gives up early, or asks again late."""
 
     async def settled() -> bool:
-        known = await trio.to_thread.run_sync(lambda: admin.list_topics(timeout=10))
-        return known.controller_id >= 0 and len(known.brokers) == len(cluster.members)
+        answers = [await metadata(member.addresses["DATA"]) for member in cluster.members]
+        return all(len(a.brokers) == len(cluster.members) and a.controller_id >= 0 for a in answers)
 
-    await cluster.wait_until(settled, "every node to be in the metadata")
-    return admin
+    await cluster.wait_until(settled, "every node to be in the metadata of all")
+    return AdminClient({"bootstrap.servers": cluster.bootstrap_servers()})
+
+
+async def metadata(address: str) -> wire.MetadataResponse:
+    host, _, port = address.partition(":")
+    connection = await Dialer()(host, int(port))
+    request = wire.MetadataRequest(topics=())
+    await connection.send_frame(wire.encode_request(request, api_version=12, correlation_id=1, client_id="test"))
+    _, answer = wire.decode_response(await connection.receive_frame(), api_key=3, api_version=12)
+    await connection.aclose()
+    assert isinstance(answer, wire.MetadataResponse)
+    return answer
 
 
 def topic_config(name: str, *entries: ConfigEntry) -> ConfigResource:

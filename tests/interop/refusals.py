@@ -19,16 +19,25 @@ EXPECTED = {
     " epoch N is old. Latest known controller epoch is N": _DEPOSED,
     "WARN [Broker id=N] Received update metadata request with correlation id N from an old controller N with epoch N."
     " Latest known controller epoch is N": _DEPOSED,
+    **{
+        f"ERROR [Broker id=N] Received LeaderAndIsrRequest with correlation id N from controller {who} epoch N for"
+        " partition P (last update controller epoch N) but cannot become follower since the new leader NONE is"
+        " unavailable.": "the only replica of a partition comes back, and is told before it is elected (rule 11.54)"
+        for who in ("N", "A")
+    },
     "ERROR [KafkaApiN] Unexpected error handling request UPDATE_METADATA from controller N": _DEPOSED,
 }
 
-_LINE = re.compile(r"\[[^]]*\] (.*) \((?:state\.change\.logger|kafka\.server\.(?:KafkaApis|ReplicaManager))\)")
+_LINE = re.compile(
+    r"\[[^]]*\] (\w+ \[(?:Broker|Kafka|Replica).*) \((?:state\.change\.logger|kafka\.server\.(?:KafkaApis|ReplicaManager))\)"
+)
 _REFUSED = re.compile(r"^(?:WARN|ERROR) |ignor|reject|stale|inconsistent|is old|not higher", re.IGNORECASE)
 _NAMES = (
     (re.compile(r"RequestHeader\(apiKey=(\w+),.*?controllerId=(\d+),.*"), r"\1 from controller \2"),
     (re.compile(r"RequestHeader\(apiKey=(\w+),.*"), r"\1"),
     (re.compile(r"(?<=partition )[\w.-]+-\d+"), "P"),
     (re.compile(r"(?<=controller )100\b"), "A"),
+    (re.compile(r"(?<=leader )-1\b"), "NONE"),
     (re.compile(r"-?\d+"), "N"),
 )
 
