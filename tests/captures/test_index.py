@@ -95,6 +95,22 @@ def test_captures_inside_packets_do_not_mislead(tmp_path_factory, seed, order, n
     assert in_splits(path, divided) == whole(path)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    ng=st.booleans(),
+    changes=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=6),
+)
+def test_splits_of_damaged_files_hold_what_the_whole_does(tmp_path_factory, seed, ng, changes):
+    rng = random.Random(seed)
+    data = bytearray(pcapng_of(rng, "<") if ng else pcap(packets_of(rng, "<")))
+    for where, value in changes:
+        data[28 + int(where * (len(data) - 29))] = value  # the head stays: without it there is no capture
+    path = tmp_path_factory.mktemp("index") / "x"
+    path.write_bytes(data)
+    assert in_splits(path, splits(path, rng.randrange(200, 5000)))[0] == whole(path)[0]
+
+
 def test_a_wrong_guess_is_found_at_the_seam_and_walked_again(tmp_path):
     inner = pcap([(START_NS, bytes(100))] * 100)[24:]
     path = tmp_path / "x.pcap"

@@ -391,6 +391,7 @@ def test_mutated_files_raise_nothing_but_capture_error(data):
     whole = data.draw(st.sampled_from([
         pcap(PACKETS, order=">"),
         gzip.compress(pcap(PACKETS)),
+        zstd(pcap(PACKETS)),
         section((1, b"c")) + interface(1, (9, b"\x06")) + enhanced(1, b"one") + simple(b"x") + obsolete(1, b"two"),
     ]))  # fmt: skip
     mutated = bytearray(whole)
