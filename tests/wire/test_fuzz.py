@@ -39,7 +39,7 @@ OTHER_EXAMPLES = max(1, INPUTS // 20 // EACH)
 
 SEEDS = st.integers(0, 2**64 - 1)
 BODY_ERROR = re.compile(
-    r"(.+ at [\w.\[\]]+|.+ at the start|\d+ bytes left over after offset \d+)(, offset \d+)?", re.DOTALL
+    r".+ at ([\w.\[\]]+|the start), offset \d+|\d+ bytes left over after offset \d+", re.DOTALL
 )
 
 
