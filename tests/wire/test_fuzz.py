@@ -38,9 +38,7 @@ MESSAGE_EXAMPLES = max(1, round(0.9 * INPUTS / len(MESSAGES) / EACH))
 OTHER_EXAMPLES = max(1, INPUTS // 20 // EACH)
 
 SEEDS = st.integers(0, 2**64 - 1)
-BODY_ERROR = re.compile(
-    r".+ at ([\w.\[\]]+|the start), offset \d+|\d+ bytes left over after offset \d+", re.DOTALL
-)
+BODY_ERROR = re.compile(r".+ at ([\w.\[\]]+|the start), offset \d+|\d+ bytes left over after offset \d+", re.DOTALL)
 
 
 def test_there_are_enough_inputs() -> None:
