@@ -53,9 +53,9 @@ TARGETS: dict[str, Sequence[str]] = {
         f"{CONFORMANCE}/test_del.py",
     ],
     "controller/context.py": [
-        f"{CONFORMANCE}/test_ctx.py", f"{CONFORMANCE}/test_psm.py", f"{CONFORMANCE}/test_tdm.py",
-        f"{CONFORMANCE}/test_ccm.py", f"{CONFORMANCE}/test_ci.py", "tests/controller/test_brokers.py",
-        "tests/controller/test_pure.py", "tests/controller/test_metrics.py",
+        f"{CONFORMANCE}/test_ctx.py", f"{CONFORMANCE}/test_ccm.py", f"{CONFORMANCE}/test_psm.py",
+        f"{CONFORMANCE}/test_tdm.py", f"{CONFORMANCE}/test_ci.py", "tests/controller/test_metrics.py",
+        "tests/controller/test_brokers.py",
     ],
     "controller/request_batch.py": [
         f"{CONFORMANCE}/test_ccm.py", f"{CONFORMANCE}/test_rsm.py", "tests/controller/test_pure.py",
@@ -260,7 +260,7 @@ def exit_codes(
 
 
 def judge(target: str, equivalent: dict[str, str], parallel: int) -> tuple[int, int]:
-    """(noticed, all but the equivalent); prints one line, and one for each that was not noticed."""
+    """(noticed, all but the equivalent); prints one line for each that was not noticed, and one for the module."""
     path, tests = ROOT / target, TARGETS[target]
     started = time.monotonic()
     ((_, code),) = exit_codes(iter([("", start_tests(tests, None))]), 1, 120)
@@ -272,14 +272,17 @@ def judge(target: str, equivalent: dict[str, str], parallel: int) -> tuple[int, 
         raise SystemExit(f"mutants_equivalent.toml, {target}: there is no {sorted(unknown)[0]!r}")
     module = target.removesuffix(".py").replace("/", ".")
     jobs = ((m.name, start_tests(tests, Mutated(module, path, m.code))) for m in found.values())
-    survivors = {name for name, code in exit_codes(jobs, parallel, limit_seconds) if code == 0}
+    survivors = set()
+    for name, code in exit_codes(jobs, parallel, limit_seconds):
+        if code == 0:
+            survivors.add(name)
+            if name not in equivalent:
+                print(f"  not noticed: line {found[name].line}, {name}", flush=True)
+        elif name in equivalent:
+            print(f"  noticed, though it is said to change nothing: {name}", flush=True)
     total, noticed = len(found) - len(equivalent), len(found) - len(survivors | equivalent.keys())
-    seconds = time.monotonic() - started
-    print(f"{target:<42}{noticed:>5} of {total:<5}{len(equivalent) or '':>4} equivalent {seconds:>6.0f} s", flush=True)
-    for name in sorted(survivors - equivalent.keys()):
-        print(f"  not noticed: line {found[name].line}, {name}")
-    for name in sorted(equivalent.keys() - survivors):
-        print(f"  noticed, though it is said to change nothing: {name}")
+    left_out = f"{len(equivalent)} equivalent" if equivalent else ""
+    print(f"{target:<42}{noticed:>5} of {total:<5}{left_out:<14}{time.monotonic() - started:>6.0f} s", flush=True)
     return noticed, total
 
 

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 import wire
 from controller import admin, zk_data
+from controller.events import ReplicaDeletionAnswered
 from controller.model import BrokerId, ReplicaAssignment, TopicPartition
 from controller.store import Create, SetData
 from tests.controller.support import texts, world
@@ -111,6 +112,43 @@ async def test_deletion_is_resumed_by_the_next_controller(autojump_clock: MockCl
         await w.kill_controller(1)
         await w.settle()
         assert await w.get("/brokers/topics/t") is None
+
+
+async def test_deletions_that_failed_are_told_with_their_reason(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # rule 10.46
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 3]})
+        for broker in (2, 3):
+            w.brokers[broker].mute = True
+        await admin.delete_topic(w.zk, "t")
+        await w.settle()
+        tp = TopicPartition("t", 0)
+        by_partition = ReplicaDeletionAnswered(BrokerId(2), 0, ((tp, wire.ErrorCode.KAFKA_STORAGE_ERROR),))
+        at_the_top = ReplicaDeletionAnswered(BrokerId(3), wire.ErrorCode.STALE_CONTROLLER_EPOCH, ((tp, 0),))
+        for event in (by_partition, at_the_top):
+            controller.loop.put(event)
+        await w.settle()
+        assert "broker 2 did not delete t-0: KAFKA_STORAGE_ERROR" in caplog.text
+        assert "broker 3 did not delete t-0: STALE_CONTROLLER_EPOCH" in caplog.text
+
+
+async def test_a_queued_topic_that_is_reassigned_is_halted(autojump_clock: MockClock) -> None:  # rules 10.37, 10.39
+    async with world() as w:
+        controller = await w.start_controller(1)
+        for topic in ("t", "u", "v"):
+            await w.create_topic(topic, {0: [2, 3]})
+        w.brokers[3].mute = True
+        for topic in ("t", "u"):
+            await admin.delete_topic(w.zk, topic)
+        await w.settle()
+        assert controller.context.topics_ineligible_for_deletion == set()
+        controller.context.being_reassigned |= {TopicPartition("t", 0), TopicPartition("w", 0)}
+        await admin.delete_topic(w.zk, "v")
+        await w.settle()
+        assert controller.context.topics_ineligible_for_deletion == {"t"}
+        assert controller.context.topics_to_delete == {"t", "u", "v"}
 
 
 async def test_a_refused_replica_deletion_waits_for_a_broker_event(autojump_clock: MockClock) -> None:  # 10.46, 10.47
