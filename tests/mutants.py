@@ -53,9 +53,8 @@ TARGETS: dict[str, Sequence[str]] = {
         f"{CONFORMANCE}/test_del.py",
     ],
     "controller/context.py": [
-        f"{CONFORMANCE}/test_ctx.py", f"{CONFORMANCE}/test_ccm.py", f"{CONFORMANCE}/test_psm.py",
-        f"{CONFORMANCE}/test_tdm.py", f"{CONFORMANCE}/test_ci.py", "tests/controller/test_metrics.py",
-        "tests/controller/test_brokers.py",
+        "tests/controller/test_context.py", f"{CONFORMANCE}/test_ctx.py", f"{CONFORMANCE}/test_psm.py",
+        "tests/controller/test_pure.py",
     ],
     "controller/request_batch.py": [
         f"{CONFORMANCE}/test_ccm.py", f"{CONFORMANCE}/test_rsm.py", "tests/controller/test_pure.py",
