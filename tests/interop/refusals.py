@@ -29,7 +29,8 @@ EXPECTED = {
 }
 
 _LINE = re.compile(
-    r"\[[^]]*\] (\w+ \[(?:Broker|Kafka|Replica).*) \((?:state\.change\.logger|kafka\.server\.(?:KafkaApis|ReplicaManager))\)"
+    r"\[[^]]*\] (\w+ \[(?:Broker|Kafka|Replica).*)"
+    r" \((?:state\.change\.logger|kafka\.server\.(?:KafkaApis|ReplicaManager))\)"
 )
 _REFUSED = re.compile(r"^(?:WARN|ERROR) |ignor|reject|stale|inconsistent|is old|not higher", re.IGNORECASE)
 _NAMES = (

@@ -95,7 +95,8 @@ async def test_a_silent_server_is_lost_after_the_session_timeout(backend: Backen
     await backend.reconnect(session)
     await states.reach(RECONNECTED)
     assert states.seen == [SUSPENDED, LOST, RECONNECTED]
-    assert (session.session_id == old) is isinstance(backend, Memory)  # whose sessions end only on command
+    if isinstance(backend, Memory):  # whose sessions end only on command; ZooKeeper's end at a tick after the timeout
+        assert session.session_id == old
 
 
 async def test_a_connection_that_comes_back_in_time_is_not_lost(memory: Memory, autojump_clock: MockClock) -> None:
