@@ -23,7 +23,7 @@ from controller.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from controller.store import BadVersion, Create, Delete, NodeExists, NoNode, SetData, Stat, StoreError, value
+from controller.store import BadVersion, Create, Data, Delete, NodeExists, NoNode, SetData, Stat, StoreError, value
 from controller.store.memory import MemoryStore, MemoryZooKeeper
 from controller.zk_client import UNFENCED, ChangeHandler
 from tests.controller.conformance.bench import ids
@@ -282,19 +282,28 @@ async def test_update_leader_and_isr(f: Fixture) -> None:  # rules 1.50, 1.51
 
 
 @pytest.mark.kafka("ZKCT-39")
-async def test_create_partition_states(f: Fixture) -> None:  # rules 1.29, 1.30
+async def test_create_partition_states(f: Fixture) -> None:  # rules 1.29, 1.30, 1.52
     await topic(f, "t", p0=PLAIN, p1=PLAIN)
     states = {T0: leadership(0), T1: leadership(1)}
     with pytest.raises(ControllerMoved):
         await f.zk.create_partition_states(states, WRONG)
     assert await f.zk.create_partition_states(states, f.fence) == {T0: None, T1: None}
-    found = await f.zk.get_data([zk_data.partition_state_path(tp) for tp in states])
-    for node, state in zip(found, states.values(), strict=True):
+    paths = [zk_data.partition_state_path(tp) for tp in states]
+    for node, state in zip(await f.zk.get_data(paths), states.values(), strict=True):
         assert not isinstance(node, StoreError)
         assert (node.data, node.stat.version) == (zk_data.encode_partition_state(state), 0)
         assert node.stat.czxid == node.stat.mzxid
-    again = await f.zk.create_partition_states(states, f.fence)
+    # the very state of this controller was left by an attempt whose answer was lost (1.52); another one stays
+    other = {T0: states[T0], T1: leadership(2)}
+    again = await f.zk.create_partition_states(other, f.fence)
+    assert again[T0] is None
+    assert isinstance(again[T1], NodeExists)
+    later = {tp: Leadership(state.leader_and_isr, ControllerEpoch(2)) for tp, state in states.items()}
+    again = await f.zk.create_partition_states(later, f.fence)
     assert [type(answer) for answer in again.values()] == [NodeExists, NodeExists]
+    assert [answer.data for answer in await f.zk.get_data(paths) if isinstance(answer, Data)] == [
+        zk_data.encode_partition_state(state) for state in states.values()
+    ]
 
 
 @pytest.mark.kafka("ZKCT-40")
