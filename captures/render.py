@@ -228,8 +228,8 @@ def partition_errors(response: Response) -> list[tuple[str, int, int]]:
     return errors
 
 
-def json_line(message: Request | Response, cluster: Cluster) -> str:
-    """One message as a line of JSON, as docs/decode.md describes it."""
+def json_line(message: Request | Response, cluster: Cluster, *, payloads: bool = False) -> str:
+    """One message as a line of JSON, as docs/decode.md describes it; ``payloads`` as in ``wire.as_dict``."""
     request = message if isinstance(message, Request) else message.request
     listener = cluster.listener_at(request.peers.server)
 
@@ -252,7 +252,7 @@ def json_line(message: Request | Response, cluster: Cluster) -> str:
         "correlation_id": request.correlation_id,
         "client_id": request.client_id,
         "bytes": message.frame_bytes,
-        "body": None if message.body is None else wire.as_dict(message.body, message.version),
+        "body": None if message.body is None else wire.as_dict(message.body, message.version, payloads=payloads),
         "error": message.error,
         "left_over": message.left_over,
     }

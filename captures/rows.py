@@ -1,8 +1,8 @@
-"""The one definition of the columns: of packets, exchanges, partitions and endpoints, and of what the analyses give.
+"""The one definition of the columns of packets, frames, exchanges, partitions, endpoints and connections.
 
-``docs/schema.md`` is generated from here (``python -m captures.rows > docs/schema.md``), Spark's schemas are derived
-from here, and ``kce analyze --out`` writes the version beside its Parquet. Whoever changes a column raises
-``SCHEMA_VERSION``.
+Those of what the analyses give are in ``captures.analysis_rows``; ``docs/schema.md`` is generated from both by
+``captures.schema_document``. Spark's schemas are derived from here, and ``kce analyze --out`` writes the version beside
+its Parquet. Whoever changes a column raises ``SCHEMA_VERSION``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 SCHEMA_VERSION = 2
+
+#: Packets that a row names one by one; the others are only counted.
+MAX_EVIDENCE = 100
 
 TIME = pa.timestamp("us", tz="UTC")
 INTS = pa.list_(pa.int32())
@@ -42,15 +45,15 @@ class Table(NamedTuple):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
-_FILE = Column("file", pa.string(), "the capture, as it was named")
-_TIME = Column("time", TIME, "when the packet was captured, UTC")
+FILE = Column("file", pa.string(), "the capture, as it was named")
+TIME_COLUMN = Column("time", TIME, "when the packet was captured, UTC")
 _CONNECTION = Column("connection", pa.string(), "both endpoints, the same text for both directions")
 _CORRUPT = Column("_corrupt_record", pa.string(), "what is wrong with a file; such a row is nothing else")
-_SENDER = (
+SENDER = (
     Column("controller_id", pa.int32(), "the sender by its own account"),
     Column("controller_epoch", pa.int32(), "the epoch it sent with"),
 )
-_BROKER = (
+BROKER = (
     Column("broker_id", pa.int32(), "whose listener it was sent to, by what UpdateMetadata announced; null if unknown"),
     Column("listener", pa.string(), "the listener's name, or its port as text where no name is known"),
 )
@@ -68,13 +71,22 @@ _API = (
     Column("correlation_id", pa.int32(), ""),
 )
 
+
+def evidence(doc: str) -> tuple[Column, Column]:
+    """Where something is to be seen: packets, and the file of each. At most MAX_EVIDENCE."""
+    return (
+        Column("packets", pa.list_(pa.int64()), doc),
+        Column("files", pa.list_(pa.string()), "the file of each of these packets"),
+    )
+
+
 PACKETS = Table(
     "packets",
     "One packet of a capture. The columns from `connection` on are null for a packet that is no TCP segment.",
     (
-        _FILE,
+        FILE,
         Column("packet", pa.int64(), "its number, from 1, as in Wireshark; in a `_corrupt_record` row the last read"),
-        _TIME,
+        TIME_COLUMN,
         Column("time_ns", pa.int64(), "the same in nanoseconds since 1970"),
         Column("other", pa.string(), "what it is, if no TCP segment: UDP, ARP, a cut header, ..."),
         _CONNECTION,
@@ -95,9 +107,9 @@ FRAMES = Table(
     "frames",
     "One request or response, in the order in which they are completed within a connection.",
     (
-        _FILE,
+        FILE,
         Column("packet", pa.int64(), "number of the packet that completes it"),
-        _TIME,
+        TIME_COLUMN,
         _CONNECTION,
         *_PEERS,
         Column("is_response", pa.bool_(), ""),
@@ -144,7 +156,7 @@ EXCHANGES = Table(
     (
         Column("file", pa.string(), "the capture that holds the end of the request"),
         Column("packet", pa.int64(), "number of the packet that completes the request"),
-        _TIME,
+        TIME_COLUMN,
         _CONNECTION,
         *_PEERS,
         *_API,
@@ -153,11 +165,13 @@ EXCHANGES = Table(
         Column("request_error", pa.string(), "why the body was not decoded; null if it was, or if its API is not"),
         Column("answered", pa.bool_(), "whether Kafka answers it: false for Produce with acks=0"),
         Column("is_control", pa.bool_(), "LeaderAndIsr, StopReplica or UpdateMetadata"),
-        *_SENDER,
+        *SENDER,
         Column("is_kraft_controller", pa.bool_(), "whether the sender says that it is a KRaft controller"),
         Column("sender_broker_id", pa.int32(), "the sender of ControlledShutdown, AlterPartition, AllocateProducerIds"),
         Column("broker_epoch", pa.int64(), "of the receiver in control requests, of the sender in these three"),
         Column("partition_count", pa.int32(), "how many partitions a control request names"),
+        Column("group_id", pa.string(), "the consumer group that a request is about, if about one"),
+        Column("generation_id", pa.int32(), "of the group: what a request says or, of JoinGroup, the response"),
         Column("response_file", pa.string(), "the capture that holds the end of the response"),
         Column("response_packet", pa.int64(), "number of the packet that completes the response"),
         Column("response_time", TIME, ""),
@@ -174,14 +188,14 @@ PARTITIONS = Table(
     "partitions",
     "One partition in one LeaderAndIsr, UpdateMetadata or StopReplica request.",
     (
-        _FILE,
+        FILE,
         Column("packet", pa.int64(), "number of the packet that completes the request"),
-        _TIME,
+        TIME_COLUMN,
         _CONNECTION,
         *_API[:3],
         Column("server", pa.string(), "IP address it was sent to"),
         Column("server_port", pa.int32(), ""),
-        *_SENDER,
+        *SENDER,
         Column("response_error_code", pa.int16(), "top-level error of the response; null if none was seen"),
         *PARTITION_STATE,
     ),
@@ -197,7 +211,25 @@ ENDPOINTS = Table(
     ),
 )
 
-#: what reassembly gives: exchanges with what they hold, and once per task a row that has only its ``quality``
+CONNECTIONS = Table(
+    "connections",
+    "One pair of TCP endpoints, whatever it speaks: one connection, or several that used the ports one after another.",
+    (
+        _CONNECTION,
+        Column("is_kafka", pa.bool_(), "whether requests were recognised in it"),
+        Column("first_time", TIME, "of its first packet"),
+        Column("last_time", TIME, "of its last"),
+        Column("segments", pa.int64(), ""),
+        Column("payload_bytes", pa.int64(), "with what was sent again"),
+        Column("retransmits", pa.int64(), "segments with data that an earlier one had brought"),
+        Column("out_of_order", pa.int64(), "segments that filled a hole which a later one had left"),
+        Column("resets", pa.int64(), "segments with RST"),
+        *evidence("the first of the packets that were retransmitted or reset it"),
+    ),
+)
+
+#: what reassembly gives: exchanges with what they hold; rows that have only ``tcp``, one per connection; and once per
+#: task a row that has only its ``quality``
 DECODED = Table(
     "decoded",
     "",
@@ -205,162 +237,19 @@ DECODED = Table(
         *EXCHANGES.columns,
         Column("states", pa.list_(pa.struct([(c.name, c.type) for c in PARTITION_STATE])), ""),
         Column("live_brokers", pa.list_(pa.struct([(c.name, c.type) for c in LIVE_BROKER])), ""),
+        Column("evidence", pa.string(), ""),
+        Column("tcp", pa.struct([(c.name, c.type) for c in CONNECTIONS.columns]), ""),
         Column("quality", pa.string(), ""),
     ),
 )
 
-REQUESTS = Table(
-    "requests",
-    "Requests by API and version.",
-    (
-        Column("api_key", pa.int16(), ""),
-        Column("api", pa.string(), ""),
-        Column("version", pa.int16(), ""),
-        Column("requests", pa.int64(), ""),
-        Column("responses", pa.int64(), "how many of them were seen to be answered"),
-        Column("errors", pa.int64(), "how many were answered with a top-level error"),
-        Column("request_bytes", pa.int64(), ""),
-        Column("response_bytes", pa.int64(), ""),
-    ),
-)
-
-CONTROLLERS = Table(
-    "controllers",
-    "One controller in one epoch, by the control requests it sent.",
-    (
-        Column("controller_epoch", pa.int32(), ""),
-        Column("controller_id", pa.int32(), ""),
-        Column("is_kraft_controller", pa.bool_(), ""),
-        Column("first_time", TIME, "of its first control request"),
-        Column("last_time", TIME, "of its last"),
-        Column("requests", pa.int64(), "control requests"),
-        Column("brokers", pa.list_(pa.string()), "whom it reached: broker ids, or addresses where they are not known"),
-        Column("decisions", pa.int64(), "partition states of its own epoch that it sent, each counted once"),
-        Column("fenced", pa.int64(), "requests answered STALE_CONTROLLER_EPOCH"),
-    ),
-)
-
-LEADERSHIP = Table(
-    "leadership",
-    "One change of a partition's leader, when it was first sent to any broker, in order.",
-    (
-        _TIME,
-        _FILE,
-        Column("packet", pa.int64(), "number of the packet that first says so"),
-        Column("topic", pa.string(), ""),
-        Column("topic_id", pa.string(), ""),
-        Column("partition", pa.int32(), ""),
-        Column("from_leader", pa.int32(), "null for the first leader seen; -1 where there was none"),
-        Column("to_leader", pa.int32(), "-1 where there is none any more, -2 where the partition was deleted"),
-        Column("from_epoch", pa.int32(), "leader epoch before"),
-        Column("to_epoch", pa.int32(), "leader epoch after; null where the partition was deleted"),
-        Column("isr", INTS, "after the change"),
-        Column("decision_epoch", pa.int32(), "epoch of the controller that decided it"),
-    ),
-)
-
-LATENCY = Table(
-    "latency",
-    "Time from request to response, by API and listener.",
-    (
-        Column("api_key", pa.int16(), ""),
-        Column("api", pa.string(), ""),
-        _BROKER[1],
-        Column("requests", pa.int64(), "those answered"),
-        Column("p50_ms", pa.float64(), ""),
-        Column("p90_ms", pa.float64(), ""),
-        Column("p99_ms", pa.float64(), ""),
-        Column("max_ms", pa.float64(), ""),
-    ),
-)
-
-FENCED = Table(
-    "fenced",
-    "Requests refused as a whole for a stale epoch, by sender and refusing broker.",
-    (
-        Column("error", pa.string(), "STALE_CONTROLLER_EPOCH or STALE_BROKER_EPOCH"),
-        *_SENDER,
-        Column("sender_broker_id", pa.int32(), "the sender, if it is no controller"),
-        Column("broker", pa.string(), "who refused: broker id, or address where it is not known"),
-        Column("api", pa.string(), ""),
-        Column("requests", pa.int64(), ""),
-        Column("first_time", TIME, "of the first such request"),
-        Column("last_time", TIME, "of the last"),
-        Column("packets", pa.list_(pa.int64()), "the requests' packets, in order"),
-    ),
-)
-
-STALE_PARTITIONS = Table(
-    "stale_partitions",
-    "STALE_CONTROLLER_EPOCH inside LeaderAndIsr answers that were not refused as a whole: the broker has that leader "
-    "epoch already (rules 9.18, 9.19). No sign of a zombie.",
-    (
-        *_SENDER,
-        Column("broker", pa.string(), "who answered"),
-        Column("requests", pa.int64(), ""),
-        Column("partitions", pa.int64(), ""),
-    ),
-)
-
-ZOMBIES = Table(
-    "zombies",
-    "A controller that sent control requests after a later epoch had begun on the wire, and was refused for it.",
-    (
-        *_SENDER,
-        Column("later_epoch", pa.int32(), "the latest epoch that had begun by then"),
-        Column("requests", pa.int64(), "how many were refused with STALE_CONTROLLER_EPOCH"),
-        Column("first_time", TIME, "of the first such request"),
-        Column("last_time", TIME, "of the last"),
-        Column("brokers", pa.list_(pa.string()), "who refused, in the order of the requests"),
-        Column("packets", pa.list_(pa.int64()), "the requests' packets, in order"),
-    ),
-)
-
-TABLES = (PACKETS, FRAMES, EXCHANGES, PARTITIONS, ENDPOINTS)
+TABLES = (PACKETS, FRAMES, EXCHANGES, PARTITIONS, ENDPOINTS, CONNECTIONS)
 
 #: those of them that `kce analyze --out` writes
-WRITTEN = (EXCHANGES, PARTITIONS, ENDPOINTS)
+WRITTEN = (EXCHANGES, PARTITIONS, ENDPOINTS, CONNECTIONS)
 
 #: what the data source gives, by its option ``level``
 LEVELS = {
     "packets": PACKETS,
     **{t.name: t._replace(columns=(*t.columns, _CORRUPT)) for t in (FRAMES, EXCHANGES, PARTITIONS)},
 }
-ANALYSES = (REQUESTS, CONTROLLERS, LEADERSHIP, LATENCY, FENCED, STALE_PARTITIONS, ZOMBIES)
-
-
-def schema_markdown() -> str:
-    """docs/schema.md."""
-    lines = [
-        "# Columns",
-        "",
-        f"Schema version {SCHEMA_VERSION}. Generated by `python -m captures.rows > docs/schema.md`; do not edit.",
-        "",
-        '`spark.read.format("kafka-capture").option("level", LEVEL).load(paths)` gives the tables `packets`, `frames`,',
-        "`exchanges` and `partitions`, the last three with a column `_corrupt_record` (string) at their end: what is",
-        "wrong with a file or, in a row that has other columns, with that message. `readStream` gives the same.",
-        "`kce analyze --out DIR` writes one Parquet folder per table, but for `packets` and `frames`, and",
-        "`DIR/_schema.json`, which holds the version and the columns:",
-        f'`{{"schema_version": {SCHEMA_VERSION}, "tables": {{"exchanges": [{{"name": ...}}]}}}}`.',
-        "",
-        "Times are UTC. Any column may be null where its value is not known.",
-    ]
-    for table in (*TABLES, *ANALYSES):
-        lines += ["", f"## {table.name}", "", table.doc, "", "| column | type | |", "|---|---|---|"]
-        lines += [f"| `{column.name}` | {column.type} | {column.doc} |" for column in table.columns]
-    return "\n".join(lines) + "\n"
-
-
-def schema_json() -> dict[str, Any]:
-    """What `kce analyze --out` writes beside its tables."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "tables": {
-            table.name: [{"name": c.name, "type": str(c.type), "doc": c.doc} for c in table.columns]
-            for table in (*WRITTEN, *ANALYSES)
-        },
-    }
-
-
-if __name__ == "__main__":
-    print(schema_markdown(), end="")

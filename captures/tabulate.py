@@ -8,14 +8,22 @@ from collections.abc import Iterable
 from typing import Any
 
 import wire
-from captures.cluster import announced_listeners
+from captures.cluster import Cluster, announced_listeners
 from captures.exchanges import Request, Response
-from captures.render import partition_errors
-from captures.rows import DECODED, LIVE_BROKER, PARTITION_STATE, Column
+from captures.render import describe_request, describe_response, partition_errors
+from captures.rows import CONNECTIONS, DECODED, LIVE_BROKER, PARTITION_STATE, Column
 from captures.segments import Place, address_text, endpoint_text
 from captures.tcp_streams import Endpoint
 from wire import error_name
 from wire.registry import CONTROL_REQUESTS
+
+#: Of larger requests the evidence tells the first partitions; of each body at most so many characters.
+MAX_EVIDENCE_PARTITIONS = 50
+MAX_EVIDENCE_TEXT = 8000
+
+#: the requests that make up the control plane, and those that make a group rebalance
+_OF_INTEREST = frozenset({*CONTROL_REQUESTS, 11, 13, 14})
+_NO_CLUSTER = Cluster()
 
 #: what a broker asks the controller in its own name and epoch
 _BROKERS_TO_CONTROLLER = (wire.ControlledShutdownRequest, wire.AlterPartitionRequest, wire.AllocateProducerIdsRequest)
@@ -26,11 +34,12 @@ def connection_text(one: Endpoint, other: Endpoint) -> str:
     return " - ".join(_endpoint(*end) for end in sorted((one, other)))
 
 
-def body_json(message: Request | Response) -> str | None:
-    """The decoded body as `kce decode --json` writes it, in which payloads and secrets are but sizes."""
+def body_json(message: Request | Response, *, payloads: bool = False) -> str | None:
+    """The decoded body as `kce decode --json` writes it: unless asked for, payloads and secrets are but sizes in it."""
     if message.body is None:
         return None
-    return json.dumps(wire.as_dict(message.body, message.version), ensure_ascii=False, separators=(",", ":"))
+    plain = wire.as_dict(message.body, message.version, payloads=payloads)
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 
 
 def frame_row(message: Request | Response, body: str | None = None) -> tuple[Any, ...]:
@@ -75,6 +84,8 @@ def exchange_row(request: Request, response: Response | None) -> tuple[Any, ...]
         body.broker_id if isinstance(body, _BROKERS_TO_CONTROLLER) else None,
         getattr(body, "broker_epoch", None),
         _partition_count(body),
+        getattr(body, "group_id", None),
+        getattr(None if response is None else response.body, "generation_id", getattr(body, "generation_id", None)),
         *_response(response),
     )
 
@@ -101,7 +112,7 @@ def partition_rows(request: Request, response: Response | None) -> list[tuple[An
     return [common + state for state in states]
 
 
-def decoded_row(request: Request, response: Response | None) -> tuple[Any, ...]:
+def decoded_row(request: Request, response: Response | None, *, payloads: bool = False) -> tuple[Any, ...]:
     """A row of DECODED."""
     states = _partition_states(request, response)
     live = None
@@ -111,6 +122,8 @@ def decoded_row(request: Request, response: Response | None) -> tuple[Any, ...]:
         *exchange_row(request, response),
         None if states is None else [_struct(PARTITION_STATE, state) for state in states],
         None if live is None else [_struct(LIVE_BROKER, broker) for broker in live],
+        _evidence(request, response, payloads),
+        None,
         None,
     )
 
@@ -118,6 +131,11 @@ def decoded_row(request: Request, response: Response | None) -> tuple[Any, ...]:
 def quality_row(quality: str) -> tuple[Any, ...]:
     """The row of DECODED that carries a task's counts."""
     return (None,) * (len(DECODED.columns) - 1) + (quality,)
+
+
+def connection_row(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The row of DECODED that carries a row of CONNECTIONS."""
+    return (*(None,) * (len(DECODED.columns) - 2), _struct(CONNECTIONS.columns, values), None)
 
 
 def _peers(request: Request) -> tuple[str, str, int, str, int]:
@@ -172,6 +190,22 @@ def _partition_states(request: Request, response: Response | None) -> list[tuple
         case _:
             return None
     return [state + _answer(errors.get((state[0], state[2]))) for state in states]
+
+
+def _evidence(request: Request, response: Response | None, payloads: bool) -> str | None:
+    """What a report shows of an exchange that something is concluded from: both bodies, within limits.
+
+    Of APIs other than those of the control plane and of groups only if payloads are asked for: they hold little else.
+    """
+    body = request.body
+    if body is None or not (payloads or request.api_key in _OF_INTEREST or isinstance(body, _BROKERS_TO_CONTROLLER)):
+        return None
+    if (_partition_count(body) or 0) > MAX_EVIDENCE_PARTITIONS:
+        texts = [describe_request(body, _NO_CLUSTER)]
+        texts += [describe_response(response, _NO_CLUSTER)[0]] if response is not None else []
+    else:
+        texts = [body_json(message, payloads=payloads) or "" for message in (request, response) if message is not None]
+    return "\n".join(text if len(text) <= MAX_EVIDENCE_TEXT else f"{text[:MAX_EVIDENCE_TEXT]}..." for text in texts)
 
 
 def _partition_count(body: wire.Message | None) -> int | None:

@@ -12,7 +12,7 @@
 source       the data source; levels, pushdown, tail: its rows, filters and stream
 reassembly   packets -> exchanges, partitions, endpoints; assembly: segments -> messages
 analyses     DataFrame -> DataFrame                   job          analyze()
-findings     what comes out, as plain values          report       the same as HTML with pictures
+findings     what comes out; sentences: in words      report, exports, text: as HTML, JSON, Markdown, text
 session      a quiet local Spark                      schemas      captures.rows as Spark sees it
 """
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
+from typing import Any
 
+from captures.analysis_rows import ANALYSES
 from captures.quality import Quality
+from captures.rows import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class Latency:
 
     api_key: int
     api: str
+    version: int
     listener: str
     requests: int
     p50_ms: float
@@ -84,6 +87,7 @@ class Fenced:
     first_time: datetime.datetime
     last_time: datetime.datetime
     packets: tuple[int, ...]
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +113,7 @@ class Zombie:
     last_time: datetime.datetime
     brokers: tuple[str, ...]
     packets: tuple[int, ...]
-
-    def __str__(self) -> str:
-        requests = "a control request" if self.requests == 1 else f"{self.requests} control requests"
-        return (
-            f"Controller {self.controller_id} (epoch {self.controller_epoch}) acted as a zombie: after epoch "
-            f"{self.later_epoch} had begun it sent {requests} and was fenced by {_brokers(self.brokers)} with "
-            f"STALE_CONTROLLER_EPOCH (packets {_some(self.packets)})."
-        )
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +146,73 @@ class LatencyCount:
     """How many requests took about ``ms``: for the distribution."""
 
     api: str
+    version: int
     listener: str
     ms: float
     requests: int
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request that something is concluded from. ``bodies`` are what was decoded of it and of its response."""
+
+    file: str
+    packet: int
+    time: datetime.datetime
+    api: str
+    version: int
+    client_id: str | None
+    broker: str
+    listener: str
+    error: str | None
+    latency_ms: float | None
+    response_packet: int | None
+    bodies: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A conclusion in words. ``severity`` is alarm, warning or note; ``evidence`` are (file, packet).
+
+    ``analysis`` is the table that it is drawn from.
+    """
+
+    analysis: str
+    severity: str
+    text: str
+    evidence: tuple[tuple[str, int], ...] = ()
+
+
+def row_class(table: Table) -> type[Any]:
+    """A class for the rows of ``table``, with its columns as attributes."""
+    return make_dataclass(table.name, [column.name for column in table.columns], frozen=True, slots=True)
+
+
+#: The rows of these are as ``captures.analysis_rows`` says; lists are tuples.
+_OTHERS = (
+    "overlaps", "churn", "unclean_elections", "isr_changes", "isr_storms", "bounces", "control_behind_data",
+    "metadata_cost", "propagation", "disagreements", "resends", "unanswered", "rebalances", "regressions", "transport",
+)  # fmt: skip
+
+#: name of a table -> the class of its rows
+ROWS: dict[str, type[Any]] = {
+    "requests": RequestCount,
+    "controllers": Controller,
+    "leadership": LeadershipChange,
+    "latency": Latency,
+    "fenced": Fenced,
+    "stale_partitions": StalePartitions,
+    "zombies": Zombie,
+    **{table.name: row_class(table) for table in ANALYSES if table.name in _OTHERS},
+    "endpoints": Endpoint,
+    "ticks": Tick,
+    "latency_counts": LatencyCount,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Everything that `kce analyze` tells. ``str()`` of a Zombie is a sentence; ``sentences()`` tells the rest."""
+    """Everything that `kce analyze` tells: the tables, and with ``findings()`` what they mean."""
 
     files: tuple[str, ...]
     quality: Quality
@@ -167,83 +223,33 @@ class Findings:
     fenced: tuple[Fenced, ...] = ()
     stale_partitions: tuple[StalePartitions, ...] = ()
     zombies: tuple[Zombie, ...] = ()
+    overlaps: tuple[Any, ...] = ()
+    churn: tuple[Any, ...] = ()
+    unclean_elections: tuple[Any, ...] = ()
+    isr_changes: tuple[Any, ...] = ()
+    isr_storms: tuple[Any, ...] = ()
+    bounces: tuple[Any, ...] = ()
+    control_behind_data: tuple[Any, ...] = ()
+    metadata_cost: tuple[Any, ...] = ()
+    propagation: tuple[Any, ...] = ()
+    disagreements: tuple[Any, ...] = ()
+    resends: tuple[Any, ...] = ()
+    unanswered: tuple[Any, ...] = ()
+    rebalances: tuple[Any, ...] = ()
+    regressions: tuple[Any, ...] = ()
+    transport: tuple[Any, ...] = ()
     endpoints: tuple[Endpoint, ...] = ()
     ticks: tuple[Tick, ...] = field(default=(), repr=False)
     latency_counts: tuple[LatencyCount, ...] = field(default=(), repr=False)
+    exchanges: tuple[Exchange, ...] = field(default=(), repr=False)
+    ran: frozenset[str] = frozenset(ROWS)  # the tables that were asked for
+
+    def findings(self) -> list[Finding]:
+        """The findings in words, most serious first."""
+        from captures.spark.sentences import sentences
+
+        return sentences(self)
 
     def sentences(self) -> list[str]:
-        """The findings in words, most serious first."""
-        said = [str(zombie) for zombie in self.zombies]
-        if self.controllers and not self.zombies:
-            said.append("No zombie controller: none was fenced after a later epoch had begun.")
-        if self.quality.kraft and not self.controllers:
-            said.append("There is no ZooKeeper-mode controller in this traffic: it is that of KRaft nodes.")
-        said += self._fenced_brokers()
-        said += self._controller_changes()
-        said += self._leaderships()
-        if self.stale_partitions:
-            requests = sum(row.requests for row in self.stale_partitions)
-            said.append(
-                f"{requests} LeaderAndIsr answer{'s carry' if requests > 1 else ' carries'} STALE_CONTROLLER_EPOCH for "
-                "single partitions: the brokers had those leader epochs already. That is no fencing."
-            )
-        return said
-
-    def _fenced_brokers(self) -> list[str]:
-        said = []
-        for row in self.fenced:
-            if row.error == "STALE_BROKER_EPOCH":
-                sender = (
-                    f"controller {row.controller_id} (epoch {row.controller_epoch})"
-                    if row.controller_id is not None
-                    else f"broker {row.sender_broker_id}"
-                )
-                said.append(
-                    f"Broker {row.broker} refused {row.requests} {row.api} of {sender} with STALE_BROKER_EPOCH "
-                    f"(packets {_some(row.packets)}): a broker came back in between."
-                )
-        return said
-
-    def _controller_changes(self) -> list[str]:
-        if not self.controllers:
-            return []
-        if len(self.controllers) == 1:
-            only = self.controllers[0]
-            return [
-                f"Controller {only.controller_id} (epoch {only.controller_epoch}) was the only one: "
-                f"{only.requests} control requests to {_brokers(only.brokers)}."
-            ]
-        turns = ", ".join(
-            f"{c.controller_id} in epoch {c.controller_epoch} from {c.first_time:%H:%M:%S}" for c in self.controllers
-        )
-        return [f"{len(self.controllers)} controllers took turns: {turns}."]
-
-    def _leaderships(self) -> list[str]:
-        if not self.leadership:
-            return []
-        first = [c for c in self.leadership if c.from_leader is None]
-        deleted = [c for c in self.leadership if c.to_leader == -2]
-        moved = len(self.leadership) - len(first) - len(deleted)
-        said = [
-            f"{len(first)} partition{'s' * (len(first) != 1)} got a leader; "
-            f"leaders changed {moved} time{'s' * (moved != 1)} after that"
-            + (f"; {len(deleted)} partition{'s' * (len(deleted) != 1)} were deleted." if deleted else ".")
-        ]
-        last = {(c.topic, c.topic_id, c.partition): c for c in self.leadership}
-        if headless := [f"{c.topic}-{c.partition}" for c in last.values() if c.to_leader == -1]:
-            said.append(f"Without a leader at the end: {_some(headless)}.")
-        return said
-
-
-def _brokers(brokers: Iterable[str]) -> str:
-    brokers = list(brokers)
-    return f"broker{'s' * (len(brokers) != 1)} {_and(brokers)}"
-
-
-def _and(items: list[str]) -> str:
-    return " and ".join(filter(None, (", ".join(items[:-1]), items[-1] if items else "")))
-
-
-def _some(items: Iterable[object], most: int = 10) -> str:
-    texts = [str(item) for item in items]
-    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+        """The same, only the words."""
+        return [finding.text for finding in self.findings()]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -16,15 +17,21 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from captures.errors import CaptureError
-from captures.locations import check_location
+from captures.locations import check_location, expand, location_bytes
 from captures.quality import Quality
-from captures.spark import analyses, findings, reassembly
+from captures.spark import findings, reassembly
+from captures.spark.analyses import ANALYSES, Frames, at_listeners, latency_counts, ticks
+from captures.spark.exports import check_report, write_report
 from captures.spark.session import local_session
 from captures.spark.source import KafkaCapture, register
 from captures.spark.tables import check_folder, write_tables
 
 #: Compressed bytes of capture that one task puts together again.
 _BYTES_PER_TASK = 64 * 1024 * 1024
+
+#: Requests that a report shows decoded, of one finding and of all.
+_SHOWN_PER_FINDING = 20
+_SHOWN = 300
 
 #: Small jobs are mostly waiting for the driver: a few at a time keep the cores busy.
 _JOBS_AT_ONCE = 4
@@ -36,23 +43,34 @@ def analyze(
     paths: Iterable[str | os.PathLike[str]],
     *,
     report: str | os.PathLike[str] | None = None,
+    form: str = "html",
     out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
+    only: Collection[str] = (),
+    evidence: bool = False,
+    payloads: bool = False,
+    master: str | None = None,
     event_log: str | os.PathLike[str] | None = None,
     spark: SparkSession | None = None,
     progress: Callable[[str], None] = lambda step: None,
 ) -> findings.Findings:
     """Find out what the control plane in ``paths`` did. The captures are opened by Spark's tasks alone.
 
-    ``report`` is an HTML file to write, ``out`` a folder for Parquet, which must be empty unless ``overwrite``.
-    ``event_log`` is a folder for Spark's event log. ``spark`` is a session to use; without one a local one is started
-    and stopped. ``progress`` is told each step. Raises CaptureError for what is no capture, or holds no Kafka traffic.
+    ``report`` is a file to write, in one of ``captures.spark.exports.FORMS``; ``out`` a folder for Parquet, which must
+    be empty unless ``overwrite``. ``only`` names the analyses to run (those of ``captures.spark.analyses.ANALYSES``),
+    all without it. ``evidence`` asks for the decoded requests that findings rest on, as a report does, ``payloads`` for
+    what is otherwise left out of these. ``event_log`` is a folder for Spark's event log. ``spark`` is a session to use;
+    without one a session is started, on this machine or on the cluster ``master``, and stopped. ``progress`` is told
+    each step. Raises CaptureError for what is no capture, or holds no Kafka traffic.
     """
-    names = [os.fspath(path) for path in paths]
+    names = expand(paths)
     if not names:
         raise CaptureError("no capture is given")
+    for name in only:
+        if name not in ANALYSES:
+            raise CaptureError(f"there is no analysis {name!r}: there are {', '.join(ANALYSES)}")
     if report is not None:  # before anything is read: an hour's work is not to end in a folder that is not there
-        _check_report(report)
+        check_report(report)
     if out is not None:
         check_folder(out, overwrite=overwrite)
     with contextlib.ExitStack() as stack:
@@ -60,18 +78,18 @@ def analyze(
             for name in names:  # only asked whether it is there, so that nobody waits for a JVM to hear that it is not
                 check_location(name)
             progress("starting Spark")
-            brief = sum(map(_size, names)) < _BYTES_PER_TASK
-            spark = stack.enter_context(local_session(event_log, brief=brief))
+            brief = sum(map(location_bytes, names)) < _BYTES_PER_TASK
+            spark = stack.enter_context(local_session(event_log, brief=brief, master=master))
         try:
-            found = _Job(spark, names, progress, stack).run(out)
+            found = _Job(spark, names, progress, stack, payloads=payloads).run(
+                only or ANALYSES, out, evidence=evidence or report is not None
+            )
         except (PySparkException, Py4JError, ConnectionError) as e:  # the last when the JVM is gone
             first, *_ = str(e).strip().splitlines() or [type(e).__name__]
             raise CaptureError(f"Spark failed: {first}") from e
     if report is not None:
-        progress("drawing the report")
-        from captures.spark.report import write_report  # here, for matplotlib takes a while to import
-
-        write_report(found, report)
+        progress("writing the report")
+        write_report(found, report, form)
     return found
 
 
@@ -79,42 +97,68 @@ class _Job:
     """One run: the frames that several analyses share are kept until its end."""
 
     def __init__(
-        self, spark: SparkSession, names: Sequence[str], progress: Callable[[str], None], stack: contextlib.ExitStack
+        self,
+        spark: SparkSession,
+        names: Sequence[str],
+        progress: Callable[[str], None],
+        stack: contextlib.ExitStack,
+        *,
+        payloads: bool,
     ) -> None:
         self._names = names
         self._progress = progress
         self._stack = stack
         register(spark)
+        self._spark = spark
         packets = spark.read.format(KafkaCapture.name()).option("folder", str(Path.cwd())).load(list(names))
-        tasks = max(spark.sparkContext.defaultParallelism, sum(map(_size, names)) // _BYTES_PER_TASK)
-        self._decoded = self._keep(reassembly.decode(packets, tasks))
+        size = sum(map(location_bytes, names))
+        self._small = size < _BYTES_PER_TASK
+        tasks = max(spark.sparkContext.defaultParallelism, size // _BYTES_PER_TASK)
+        self._decoded = reassembly.decode(packets, tasks, payloads=payloads).persist()
+        stack.callback(self._decoded.unpersist)
 
-    def run(self, out: str | os.PathLike[str] | None) -> findings.Findings:
+    def run(self, only: Collection[str], out: str | os.PathLike[str] | None, *, evidence: bool) -> findings.Findings:
         self._progress("reading, and putting connections together")
         quality = self._quality()
         self._progress("analysing")
         endpoints = self._keep(reassembly.endpoints(self._decoded))
-        partitions = self._keep(reassembly.partitions(self._decoded))
-        exchanges = self._keep(analyses.at_listeners(reassembly.exchanges(self._decoded), endpoints))
-        small = {
-            "requests": analyses.requests(exchanges),
-            "controllers": analyses.controllers(exchanges, partitions),
-            "leadership": analyses.leadership(partitions),
-            "latency": analyses.latency(exchanges),
-            "fenced": analyses.fenced(exchanges),
-            "stale_partitions": analyses.stale_partitions(exchanges, partitions),
-            "zombies": analyses.zombies(exchanges),
-            "endpoints": endpoints.orderBy("broker_id", "listener", "first_time"),
-            "ticks": analyses.ticks(exchanges),
-            "latency_counts": analyses.latency_counts(exchanges),
-        }
+        connections = reassembly.connections(self._decoded)
+        frames = Frames(
+            self._keep(at_listeners(reassembly.exchanges(self._decoded), endpoints)),
+            self._keep(at_listeners(reassembly.partitions(self._decoded), endpoints)),
+            reassembly.live_brokers(self._decoded),
+            connections,
+        )
+        small = {name: analysis(frames) for name, analysis in ANALYSES.items() if name in only}
+        small["endpoints"] = endpoints.orderBy("broker_id", "listener", "first_time")
+        if "controllers" in only:
+            small["ticks"] = ticks(frames.exchanges)
+        if "latency" in only:
+            small["latency_counts"] = latency_counts(frames.exchanges)
         with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
             collected = dict(zip(small, pool.map(DataFrame.toArrow, small.values()), strict=True))
         if out is not None:
             self._progress("writing Parquet")
-            write_tables(out, {"exchanges": exchanges, "partitions": partitions}, collected)
-        rows = {name: _rows(_CLASSES[name], table) for name, table in collected.items()}
-        return findings.Findings(files=tuple(self._names), quality=quality, **rows)
+            large = {"exchanges": frames.exchanges, "partitions": frames.partitions, "connections": connections}
+            write_tables(out, large, collected)
+        rows = {name: _rows(findings.ROWS[name], table) for name, table in collected.items()}
+        found = findings.Findings(files=tuple(self._names), quality=quality, ran=frozenset(small), **rows)
+        return replace(found, exchanges=self._exchanges(found, frames.exchanges)) if evidence else found
+
+    def _exchanges(self, found: findings.Findings, exchanges: DataFrame) -> tuple[findings.Exchange, ...]:
+        """The requests that the findings name."""
+        places = {place for finding in found.findings() for place in finding.evidence[:_SHOWN_PER_FINDING]}
+        if not places:
+            return ()
+        wanted = self._spark.createDataFrame(sorted(places)[:_SHOWN], "file string, packet bigint")
+        columns = [field.name for field in fields(findings.Exchange)]
+        shown = (
+            exchanges.join(f.broadcast(wanted), ["file", "packet"])
+            .withColumn("bodies", f.coalesce("evidence", f.lit("")))
+            .select(*columns)
+            .orderBy("file", "packet")
+        )
+        return _rows(findings.Exchange, shown.toArrow())
 
     def _quality(self) -> Quality:
         """What the tasks counted; the first to ask of them to run at all."""
@@ -128,23 +172,13 @@ class _Job:
         return quality
 
     def _keep(self, frame: DataFrame) -> DataFrame:
+        if self._small:
+            # in one partition every analysis is one stage, and a checkpoint spares each of them the plan of what was
+            # before: little data would spend its time on shuffles and planning
+            return frame.coalesce(1).localCheckpoint()
         kept = frame.persist()
         self._stack.callback(kept.unpersist)
         return kept
-
-
-_CLASSES: dict[str, type[Any]] = {
-    "requests": findings.RequestCount,
-    "controllers": findings.Controller,
-    "leadership": findings.LeadershipChange,
-    "latency": findings.Latency,
-    "fenced": findings.Fenced,
-    "stale_partitions": findings.StalePartitions,
-    "zombies": findings.Zombie,
-    "endpoints": findings.Endpoint,
-    "ticks": findings.Tick,
-    "latency_counts": findings.LatencyCount,
-}
 
 
 def _rows(cls: type[T], table: pa.Table) -> tuple[T, ...]:
@@ -153,16 +187,3 @@ def _rows(cls: type[T], table: pa.Table) -> tuple[T, ...]:
         cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
         for row in table.to_pylist()
     )
-
-
-def _check_report(report: str | os.PathLike[str]) -> None:
-    folder = Path(report).absolute().parent
-    if not folder.is_dir():
-        raise CaptureError(f"{os.fspath(report)}: there is no folder {folder} for the report")
-
-
-def _size(path: str) -> int:
-    try:
-        return Path(path).stat().st_size
-    except OSError:
-        return 0  # the task that opens it will say what is wrong

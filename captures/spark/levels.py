@@ -1,7 +1,8 @@
 """The rows of each level of the data source, as Arrow batches: what a task does with the files it was given.
 
-A task of the level packets has one file. A task of the other levels has all of them, in the order of their time, and
-one share of the connections: so a connection that runs across files is whole, and no task waits for another.
+A task of the level packets has one file, or a split of one. A task of the other levels has all of them, in the order of
+their time, and one share of the connections: so a connection that runs across files is whole, and no task waits for
+another.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import heapq
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
 from captures.errors import CaptureError
 from captures.exchanges import Message, NoResponse, Request, Response
+from captures.index import Split
 from captures.pcap import CaptureFile, Packet
 from captures.quality import Quality
 from captures.rows import LEVELS, PACKETS, Table
@@ -36,6 +38,10 @@ class File(NamedTuple):
     path: str
 
 
+#: Whether frames come with their decoded bodies, and those with the payloads and secrets in them.
+Bodies = Literal["none", "redacted", "payloads"]
+
+
 class Share(NamedTuple):
     """One of ``of`` shares of all connections."""
 
@@ -43,15 +49,17 @@ class Share(NamedTuple):
     of: int
 
 
-def packet_batches(file: File, wanted: Wanted, *, fail_fast: bool) -> Iterator[pa.RecordBatch]:
-    """The rows of PACKETS of one file. Raises CaptureError only with ``fail_fast``."""
+def packet_batches(file: File, split: Split, wanted: Wanted, *, fail_fast: bool) -> Iterator[pa.RecordBatch]:
+    """The rows of PACKETS of one file, or of a split of it. Raises CaptureError only with ``fail_fast``."""
     batches = Batches(PACKETS, wanted, fail_fast)
     packets = 0
     try:
-        with CaptureFile(file.path, file.name) as capture:
+        with CaptureFile(file.path, file.name, split=split) as capture:
             dissector = Dissector(file.name)
             for packet in capture:
                 segment = dissector.dissect(packet)
+                if packet.number < capture.first:
+                    continue  # of the split before: read for the fragments that it may hold
                 yield from batches.add(packet_row(file.name, packet, segment), len(packet.data))
             packets, problems = capture.packets, capture.problems
     except CaptureError as e:
@@ -86,7 +94,7 @@ def packet_row(file: str, packet: Packet, segment: Segment | str) -> tuple[Any, 
 
 
 def message_batches(
-    level: str, files: Sequence[File], share: Share, wanted: Wanted, *, bodies: bool, fail_fast: bool
+    level: str, files: Sequence[File], share: Share, wanted: Wanted, *, bodies: Bodies, fail_fast: bool
 ) -> Iterator[pa.RecordBatch]:
     """The rows of frames, exchanges or partitions. Raises CaptureError only with ``fail_fast``.
 
@@ -122,15 +130,16 @@ def _is_wanted(segment: Segment, wanted: Wanted) -> bool:
     )
 
 
-def _frames(bodies: bool) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
+def _frames(bodies: Bodies) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
     def rows(message: Message) -> Iterable[tuple[Any, ...]]:
         if not isinstance(message, NoResponse):
-            yield (*frame_row(message, body_json(message) if bodies else None), _wrong(message))
+            body = None if bodies == "none" else body_json(message, payloads=bodies == "payloads")
+            yield (*frame_row(message, body), _wrong(message))
 
     return rows
 
 
-def _exchanges(_: bool) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
+def _exchanges(_: Bodies) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
     def rows(message: Message) -> Iterable[tuple[Any, ...]]:
         if not isinstance(message, Request):
             response = message if isinstance(message, Response) else None
@@ -140,7 +149,7 @@ def _exchanges(_: bool) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
     return rows
 
 
-def _partitions(_: bool) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
+def _partitions(_: Bodies) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
     def rows(message: Message) -> Iterable[tuple[Any, ...]]:
         if not isinstance(message, Request):
             response = message if isinstance(message, Response) else None
@@ -150,7 +159,7 @@ def _partitions(_: bool) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
     return rows
 
 
-#: level -> (whether bodies are asked for) -> the rows that a message gives
+#: level -> which bodies are asked for -> the rows that a message gives
 ROWS = {"frames": _frames, "exchanges": _exchanges, "partitions": _partitions}
 
 

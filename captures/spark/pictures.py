@@ -22,6 +22,7 @@ BAR, ALARM = "#e3eaf2", "#b3261e"
 CONTROL_COLOURS = {"LeaderAndIsr": "#1f5fa8", "UpdateMetadata": "#7fa6cf", "StopReplica": "#c47f17"}
 BROKER_COLOURS = ("#1f5fa8", "#c47f17", "#3c8a5a", "#8450a0", "#a8476b", "#4b8f99", "#7a6a3a", "#5566c0")
 NO_LEADER_COLOUR = ALARM
+JOINED = "#3c8a5a"
 
 #: Rows that one picture shows; more would be too small to read.
 MAX_ROWS = 40
@@ -116,6 +117,39 @@ def leadership_timeline(changes: Sequence[LeadershipChange], end: datetime.datet
         return _svg(figure, "leadership", "Leader of each partition over time")
 
 
+def isr_timeline(changes: Sequence[Any], bounces: Sequence[Any]) -> str | None:
+    """Replicas that fell out of sync and came back, by broker over time, and brokers that came back."""
+    brokers = sorted({b for c in changes for b in (*c.left, *c.joined)} | {b.broker_id for b in bounces})[:MAX_ROWS]
+    if not brokers:
+        return None
+    rows = {broker: row for row, broker in enumerate(brokers)}
+    with mpl.rc_context(_STYLE):
+        figure, axes = _figure(0.5 * len(brokers) + 1.0)
+        for attribute, colour, below in (("left", ALARM, 0.02), ("joined", JOINED, -0.3)):
+            ticks = [(_x(c.time), rows[b] + below) for c in changes for b in getattr(c, attribute) if b in rows]
+            axes.vlines(
+                [x for x, _ in ticks], [y for _, y in ticks], [y + 0.28 for _, y in ticks], color=colour, linewidth=1.3,
+                zorder=2,
+            )  # fmt: skip
+        back = [b for b in bounces if b.broker_id in rows]
+        axes.scatter(
+            [_x(b.back_time) for b in back], [rows[b.broker_id] - 0.38 for b in back], marker="v", s=26, color=INK,
+            zorder=3,
+        )  # fmt: skip
+        axes.set_yticks(range(len(brokers)), [f"broker {broker}" for broker in brokers])
+        axes.set_ylim(len(brokers) - 0.5, -0.6)
+        _time_axis(axes)
+        _legend(
+            axes,
+            [
+                Line2D([], [], color=ALARM, linewidth=2.5, label="fell out of an ISR"),
+                Line2D([], [], color=JOINED, linewidth=2.5, label="came into an ISR"),
+                Line2D([], [], color=INK, marker="v", linestyle="none", markersize=5, label="broker came back"),
+            ],
+        )
+        return _svg(figure, "isr", "Replicas that left and joined in-sync replicas, by broker over time")
+
+
 def requests_by_api(requests: Sequence[RequestCount]) -> str | None:
     """How many requests of each API."""
     if not requests:
@@ -145,7 +179,8 @@ def latency_distribution(latency: Sequence[Latency], counts: Sequence[LatencyCou
     with mpl.rc_context(_STYLE):
         figure, axes = _figure(0.36 * len(shown) + 1.0)
         for row, measured in enumerate(shown):
-            of_row = [c for c in counts if (c.api, c.listener) == (measured.api, measured.listener)]
+            key = (measured.api, measured.version, measured.listener)
+            of_row = [c for c in counts if (c.api, c.version, c.listener) == key]
             most = max((c.requests for c in of_row), default=1)
             colour = CONTROL_COLOURS.get(measured.api, "#a9b4bf")
             step = 10 ** (1 / 16)  # half a bar of the histogram, which has eight to a factor of ten
@@ -161,7 +196,7 @@ def latency_distribution(latency: Sequence[Latency], counts: Sequence[LatencyCou
         axes.xaxis.set_major_formatter(lambda value, _: _milliseconds(value))
         axes.grid(axis="x", color=GRID, linewidth=0.7, zorder=0)
         axes.tick_params(axis="x", which="both", length=0)
-        axes.set_yticks(range(len(shown)), [f"{m.api} · {m.listener}" for m in shown])
+        axes.set_yticks(range(len(shown)), [f"{m.api} {m.version} · {m.listener}" for m in shown])
         axes.set_ylim(len(shown) - 0.35, -0.55)
         _legend(
             axes,

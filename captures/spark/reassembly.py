@@ -6,9 +6,9 @@ each task then streams through its connections one after the other. It holds one
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -21,24 +21,31 @@ from captures.rows import DECODED, ENDPOINTS, EXCHANGES, PARTITION_STATE, PARTIT
 from captures.segments import Place, Segment
 from captures.spark.assembly import Assembly
 from captures.spark.schemas import spark_schema
-from captures.tabulate import decoded_row, quality_row
+from captures.spark.segment_counts import SegmentCounts
+from captures.tabulate import connection_row, decoded_row, quality_row
 
 _BATCH_ROWS = 2000
 
 
-def decode(packets: DataFrame, partitions: int) -> DataFrame:
+def decode(packets: DataFrame, partitions: int, *, payloads: bool = False) -> DataFrame:
     """DECODED rows of PACKETS rows, in ``partitions`` tasks: exchanges, and one row of counts per task."""
     # what is no TCP segment is only counted: any task of its file will do
     key = f.coalesce("connection", "file")
     return (
         packets.repartition(partitions, key)
         .sortWithinPartitions(key, "time_ns", "file", "packet")
-        .mapInArrow(_decode, spark_schema(DECODED))
+        .mapInArrow(functools.partial(_decode, payloads=payloads), spark_schema(DECODED))
     )
 
 
 def exchanges(decoded: DataFrame) -> DataFrame:
-    return decoded.where(f.col("quality").isNull()).select(*(c.name for c in EXCHANGES.columns))
+    """EXCHANGES, and with ``content`` a number that control requests have in common if they say the same."""
+    said = f.transform("states", lambda state: state.dropFields("error_code", "error"))
+    return decoded.where(f.col("quality").isNull() & f.col("tcp").isNull()).select(
+        *(c.name for c in EXCHANGES.columns),
+        f.when(f.col("is_control"), f.xxhash64("api_key", said, "live_brokers")).alias("content"),
+        "evidence",
+    )
 
 
 def partitions(decoded: DataFrame) -> DataFrame:
@@ -49,6 +56,19 @@ def partitions(decoded: DataFrame) -> DataFrame:
         .select(*request, f.col("error_code").alias("response_error_code"), f.explode("states").alias("state"))
         .select(*request, "response_error_code", "state.*")
     )
+
+
+def live_brokers(decoded: DataFrame) -> DataFrame:
+    """Whom each UpdateMetadata request named alive: ``brokers`` are their ids."""
+    return decoded.where(f.col("live_brokers").isNotNull()).select(
+        "file", "packet", "time", "server", "server_port", "controller_epoch",
+        f.array_distinct(f.col("live_brokers.broker_id")).alias("brokers"),
+    )  # fmt: skip
+
+
+def connections(decoded: DataFrame) -> DataFrame:
+    """CONNECTIONS."""
+    return decoded.where(f.col("tcp").isNotNull()).select("tcp.*")
 
 
 def endpoints(decoded: DataFrame) -> DataFrame:
@@ -63,8 +83,8 @@ def endpoints(decoded: DataFrame) -> DataFrame:
     )
 
 
-def _decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    task = _Task()
+def _decode(batches: Iterable[pa.RecordBatch], *, payloads: bool) -> Iterator[pa.RecordBatch]:
+    task = _Task(payloads)
     for batch in batches:
         columns = [batch.column(name).to_pylist() for name in _INPUT]
         for row in zip(*columns, strict=True):
@@ -86,10 +106,13 @@ _INPUT = (
 class _Task:
     """What one Spark task does: takes PACKETS rows in order, collects DECODED rows and counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, payloads: bool) -> None:
+        self._payloads = payloads
         self.rows: list[tuple[Any, ...]] = []
         self.quality = Quality()
         self._connection: str | None = None
+        self._counts = SegmentCounts()
+        self._kafka = 0
         self._order = 0
         self._assembly = Assembly(self.quality)
 
@@ -114,20 +137,27 @@ class _Task:
             Place(self._order, time_ns, packet or 0, file), _packed(source), source_port, _packed(destination),
             destination_port, sequence, acknowledgement, flags, payload, cut,
         )  # fmt: skip
+        self._counts.add(segment)
         for message in self._assembly.receive(segment):
             self._message(message)
 
     def end_of_connection(self) -> None:
+        """All packets between two endpoints are through."""
         for message in self._assembly.finish():
             self._message(message)
+        if self._connection is not None:
+            is_kafka = self.quality.connections > self._kafka
+            self.rows.append(connection_row((self._connection, is_kafka, *self._counts.columns())))
+        self._counts = SegmentCounts()
+        self._kafka = self.quality.connections
 
     def _message(self, message: Message) -> None:
         if isinstance(message, Response):
-            self.rows.append(decoded_row(message.request, message))
+            self.rows.append(decoded_row(message.request, message, payloads=self._payloads))
         elif isinstance(message, NoResponse):
-            self.rows.append(decoded_row(message.request, None))
+            self.rows.append(decoded_row(message.request, None, payloads=self._payloads))
 
 
-@lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=4096)
 def _packed(address: str) -> bytes:
     return ipaddress.ip_address(address).packed

@@ -3,23 +3,48 @@
 from __future__ import annotations
 
 import datetime
-import os
+import functools
 from pathlib import Path
 
 import jinja2
 from markupsafe import Markup
 
-from captures.errors import CaptureError
+from captures.analysis_rows import (
+    BOUNCES,
+    CHURN,
+    CONTROL_BEHIND_DATA,
+    DISAGREEMENTS,
+    ISR_CHANGES,
+    ISR_STORMS,
+    METADATA_COST,
+    OVERLAPS,
+    PROPAGATION,
+    REBALANCES,
+    REGRESSIONS,
+    RESENDS,
+    TRANSPORT,
+    UNANSWERED,
+    UNCLEAN_ELECTIONS,
+)
 from captures.rows import SCHEMA_VERSION
 from captures.spark import pictures
 from captures.spark.findings import Findings
 
-#: Rows of a table that the page shows.
+#: Rows of leadership, and of another table, that the page shows, and packets that it names for one finding.
 MAX_ROWS = 200
+MAX_SHOWN = 40
+MAX_EVIDENCE = 12
+
+#: Shown as they are, under what the page draws and explains.
+_TABLES = (
+    OVERLAPS, UNCLEAN_ELECTIONS, CHURN, ISR_STORMS, ISR_CHANGES, BOUNCES, CONTROL_BEHIND_DATA, METADATA_COST,
+    PROPAGATION, DISAGREEMENTS, REGRESSIONS, RESENDS, UNANSWERED, REBALANCES, TRANSPORT,
+)  # fmt: skip
 
 
 def render(findings: Findings) -> str:
     """The page."""
+    anchors = {(e.file, e.packet): f"packet-{number}" for number, e in enumerate(findings.exchanges, 1)}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("captures.spark", "templates"),
         autoescape=True,
@@ -30,6 +55,8 @@ def render(findings: Findings) -> str:
     environment.filters["ms"] = _ms
     environment.filters["count"] = lambda number: f"{number:,}"
     environment.filters["leader"] = lambda leader: {None: "–", -1: "none", -2: "deleted"}.get(leader, str(leader))
+    environment.filters["cell"] = functools.partial(_cell, files=frozenset(findings.files))
+    environment.filters["anchor"] = lambda place: anchors.get(tuple(place))
     begin, end = _span(findings)
     return environment.get_template("report.html.j2").render(
         f=findings,
@@ -41,17 +68,15 @@ def render(findings: Findings) -> str:
         leadership=_markup(pictures.leadership_timeline(findings.leadership, end)),
         requests=_markup(pictures.requests_by_api(findings.requests)),
         latency=_markup(pictures.latency_distribution(findings.latency, findings.latency_counts)),
+        isr=_markup(pictures.isr_timeline(findings.isr_changes, findings.bounces)),
+        told=[(f, f.evidence[:MAX_EVIDENCE]) for f in findings.findings()],
+        tables=[(table, getattr(findings, table.name)) for table in _TABLES if getattr(findings, table.name)],
+        several_files=len(findings.files) > 1,
+        hidden={"files", "topic_id"} | ({"file"} if len(findings.files) == 1 else set()),
+        max_shown=MAX_SHOWN,
         max_rows=MAX_ROWS,
         schema_version=SCHEMA_VERSION,
     )
-
-
-def write_report(findings: Findings, path: str | os.PathLike[str]) -> None:
-    """Raises CaptureError when the file cannot be written."""
-    try:
-        Path(path).write_text(render(findings), encoding="utf-8")
-    except OSError as e:
-        raise CaptureError(f"{os.fspath(path)}: cannot be written ({e.strerror or e})") from None
 
 
 def _span(findings: Findings) -> tuple[datetime.datetime | None, datetime.datetime | None]:
@@ -69,3 +94,25 @@ def _ms(value: float) -> str:
     if value >= 1000:
         return f"{value / 1000:,.2f} s"
     return f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"
+
+
+def _cell(value: object, files: frozenset[str] = frozenset()) -> str:
+    """A value of any table in few words; of ``files`` the names without their folders."""
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case datetime.datetime():
+            return f"{value:%H:%M:%S.%f}"[:-3]
+        case float():
+            return f"{value:,.2f}"
+        case int():
+            return f"{value:,}" if abs(value) >= 10_000 else str(value)
+        case tuple():
+            more = f" and {len(value) - 8} more" if len(value) > 8 else ""
+            return ", ".join(map(str, value[:8])) + more
+        case str() if value in files:
+            return Path(value).name
+        case _:
+            return str(value)

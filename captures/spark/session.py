@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -21,6 +22,11 @@ if importlib.util.find_spec("pandas") is None:
     # mapInArrow hands Arrow batches through and never touches pandas, yet asks for it when it is called
     vars(pyspark.sql.pandas.functions)["require_minimum_pandas_version"] = lambda: None
 
+_LOOPBACK = re.compile(r"^local|://(127\.0\.0\.1|localhost)\b")
+
+#: A JVM that is to be done soon.
+_BRIEF_JVM = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
 _LOG4J = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
@@ -33,8 +39,10 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 
 
 @contextlib.contextmanager
-def local_session(event_log: str | os.PathLike[str] | None = None, *, brief: bool = False) -> Iterator[SparkSession]:
-    """A session on all cores of this machine, stopped at the end. One at a time in a process.
+def local_session(
+    event_log: str | os.PathLike[str] | None = None, *, brief: bool = False, master: str | None = None
+) -> Iterator[SparkSession]:
+    """A session on all cores of this machine, or on the cluster ``master``, stopped at the end. One in a process.
 
     ``event_log`` is a folder for Spark's event log. A ``brief`` session is for little data: it spends no time on
     compiling and planning that only much data would repay. What the JVM writes to stderr goes to a file in the
@@ -44,17 +52,16 @@ def local_session(event_log: str | os.PathLike[str] | None = None, *, brief: boo
         log4j = Path(folder, "log4j2.properties")
         log4j.write_text(_LOG4J)
         builder = (
-            SparkSession.builder.master("local[*]")
+            SparkSession.builder.master(master or "local[*]")
             .appName("kce analyze")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
             .config(
                 "spark.driver.extraJavaOptions",
-                f"-Dlog4j2.configurationFile={log4j.as_uri()}" + (" -XX:TieredStopAtLevel=1" if brief else ""),
+                f"-Dlog4j2.configurationFile={log4j.as_uri()}" + (_BRIEF_JVM if brief else ""),
             )
             .config("spark.sql.codegen.wholeStage", str(not brief).lower())
+            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN" if brief else "FALLBACK")
             .config("spark.sql.adaptive.enabled", str(not brief).lower())
             .config("spark.local.dir", folder)
             .config("spark.sql.warehouse.dir", Path(folder, "warehouse").as_uri())
@@ -65,6 +72,8 @@ def local_session(event_log: str | os.PathLike[str] | None = None, *, brief: boo
             .config("spark.sql.execution.arrow.maxRecordsPerBatch", "4096")
             .config("spark.sql.execution.arrow.maxBytesPerBatch", str(16 * 1024 * 1024))
         )
+        if master is None or _LOOPBACK.search(master):  # elsewhere executors have to find their driver
+            builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
         if event_log is not None:
             log_folder = Path(event_log)
             log_folder.mkdir(parents=True, exist_ok=True)

@@ -25,15 +25,18 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from captures.errors import CaptureError
+from captures.index import WHOLE, Split, splits
 from captures.locations import expand, is_uri, location_bytes
 from captures.rows import LEVELS
-from captures.spark.levels import File, Share, message_batches, packet_batches
+from captures.spark.levels import Bodies, File, Share, message_batches, packet_batches
 from captures.spark.pushdown import Wanted, conditions
 from captures.spark.schemas import spark_schema
 
-#: Bytes of capture for which there is one more task that puts connections together; and most of such tasks.
+#: Bytes of capture that one task reads; most of the tasks that share connections, for each reads all files; and how
+#: many of them may be asked for.
 BYTES_PER_TASK = 64 * 1024 * 1024
 MAX_TASKS = 64
+MAX_TASKS_ASKED = 10_000
 
 #: What a folder is searched for.
 SUFFIXES = (".pcap", ".pcapng", ".cap", ".pcap.gz", ".pcapng.gz", ".cap.gz", ".pcap.zst", ".pcapng.zst")
@@ -44,8 +47,10 @@ class KafkaCapture(DataSource):
     system that pyarrow knows.
 
     ``level``: packets (the default), frames, exchanges or partitions. ``mode``: PERMISSIVE or FAILFAST. ``tasks``: how
-    many share the connections, for levels other than packets. ``bodies``: whether frames come with their decoded
-    bodies. ``folder`` is where relative paths start; without it, where the workers happen to run.
+    many share the connections, for levels other than packets; ``maxPartitionBytes``: for how many bytes of the files
+    there is one, or of one file is one split of its packets. ``bodies``: whether frames come with their decoded
+    bodies; ``payloads``: with these and all that is in them, where otherwise record sets and credentials are sizes.
+    ``folder`` is where relative paths start; without it, where the workers happen to run.
     """
 
     @classmethod
@@ -58,7 +63,8 @@ class KafkaCapture(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return CaptureReader(
             self._choice("level", tuple(LEVELS)), files(self._paths(), self.options.get("folder", "")),
-            fail_fast=self._fail_fast(), bodies=self._flag("bodies"), tasks=self._tasks(),
+            fail_fast=self._fail_fast(), bodies=self._bodies(), tasks=self._number("tasks", MAX_TASKS_ASKED),
+            bytes_per_task=self._number("maxPartitionBytes", 2**62) or BYTES_PER_TASK,
         )  # fmt: skip
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -69,7 +75,7 @@ class KafkaCapture(DataSource):
             raise ValueError("kafka-capture reads a stream from one folder")
         return FolderTail(
             Path(self.options.get("folder", ""), folder), self._choice("level", tuple(LEVELS)),
-            fail_fast=self._fail_fast(), bodies=self._flag("bodies"),
+            fail_fast=self._fail_fast(), bodies=self._bodies(),
         )  # fmt: skip
 
     def _choice(self, option: str, known: tuple[str, ...]) -> str:
@@ -84,18 +90,20 @@ class KafkaCapture(DataSource):
             raise ValueError(f"kafka-capture has no mode {mode!r}: it is PERMISSIVE or FAILFAST")
         return bool(mode == "FAILFAST")
 
-    def _flag(self, option: str) -> bool:
-        value = self.options.get(option, "false").lower()
-        if value not in ("true", "false"):
-            raise ValueError(f"kafka-capture: {option} is true or false, not {value!r}")
-        return bool(value == "true")
+    def _bodies(self) -> Bodies:
+        for option in ("bodies", "payloads"):
+            if (value := self.options.get(option, "false").lower()) not in ("true", "false"):
+                raise ValueError(f"kafka-capture: {option} is true or false, not {value!r}")
+        if self.options.get("payloads", "false").lower() == "true":
+            return "payloads"
+        return "redacted" if self.options.get("bodies", "false").lower() == "true" else "none"
 
-    def _tasks(self) -> int | None:
-        value = self.options.get("tasks")
+    def _number(self, option: str, most: int) -> int | None:
+        value = self.options.get(option)
         if value is None:
             return None
-        if not value.isdecimal() or not 1 <= int(value) <= 10_000:
-            raise ValueError(f"kafka-capture: tasks is a number from 1 to 10000, not {value!r}")
+        if not value.isdecimal() or not 1 <= int(value) <= most:
+            raise ValueError(f"kafka-capture: {option} is a number from 1 to {most}, not {value!r}")
         return int(value)
 
     def _paths(self) -> list[str]:
@@ -133,16 +141,20 @@ def files(paths: Iterable[str], folder: str) -> list[File]:
 
 
 class _Task(InputPartition):
-    """``share`` is None for packets."""
+    """A ``split`` of one file for packets, a ``share`` of all files' connections for the other levels."""
 
-    def __init__(self, files: Sequence[File], share: Share | None) -> None:
+    def __init__(self, files: Sequence[File], part: Split | Share) -> None:
         self.files = files
-        self.share = share
+        self.part = part
 
 
 class CaptureReader(DataSourceReader):
-    def __init__(self, level: str, files: Sequence[File], *, fail_fast: bool, bodies: bool, tasks: int | None) -> None:
+    def __init__(
+        self, level: str, files: Sequence[File], *, fail_fast: bool, bodies: Bodies, tasks: int | None,
+        bytes_per_task: int,
+    ) -> None:  # fmt: skip
         self._level = level
+        self._bytes_per_task = bytes_per_task
         self._files = files
         self._fail_fast = fail_fast
         self._bodies = bodies
@@ -167,16 +179,25 @@ class CaptureReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         if self._level == "packets":
-            return [_Task([file], None) for file in self._files]
-        tasks = self._tasks or max(
-            1, min(MAX_TASKS, sum(location_bytes(file.path) for file in self._files) // BYTES_PER_TASK)
-        )
+            return [_Task([file], split) for file in self._files for split in _splits(file, self._bytes_per_task)]
+        size = sum(location_bytes(file.path) for file in self._files)
+        tasks = self._tasks or max(1, min(MAX_TASKS, size // self._bytes_per_task))
         return [_Task(self._files, Share(index, tasks)) for index in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Task)
-        if partition.share is None:
-            return packet_batches(partition.files[0], self._wanted, fail_fast=self._fail_fast)
+        if isinstance(partition.part, Split):
+            return packet_batches(partition.files[0], partition.part, self._wanted, fail_fast=self._fail_fast)
         return message_batches(
-            self._level, partition.files, partition.share, self._wanted, bodies=self._bodies, fail_fast=self._fail_fast
+            self._level, partition.files, partition.part, self._wanted, bodies=self._bodies, fail_fast=self._fail_fast
         )
+
+
+def _splits(file: File, target_bytes: int) -> list[Split]:
+    """Exact ones (``captures.index``): every packet is in one of them, with the number that it has in the file."""
+    if location_bytes(file.path) <= target_bytes:
+        return [WHOLE]
+    try:
+        return splits(file.path, target_bytes)
+    except CaptureError:
+        return [WHOLE]  # the task that opens it will say what is wrong

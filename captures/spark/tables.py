@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import DataFrame
 
+from captures.analysis_rows import ANALYSES
 from captures.errors import CaptureError
-from captures.rows import ANALYSES, ENDPOINTS, EXCHANGES, PARTITIONS, SCHEMA_VERSION, schema_json
+from captures.rows import CONNECTIONS, ENDPOINTS, EXCHANGES, PARTITIONS, SCHEMA_VERSION
+from captures.schema_document import schema_json
 
 _SCHEMA_FILE = "_schema.json"
 
@@ -35,11 +37,13 @@ def write_tables(
 ) -> None:
     """``frames`` are written by Spark's tasks; ``collected``, which are small, from here. Replaces what is there."""
     folder = Path(out)
-    for table in (EXCHANGES, PARTITIONS):
+    for table in (EXCHANGES, PARTITIONS, CONNECTIONS):
         columns = [column.name for column in table.columns]
         frames[table.name].select(*columns).write.mode("overwrite").parquet((folder / table.name).absolute().as_uri())
     version = {"schema_version": str(SCHEMA_VERSION)}
     for table in (ENDPOINTS, *ANALYSES):
+        if table.name not in collected:
+            continue
         shutil.rmtree(folder / table.name, ignore_errors=True)
         (folder / table.name).mkdir()
         arrow = collected[table.name].cast(table.schema).replace_schema_metadata(version)

@@ -24,7 +24,7 @@ from captures.quality import Quality
 from captures.rows import LEVELS
 from captures.segments import Dissector, Segment
 from captures.spark.assembly import Assembly
-from captures.spark.levels import ROWS, Batches, packet_row
+from captures.spark.levels import ROWS, Batches, Bodies, packet_row
 from captures.spark.pushdown import Wanted
 
 #: Names that captures have; tcpdump -C numbers them at the end.
@@ -48,7 +48,7 @@ class _Batch(InputPartition):
 
 
 class FolderTail(DataSourceStreamReader):
-    def __init__(self, folder: Path, level: str, *, fail_fast: bool, bodies: bool) -> None:
+    def __init__(self, folder: Path, level: str, *, fail_fast: bool, bodies: Bodies) -> None:
         self._folder = folder
         self._level = level
         self._fail_fast = fail_fast

@@ -17,14 +17,15 @@ from rich.table import Table
 from rich.text import Text
 
 from captures.render import printable
-from captures.spark.findings import Findings
+from captures.spark.findings import ROWS, Findings
 
 #: Rows of a table that a terminal shows.
 MAX_ROWS = 60
 
-_TABLES = (
-    "requests", "controllers", "leadership", "latency", "fenced", "stale_partitions", "zombies", "endpoints",
-)  # fmt: skip
+_STYLES = {"alarm": "bold red", "warning": "yellow"}
+
+#: Those that are drawn in pictures, not told.
+_FOR_PICTURES = ("ticks", "latency_counts")
 
 
 class _Drawn(NamedTuple):
@@ -78,9 +79,10 @@ _DRAWN = {
         },
     ),
     "latency": _Drawn(
-        "Latency by API and listener, in milliseconds",
+        "Latency by API, version and listener, in milliseconds",
         {
             "API": lambda r: r.api,
+            "version>": lambda r: r.version,
             "listener": lambda r: r.listener,
             "answered>": lambda r: r.requests,
             "median>": lambda r: f"{r.p50_ms:.1f}",
@@ -133,8 +135,9 @@ def print_findings(findings: Findings, console: Console) -> None:
     for line in quality.lines():
         _line(console, line)
     _line(console, "\nFindings" if drawn else "\n# findings", "bold" if drawn else None)
-    for i, sentence in enumerate(findings.sentences()):
-        _line(console, sentence, "bold red" if i < len(findings.zombies) else None)
+    for finding in findings.findings():
+        mark = "" if finding.severity == "note" else f"{finding.severity}: "
+        _line(console, mark + finding.text, _STYLES.get(finding.severity))
     if drawn:
         for name, table in _DRAWN.items():
             if rows := getattr(findings, name):
@@ -143,7 +146,9 @@ def print_findings(findings: Findings, console: Console) -> None:
                 if len(rows) > MAX_ROWS:
                     _line(console, f"and {len(rows) - MAX_ROWS} more: see --out or --report, or pipe this somewhere")
     else:
-        for name in _TABLES:
+        for name in ROWS:
+            if name not in findings.ran or name in _FOR_PICTURES:
+                continue
             _line(console, "\n" + _plain(name, getattr(findings, name)))
 
 

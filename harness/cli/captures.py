@@ -78,6 +78,7 @@ traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
 )  # fmt: skip
 @click.option("--to", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time.")
 @click.option("--tls-keys", metavar="FILE", help="Open TLS with this key log (SSLKEYLOGFILE); needs tshark.")
+@click.option("--show-payloads", is_flag=True, help="With --json: record sets and credentials as well, as hex.")
 def decode(
     files: tuple[str, ...],
     as_json: bool,
@@ -86,6 +87,7 @@ def decode(
     since_ns: int | None,
     until_ns: int | None,
     tls_keys: str | None,
+    show_payloads: bool,
 ) -> int:
     """Print every request and response in a capture, one line each, in the order of the packets that complete them.
 
@@ -112,7 +114,11 @@ def decode(
             try:
                 for message in _with_progress(capture, decoder.messages()):
                     if message in wanted:
-                        line = json_line(message, decoder.cluster) if as_json else renderer.line(message)
+                        line = (
+                            json_line(message, decoder.cluster, payloads=show_payloads)
+                            if as_json
+                            else renderer.line(message)
+                        )
                         sys.stdout.write(line + "\n")
                         if file == _FILE:
                             sys.stdout.flush()  # somebody may be watching a live capture
@@ -188,43 +194,93 @@ def _with_progress(
             yield message
 
 
+FORMATS = ("text", "html", "json", "parquet", "markdown")
+
+#: What ``--fail-on`` counts as reason enough to fail.
+_FAILS = {"alarm": ("alarm",), "finding": ("alarm", "warning")}
+
+
 @click.command(
     epilog="""\b
 Examples:
   kce analyze incident.pcapng
   kce analyze *.pcap.gz --report report.html --out tables/
+  kce analyze ci.pcapng --only zombies --only unclean_elections --fail-on alarm
+  kce analyze incident.pcapng --format markdown > incident.md
 
 The exit code is 1 if a file is no capture, is damaged or cut short, or holds something other than the
-traffic of a ZooKeeper-mode Kafka cluster.
+traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 if something was found that --fail-on names.
 """
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.option(
-    "--report", type=click.Path(dir_okay=False), metavar="FILE", help="Write a report with pictures, as HTML."
-)
+    "--report", type=click.Path(), metavar="FILE",
+    help="Write a report: with pictures, as HTML, unless --format says otherwise.",
+)  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS),
+    help="Of the report or, without --report, of what is printed. Parquet needs --report or --out, a folder.",
+)  # fmt: skip
 @click.option(
     "--out", type=click.Path(file_okay=False), metavar="DIR", help="Write all tables as Parquet (docs/schema.md)."
 )
 @click.option("--overwrite", is_flag=True, help="Replace what --out finds in its folder.")
+@click.option(
+    "--only", multiple=True, metavar="NAME",
+    help="Run only this analysis, named as its table in docs/schema.md; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--fail-on", type=click.Choice(list(_FAILS)),
+    help="Exit with 3 if there is an alarm; with `finding`, if there is an alarm or a warning.",
+)  # fmt: skip
+@click.option("--show-payloads", is_flag=True, help="Show record sets and credentials in the evidence, too.")
+@click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
 @click.option("--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Keep Spark's event log there.")
-def analyze(files: tuple[str, ...], report: str | None, out: str | None, overwrite: bool, event_log: str | None) -> int:
+def analyze(
+    files: tuple[str, ...],
+    report: str | None,
+    form: str | None,
+    out: str | None,
+    overwrite: bool,
+    only: tuple[str, ...],
+    fail_on: str | None,
+    show_payloads: bool,
+    master: str | None,
+    event_log: str | None,
+) -> int:
     """Let Spark say what the control plane in captures did: who was controller when, who led what, who was fenced, how
     long requests took, and what can be concluded from it.
 
-    FILES are pcap or pcapng, gzipped or not; a connection may run across several of them.
+    FILES are pcap or pcapng, compressed or not, globs or URIs; a connection may run across several of them.
     """
+    if form == "text" and report is not None:
+        raise click.UsageError("--report is html, json, markdown or parquet; text is printed anyhow")
+    if form == "parquet":
+        if (report is None) == (out is None):
+            raise click.UsageError("--format parquet writes into a folder: give --report or --out, and one of them")
+        out, report = out or report, None
     find_java()  # the one that Spark will take, too
     from captures.spark import analyze as run  # here, for it takes a while to import
+    from captures.spark.exports import rendered
     from captures.spark.text import print_findings
 
     # on a descriptor of its own: what Spark's JVM says goes elsewhere meanwhile
     with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, _status(Console(file=terminal)) as progress:
-        findings = run(files, report=report, out=out, overwrite=overwrite, event_log=event_log, progress=progress)
-    print_findings(findings, Console())
+        findings = run(
+            files, report=report, form="html" if form in (None, "text") else form, out=out, overwrite=overwrite,
+            only=only, payloads=show_payloads, evidence=form in ("html", "json"), master=master, event_log=event_log,
+            progress=progress,
+        )  # fmt: skip
+    if report is None and form in ("html", "json", "markdown"):
+        click.echo(rendered(findings, form), nl=False)
+    else:
+        print_findings(findings, Console())
     for what, path in (("report", report), ("tables", out)):
         if path is not None:
             click.echo(f"kce: {what} in {path}", err=True)
-    return 0 if findings.quality.sound else 1
+    if not findings.quality.sound:
+        return 1
+    return 3 if fail_on and any(f.severity in _FAILS[fail_on] for f in findings.findings()) else 0
 
 
 @contextmanager

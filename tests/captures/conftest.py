@@ -24,4 +24,4 @@ def findings_of(spark):
     """name of a sample -> what is found in it."""
     from captures.spark import analyze
 
-    return functools.cache(lambda name: analyze([CAPTURES[name]], spark=spark))
+    return functools.cache(lambda name: analyze([CAPTURES[name]], spark=spark, evidence=True))

@@ -6,17 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from captures.analysis_rows import ANALYSES
 from captures.decode import Decoder
 from captures.exchanges import Request, Response
 from captures.pcap import CaptureFile
-from captures.rows import ANALYSES, DECODED, TABLES, WRITTEN, schema_json, schema_markdown
+from captures.rows import DECODED, TABLES, WRITTEN
+from captures.schema_document import schema_json, schema_markdown
 from captures.tabulate import decoded_row, quality_row
 from tests.captures.samples import CAPTURES
 
 
 def test_the_document_is_up_to_date():
     document = Path(__file__).parents[2] / "docs" / "schema.md"
-    assert document.read_text() == schema_markdown(), "run: python -m captures.rows > docs/schema.md"
+    assert document.read_text() == schema_markdown(), "run: python -m captures.schema_document > docs/schema.md"
 
 
 def test_names_are_unique_and_every_table_says_what_a_row_is():

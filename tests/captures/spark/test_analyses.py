@@ -5,8 +5,10 @@ from __future__ import annotations
 import datetime
 
 import pytest
+from pyspark.sql import functions as f
 
-from captures.rows import ANALYSES, ENDPOINTS, EXCHANGES, PARTITIONS
+from captures.analysis_rows import ANALYSES
+from captures.rows import CONNECTIONS, ENDPOINTS, EXCHANGES, PARTITIONS
 from captures.spark import analyses
 from captures.spark.schemas import spark_schema, spark_type
 
@@ -21,11 +23,11 @@ def frame(spark, table, rows, **common):
     values = []
     for i, row in enumerate(rows, 1):
         row = {"packet": i, "file": "x", "time": i, **common, **row}
-        for name in ("time", "first_time", "last_time"):
+        for name in ("time", "first_time", "last_time", "response_time"):
             if isinstance(row.get(name), (int, float)):
                 row[name] = START + datetime.timedelta(seconds=row[name])
         values.append(tuple(row.get(field.name) for field in schema))
-    return spark.createDataFrame(values, schema)
+    return spark.createDataFrame(values, schema).coalesce(1)  # no shuffles: they would take most of the time
 
 
 def exchanges(spark, *rows):
@@ -149,23 +151,242 @@ def test_listeners_by_address_by_port_and_not_at_all(spark):
     ]
 
 
+def of(spark, given=(), states=(), live=(), connections=()):
+    """What analyses are made of, out of a few rows."""
+    made = frame(
+        spark, EXCHANGES, given, api_key=6, api="UpdateMetadata", is_control=True, answered=True, server="10.0.0.1",
+        server_port=9093, connection="c",
+    )  # fmt: skip
+    content = f.col("partition_count") if given else f.lit(None)
+    told = frame(
+        spark, PARTITIONS, states, api_key=6, api="UpdateMetadata", topic="orders", partition=0, isr=[1, 2],
+        decision_epoch=1, response_error_code=0, server="10.0.0.1", server_port=9093, connection="c",
+    )  # fmt: skip
+    none = frame(spark, ENDPOINTS, [])
+    named = spark.createDataFrame(
+        [("x", i, START + datetime.timedelta(seconds=i), *row) for i, row in enumerate(live, 1)],
+        "file string, packet bigint, time timestamp, server string, server_port int, brokers array<int>",
+    )
+    return analyses.Frames(
+        analyses.at_listeners(made, none).withColumn("content", content.cast("bigint")),
+        analyses.at_listeners(told, none), named, frame(spark, CONNECTIONS, connections),
+    )  # fmt: skip
+
+
+def columns(rows, names):
+    return [tuple(row[name] for name in names.split()) for row in rows]
+
+
+def run(name, frames):
+    return analyses.ANALYSES[name](frames).collect()
+
+
+def test_two_controllers_at_once(spark):
+    given = [sent(1, 4), sent(2, 5), sent(1, 4), sent(1, 4, 11), sent(2, 5), sent(3, 5)]
+    rows = run("overlaps", of(spark, given))
+    assert [
+        (r.controller_id, r.controller_epoch, r.later_id, r.later_epoch, r.requests, r.refused, r.packets) for r in rows
+    ] == [
+        (1, 4, 2, 5, 2, 1, [3, 4]),
+        (3, 5, 2, 5, 1, 0, [6]),  # two of one epoch
+    ]
+
+
+@pytest.mark.parametrize(
+    ("states", "unclean"),
+    [
+        ([(1, 0, [1, 2], 0), (2, 1, [2], 1)], []),
+        ([(1, 0, [1, 2], 0), (3, 1, [3], 1)], [(3, 1, [1, 2])]),
+        ([(1, 0, [1], 0), (-1, 1, [1], 1), (2, 2, [2], 2)], [(2, 2, [1])]),  # nobody led meanwhile
+        ([(1, 0, [1], 0), (1, 0, [1, 2], 1), (2, 1, [2], 2)], []),
+        ([(1, 0, [1], 0), (2, 1, [2], 2)], []),  # a state is missing between: it cannot be known
+        ([(1, 0, [1], 0), (2, 1, [2], 1), (2, 1, [2], 1)], [(2, 1, [1])]),  # told twice
+    ],
+)
+def test_unclean_elections(spark, states, unclean):
+    rows = run("unclean_elections", of(spark, states=[
+        {"leader": leader, "leader_epoch": epoch, "isr": isr, "partition_epoch": version}
+        for leader, epoch, isr, version in states
+    ]))  # fmt: skip
+    assert columns(rows, "leader leader_epoch isr_before") == unclean
+
+
+def test_isr_changes_and_the_storm_that_they_make(spark):
+    flapping = [
+        {
+            "leader": 1,
+            "leader_epoch": 0,
+            "isr": [1, 2] if version % 2 else [1],
+            "partition_epoch": version,
+            "time": version,
+        }
+        for version in range(12)
+    ]
+    later = {"leader": 1, "leader_epoch": 0, "isr": [1], "partition_epoch": 12, "time": 100}
+    frames = of(spark, states=[*flapping, later])
+    changes = run("isr_changes", frames)
+    assert columns(changes, "left joined") == [([], [2]), ([2], [])] * 6
+    (storm,) = run("isr_storms", frames)
+    assert (storm.changes, storm.shrinks, storm.expansions, storm.partitions, storm.brokers) == (11, 5, 6, 1, [2])
+    assert storm.last_time - storm.first_time == datetime.timedelta(seconds=10)
+    assert run("isr_storms", of(spark, states=flapping[:10])) == []
+
+
+def test_churn_and_how_long_nobody_led(spark):
+    leaders = [(1, 0), (2, 3), (-1, 5), (1, 9)]
+    frames = of(spark, states=[
+        {"leader": leader, "leader_epoch": epoch, "time": time} for epoch, (leader, time) in enumerate(leaders)
+    ])  # fmt: skip
+    (row,) = run("churn", frames)
+    assert (row.changes, row.leaders, row.leaderless_ms, row.packets) == (3, [-1, 1, 2], 4000.0, [2, 3, 4])
+
+
+def test_bounces_by_broker_epoch_and_by_name(spark):
+    given = [
+        {"broker_epoch": 10, "server": "a"}, {"broker_epoch": 10, "server": "a"}, {"broker_epoch": 40, "server": "a"},
+        {"broker_epoch": 11, "server": "b"},
+    ]  # fmt: skip
+    endpoints = frame(spark, ENDPOINTS, [
+        {"broker_id": 1, "host": "a", "port": 9093}, {"broker_id": 2, "host": "b", "port": 9093},
+    ])  # fmt: skip
+    made = frame(spark, EXCHANGES, given, api_key=6, is_control=True, server_port=9093)
+    epochs = analyses.at_listeners(made, endpoints)
+    # broker 2 hears of each change later than broker 1, and both of 3, which has no epochs
+    live = [
+        ("a", 1, [1, 3]),
+        ("a", 1, [1]),
+        ("a", 1, [1, 3]),
+        ("b", 1, [1, 3]),
+        ("b", 1, [1]),
+        ("b", 1, [1, 3]),
+        ("a", 1, [3]),
+    ]
+    rows = analyses.bounces(epochs, of(spark, live=live).live_brokers).collect()
+    assert columns(rows, "broker_id from_epoch to_epoch packet") == [(1, 10, 40, 3), (3, None, None, 3)]
+
+
+def test_control_requests_behind_data(spark):
+    data = {"is_control": False, "api_key": 0, "api": "Produce", "connection": "d"}
+    given = [
+        {**data, "time": 1, "response_time": 5}, {**data, "time": 2, "response_time": 3},
+        {"time": 2.5},  # behind both
+        {"time": 4},  # behind the first
+        {"time": 6},  # behind none
+        {**data, "api_key": 1, "time": 7, "response_time": 9}, {"time": 8},  # a Fetch waits, and nobody behind it
+        {"time": 8, "server_port": 1},  # another listener, where nothing else comes
+    ]  # fmt: skip
+    rows = run("control_behind_data", of(spark, given))
+    assert [
+        (r.control_requests, r.data_requests, r.behind, r.most_ahead, r.shared_connections, r.packets) for r in rows
+    ] == [(4, 3, 2, 2, 0, [3, 4])]
+
+
+def test_what_metadata_cost(spark):
+    given = [sent(1, 1, request_bytes=100, partition_count=2), sent(1, 1, request_bytes=50, partition_count=1)]
+    state = sent(1, 1, leader=1, leader_epoch=0, partition_epoch=0)
+    frames = of(spark, given, [state, {**state, "partition": 1}, state])
+    (row,) = run("metadata_cost", frames)
+    assert (row.requests, row.request_bytes, row.states, row.changes, row.bytes_per_change) == (2, 150, 3, 2, 75.0)
+
+
+def test_propagation_counts_only_who_was_there(spark):
+    told = {"leader": 1, "leader_epoch": 0}
+    frames = of(spark, states=[
+        {**told, "api_key": 4, "time": 0, "server": "a", "connection": "a"},
+        {**told, "leader_epoch": 7, "topic": "other", "time": 0, "server": "b", "connection": "b"},
+        {**told, "time": 1, "server": "a", "connection": "a"}, {**told, "time": 3, "server": "b", "connection": "b"},
+        {**told, "time": 3.5, "server": "b", "connection": "b"},  # told again
+        {**told, "time": 9, "server": "c", "connection": "c"},  # came later
+    ])  # fmt: skip
+    rows = run("propagation", frames)
+    assert columns(rows, "broker states max_ms packets") == [
+        ("a:9093", 1, 1000.0, [3]),
+        ("b:9093", 2, 3000.0, [4]),
+    ]
+
+
+def test_leader_and_isr_and_update_metadata_disagree(spark):
+    frames = of(spark, states=[
+        {"leader": 1, "leader_epoch": 3, "api_key": 4}, {"leader": 1, "leader_epoch": 3},
+        {"leader": 1, "leader_epoch": 4, "api_key": 4}, {"leader": 2, "leader_epoch": 4},
+        {"leader": -2, "leader_epoch": 4},
+    ])  # fmt: skip
+    rows = run("disagreements", frames)
+    assert columns(rows, "leader_epoch in_leader_and_isr in_update_metadata packets") == [(4, [1], [2], [3, 4])]
+
+
+def test_resends(spark):
+    # the number of partitions stands for the content here
+    given = [
+        sent(1, 1, partition_count=5), sent(1, 1, partition_count=5, response_packet=9), sent(1, 1, partition_count=6),
+        sent(1, 2, partition_count=5), sent(1, 1, partition_count=5, server="other"),
+    ]  # fmt: skip
+    rows = run("resends", of(spark, given))
+    assert columns(rows, "controller_epoch requests unanswered packets") == [(1, 2, 1, [1, 2])]
+
+
+def test_unanswered(spark):
+    given = [{"response_packet": 3}, {}, {"answered": False}, {"client_id": "x"}]
+    rows = run("unanswered", of(spark, given))
+    assert columns(rows, "api client_id requests packets") == [
+        ("UpdateMetadata", None, 1, [2]), ("UpdateMetadata", "x", 1, [4]),
+    ]  # fmt: skip
+
+
+def test_a_rebalance_storm(spark):
+    join = {"is_control": False, "api_key": 11, "api": "JoinGroup", "group_id": "g"}
+    given = [{**join, "generation_id": g, "time": 10 * g, "response_time": 10 * g + 1} for g in range(1, 8)]
+    given += [{**join, "generation_id": 7, "time": 71, "response_time": 72}]  # another member of that generation
+    given += [
+        {**join, "generation_id": 8, "time": 500, "response_time": 501},
+        {**join, "generation_id": -1, "time": 600},
+    ]
+    given += [{**join, "api_key": 13, "time": 700}]
+    (row,) = run("rebalances", of(spark, given))
+    assert (row.generations, row.most_in_a_minute, row.joins, row.leaves) == (8, 7, 10, 1)
+
+
+def test_epochs_that_go_down(spark):
+    given = [sent(1, 4), sent(2, 5), sent(1, 4, 11), sent(1, 4), sent(1, 4, server="other")]
+    states = [
+        {"leader": 1, "leader_epoch": 3}, {"leader": 1, "leader_epoch": 2, "server": "other"},
+        {"leader": 2, "leader_epoch": 2}, {"leader": 2, "leader_epoch": 2, "api_key": 4, "error_code": 11},
+        {"leader": 2, "leader_epoch": 1, "response_error_code": 11}, {"leader": -2, "leader_epoch": 0},
+        {"leader": 1, "leader_epoch": 0},  # after its deletion the topic begins anew
+    ]  # fmt: skip
+    rows = run("regressions", of(spark, given, states))
+    assert columns(rows, "epoch packet highest found refused") == [
+        ("controller_epoch", 3, 5, 4, True), ("leader_epoch", 3, 3, 2, False), ("controller_epoch", 4, 5, 4, False),
+        ("leader_epoch", 4, 3, 2, True),
+    ]  # fmt: skip
+
+
+def test_trouble_with_tcp(spark):
+    quiet = {"connection": "q", "is_kafka": True, "segments": 9, "retransmits": 0, "out_of_order": 3, "resets": 0}
+    frames = of(spark, connections=[
+        quiet | {"packets": []}, quiet | {"connection": "r", "resets": 1, "packets": [7]},
+        quiet | {"connection": "s", "retransmits": 1, "packets": [8]},
+        quiet | {"connection": "t", "retransmits": 1, "packets": [9], "is_kafka": False},
+    ])  # fmt: skip
+    assert columns(run("transport", frames), "connection resets packets") == [("r", 1, [7]), ("s", 0, [8])]
+
+
+def test_a_row_names_a_hundred_packets_at_most(spark):
+    (row,) = run("unanswered", of(spark, [{}] * 150))
+    assert (row.requests, row.packets) == (150, list(range(1, 101)))
+
+
 def test_nothing_gives_nothing(spark):
-    none, no_partitions = exchanges(spark), frame(spark, PARTITIONS, [])
-    for made in (
-        analyses.requests(none), analyses.controllers(none, no_partitions), analyses.latency(none),
-        analyses.fenced(none), analyses.stale_partitions(none, no_partitions), analyses.ticks(none),
-        analyses.latency_counts(none),
-    ):  # fmt: skip
-        assert made.collect() == []
+    frames = of(spark)
+    for name in analyses.ANALYSES:
+        assert run(name, frames) == [], name
+    assert analyses.ticks(frames.exchanges).collect() == analyses.latency_counts(frames.exchanges).collect() == []
 
 
 def test_every_analysis_has_the_columns_it_promises(spark):
-    none, no_partitions = exchanges(spark), frame(spark, PARTITIONS, [])
-    made = (
-        analyses.requests(none), analyses.controllers(none, no_partitions), analyses.leadership(no_partitions),
-        analyses.latency(none), analyses.fenced(none), analyses.stale_partitions(none, no_partitions),
-        analyses.zombies(none),
-    )  # fmt: skip
-    for table, analysis in zip(ANALYSES, made, strict=True):
+    frames = of(spark)
+    assert [table.name for table in ANALYSES] == list(analyses.ANALYSES)
+    for table in ANALYSES:
         wanted = [(c.name, spark_type(c.type).simpleString()) for c in table.columns]
-        assert [(f.name, f.dataType.simpleString()) for f in analysis.schema] == wanted
+        made = analyses.ANALYSES[table.name](frames).schema
+        assert [(f.name, f.dataType.simpleString()) for f in made] == wanted

@@ -15,6 +15,7 @@ from rich.console import Console
 from captures.errors import CaptureError
 from captures.quality import Quality
 from captures.spark import pictures
+from captures.spark.exports import write_report
 from captures.spark.findings import (
     Controller,
     Fenced,
@@ -27,7 +28,7 @@ from captures.spark.findings import (
     Tick,
     Zombie,
 )
-from captures.spark.report import render, write_report
+from captures.spark.report import render
 from captures.spark.text import print_findings
 from tests.tools import require
 
@@ -62,11 +63,11 @@ FULL = Findings(
         change(1, 0, None, 1), change(1, 1, None, 2), change(21, 0, 1, -1), change(22, 0, -1, 2),
         change(40, 1, 2, -2, to_epoch=None),
     ),
-    latency=(Latency(6, "UpdateMetadata", "CONTROL", 89, 2.5, 9.75, 12.0, 4200.0),),
-    latency_counts=tuple(LatencyCount("UpdateMetadata", "CONTROL", 1.5**i, 89 - i) for i in range(12)),
+    latency=(Latency(6, "UpdateMetadata", 8, "CONTROL", 89, 2.5, 9.75, 12.0, 4200.0),),
+    latency_counts=tuple(LatencyCount("UpdateMetadata", 8, "CONTROL", 1.5**i, 89 - i) for i in range(12)),
     fenced=(Fenced("STALE_CONTROLLER_EPOCH", 2, 1, None, "1", "UpdateMetadata", 2, at(25), at(30), (386, 388)),),
     stale_partitions=(StalePartitions(1, 2, "2", 1, 3),),
-    zombies=(Zombie(2, 1, 2, 2, at(25), at(30), ("1",), (386, 388)),),
+    zombies=(Zombie(2, 1, 2, 2, at(25), at(30), ("1",), (386, 388), ("incident.pcapng",) * 2),),
     ticks=(
         Tick(1, 2, "LeaderAndIsr", False, at(1), 3),
         Tick(1, 2, "UpdateMetadata", True, at(25), 2),
@@ -137,7 +138,7 @@ def test_quality_comes_first_then_the_findings_then_the_rest():
     assert "2 gaps in connections, 3,000 bytes missing" in page
     assert "incident.pcapng Control requests from 2026-11-21 02:45:00 to 02:45:50 UTC" in page
     assert "some/folder" not in page
-    assert str(FULL.zombies[0]) in page
+    assert FULL.findings()[0].text in page
     assert "386, 388" in page
     assert "orders-1 2 deleted" in page
 

@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from captures.decode import Decoder
 from captures.errors import CaptureError
 from captures.exchanges import Request, Response
+from captures.index import WHOLE
 from captures.pcap import CaptureFile
 from captures.rows import LEVELS, PACKETS
 from captures.spark.levels import File, Share, message_batches, packet_batches
@@ -32,11 +33,11 @@ TOUR = CAPTURES["kafka-2.8.2-tour"]
 EVERYTHING = Share(0, 1)
 
 
-def table(level, *paths, share=EVERYTHING, wanted=None, bodies=False, fail_fast=False):
+def table(level, *paths, share=EVERYTHING, wanted=None, bodies="none", fail_fast=False):
     given = [File(str(path), str(path)) for path in paths]
     wanted = wanted or Wanted()
     if level == "packets":
-        batches = [batch for file in given for batch in packet_batches(file, wanted, fail_fast=fail_fast)]
+        batches = [batch for file in given for batch in packet_batches(file, WHOLE, wanted, fail_fast=fail_fast)]
     else:
         batches = list(message_batches(level, given, share, wanted, bodies=bodies, fail_fast=fail_fast))
     return pa.Table.from_batches(batches, LEVELS[level].schema)
@@ -79,7 +80,9 @@ class TestLevels:
     def test_bodies_are_there_when_asked_for(self):
         assert set(table("frames", ZOMBIE).column("body").to_pylist()) == {None}
         bodies = [
-            r for r in table("frames", ZOMBIE, bodies=True).to_pylist() if r["packet"] == 386 and r["api_key"] == 6
+            r
+            for r in table("frames", ZOMBIE, bodies="redacted").to_pylist()
+            if r["packet"] == 386 and r["api_key"] == 6
         ]
         assert '"controller_epoch":1,' in bodies[0]["body"]
 
@@ -199,8 +202,16 @@ class TestPaths:
         options = {"path": str(halves[0]), "level": "exchanges"}
         assert len(KafkaCapture(options).reader(None).partitions()) == 1
         assert len(KafkaCapture({**options, "tasks": "5"}).reader(None).partitions()) == 5
-        packets = KafkaCapture({"path": str(halves[0].parent), "level": "packets"})
-        assert len(packets.reader(None).partitions()) == 2
+        packets = {"path": str(halves[0].parent), "level": "packets"}
+        assert len(KafkaCapture(packets).reader(None).partitions()) == 2
+
+    def test_splits_make_up_the_whole_packet_for_packet(self, halves):
+        given = {"path": str(halves[0]), "maxPartitionBytes": "10000"}
+        reader = KafkaCapture(given).reader(None)
+        tasks = reader.partitions()
+        assert len(tasks) > 5
+        read = pa.Table.from_batches([batch for task in tasks for batch in reader.read(task)], PACKETS.schema)
+        assert read.to_pylist() == table("packets", halves[0]).to_pylist()
 
     @pytest.mark.parametrize(
         ("option", "value", "told"),
@@ -221,7 +232,7 @@ class TestTail:
 
     def batches(self, folder, level, steps, fail_fast=False):
         """The rows of each batch, where ``steps`` change the folder in between."""
-        tail = FolderTail(folder, level, fail_fast=fail_fast, bodies=False)
+        tail = FolderTail(folder, level, fail_fast=fail_fast, bodies="none")
         offset = tail.initialOffset()
         found = []
         for step in steps:

@@ -1,0 +1,119 @@
+"""Findings in a file: HTML for reading, JSON for programs, Markdown for a ticket or a pull request."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from captures.errors import CaptureError
+from captures.render import printable
+from captures.rows import SCHEMA_VERSION
+from captures.spark.findings import ROWS, Findings
+
+FORMS = ("html", "json", "markdown")
+
+#: Rows of a table that Markdown shows, and the tables that are for pictures only.
+MAX_ROWS = 50
+FOR_PICTURES = ("ticks", "latency_counts")
+
+
+def rendered(found: Findings, form: str) -> str:
+    """``form`` is one of FORMS."""
+    if form == "html":
+        from captures.spark.report import render  # here, for matplotlib takes a while to import
+
+        return render(found)
+    return {"json": to_json, "markdown": to_markdown}[form](found)
+
+
+def check_report(path: str | os.PathLike[str]) -> None:
+    """Raises CaptureError if there is no folder to write it into."""
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise CaptureError(f"{os.fspath(path)}: there is no folder {folder} for the report")
+
+
+def write_report(found: Findings, path: str | os.PathLike[str], form: str = "html") -> None:
+    """Raises CaptureError when the file cannot be written."""
+    try:
+        Path(path).write_text(rendered(found, form), encoding="utf-8")
+    except OSError as e:
+        raise CaptureError(f"{os.fspath(path)}: cannot be written ({e.strerror or e})") from None
+
+
+def to_json(found: Findings) -> str:
+    """One object: schema_version, files, quality, findings, tables, evidence. Times are ISO 8601."""
+    whole = {
+        "schema_version": SCHEMA_VERSION,
+        "files": found.files,
+        "quality": {**json.loads(found.quality.to_json()), "sound": found.quality.sound, "said": found.quality.lines()},
+        "findings": [
+            {
+                "analysis": finding.analysis,
+                "severity": finding.severity,
+                "text": finding.text,
+                "evidence": [{"file": file, "packet": packet} for file, packet in finding.evidence],
+            }
+            for finding in found.findings()
+        ],
+        "tables": {
+            name: [_plain(row) for row in getattr(found, name)]
+            for name in ROWS
+            if name in found.ran and name not in FOR_PICTURES
+        },
+        "evidence": [_plain(exchange) for exchange in found.exchanges],
+    }
+    return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
+
+
+def to_markdown(found: Findings) -> str:
+    """Quality, findings, and the tables that have rows."""
+    lines = ["# What the control plane did", "", ", ".join(f"`{_cell(file)}`" for file in found.files), ""]
+    quality = found.quality
+    lines += ["## How much could be read", ""]
+    lines += [f"{quality.packets:,} packets, {quality.requests:,} requests, {quality.responses:,} responses.", ""]
+    lines += [f"- {_cell(line)}" for line in quality.lines()] + ["", "## Findings", ""]
+    lines += [f"- **{finding.severity}**: {_cell(finding.text)}" for finding in found.findings()]
+    for name in ROWS:
+        rows = getattr(found, name)
+        if not rows or name in FOR_PICTURES:
+            continue
+        columns = [field.name for field in dataclasses.fields(rows[0]) if field.name != "files"]
+        lines += ["", f"## {name}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+        for row in rows[:MAX_ROWS]:
+            lines.append("| " + " | ".join(_cell(_text(getattr(row, column))) for column in columns) + " |")
+        if len(rows) > MAX_ROWS:
+            lines += ["", f"The first {MAX_ROWS} of {len(rows):,}."]
+    return "\n".join(lines) + "\n"
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    return {field.name: _value(getattr(row, field.name)) for field in dataclasses.fields(row)}
+
+
+def _value(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime.datetime) else value
+
+
+def _text(value: Any) -> str:
+    match value:
+        case None:
+            return ""
+        case datetime.datetime():
+            return f"{value:%Y-%m-%d %H:%M:%S.%f}"[:-3]
+        case float():
+            return f"{value:,.2f}"
+        case tuple():
+            more = f" and {len(value) - 10} more" if len(value) > 10 else ""
+            return ", ".join(map(str, value[:10])) + more
+        case _:
+            return str(value)
+
+
+def _cell(text: str) -> str:
+    """As Markdown shows it in one cell: names of topics may hold anything."""
+    return "".join("\\" + c if c in "\\`*_[]<>|#" else c for c in printable(text))
