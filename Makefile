@@ -52,7 +52,7 @@ check: setup ## lint, types, import contracts
 
 docs: setup ## write docs/wire.md and docs/schema.md anew, which are made from the code
 	$(BIN)/python -m wire.descriptions > docs/wire.md
-	$(BIN)/python -m captures.rows > docs/schema.md
+	$(BIN)/python -m captures.schema_document > docs/schema.md
 
 format: setup ## let ruff put the code in order
 	$(BIN)/ruff check --fix

@@ -1,6 +1,6 @@
 """A capture of any size, with its truth: producers on some connections, one after another's turn, and a controller.
 
-    python benchmarks/traffic.py big.pcap --bytes 200000000 [--connections 8] [--segment 1448] [--request 16000]
+    python -m benchmarks.traffic big.pcap --bytes 200000000 [--connections 8] [--segment 1448] [--request 16000]
 
 Every producer sends Produce requests that are answered; every hundredth turn the controller sends an UpdateMetadata.
 The truth goes to stdout as JSON: packets, connections, and requests by API. The bytes are written here by hand, but for
