@@ -111,7 +111,7 @@ async def _contend(
                 )
                 service = MultipleComponentLeaderElectionService(factory, nursery).create_leader_election(paths.leader)
                 contender = _Contender(service, nursery, guard, address=address, command=command, grace_s=grace)
-                session.subscribe(lambda state: say(f"the connection is {state.value}"))
+                unsubscribe = session.subscribe(lambda state: say(f"the connection is {state.value}"))
                 await service.start(contender)
                 say(f"contending at {paths.latch}")
 
@@ -123,6 +123,7 @@ async def _contend(
                 try:
                     await contender.done.wait()
                 finally:
+                    unsubscribe()
                     with trio.CancelScope(shield=True):
                         await service.stop()
                 nursery.cancel_scope.cancel()

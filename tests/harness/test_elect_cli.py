@@ -142,7 +142,9 @@ def test_the_second_leads_after_kill_9_of_the_first(where: str, env: dict[str, s
     assert is_gone(int(shell))
     assert is_gone(int(child))
     assert second.end() == 0
-    assert "terminated\n" in second.process.stdout.read()  # type: ignore[union-attr]
+    last_words = second.process.stdout.read()  # type: ignore[union-attr]
+    assert "terminated\n" in last_words
+    assert "the connection" not in last_words  # that it ends is no news
     watcher.saw("no leader")
     nobody = kce("leader", "--zookeeper", where, "--path", "/cron", env=env)
     assert (nobody.returncode, nobody.stderr) == (1, "kce: nobody leads at /cron\n")
