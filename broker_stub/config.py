@@ -25,10 +25,14 @@ logger = logging.getLogger("broker_stub.config")
 SHORT_MAX: Final = 2**15 - 1
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+NO_BROKER_ID: Final = -1
 DEFAULT_HOST: Final = "127.0.0.1"
 WILDCARD_HOSTS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - named to be refused
 
 _LISTENER: Final = re.compile(r"(?P<name>[^:/]+)://\[?(?P<host>[0-9a-zA-Z\-%._:]*?)\]?:(?P<port>\d+)")
+
+_RESERVED: Final = "reserved.broker.max.id"
+_RESERVED_RANGE: Final = (1000, 0)  # the default, and the least
 
 #: keys that promise a limit which is not kept here: silence about them would be a lie
 _NOT_OFFERED: Final = ("max.connections", "max.connections.per.ip.overrides", "max.connection.creation.rate")
@@ -42,7 +46,9 @@ class ConfigError(ValueError):
 class BrokerConfig:
     """The settings in use; each is named as Kafka names it, units included."""
 
-    broker_id: int
+    broker_id: int  # NO_BROKER_ID: it is found or generated when the broker starts (rule B11.7)
+    reserved_broker_max_id: int  # generated ids are above it (rule 1.31)
+    log_dirs: tuple[str, ...]  # none unless they are given: Kafka's own default is not ours to write to
     broker_rack: str | None
     listeners: tuple[Endpoint, ...]
     advertised_listeners: tuple[Endpoint, ...]  # port 0: the port that the listener of that name is bound to
@@ -89,6 +95,8 @@ class BrokerConfig:
         inter_broker = _inter_broker_listener_name(read, advertised)
         return cls(
             broker_id=_broker_id(read),
+            reserved_broker_max_id=read.integer(_RESERVED, *_RESERVED_RANGE),
+            log_dirs=tuple(read.names("log.dirs") or read.names("log.dir")),
             broker_rack=read.text("broker.rack"),
             listeners=listeners,
             advertised_listeners=advertised,
@@ -156,9 +164,11 @@ class _Properties:
 
 def _broker_id(read: _Properties) -> int:
     generated = read.boolean("broker.id.generation.enable", default=True)
-    most = read.integer("reserved.broker.max.id", 1000, 0) if generated else INT_MAX
-    if read.text("broker.id") is None:
-        raise read.refusal("broker.id", "an id is needed, none is generated here")
+    most = read.integer(_RESERVED, *_RESERVED_RANGE) if generated else INT_MAX
+    if read.text("broker.id") in (None, str(NO_BROKER_ID)):
+        if generated:
+            return NO_BROKER_ID
+        raise read.refusal("broker.id", "an id is needed where broker.id.generation.enable is false")
     allowed_by = ", which is reserved.broker.max.id" if generated else ""  # rule B11.7
     try:
         return read.integer("broker.id", 0, 0, most)

@@ -1,5 +1,5 @@
 """What administrators and brokers leave in ZooKeeper for the controller, as typed operations beside `kafka_zk_client`:
-reassignments, preferred elections, producer ids.
+reassignments, preferred elections, producer ids, and the numbers that brokers without an id draw.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from controller import zk_data as zd
 from controller.errors import IllegalState
 from controller.kafka_zk_client import KafkaZkClient
 from controller.model import BrokerId, EpochZkVersion, ProducerIdsBlock, TopicPartition
-from controller.store import BadVersion, Create, Delete, NoNode, SetData, value
+from controller.store import BadVersion, Create, Delete, NoNode, SetData, Stat, value
 
 log = logging.getLogger(__name__)
 
@@ -83,3 +83,14 @@ async def allocate_producer_ids(zk: KafkaZkClient, broker: BrokerId) -> Producer
         if not isinstance(answer, (BadVersion, NoNode)):
             value(answer)
             return block
+
+
+async def generate_broker_id(zk: KafkaZkClient, reserved_max: int) -> BrokerId:
+    """An id that no broker was given before, above ``reserved_max`` (rule 1.31)."""
+    while True:
+        await zk.ensure_paths([zd.BROKER_SEQUENCE_ID])
+        answer = (await zk.store.write([SetData(zd.BROKER_SEQUENCE_ID, b"")]))[0]
+        if not isinstance(answer, NoNode):
+            stat = value(answer)
+            assert isinstance(stat, Stat)
+            return BrokerId(reserved_max + stat.version)

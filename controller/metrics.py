@@ -168,7 +168,7 @@ class SessionMetrics:
     """
 
     def __init__(self, metrics: Metrics) -> None:
-        self._seen: collections.Counter[str] = collections.Counter()
+        self._seen = collections.Counter({"SyncConnects": 1})  # whoever makes this is connected
         self._connected = True
         for name in (
             "Disconnects",
@@ -184,7 +184,7 @@ class SessionMetrics:
     def changed(self, state: SessionState) -> None:
         self._connected = state in (SessionState.CONNECTED, SessionState.ESTABLISHED)
         match state:
-            case SessionState.CONNECTED | SessionState.ESTABLISHED:
+            case SessionState.CONNECTED:  # ESTABLISHED is told beside it
                 self._seen["SyncConnects"] += 1
             case SessionState.DISCONNECTED:
                 self._seen["Disconnects"] += 1

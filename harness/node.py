@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -29,6 +29,7 @@ from controller.store.metered import MeteredStore
 from controller.store.zookeeper import KazooStore
 from controller.zk_admin_manager import ZkAdminManager
 from harness import prometheus
+from harness.broker_metadata import BrokerMetadata, check_cluster_id, choose_broker_id, read_metadata, write_metadata
 from harness.broker_metrics import broker_metrics
 from harness.errors import HarnessError, plain_error
 from harness.faults import Hold
@@ -135,13 +136,15 @@ class Node:
 
     @property
     def id(self) -> int:
+        """-1 until ``run`` has found or generated it, where none is configured."""
         return self.config.broker_id
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """From connecting to ZooKeeper to the end of ``shutdown``, in the order of rule 2.1.
 
-        Raises HarnessError when a port is taken, ZooKeeper cannot be reached or the id is in use. Cancelling it is the
-        death of the process; ``abandon`` beforehand makes that a death that ZooKeeper has to find out by itself.
+        Raises HarnessError when a port is taken, ZooKeeper cannot be reached, or the id is in use or contradicted.
+        Cancelling it is the death of the process; ``abandon`` beforehand makes that a death that ZooKeeper has to find
+        out by itself.
         """
         try:
             self.store = await KazooStore.connect(
@@ -155,7 +158,7 @@ class Node:
             with self._scope:
                 await self._serve(self.store, task_status)
         except (BindError, BrokerIdInUse, BaseExceptionGroup) as e:
-            error = plain_error(e, BindError, BrokerIdInUse)
+            error = plain_error(e, BindError, BrokerIdInUse, HarnessError)
             raise HarnessError(str(error)) if isinstance(error, (BindError, BrokerIdInUse)) else error from None
         finally:
             await self.store.aclose()
@@ -168,6 +171,7 @@ class Node:
         zk = KafkaZkClient(metered, now_ms=now_ms)
         await zk.make_top_level_paths()
         cluster_id = await zk.get_or_create_cluster_id()
+        await self._identify(zk, cluster_id)
         async with trio.open_nursery() as nursery:
             self.controller = Controller(
                 self._controller_config, zk, Dialer(gate=self.hold), nursery, register=self._register
@@ -189,10 +193,19 @@ class Node:
             self._start_recording()
             await zk.check_endpoints_free(self._registration())
             await self._register()
+            write_metadata(self.config.log_dirs, BrokerMetadata(cluster_id, self.id))
             await nursery.start(self.controller.run)
             self.broker.enable_request_processing()
             log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
             task_status.started()
+
+    async def _identify(self, zk: KafkaZkClient, cluster_id: str) -> None:
+        """Settle the broker's id (rule B11.7). Raises HarnessError."""
+        known = read_metadata(self.config.log_dirs)
+        check_cluster_id(self.config, cluster_id, known)
+        broker_id = await choose_broker_id(zk, self.config, known)
+        self.config = replace(self.config, broker_id=broker_id)
+        self._controller_config = replace(self._controller_config, broker_id=BrokerId(broker_id))
 
     async def _serve_metrics(self, nursery: trio.Nursery) -> None:
         if self._metrics_port is None:

@@ -241,19 +241,27 @@ class KazooStore(store.MetadataStore):
         connection_timeout_ms: int,
         auth: Sequence[tuple[str, str]] = (),
         creator_only: bool = False,
+        create_chroot: bool = True,
     ) -> KazooStore:
-        """Connect to ``host:port[,host:port...][/chroot]``, making the chroot if it is missing (rule 1.4).
+        """Connect to ``host:port[,host:port...][/chroot]``, making the chroot if it is missing (rule 1.4), unless it is
+        somebody else's to make.
 
         ``auth`` are pairs of scheme and credential, such as ("digest", "user:password"); with ``creator_only`` the
         nodes that are made belong to that identity alone, and to everyone otherwise (rule E1.17).
 
-        Raises StoreUnavailable when no server has answered within ``connection_timeout_ms``.
+        Raises StoreUnavailable when no server has answered within ``connection_timeout_ms``, or without a chroot.
         """
         hosts, slash, chroot = connect_string.partition("/")
         if slash and chroot.strip("/"):
             root = await cls._started(hosts, session_timeout_ms, connection_timeout_ms, auth, creator_only)
             try:
-                await trio.to_thread.run_sync(root._client.ensure_path, "/" + chroot.strip("/"))
+                path = "/" + chroot.strip("/")
+                if create_chroot:
+                    await trio.to_thread.run_sync(root._client.ensure_path, path)
+                elif await root.exists([path]) == [None]:
+                    raise StoreUnavailable(f"there is no {path} in ZooKeeper at {hosts}")
+            except kz.NoAuthError:
+                raise StoreUnavailable(f"{path} cannot be made in ZooKeeper at {hosts}: it is not allowed") from None
             finally:
                 await root.aclose()
             hosts = f"{hosts}/{chroot.strip('/')}"

@@ -57,13 +57,15 @@ def properties(settings: Iterable[str]) -> dict[str, str]:
 
 @contextlib.asynccontextmanager
 async def connected_store(
-    zookeeper: str | None, cluster_file: Path | None, *, session_timeout_ms: int = 10_000
+    zookeeper: str | None, cluster_file: Path | None, *, session_timeout_ms: int = 10_000, create_chroot: bool = True
 ) -> AsyncIterator[KazooStore]:
     """A session at the given ZooKeeper, or at that of the running cluster. Raises HarnessError."""
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     where = zookeeper or find_cluster(cluster_file)["zookeeper"]
     try:
-        store = await KazooStore.connect(where, session_timeout_ms=session_timeout_ms, connection_timeout_ms=6_000)
+        store = await KazooStore.connect(
+            where, session_timeout_ms=session_timeout_ms, connection_timeout_ms=6_000, create_chroot=create_chroot
+        )
     except StoreUnavailable as e:
         raise HarnessError(str(e)) from None
     try:
@@ -74,6 +76,6 @@ async def connected_store(
 
 @contextlib.asynccontextmanager
 async def connected(zookeeper: str | None, cluster_file: Path | None) -> AsyncIterator[KafkaZkClient]:
-    """A client of Kafka's nodes, where ``connected_store`` finds them."""
-    async with connected_store(zookeeper, cluster_file) as store:
+    """A client of the nodes of a Kafka cluster that is there already. Raises HarnessError."""
+    async with connected_store(zookeeper, cluster_file, create_chroot=False) as store:
         yield KafkaZkClient(store, now_ms=now_ms)

@@ -75,9 +75,12 @@ TWO = "listeners=A://:1,B://:2 listener.security.protocol.map=A:PLAINTEXT,B:PLAI
 @pytest.mark.parametrize(
     ("given", "refusal"),
     [
-        ("", "broker.id=: an id is needed"),
+        (
+            "broker.id=-1 broker.id.generation.enable=false",
+            "broker.id=-1: an id is needed where broker.id.generation.enable is false",
+        ),
         ("broker.id=x", "broker.id=x: a whole number from 0 to 1000 is needed, which is reserved.broker.max.id"),
-        ("broker.id=-1", "broker.id=-1: "),
+        ("broker.id=-2", "broker.id=-2: a whole number from 0 to 1000"),
         ("broker.id=1001", "broker.id=1001: a whole number from 0 to 1000"),  # rule B11.7
         ("broker.id=5 reserved.broker.max.id=4", "broker.id=5: a whole number from 0 to 4"),
         ("broker.id=99999999999 broker.id.generation.enable=false", "a whole number from 0 to 2147483647 is needed"),
@@ -134,8 +137,7 @@ TWO = "listeners=A://:1,B://:2 listener.security.protocol.map=A:PLAINTEXT,B:PLAI
 )
 def test_refusals(given, refusal) -> None:  # rule 9.63 among others
     properties = dict(pair.split("=", 1) for pair in given.split())
-    if given:
-        properties.setdefault("broker.id", "1")
+    properties.setdefault("broker.id", "1")
     with pytest.raises(ConfigError) as caught:
         BrokerConfig.from_properties(properties)
     assert refusal in str(caught.value)
@@ -149,6 +151,8 @@ def test_connections_may_be_idle_for_ever() -> None:
 def test_ids_above_the_reserved_ones_are_fine_without_generation() -> None:  # rule B11.7
     c = BrokerConfig.from_properties({"broker.id": "5000", "broker.id.generation.enable": "false"})
     assert c.broker_id == 5000
+    for unset in ({}, {"broker.id": "-1"}):
+        assert BrokerConfig.from_properties(unset).broker_id == -1  # to be found or generated
 
 
 def test_kafkas_other_settings_are_accepted_silently(caplog) -> None:

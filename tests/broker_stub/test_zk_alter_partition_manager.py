@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -64,6 +65,7 @@ class Harness:
         return self.manager.submit(wanted, self.results.append)
 
 
+@pytest.mark.kafka("APM-19")
 async def test_a_change_is_written_under_its_partition_epoch(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:  # rule 9.60

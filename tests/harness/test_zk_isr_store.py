@@ -49,9 +49,35 @@ async def test_the_controller_takes_over_what_leaders_wrote(autojump_clock: Mock
         assert await w.zk.get_children(zk_data.ISR_CHANGE_NOTIFICATION) == []
 
 
-async def test_a_partition_that_is_gone(autojump_clock: MockClock) -> None:
+@pytest.mark.kafka("RU-1")
+async def test_a_refused_write_of_the_very_same_content_was_ours(autojump_clock: MockClock) -> None:  # rule 1.53
     async with world() as w:
         await w.start_controller(1)
         await w.create_topic("t", {0: [2, 3]})
+        store = ZkIsrStore(w.zk)
+        assert await store.update_isr(ITEM) == 1
+        assert await store.update_isr(ITEM) == 1  # its answer was lost
+        for other in (
+            replace(ITEM, leader=3),
+            replace(ITEM, leader_epoch=1),
+            replace(ITEM, isr=(3, 2)),
+            replace(ITEM, controller_epoch=2),
+        ):
+            assert await store.update_isr(other) is None
+        assert await w.state("t") == (2, 0, (2, 3))
+
+
+@pytest.mark.kafka("ZKCT-13")
+async def test_writes_on_condition_of_a_version(autojump_clock: MockClock) -> None:  # rules 1.50, 1.53
+    async with world() as w:
+        await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 3]})
+        store = ZkIsrStore(w.zk)
+        shrunk = replace(ITEM, isr=(2,))
+        assert await store.update_isr(shrunk) == 1
+        assert await store.update_isr(replace(ITEM, partition_epoch=1)) == 2
+        assert await store.update_isr(replace(shrunk, partition_epoch=1)) is None
+        assert await store.update_isr(replace(shrunk, partition_epoch=7)) is None
+        assert await w.state("t") == (2, 0, (2, 3))
         await w.store.write([Delete(zk_data.partition_state_path(TP))])
-        assert await ZkIsrStore(w.zk).update_isr(ITEM) is None
+        assert await store.update_isr(ITEM) is None

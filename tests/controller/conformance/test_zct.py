@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 import trio
 from kazoo.client import KazooClient
+from kazoo.security import make_acl
 
+from controller.metrics import Gauge, Meter, MetricName, Metrics, SessionMetrics
 from controller.store import (
     Create,
     Data,
@@ -77,8 +79,10 @@ async def f(request: pytest.FixtureRequest) -> AsyncIterator[Fixture]:
     await store.aclose()
 
 
-async def connect(address: str, timeout_ms: int = 300) -> KazooStore:
-    return await KazooStore.connect(address, session_timeout_ms=2000, connection_timeout_ms=timeout_ms)
+async def connect(address: str, timeout_ms: int = 300, *, create_chroot: bool = True) -> KazooStore:
+    return await KazooStore.connect(
+        address, session_timeout_ms=2000, connection_timeout_ms=timeout_ms, create_chroot=create_chroot
+    )
 
 
 @pytest.mark.kafka("ZCT-1")
@@ -103,6 +107,43 @@ async def test_a_server_that_does_not_answer() -> None:
 async def test_connection(f: Fixture) -> None:
     assert f.store.session_id != 0
     assert await f.store.exists(["/"]) != [None]
+
+
+@pytest.fixture
+def raw(zookeeper: str) -> Iterator[KazooClient]:
+    """Another client, which sees the whole tree."""
+    client = KazooClient(hosts=zookeeper)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.kafka("ZKCT-2")
+async def test_a_chroot_is_made_or_missed(zookeeper: str, raw: KazooClient) -> None:  # rule 1.4
+    chroot = f"/zct-{next(_chroots)}/kafka"
+    with pytest.raises(StoreUnavailable, match=f"there is no {chroot} in ZooKeeper at {zookeeper}"):
+        await connect(zookeeper + chroot, 5000, create_chroot=False)
+    assert raw.exists(chroot) is None
+    for create_chroot in (True, False):
+        store = await connect(zookeeper + chroot, 5000, create_chroot=create_chroot)
+        assert await store.exists(["/"]) != [None]
+        await store.aclose()
+    assert raw.exists(chroot) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.kafka("ZKCT-3")
+async def test_a_chroot_below_what_is_locked(zookeeper: str, raw: KazooClient) -> None:
+    locked = f"/zct-{next(_chroots)}"
+    raw.ensure_path(f"{locked}/kafka")
+    raw.set_acls(locked, [make_acl("world", "anyone", read=True)])
+    store = await connect(f"{zookeeper}{locked}/kafka", 5000)
+    assert await store.write([Create("/a")]) == ["/a"]
+    await store.aclose()
+    with pytest.raises(StoreUnavailable, match=f"{locked}/other cannot be made .*: it is not allowed"):
+        await connect(f"{zookeeper}{locked}/other", 5000)
 
 
 # one operation each
@@ -339,3 +380,49 @@ async def test_closing_while_a_session_expires(f: Fixture) -> None:
         f.store.on_session = told
         await f.expire()
         await f.told(closed)
+
+
+# what is shown of it (rule 12.8)
+
+
+class Shown:
+    """The metrics of a client's sessions; ``established`` as in Sessions."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._metrics = Metrics()
+        self._sessions = SessionMetrics(self._metrics)
+        self.established = trio.Event()
+        self.while_away: set[float] = set()
+        store.on_session = self._changed
+
+    def _changed(self, state: SessionState) -> None:
+        self._sessions.changed(state)
+        if state in (SessionState.DISCONNECTED, SessionState.EXPIRED):
+            self.while_away.add(self["SessionState"])
+        if state is SessionState.CONNECTED:
+            self.established.set()
+
+    def __getitem__(self, name: str) -> float:
+        metric = self._metrics[MetricName("kafka.server", "SessionExpireListener", name)]
+        assert isinstance(metric, (Gauge, Meter))
+        return metric.read()
+
+
+@pytest.mark.kafka("ZCT-33")
+async def test_changes_of_a_sessions_state_are_counted(f: Fixture) -> None:
+    shown = Shown(f.store)
+    names = [f"ZooKeeper{what}PerSec" for what in ("SyncConnects", "Expires", "AuthFailures", "ReadOnlyConnects")]
+    assert [shown[name] for name in names] == [1, 0, 0, 0]
+    await f.expire()
+    await f.told(shown.established)
+    assert [shown[name] for name in names] == [2, 1, 0, 0]
+
+
+@pytest.mark.kafka("ZCT-34")
+async def test_the_state_of_a_session_is_shown(f: Fixture) -> None:
+    shown = Shown(f.store)
+    assert shown["SessionState"] == 1
+    await f.expire()
+    await f.told(shown.established)
+    assert shown.while_away == {0}
+    assert shown["SessionState"] == 1

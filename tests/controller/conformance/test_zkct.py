@@ -539,6 +539,16 @@ async def test_brokers(f: Fixture) -> None:
     assert await f.zk.get_broker(2) == second
 
 
+@pytest.mark.kafka("ZKCT-35")
+async def test_a_registration_that_is_rewritten(f: Fixture) -> None:  # rules 1.20, 1.23
+    epoch = await f.zk.register_broker(broker(1), LATEST)
+    moved = Broker(BrokerId(1), (Endpoint("PLAINTEXT", "PLAINTEXT", "elsewhere", 9),), "r", {})
+    (answer,) = await f.zk.store.write([SetData("/brokers/ids/1", zk_data.encode_broker(moved, LATEST, 5))])
+    assert isinstance(answer, Stat)
+    assert answer.mzxid > answer.czxid == epoch
+    assert await f.zk.get_brokers() == {1: (moved, epoch)}
+
+
 # the controller and the cluster
 
 
