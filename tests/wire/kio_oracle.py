@@ -41,9 +41,9 @@ def _convert(value: Any, hint: Any) -> Any:
     if value is None:
         return None
     options = [hint, *get_args(hint)]
-    if isinstance(value, tuple):
-        entity = next((a for o in options for a in [o, *get_args(o)] if is_dataclass(a)), None)
-        return tuple(to_kio(v, entity) for v in value) if entity else value  # type: ignore[arg-type]
+    entity = next((a for o in options for a in [o, *get_args(o)] if is_dataclass(a)), None)
+    if entity is not None:
+        return tuple(to_kio(v, entity) for v in value) if isinstance(value, tuple) else to_kio(value, entity)  # type: ignore[arg-type]
     if ErrorCode in options:
         return ErrorCode(value)
     types = [o for o in options if isinstance(o, type)]
