@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -132,6 +133,10 @@ async def _contend(
         guard.close()
 
 
+#: a shell that runs nothing before it is guarded: should we be killed before that, it reads the end of its input
+STARTER = 'read -r go || exit; exec /bin/sh -c "$1" </dev/null'
+
+
 class _Contender(LeaderContender[UUID]):
     """Runs the command while it leads. ``done`` is set when there is nothing more to contend for."""
 
@@ -159,12 +164,16 @@ class _Contender(LeaderContender[UUID]):
         say(f"leading as {session_id}")
         if self._command is not None:
             self._process = await trio.lowlevel.open_process(
-                ["/bin/sh", "-c", self._command],
-                stdin=subprocess.DEVNULL,
+                ["/bin/sh", "-c", STARTER, "sh", self._command],
+                stdin=subprocess.PIPE,
                 process_group=0,
                 env={**os.environ, "KCE_SESSION_ID": str(session_id), "KCE_ADDRESS": self._address},
             )
             self._guard.watch(self._process.pid)
+            assert self._process.stdin is not None
+            async with self._process.stdin as told:
+                with contextlib.suppress(trio.BrokenResourceError):
+                    await told.send_all(b"\n")
             self._nursery.start_soon(self._wait, self._process)
         await self._service.confirm_leadership(session_id, self._address)
 
