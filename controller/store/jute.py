@@ -1,4 +1,4 @@
-"""ZooKeeper's bytes (jute) for what kazoo says slowly or not at all: multi, multiRead and setWatches. Pure.
+"""ZooKeeper's bytes (jute) for what kazoo says slowly or not at all: reads, multi, multiRead and setWatches. Pure.
 
 Requests are bodies, without length, xid and opcode; answers are read at an offset behind the reply's header. Paths
 are whole here: whoever calls adds the chroot, and takes it off. Names and numbers are those of ZooKeeper's
@@ -31,7 +31,7 @@ from controller.store import (
     StoreError,
 )
 
-CREATE, DELETE, GET_DATA, SET_DATA, GET_CHILDREN, CHECK = 1, 2, 4, 5, 8, 13
+CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, CHECK = 1, 2, 3, 4, 5, 8, 13
 MULTI, MULTI_READ, SET_WATCHES = 14, 22, 101
 
 #: what one operation takes in a request besides its path and data, at most
@@ -82,6 +82,11 @@ def error(code: int, path: str) -> StoreError:
 # requests
 
 
+def read(path: str, *, watch: bool = False) -> bytes:
+    """What EXISTS, GET_DATA and GET_CHILDREN ask for."""
+    return _string(path) + bytes([watch])
+
+
 def multi(ops: Iterable[Op], chroot: str = "", acl: Sequence[tuple[int, str, str]] = OPEN_ACL) -> bytes:
     """A MultiTransactionRecord of writes; what is created gets ``acl`` and is never a container."""
     entries = b"".join(_INT.pack(permissions) + _string(scheme) + _string(id) for permissions, scheme, id in acl)
@@ -128,6 +133,25 @@ _HEADERS = {op: _HEADER.pack(op, False, -1) for op in (CREATE, DELETE, GET_DATA,
 
 
 # answers
+
+
+def read_stat(buffer: bytes, offset: int) -> Stat:
+    """The answer to EXISTS. Raises struct.error."""
+    return _stat(_STAT.unpack_from(buffer, offset))
+
+
+def read_node(buffer: bytes, offset: int) -> Data:
+    """The answer to GET_DATA. Raises struct.error."""
+    (size,) = _INT.unpack_from(buffer, offset)
+    begin = offset + _INT.size
+    end = begin + max(size, 0)
+    return _data((buffer[begin:end], _stat(_STAT.unpack_from(buffer, end))))
+
+
+def read_names(buffer: bytes, offset: int) -> list[str]:
+    """The answer to GET_CHILDREN, sorted. Raises ValueError, struct.error."""
+    (count,) = _INT.unpack_from(buffer, offset)
+    return _names(buffer, offset + _INT.size, count)[0]
 
 
 def read_multi(buffer: bytes, offset: int, ops: Sequence[Op], chroot: str = "") -> list[OpResult] | MultiFailed:
@@ -185,12 +209,17 @@ def read_children(buffer: bytes, offset: int, paths: Sequence[str]) -> list[list
         if opcode == _ERROR_TYPE:
             answers.append(error(number, path))
             continue
-        names = []
-        for _ in range(number):
-            name, offset = _read_string(buffer, offset)
-            names.append(name)
-        answers.append(sorted(names))
+        names, offset = _names(buffer, offset, number)
+        answers.append(names)
     return answers
+
+
+def _names(buffer: bytes, offset: int, count: int) -> tuple[list[str], int]:
+    names = []
+    for _ in range(count):
+        name, offset = _read_string(buffer, offset)
+        names.append(name)
+    return sorted(names), offset
 
 
 def _read_string(buffer: bytes, offset: int) -> tuple[str, int]:

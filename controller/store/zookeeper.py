@@ -17,7 +17,6 @@ import enum
 import itertools
 import logging
 import queue
-import select
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ import trio
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Create2
-from kazoo.protocol.states import EventType, KazooState, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from controller import store
@@ -50,6 +49,7 @@ from controller.store import (
     WatchType,
     jute,
 )
+from controller.store.buffered_socket import BufferedSocket, Poller, WakeUp
 
 log = logging.getLogger(__name__)
 
@@ -97,10 +97,13 @@ class _Inline(queue.Queue):  # type: ignore[type-arg]
 
 
 class _Handler(SequentialThreadingHandler):
-    """Runs callbacks on kazoo's connection thread, and waits for sockets by a poll object that is kept: one system call
-    where the selector that kazoo makes for every packet takes five (60% of its time in a bulk read)."""
+    """Runs callbacks on kazoo's connection thread, and gives it sockets that take few system calls."""
 
     queue_impl = _Inline
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._poller = Poller()
 
     def start(self) -> None:
         self._running = True
@@ -108,31 +111,17 @@ class _Handler(SequentialThreadingHandler):
     def stop(self) -> None:
         self._running = False
 
-    def __init__(self) -> None:
-        super().__init__()
-        #: (descriptors to read, descriptors to write) -> what polls them; a poll object knows numbers, not sockets
-        self._pollers: dict[tuple[tuple[int, ...], tuple[int, ...]], Any] = {}
+    def create_connection(self, *args: Any, **kwargs: Any) -> BufferedSocket:
+        return BufferedSocket(super().create_connection(*args, **kwargs))
+
+    def create_socket_pair(self) -> tuple[WakeUp, WakeUp]:
+        wake_up = WakeUp()
+        return wake_up, wake_up
 
     def select(
         self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        readers = tuple(r if isinstance(r, int) else r.fileno() for r in rlist)
-        writers = tuple(w if isinstance(w, int) else w.fileno() for w in wlist)
-        if min(readers + writers, default=0) < 0:
-            raise OSError("closed")
-        poller = self._pollers.get((readers, writers))
-        if poller is None:
-            poller = self._pollers[readers, writers] = select.poll()
-            for fd in {*readers, *writers}:
-                poller.register(fd, _READABLE * (fd in readers) | _WRITABLE * (fd in writers))
-        ready = dict(poller.poll(None if timeout is None else max(0.0, timeout * 1000)))
-        readable = [r for r, fd in zip(rlist, readers, strict=True) if ready.get(fd, 0) & (_READABLE | _BROKEN)]
-        writable = [w for w, fd in zip(wlist, writers, strict=True) if ready.get(fd, 0) & (_WRITABLE | _BROKEN)]
-        return readable, writable, []
-
-
-_READABLE, _WRITABLE = select.POLLIN | select.POLLPRI, select.POLLOUT
-_BROKEN = select.POLLHUP | select.POLLERR | select.POLLNVAL
+        return self._poller.wait(rlist, wlist, timeout)
 
 
 class _Request(NamedTuple):
@@ -167,8 +156,27 @@ _USED_UP = {
 }
 
 
+class _Answer:
+    """What kazoo tells the answer to one request, or the exception, on its thread; its own results have a lock each."""
+
+    __slots__ = ("_told",)
+
+    def __init__(self, told: Callable[[Any], None]) -> None:
+        self._told = told
+
+    def set(self, answer: Any) -> None:
+        told, self._told = self._told, _nobody  # kazoo tells of a closed connection twice
+        told(answer)
+
+    set_exception = set
+
+
+def _nobody(answer: Any) -> None:
+    pass
+
+
 class _Pending:
-    """The answers to one batch of asynchronous calls; wakes its trio task once, when the last has come."""
+    """The answers to one batch of requests; wakes its trio task once, when the last has come."""
 
     def __init__(self, token: trio.lowlevel.TrioToken, count: int) -> None:
         self.answers: list[Any] = [None] * count
@@ -177,19 +185,21 @@ class _Pending:
         self._lock = threading.Lock()
         self.done = trio.Event()
 
-    def expect(self, index: int, result: Any, read: Callable[[Any], Any]) -> None:
-        def completed(finished: Any) -> None:
+    def answer(self, index: int, read: Callable[[Any], Any]) -> _Answer:
+        """``read`` is given what kazoo has read, on kazoo's thread; exceptions are left to the waiting task."""
+
+        def told(answer: Any) -> None:
             try:
-                self.answers[index] = read(finished.get_nowait())
-            except Exception as e:  # noqa: BLE001 - kazoo raises what it pleases here; the waiting task sorts it
+                self.answers[index] = answer if isinstance(answer, Exception) else read(answer)
+            except Exception as e:  # noqa: BLE001 - as above
                 self.answers[index] = e
-            with self._lock:
+            with self._lock:  # a connection that is closed is told of on the trio thread
                 self._missing -= 1
                 if self._missing:
                     return
             _in_trio(self._token, self.done.set)
 
-        result.rawlink(completed)
+        return _Answer(told)
 
 
 def _in_trio(token: trio.lowlevel.TrioToken, call: Callable[..., object], *args: object) -> None:
@@ -197,13 +207,6 @@ def _in_trio(token: trio.lowlevel.TrioToken, call: Callable[..., object], *args:
         token.run_sync_soon(call, *args)
     except trio.RunFinishedError:
         log.debug("ZooKeeper said something after the end: %s", call)
-
-
-def _stat(s: ZnodeStat) -> Stat:
-    return Stat(
-        czxid=s.czxid, mzxid=s.mzxid, ctime=s.ctime, mtime=s.mtime, version=s.version, cversion=s.cversion,
-        ephemeral_owner=s.ephemeralOwner, pzxid=s.pzxid,
-    )  # fmt: skip
 
 
 class KazooStore(store.MetadataStore):
@@ -215,8 +218,7 @@ class KazooStore(store.MetadataStore):
         self._client = client
         self._where = where
         self._token = token
-        # of the connection thread: the paths that are watched, by kind. An answer that comes before we wait for it is
-        # noted by the trio thread, perhaps after its watch has fired: too much may be armed, never too little
+        # of the connection thread: the paths that are watched, by kind
         self._armed: dict[_Watch, set[str]] = {kind: set() for kind in _Watch}
         # the zxid up to which the watches are known to have been set when the connection broke; None when all are
         self._armed_until: int | None = None
@@ -338,7 +340,7 @@ class KazooStore(store.MetadataStore):
     def abandon(self) -> None:
         """Break off without ending the session, as the death of a process does; nothing can be asked afterwards."""
         self._client._stopped.set()
-        connected: socket.socket | None = self._client._connection._socket
+        connected: BufferedSocket | None = self._client._connection._socket
         if connected is not None:
             with contextlib.suppress(OSError):
                 connected.shutdown(socket.SHUT_RDWR)
@@ -355,33 +357,25 @@ class KazooStore(store.MetadataStore):
                 await self._set_watches(seen, {_Watch.DATA: found})
                 return answers
 
-        def call(i: int) -> Any:
-            return self._client.get_async(paths[i], watch=self._fired if watched[i] else None)
+        def request(i: int) -> _Request:
+            return self._read_request(jute.GET_DATA, paths[i], watched[i], jute.read_node)
 
-        def read(i: int) -> Callable[[Any], Data]:
-            def made(answer: tuple[bytes | None, ZnodeStat]) -> Data:
-                data, stat = answer
-                if watched[i]:
-                    self._armed[_Watch.DATA].add(paths[i])
-                return Data(data or b"", _stat(stat))
+        def read(i: int) -> Callable[[Data], Data]:
+            return self._arming(_Watch.DATA, paths[i]) if watched[i] else _as_it_is
 
-            return made
-
-        return await self._batch(paths, call, read)
+        return await self._batch(paths, request, read)
 
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
-        def call(i: int) -> Any:
-            return self._client.exists_async(paths[i], watch=self._fired if watch else None)
+        def request(i: int) -> _Request:
+            return self._read_request(jute.EXISTS, paths[i], watch, jute.read_stat)
 
-        def read(i: int) -> Callable[[Any], Stat | None]:
-            def made(answer: ZnodeStat | None) -> Stat | None:
-                if watch:
-                    self._armed[_Watch.DATA if answer else _Watch.EXIST].add(paths[i])
-                return answer and _stat(answer)
+        def read(i: int) -> Callable[[Stat | None], Stat | None]:
+            def noted(answer: Stat | None) -> Stat | None:
+                return self._arming(_Watch.DATA if answer else _Watch.EXIST, paths[i])(answer)
 
-            return made
+            return noted if watch else _as_it_is
 
-        return [store.value(answer) for answer in await self._batch(paths, call, read)]
+        return [store.value(answer) for answer in await self._batch(paths, request, read)]
 
     async def get_children(self, paths: Sequence[str], *, watch: bool = False) -> list[list[str] | StoreError]:
         if not watch and len(paths) >= _BULK_FROM:
@@ -389,18 +383,33 @@ class KazooStore(store.MetadataStore):
             if answers is not None:
                 return answers
 
-        def call(i: int) -> Any:
-            return self._client.get_children_async(paths[i], watch=self._fired if watch else None)
+        def request(i: int) -> _Request:
+            return self._read_request(jute.GET_CHILDREN, paths[i], watch, jute.read_names)
 
-        def read(i: int) -> Callable[[Any], list[str]]:
-            def made(names: list[str]) -> list[str]:
-                if watch:
-                    self._armed[_Watch.CHILD].add(paths[i])
-                return sorted(names)
+        def read(i: int) -> Callable[[list[str]], list[str]]:
+            return self._arming(_Watch.CHILD, paths[i]) if watch else _as_it_is
 
-            return made
+        return await self._batch(paths, request, read)
 
-        return await self._batch(paths, call, read)
+    def _read_request(self, opcode: int, path: str, watch: bool, read: Callable[[bytes, int], Any]) -> _Request:
+        body = jute.read(jute.whole(self._client.chroot, path), watch=watch)
+        return _Request(opcode, lambda: body, read)
+
+    def _arming(self, kind: _Watch, path: str) -> Callable[[T], T]:
+        """For an answer, on the connection thread: the read that it answers has set a watch."""
+
+        def noted(answer: T) -> T:
+            self._arm(kind, (path,))
+            return answer
+
+        return noted
+
+    def _arm(self, kind: _Watch, paths: Sequence[str]) -> None:
+        """On the connection thread: kazoo and we know of these watches from here on."""
+        self._armed[kind].update(paths)
+        watchers = self._client._child_watchers if kind is _Watch.CHILD else self._client._data_watchers
+        for path in paths:
+            watchers[jute.whole(self._client.chroot, path)].add(self._fired)
 
     async def _in_bulk(
         self, opcode: int, read: Callable[[bytes, int, Sequence[str]], list[T | StoreError]], paths: Sequence[str]
@@ -411,11 +420,11 @@ class KazooStore(store.MetadataStore):
         answers are. The next ones are as large as that allows, but no more than some times as large as those before.
         """
 
-        def call(i: int) -> Any:
+        def request(i: int) -> _Request:
             def decode(buffer: bytes, offset: int) -> tuple[list[T | StoreError], int]:
                 return read(buffer, offset, parts[i]), len(buffer)
 
-            return self._send(jute.MULTI_READ, lambda: bodies[i], decode)
+            return _Request(jute.MULTI_READ, lambda: bodies[i], decode)
 
         answers: list[T | StoreError] = []
         size, window = _BULK_FIRST, 1
@@ -424,7 +433,7 @@ class KazooStore(store.MetadataStore):
                 return None
             parts = [p for k in range(window) if (p := paths[len(answers) + k * size :][:size])]
             bodies = [jute.multi_read(opcode, part, self._client.chroot) for part in parts]
-            read_parts = await self._batch([part[0] for part in parts], call, lambda i: _as_it_is)
+            read_parts = await self._batch([part[0] for part in parts], request, lambda i: _as_it_is)
             if isinstance(read_parts[0], store.Unimplemented):
                 # servers before 3.6 close the connection with that answer; the session goes on
                 log.info("ZooKeeper at %s has no multiRead: its nodes are read one by one", self._where)
@@ -441,37 +450,21 @@ class KazooStore(store.MetadataStore):
 
     async def _set_watches(self, seen: int, paths: Mapping[_Watch, Sequence[str]]) -> None:
         """Watch all of these paths; what changed after zxid ``seen`` fires at once."""
-        bodies = [self._watches_body(seen, part) for part in _watch_parts(paths)]
-
-        def call(i: int) -> Any:
-            return self._send(jute.SET_WATCHES, bodies[i], lambda buffer, offset: None)
-
-        for answer in await self._batch(["/"] * len(bodies), call, lambda i: _as_it_is):
+        requests = [self._watches_request(seen, part) for part in _watch_parts(paths)]
+        for answer in await self._batch(["/"] * len(requests), requests.__getitem__, lambda i: _as_it_is):
             store.value(answer)
 
-    def _watches_body(self, seen: int, part: Mapping[_Watch, Sequence[str]]) -> Callable[[], bytes]:
-        """What is sent for one setWatches. What it asks for may fire before it is answered, so that kazoo and we must
-        know of the watches when it is sent."""
+    def _watches_request(self, seen: int, part: Mapping[_Watch, Sequence[str]]) -> _Request:
+        """One setWatches. What it asks for may fire before it is answered, so that kazoo and we must know of the
+        watches when it is sent."""
         data, exist, child = ([jute.whole(self._client.chroot, path) for path in part.get(kind, ())] for kind in _Watch)
 
         def body() -> bytes:
             for kind, watched in part.items():
-                self._armed[kind].update(watched)
-            for watchers, watched in (
-                (self._client._data_watchers, data),
-                (self._client._data_watchers, exist),
-                (self._client._child_watchers, child),
-            ):
-                for path in watched:
-                    watchers[path].add(self._fired)
+                self._arm(kind, watched)
             return jute.set_watches(seen, data, exist, child)
 
-        return body
-
-    def _send(self, opcode: int, body: Callable[[], bytes], read: Callable[[bytes, int], Any]) -> Any:
-        result = self._client.handler.async_result()
-        self._client._call(_Request(opcode, body, read), result)
-        return result
+        return _Request(jute.SET_WATCHES, body, lambda buffer, offset: None)
 
     # writes
 
@@ -513,17 +506,15 @@ class KazooStore(store.MetadataStore):
         if not self._knows_containers:
             return await self._write_batches(made, [])
 
-        def call(i: int) -> Any:
-            result = self._client.handler.async_result()
+        def request(i: int) -> _CreateContainer:
             acl = self._client.default_acl or OPEN_ACL_UNSAFE
             path = jute.whole(self._client.chroot, made[i].path)
-            self._client._call(_CreateContainer(path, made[i].data, acl, _CreateContainer.FLAGS), result)
-            return result
+            return _CreateContainer(path, made[i].data, acl, _CreateContainer.FLAGS)
 
         def read(i: int) -> Callable[[Any], OpResult]:
             return lambda answer: str(self._client.unchroot(answer[0]))
 
-        answers = await self._batch([op.path for op in made], call, read)
+        answers = await self._batch([op.path for op in made], request, read)
         if not any(isinstance(answer, store.Unimplemented) for answer in answers):
             return answers
         self._knows_containers = False
@@ -534,31 +525,31 @@ class KazooStore(store.MetadataStore):
         chroot = self._client.chroot
         acl = self._client.default_acl or OPEN_ACL_UNSAFE
 
-        def call(i: int) -> Any:
+        def request(i: int) -> _Request:
             body = jute.multi(groups[i], chroot, [(entry.perms, entry.id.scheme, entry.id.id) for entry in acl])
 
             def read(buffer: bytes, offset: int) -> Any:
                 # in a list, as kazoo goes through the answers of a multi
                 return [jute.read_multi(buffer, offset, groups[i], chroot)]
 
-            return self._send(jute.MULTI, lambda: body, read)
+            return _Request(jute.MULTI, lambda: body, read)
 
-        answers = await self._batch([group[0].path for group in groups], call, lambda i: lambda answer: answer[0])
+        answers = await self._batch([group[0].path for group in groups], request, lambda i: lambda answer: answer[0])
         return [answer if isinstance(answer, MultiFailed) else store.value(answer) for answer in answers]
 
     # the batch and its repetition
 
     async def _batch(
-        self, paths: Sequence[str], call: Callable[[int], Any], read: Callable[[int], Callable[[Any], T]]
+        self, paths: Sequence[str], request: Callable[[int], Any], read: Callable[[int], Callable[[Any], T]]
     ) -> list[T | StoreError]:
-        """Call for every index at once; what a broken connection took is called again when there is a new one."""
+        """Send the requests for all indexes; what a broken connection took is sent again when there is a new one."""
         generation = self._live_generation
         answers: list[Any] = [None] * len(paths)
         todo = list(range(len(paths)))
         while todo:
             pending = _Pending(self._token, len(todo))
             for place, index in enumerate(todo):
-                pending.expect(place, call(index), read(index))
+                self._client._call(request(index), pending.answer(place, read(index)))
             await pending.done.wait()
             again = []
             for index, answer in zip(todo, pending.answers, strict=True):
@@ -599,7 +590,6 @@ class KazooStore(store.MetadataStore):
         if kind is None or event is self._last_fired:  # kazoo drops its watches with the connection; see _rearm
             return
         self._last_fired = event
-        # the read that set the watch may not have been noted yet: what is armed is for `_rearm` only
         for used_up in _USED_UP[kind]:
             self._armed[used_up].discard(event.path)
         _in_trio(self._token, self._tell_watch, self._generation, WatchEvent(kind, event.path))
@@ -630,20 +620,18 @@ class KazooStore(store.MetadataStore):
         """After a reconnect within the session: set every watch again; the server tells what changed meanwhile."""
         seen = self._armed_until
         assert seen is not None
-        missing = [
-            self._send(jute.SET_WATCHES, self._watches_body(seen, part), lambda buffer, offset: None)
-            for part in _watch_parts({kind: sorted(watched.copy()) for kind, watched in self._armed.items()})
-        ]
+        parts = list(_watch_parts({kind: sorted(watched) for kind, watched in self._armed.items()}))
+        missing = len(parts)
 
-        def completed(finished: Any) -> None:
-            if finished.exception is None:  # else the next reconnect, or the end of the session, settles it
-                missing.remove(finished)
+        def told(answer: Any) -> None:
+            nonlocal missing
+            missing -= not isinstance(answer, Exception)  # the next reconnect, or the end of the session, settles it
             if not missing:
                 self._armed_until = None
 
-        for result in list(missing):
-            result.rawlink(completed)
-        if not missing:
+        for part in parts:
+            self._client._call(self._watches_request(seen, part), _Answer(told))
+        if not parts:
             self._armed_until = None
 
     # in trio

@@ -156,7 +156,7 @@ async def test_an_old_server_knows_no_containers(zookeeper: str, monkeypatch: py
 
 @pytest.mark.slow
 async def test_the_session_timeout_is_the_negotiated_one(zookeeper: str) -> None:  # rule E7.13
-    store = await KazooStore.connect(zookeeper, session_timeout_ms=1, connection_timeout_ms=10_000)
+    store = await KazooStore.connect(zookeeper, session_timeout_ms=TICK_MS, connection_timeout_ms=10_000)
     assert store.session_timeout_ms == 2 * TICK_MS
     await store.aclose()
 

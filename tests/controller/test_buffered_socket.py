@@ -1,0 +1,108 @@
+"""What stands between kazoo and its socket."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from controller.store.buffered_socket import BufferedSocket, Poller, WakeUp
+
+Pair = tuple[BufferedSocket, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    with ours, theirs:
+        yield BufferedSocket(ours), theirs
+
+
+@pytest.fixture
+def wake_up() -> Iterator[WakeUp]:
+    made = WakeUp()
+    yield made
+    made.close()
+
+
+def test_what_is_read_ahead_is_given_in_pieces_and_without_waiting(pair: Pair) -> None:
+    ours, theirs = pair
+    poller = Poller()
+    theirs.sendall(b"abcdef")
+    assert poller.wait([ours], [], 10)[0] == [ours]
+    assert ours.recv(4) == b"abcd"
+    assert ours.pending() == 2
+    assert poller.wait([ours], [], None)[0] == [ours]  # would hang, were it not known to wait here
+    assert ours.recv(4) == b"ef"
+    assert poller.wait([ours], [], 0)[0] == []
+    theirs.close()
+    assert poller.wait([ours], [], 10)[0] == [ours]
+    assert ours.recv(4) == b""
+
+
+def test_what_is_written_goes_before_anyone_waits(pair: Pair) -> None:
+    ours, theirs = pair
+    poller = Poller()
+    assert poller.wait([], [ours], 5)[1] == [ours]
+    assert (ours.send(b"one"), ours.send(b"two")) == (3, 3)
+    theirs.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        theirs.recv(10)
+    poller.wait([ours], [], 0)
+    assert theirs.recv(10) == b"onetwo"
+
+
+def test_a_server_that_takes_nothing_is_given_up(pair: Pair) -> None:
+    ours, theirs = pair
+    Poller().wait([], [ours], 0.01)
+    much = bytes(1 << 24)
+    with pytest.raises(TimeoutError, match="takes nothing"):
+        ours.send(much)
+    assert theirs.recv(10) == bytes(10)
+
+
+def test_large_writes_arrive_whole(pair: Pair) -> None:
+    ours, theirs = pair
+    sent = bytes(range(256)) * 300
+    for begin in range(0, len(sent), 1000):
+        ours.send(sent[begin : begin + 1000])
+    ours.flush()
+    got = b""
+    while len(got) < len(sent):
+        got += theirs.recv(1 << 20)
+    assert got == sent
+
+
+def test_one_wake_up_for_many_requests(wake_up: WakeUp) -> None:
+    poller = Poller()
+    assert poller.wait([wake_up], [], 0)[0] == []
+    for _ in range(3):
+        wake_up.send(b"\0")
+    for _ in range(3):
+        assert poller.wait([wake_up], [], 0)[0] == [wake_up]
+        wake_up.recv(1)
+    assert poller.wait([wake_up], [], 0)[0] == []
+    wake_up.recv(1)  # kazoo clears one too many at times
+    wake_up.send(b"\0")
+    assert poller.wait([wake_up], [], 10)[0] == [wake_up]
+    wake_up.recv(1)
+    wake_up.close()
+    wake_up.close()
+    with pytest.raises(OSError, match="closed"):
+        wake_up.send(b"\0")
+    with pytest.raises(OSError, match="closed"):
+        poller.wait([wake_up], [], 0)
+
+
+def test_requests_that_go_on_do_not_keep_answers_waiting(pair: Pair, wake_up: WakeUp) -> None:
+    ours, theirs = pair
+    poller = Poller()
+    theirs.sendall(b"answer")
+    for _ in range(1000):
+        wake_up.send(b"\0")
+    looked = 0
+    while ours not in poller.wait([ours, wake_up], [], 0)[0]:
+        looked += 1
+    assert 0 < looked < 200
