@@ -146,13 +146,19 @@ async def write_topic(
     config: Mapping[str, str],
     topic_id: UUID | None,
 ) -> None:
-    """The configuration, even an empty one, then the assignment (rule 10.7). Raises AdminError."""
+    """The configuration, even an empty one, then the assignment (rule 10.7). Raises AdminError.
+
+    A topic that is there already, and has our new id, was written by an attempt whose answer was lost (1.52).
+    """
     await zk.put_config("topics", topic, config)
     replicas = {p: ReplicaAssignment(tuple(BrokerId(r) for r in assignment[p])) for p in sorted(assignment)}
     answer = (await zk.store.write([Create(zk_data.topic_path(topic), zk_data.encode_topic(topic_id, replicas))]))[0]
     if isinstance(answer, NodeExists):
-        raise _already_exists(topic)
-    value(answer)
+        found = (await zk.get_topic_assignments([topic])).get(topic)
+        if topic_id is None or found is None or found.topic_id != topic_id:
+            raise _already_exists(topic)
+    else:
+        value(answer)
 
 
 def _already_exists(topic: str, or_else: str = "") -> AdminError:

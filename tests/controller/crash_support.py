@@ -17,6 +17,7 @@ import trio
 
 import wire
 from controller import zk_data
+from controller.controller import Controller
 from controller.kafka_zk_client import KafkaZkClient
 from controller.model import LEADER_DURING_DELETE, LeaderAndIsr, ReplicaAssignment, TopicPartition
 from controller.store import Check, Create, Data, MultiFailed, Op, OpResult, SetData, Stat, StoreError
@@ -150,19 +151,21 @@ class StrikableConnection(FakeConnection):
 
 
 class CrashWorld(World):
-    """``strike_at`` is where ``strike`` falls; ``passed`` are the points that the victim came by since ``arm``."""
+    """``strike`` falls at the first of ``strikes`` on the victim, and at a second one on whoever takes over from it.
 
-    def __init__(self, nursery: trio.Nursery, strike: Strike, strike_at: Point | None) -> None:
+    ``passed`` are the points that were come by since ``arm``: by the first victim, then by the second.
+    """
+
+    def __init__(self, nursery: trio.Nursery, strike: Strike, strikes: Sequence[Point]) -> None:
         super().__init__(nursery, LATEST)
         self.recorder = RecordingZooKeeper(self)
         self.server = self.recorder
         self.store = self.server.connect()
         self.zk = KafkaZkClient(self.store, now_ms=lambda: 0, new_uuid=self.new_uuid)
         self.strike = strike
-        self.strike_at = strike_at
-        self.passed: list[Point] = []
+        self.strikes = tuple(strikes)
+        self.passed: list[list[Point]] = [[]]
         self.violations: list[AssertionError] = []
-        self.struck = False
         self._armed = False
         self._times: collections.Counter[tuple[str, str]] = collections.Counter()
         self._dead: set[int] = set()
@@ -174,6 +177,16 @@ class CrashWorld(World):
     def arm(self) -> None:
         self._armed = True
 
+    @property
+    def struck(self) -> int:
+        """How often."""
+        return len(self.passed) - 1
+
+    async def revive(self) -> Controller:
+        """The first victim comes back as a process comes back that was killed."""
+        self._dead.discard(VICTIM)
+        return await self.start_controller(VICTIM)
+
     def sender(self, controller_id: int) -> MemoryStore | None:
         if controller_id in self._dead:
             self.violations.append(AssertionError(f"{controller_id} is dead and sends"))
@@ -181,19 +194,21 @@ class CrashWorld(World):
 
     async def point(self, when: str, what: str, client: MemoryStore | None) -> bool:
         """Pass a point. True when the answer to what was done there is lost."""
-        if not self._armed or client is not self.registrations.get(VICTIM):
+        victim = VICTIM if not self.struck else SUCCESSOR
+        if not self._armed or client is None or client is not self.registrations.get(victim):
             return False
         place = (when, what, self._times[when, what])
         self._times[when, what] += 1
-        self.passed.append(place)
-        if place != self.strike_at or self.struck:
+        self.passed[-1].append(place)
+        if place != (*self.strikes, None)[min(self.struck, len(self.strikes))]:
             return False
-        self.struck = True
+        self.passed.append([])
+        self._times.clear()
         match self.strike:
             case Strike.KILL:
-                await self._kill()
+                await self._kill(victim)
             case Strike.EXPIRE:
-                self.server.expire(self.registrations[VICTIM])
+                self.server.expire(self.registrations[victim])
             case Strike.RESTART:
                 everyone = [self.store, *self.registrations.values()]
                 for one in everyone:
@@ -204,13 +219,13 @@ class CrashWorld(World):
                 return when == "after"
         return False
 
-    async def _kill(self) -> None:
+    async def _kill(self, victim: int) -> None:
         """Called in a task of the victim, which gets no further than this."""
-        self._dead.add(VICTIM)
-        self.nodes.pop(VICTIM).scope.cancel()
-        self.brokers[VICTIM].down = True
-        self.brokers[VICTIM].break_connections()
-        self.server._end(self.registrations.pop(VICTIM))
+        self._dead.add(victim)
+        self.nodes.pop(victim).scope.cancel()
+        self.brokers[victim].down = True
+        self.brokers[victim].break_connections()
+        self.server._end(self.registrations.pop(victim))
         await trio.sleep_forever()
 
     # nothing is sent that was not persisted
@@ -296,10 +311,10 @@ class CrashWorld(World):
 
 
 @asynccontextmanager
-async def crash_world(brokers: Sequence[int], strike: Strike, strike_at: Point | None) -> AsyncIterator[CrashWorld]:
+async def crash_world(brokers: Sequence[int], strike: Strike, strikes: Sequence[Point]) -> AsyncIterator[CrashWorld]:
     """Brokers, the controller that is to be struck, and the one that waits behind it."""
     async with trio.open_nursery() as nursery:
-        made = CrashWorld(nursery, strike, strike_at)
+        made = CrashWorld(nursery, strike, strikes)
         await made.zk.make_top_level_paths()
         for broker_id in brokers:
             await made.start_broker(broker_id)

@@ -1,10 +1,11 @@
-"""No decision is lost: a controller is struck before and after every store operation and every send of five
-operations, and whoever is controller then finishes them. `crash_support` checks that nothing is sent that was not
-persisted. Run with -s to see the points counted."""
+"""No decision is lost: a controller is struck before and after every store operation and every send of each operation,
+and whoever is controller then finishes it, even where that one is struck too. `crash_support` checks that nothing is
+sent that was not persisted. How many points there were is said at the end of the run (conftest.py)."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 
 import pytest
 from trio.testing import MockClock
@@ -13,9 +14,10 @@ import wire
 from controller import zk_data
 from controller.controller import Controller
 from controller.errors import ApiError
-from controller.model import Leadership, ReplicaAssignment, TopicPartition
-from controller.store import Create, value
+from controller.model import BrokerId, Leadership, ReplicaAssignment, TopicPartition
+from controller.store import Create, SetData, value
 from harness.errors import plain_error
+from tests.controller.conftest import StruckPoints
 from tests.controller.crash_support import SUCCESSOR, VICTIM, CrashWorld, Point, Strike, crash_world
 from tests.controller.support import alter_partition_request, join_isr
 
@@ -62,6 +64,36 @@ class Creation(Operation):
     async def is_done(self, w: CrashWorld) -> bool:
         found = await w.zk.get_partition_states([T0, T1])
         return all(isinstance(known, Leadership) for known in found.values())
+
+
+class PartitionsAdded(Operation):
+    async def begin(self, w: CrashWorld) -> None:
+        found = (await w.zk.get_topic_assignments(["t"]))["t"]
+        more = {p: ReplicaAssignment((BrokerId(3), BrokerId(1))) for p in (2, 3)}
+        data = zk_data.encode_topic(found.topic_id, {**found.partitions, **more})
+        value((await w.store.write([SetData("/brokers/topics/t", data)]))[0])
+
+    async def is_done(self, w: CrashWorld) -> bool:
+        found = await w.zk.get_partition_states([TopicPartition("t", p) for p in (2, 3)])
+        return all(isinstance(known, Leadership) for known in found.values())
+
+
+class BrokerDeath(Operation):
+    """Of broker 1, which leads one partition and follows in the other."""
+
+    async def begin(self, w: CrashWorld) -> None:
+        await w.stop_broker(1)
+
+    async def is_done(self, w: CrashWorld) -> bool:
+        return {(await w.state("t", p))[2] for p in (0, 1)} == {(2, 3)}
+
+    async def verify(self, w: CrashWorld) -> None:
+        for partition in (0, 1):
+            leader, epoch, _ = await w.state("t", partition)
+            assert leader in (2, 3)
+            for broker in (2, 3):
+                assert w.led_as_told(TopicPartition("t", partition), broker) == (leader, epoch)
+                assert w.led_as_announced(TopicPartition("t", partition), broker) == (leader, epoch)
 
 
 class Deletion(Operation):
@@ -150,7 +182,9 @@ class ControlledShutdown(Operation):
                 assert w.led_as_told(TopicPartition("t", partition), broker) == (leader, epoch)
 
 
-OPERATIONS: list[type[Operation]] = [Creation, Deletion, Reassignment, Election, ControlledShutdown]
+OPERATIONS: list[type[Operation]] = [
+    Creation, PartitionsAdded, Deletion, Reassignment, Election, ControlledShutdown, BrokerDeath,
+]  # fmt: skip
 
 
 def active(w: CrashWorld) -> Controller | None:
@@ -159,14 +193,16 @@ def active(w: CrashWorld) -> Controller | None:
     return controllers[-1] if controllers else None
 
 
-async def run(operation: Operation, strike: Strike, strike_at: Point | None) -> list[Point]:
-    """The operation, struck at that point; gives the points that were passed. Raises AssertionError."""
-    async with crash_world(operation.brokers, strike, strike_at) as w:
+async def run(operation: Operation, strike: Strike, *strikes: Point) -> list[list[Point]]:
+    """The operation, struck at those points; gives the points that were passed. Raises AssertionError."""
+    async with crash_world(operation.brokers, strike, strikes) as w:
         await operation.prepare(w)
         w.arm()
         await operation.begin(w)
         await w.settle()
         for _ in range(MOST_ROUNDS):
+            if not w.nodes:
+                await w.revive()
             if await operation.is_done(w):
                 break
             controller = active(w)
@@ -176,26 +212,49 @@ async def run(operation: Operation, strike: Strike, strike_at: Point | None) -> 
         else:
             raise AssertionError(f"not done after {MOST_ROUNDS} rounds")
         await w.settle()
-        assert (strike_at is None) != w.struck, "the point was not reached"
+        assert w.struck == len(strikes), "the point was not reached"
+        if not w.nodes:  # struck when it was done, but not yet told
+            await w.revive()
         finisher = active(w)
         assert finisher is not None
-        if strike_at is not None and strike is not Strike.RESTART:
+        if len(strikes) == 1 and strike is not Strike.RESTART:
             assert finisher is w.nodes[SUCCESSOR].controller
+        assert not finisher.loop.failures
         await operation.verify(w)
         assert not w.violations, w.violations[0]
         return w.passed
 
 
-@pytest.mark.parametrize("strike", Strike)
-@pytest.mark.parametrize("operation", OPERATIONS)
-async def test_every_point(autojump_clock: MockClock, operation: type[Operation], strike: Strike) -> None:
-    points = list(dict.fromkeys(await run(operation(), strike, None)))
-    assert len(points) > 20
+async def run_all(operation: type[Operation], strike: Strike, points: Sequence[Point], first: Sequence[Point]) -> None:
     failures = []
     for point in points:
         try:
-            await run(operation(), strike, point)
+            await run(operation(), strike, *first, point)
         except Exception as e:  # noqa: BLE001 - a nursery wraps it; all are told together
             failures.append(f"{point}: {plain_error(e)!r}")
     assert not failures, f"{len(failures)} of {len(points)} points:\n" + "\n".join(failures)
-    print(f"{operation.__name__}: {len(points)} points, {strike.value}")
+
+
+@pytest.mark.parametrize("strike", Strike)
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_every_point(
+    autojump_clock: MockClock, operation: type[Operation], strike: Strike, struck: StruckPoints
+) -> None:
+    (passed,) = await run(operation(), strike)
+    points = list(dict.fromkeys(passed))
+    assert len(points) > 20
+    await run_all(operation, strike, points, [])
+    struck[operation.__name__, strike.value] = len(points)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_every_point_of_who_takes_over(
+    autojump_clock: MockClock, operation: type[Operation], struck: StruckPoints
+) -> None:
+    """The first one is killed half-way; its successor anywhere on the way to the end; then the first comes back."""
+    (passed,) = await run(operation(), Strike.KILL)
+    first = passed[len(passed) // 2]
+    points = list(dict.fromkeys((await run(operation(), Strike.KILL, first))[1]))
+    assert len(points) > 20
+    await run_all(operation, Strike.KILL, points, [first])
+    struck[operation.__name__, f"{Strike.KILL.value} twice"] = len(points)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -10,7 +11,7 @@ from controller import zk_data
 from controller.errors import ControllerMoved
 from controller.kafka_zk_client import KafkaZkClient
 from controller.model import Broker, BrokerId, ReplicaAssignment
-from controller.store import Create, SetData
+from controller.store import Check, Create, Op, OpResult, SetData, StoreError
 from controller.store.memory import MemoryZooKeeper
 from controller.zk_admin_manager import ZkAdminManager
 from wire import (
@@ -59,6 +60,21 @@ def assigned(*replicas: tuple[int, ...], first: int = 0) -> tuple[CreatableRepli
 
 def topic(name: str = "t", partitions: int = -1, factor: int = -1, **more: object) -> CreatableTopic:
     return CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, **more)  # type: ignore[arg-type]
+
+
+async def test_a_creation_whose_answer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 1.52
+    w = await World().start()
+    write = w.store.write
+
+    async def written_twice(ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
+        await write(ops, fence=fence)
+        return await write(ops, fence=fence)
+
+    monkeypatch.setattr(w.store, "write", written_twice)
+    result = await w.create(topic(partitions=1, factor=1))
+    assert result.error_code == ErrorCode.NONE
+    assert (await w.zk.get_topic_assignments(["t"]))["t"].topic_id == result.topic_id
+    assert (await w.create(topic(partitions=1, factor=1))).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 async def test_a_topic_with_its_configuration() -> None:  # rules 10.4, 10.7

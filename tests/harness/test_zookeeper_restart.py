@@ -1,0 +1,161 @@
+"""A real ZooKeeper that is restarted while the controller writes: the sessions go on, and so does what was begun.
+
+`tests/controller/test_crash_points.py` does this at every operation, with ZooKeeper's twin in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trio
+
+from controller.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
+from controller.store import MultiFailed, Op, OpResult
+from harness import Cluster
+from harness.faults import TcpProxy
+from harness.guard import Guard
+from harness.members import InProcessMember
+from harness.node import Node
+from harness.zookeeper import embedded_zookeeper, free_port
+from wire.vocabulary import ElectionType
+
+pytestmark = pytest.mark.slow
+
+T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+PROPERTIES = {"zookeeper.session.timeout.ms": "6000"}
+
+
+class ZooKeeper:
+    """One that can be gone for a while, with the same data afterwards. Nobody gets through to it before it is up, when
+    a connection would break it (see harness.zookeeper)."""
+
+    def __init__(self, folder: Path, guard: Guard, proxy: TcpProxy, port: int) -> None:
+        self._folder, self._guard, self.proxy, self._port = folder, guard, proxy, port
+        self._stack = AsyncExitStack()
+
+    async def start(self) -> None:
+        await self._stack.enter_async_context(embedded_zookeeper(self._folder, self._guard, port=self._port))
+        self.proxy.heal()
+
+    async def stop(self) -> None:
+        self.proxy.cut()
+        await self._stack.aclose()
+
+
+@pytest.fixture
+async def zookeeper(tmp_path: Path, nursery: trio.Nursery) -> AsyncIterator[ZooKeeper]:
+    guard = Guard()
+    port = free_port()
+    proxy = TcpProxy("127.0.0.1", port)
+    await nursery.start(proxy.run)
+    made = ZooKeeper(tmp_path / "zookeeper", guard, proxy, port)
+    await made.start()
+    yield made
+    await made.stop()
+    guard.close()
+
+
+def restart_at(node: Node, zookeeper: ZooKeeper, when: str, write: int) -> trio.Event:
+    """ZooKeeper goes away before or after the node's ``write``-th batch of writes from now on.
+
+    Afterwards the answer is lost with it, so that the batch is sent again (rule 1.52).
+    """
+    store = node.store
+    assert store is not None
+    multi, begun, struck = type(store).multi.__get__(store), 0, trio.Event()
+
+    async def struck_multi(groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
+        nonlocal begun
+        begun += 1
+        if begun != write:
+            return await multi(groups)
+        if when == "after":
+            await multi(groups)
+        async with trio.open_nursery() as nursery:
+            await zookeeper.stop()
+            nursery.start_soon(zookeeper.start)
+            answers = await multi(groups)
+        struck.set()
+        return answers
+
+    store.multi = struck_multi  # type: ignore[method-assign]
+    return struck
+
+
+class Operations:
+    """What is done to topics t and u, one after the other, each with the write at which ZooKeeper is restarted."""
+
+    def __init__(self, cluster: Cluster, active: int) -> None:
+        self.cluster, self.active = cluster, active
+        self.other, self.third = sorted({1, 2, 3} - {active})
+        self.all: list[tuple[str, int, Callable[[], Awaitable[None]]]] = [
+            ("after", 3, self.create),
+            ("before", 4, self.reassign),
+            ("after", 1, self.elect),
+            ("before", 1, self.shut_down),
+            ("after", 4, self.delete),
+        ]
+
+    def node(self, node_id: int) -> Node:
+        member = self.cluster.member(node_id)
+        assert isinstance(member, InProcessMember)
+        assert member.node is not None
+        return member.node
+
+    async def create(self) -> None:
+        await self.cluster.create_topic("t", assignment={0: [self.active, self.other]})
+        await self.settles([self.active, self.other], leader=self.active)
+
+    async def reassign(self) -> None:
+        self.node(self.active).controller.alter_partition_reassignments({T0: [self.third, self.active]}, lambda _: None)
+        await self.settles([self.third, self.active], leader=self.active)
+
+    async def elect(self) -> None:
+        self.node(self.active).controller.elect_leaders([T0], ElectionType.PREFERRED, lambda _: None)
+        await self.settles([self.third, self.active], leader=self.third)
+
+    async def shut_down(self) -> None:
+        await self.cluster.stop(self.third)
+        await self.settles([self.third, self.active], leader=self.active, isr=[self.active])
+
+    async def delete(self) -> None:
+        await self.cluster.delete_topic("u")
+        assert all(U0 not in self.node(n).broker.replica_manager.partitions for n in (self.active, self.other))
+
+    async def settles(self, replicas: Sequence[int], *, leader: int, isr: Sequence[int] | None = None) -> None:
+        """Until ZooKeeper says so, and every broker in the ISR goes by it."""
+        members = replicas if isr is None else isr
+
+        async def settled() -> bool:
+            (described,) = await self.cluster.describe_topics(["t"])
+            (partition,) = described.partitions
+            assert partition.leadership is not None
+            state = partition.leadership.leader_and_isr
+            return (
+                partition.assignment == ReplicaAssignment(tuple(BrokerId(r) for r in replicas))
+                and (state.leader, set(state.isr)) == (leader, set(members))
+                and all(self._goes_by(n, state) for n in members)
+            )
+
+        await self.cluster.wait_until(settled, f"replicas {replicas} led by {leader}")
+
+    def _goes_by(self, node_id: int, state: LeaderAndIsr) -> bool:
+        hosted = self.node(node_id).broker.replica_manager.partitions.get(T0)
+        return hosted is not None and (hosted.leader, hosted.leader_epoch) == (state.leader, state.leader_epoch)
+
+
+async def test_a_restart_in_every_operation(zookeeper: ZooKeeper) -> None:
+    async with Cluster(3, zookeeper=f"127.0.0.1:{zookeeper.proxy.port}", properties=PROPERTIES) as cluster:
+        controller = await cluster.wait_for_controller()
+        operations = Operations(cluster, controller.id)
+        await cluster.create_topic("u", assignment={0: [operations.active, operations.other]})
+        node = operations.node(controller.id)
+        for when, write, operation in operations.all:
+            struck = restart_at(node, zookeeper, when, write)
+            await operation()
+            assert struck.is_set(), operation
+        assert await cluster.controller() == controller
+        assert not node.controller.loop.failures
