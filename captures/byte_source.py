@@ -30,6 +30,7 @@ class ByteSource:
         self.at = 0
         self.base = 0
         self.failure: str | None = None
+        self.chunk_bytes = _CHUNK_BYTES
 
     @property
     def offset(self) -> int:
@@ -63,7 +64,7 @@ class ByteSource:
         if self.failure is not None:
             return b""
         try:
-            chunk: bytes = self._read(_CHUNK_BYTES)
+            chunk: bytes = self._read(self.chunk_bytes)
         except ZstdError as e:
             self.failure = f"the zstd data is {e}"
         except EOFError:

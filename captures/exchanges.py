@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import wire
@@ -151,6 +151,31 @@ class Conversation:
             return bool(self._undecided)
         return bool(self._early) or self._requests.waiting or self._responses.waiting
 
+    @property
+    def peers(self) -> Peers | None:
+        """Who talks to whom; None while, or because, this is not known to be Kafka."""
+        return self._peers
+
+    @property
+    def steady(self) -> bool:
+        """Whether next come frames, whole, responses in the order of their requests; or nothing at all, for what
+        others send is left alone. Then ``captures.bulk`` may take many of them at once, and tells (``took``)."""
+        if self._peers is None:
+            return self._undecided is None
+        return self._sasl_tokens is None and not self._early and self._requests.idle and self._responses.idle
+
+    @property
+    def awaited(self) -> Sequence[Request]:
+        """Requests that wait for their answers."""
+        return self._awaited
+
+    def took(self, requests: int, responses: int, last: Start | None, awaited: Iterable[Request]) -> None:
+        """So many were taken in my place, ``last`` the last request; these are the ones that wait now."""
+        self.quality.requests += requests
+        self.quality.responses += responses
+        self._last = last or self._last
+        self._awaited = deque(awaited)
+
     def receive(self, event: Event) -> list[Message]:
         """The messages that ``event`` completes, in order."""
         if isinstance(event, End):
@@ -256,20 +281,14 @@ class Conversation:
         api = BY_KEY.get(key)
         if key == _SASL_HANDSHAKE and version == 0:
             self._sasl_tokens = 0  # after that version the tokens follow bare, not as SaslAuthenticate requests
-        client_id, body, error, left_over = _decode_request(frame, key)
-        acks = produce_acks(payload) if key == _PRODUCE else None
-        request = Request(
-            self._peers, frame.place, key, api, version, correlation_id, client_id, body, error, frame.length,
-            left_over, acks != 0,
-        )  # fmt: skip
+        request = read_request(self._peers, frame)
         self.quality.requests += 1
-        self.quality.left_over += left_over > 0
-        if api is None or (error is not None and not frame.lost):
-            self.quality.undecodable += 1
-        if api is not None:
-            self._last = Start(frame.length, api, version, correlation_id, client_id)
-            if not api.zk_broker or (key == _FETCH and is_quorum_fetch(payload, version, client_id)):
-                self.quality.kraft[api.name] += 1
+        count_decoding(self.quality, request, lost=frame.lost > 0)
+        self._last = start_of(request) or self._last
+        if api is not None and (
+            not api.zk_broker or (key == _FETCH and is_quorum_fetch(payload, version, request.client_id))
+        ):
+            self.quality.kraft[api.name] += 1
         messages.append(request)
         if not request.answered:
             messages.append(NoResponse(request))
@@ -298,12 +317,10 @@ class Conversation:
         while self._awaited[0].correlation_id != correlation_id:
             self._unanswered(messages)  # Kafka answers in order: theirs were not captured
         request = self._awaited.popleft()
-        version, body, error, left_over = _decode_response(frame, request)
-        if error is not None and not frame.lost:
-            self.quality.undecodable += 1
+        response = read_response(request, frame)
         self.quality.responses += 1
-        self.quality.left_over += left_over > 0
-        messages.append(Response(request, frame.place, version, body, error, frame.length, left_over))
+        count_decoding(self.quality, response, lost=frame.lost > 0)
+        messages.append(response)
 
     def _unanswered(self, messages: list[Message]) -> None:
         messages.append(NoResponse(self._awaited.popleft()))
@@ -351,6 +368,37 @@ class Conversation:
 def _searching(find: Finder) -> Framer:
     """A framer that is there to find the first frame."""
     return Framer(find, lambda head: False, lost=True)
+
+
+def read_request(peers: Peers, frame: Frame) -> Request:
+    """The request in ``frame``, of which at least eight bytes are there."""
+    payload = frame.payload
+    key, version, correlation_id = _KEY_AND_VERSION(payload)
+    client_id, body, error, left_over = _decode_request(frame, key)
+    answered = key != _PRODUCE or produce_acks(payload) != 0
+    return Request(
+        peers, frame.place, key, BY_KEY.get(key), version, correlation_id, client_id, body, error, frame.length,
+        left_over, answered,
+    )  # fmt: skip
+
+
+def read_response(request: Request, frame: Frame) -> Response:
+    """The response to ``request`` that ``frame`` is."""
+    version, body, error, left_over = _decode_response(frame, request)
+    return Response(request, frame.place, version, body, error, frame.length, left_over)
+
+
+def count_decoding(quality: Quality, message: Request | Response, *, lost: bool) -> None:
+    """What is to be said of a message that was decoded, or not; ``lost``: bytes of it are missing."""
+    quality.left_over += message.left_over > 0
+    of_no_api = isinstance(message, Request) and message.api is None
+    quality.undecodable += of_no_api or (message.error is not None and not lost)
+
+
+def start_of(request: Request) -> Start | None:
+    if request.api is None:
+        return None
+    return Start(request.frame_bytes, request.api, request.version, request.correlation_id, request.client_id)
 
 
 def _decode_request(frame: Frame, key: int) -> tuple[str | None, wire.Message | None, str | None, int]:

@@ -72,6 +72,11 @@ class Framer:
         self._look_from = 0
 
     @property
+    def idle(self) -> bool:
+        """Whether the next byte begins a frame."""
+        return not (self._lost or self._head or self._length is not None)
+
+    @property
     def waiting(self) -> bool:
         """Whether bytes are kept in which no frame has been recognised yet."""
         return bool(self._chunks)

@@ -13,12 +13,17 @@ told in ``problems``: nothing that could be read is lost to it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
+import math
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from captures.byte_source import ByteSource, Part, Readable, Rest, ZstdFile
 from captures.errors import CaptureError
@@ -43,6 +48,11 @@ MAX_PROBLEMS = 20
 
 #: Times are kept in 64 bits: the year 2262.
 _MAX_TIME_NS = 2**63 - 1
+
+#: What is read at a time where packets are taken by the thousand, and for how many bytes of it there is a row: others
+#: follow in a stretch of their own.
+WINDOW_BYTES = 16 * 1024 * 1024
+_BYTES_PER_ROW = 100
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -72,6 +82,20 @@ class Packet(NamedTuple):
     link_type: int
     data: bytes
     wire_bytes: int
+
+
+class Stretch(NamedTuple):
+    """Packets that follow one another: rows of ``captures.packet_kernels``, whose offsets are those of ``data``.
+
+    Only what a walker fills in is there (NUMBER to WIRE). The rows are used again for the next stretch.
+    """
+
+    data: npt.NDArray[np.uint8]
+    packets: npt.NDArray[np.int64]
+
+
+#: (data, where, number of the first packet, rows) -> (where it stopped, rows filled, bytes needed there)
+_Walk = Callable[[npt.NDArray[np.uint8], int, int, npt.NDArray[np.int64]], tuple[int, int, int]]
 
 
 class _Interface(NamedTuple):
@@ -104,6 +128,8 @@ class CaptureFile:
         self._file: BinaryIO | None = None
         self._packing = ""
         self._size = 0
+        self._walk_with: Callable[[], _Walk] | None = None
+        self._last_time_ns = 0
         if isinstance(source, (str, os.PathLike)):
             self.name = name or os.fspath(source)
             stream = open_location(source, self.name)
@@ -122,6 +148,34 @@ class CaptureFile:
 
     def __iter__(self) -> Iterator[Packet]:
         yield from self._packets
+        self._end()
+
+    def stretches(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Stretch | Packet]:
+        """The same packets in the same order, but plain ones by the thousand (``captures.packet_kernels``).
+
+        About ``window_bytes`` of the file are read at a time.
+        """
+        from captures import packet_kernels as kernels  # here, for it takes a while to import
+
+        source = self._input
+        source.chunk_bytes = window_bytes
+        packets = np.empty((window_bytes // _BYTES_PER_ROW, kernels.COLUMNS), np.int64)
+        while True:
+            needed = 1
+            while self._walk_with is not None and needed and source.have(needed):
+                data = np.frombuffer(source.buffer, np.uint8)
+                source.at, count, needed = self._walk_with()(data, source.at, self.packets + 1, packets)
+                if count:
+                    self.packets += count
+                    self._last_time_ns = int(packets[count - 1, kernels.TIME])
+                    yield Stretch(data, packets[:count])
+            packet = next(self._packets, None)
+            if packet is None:
+                break
+            yield packet
+        self._end()
+
+    def _end(self) -> None:
         if self._input.failure is not None:
             self._problem(f"{self._input.failure} after packet {self.packets}")
         expected = self._split.packets
@@ -214,6 +268,7 @@ class CaptureFile:
         if major != 2:
             raise CaptureError(f"{self.name}: pcap version {major}.{minor} at offset 4, known is 2.4")
         source.at += 24
+        self._walk_with = functools.cache(lambda: _pcap_walk(order, ns_per_unit, network & 0xFFFF))
         return self._pcap_packets(order, ns_per_unit, network & 0xFFFF)
 
     def _pcap_packets(self, order: str, ns_per_unit: int, link_type: int) -> Iterator[Packet]:
@@ -249,7 +304,7 @@ class CaptureFile:
         order = "<"
         interfaces: list[_Interface] = []
         dropped: dict[int, int] = {}
-        dropped_before = last_time_ns = 0
+        dropped_before = 0
         while source.have(12):
             if source.buffer[source.at : source.at + 4] == SECTION_HEADER_BYTES:
                 found = BYTE_ORDERS.get(source.buffer[source.at + 8 : source.at + 12])
@@ -257,6 +312,7 @@ class CaptureFile:
                     self._problem(f"no byte-order magic in the section at offset {source.offset}: reading ends there")
                     return
                 order, interfaces = found, []
+                self._walk_with = None
                 dropped_before, dropped = self.dropped, {}
             kind, length = struct.unpack_from(order + "II", source.buffer, source.at)
             where = f"the block at offset {source.offset}"
@@ -279,9 +335,9 @@ class CaptureFile:
             source.at += length
             if kind in PACKET_BLOCKS:
                 self.packets += 1
-                packet = self._packet(kind, order, block, interfaces, last_time_ns)
+                packet = self._packet(kind, order, block, interfaces, self._last_time_ns)
                 if packet is not None:
-                    last_time_ns = packet.time_ns
+                    self._last_time_ns = packet.time_ns
                     yield packet
             elif kind == JOURNAL_ENTRY:
                 self.packets += 1  # Wireshark numbers these among the packets
@@ -289,6 +345,7 @@ class CaptureFile:
                 self.comments += _comments(order, block[24:-4])
             elif kind == INTERFACE_DESCRIPTION:
                 self._interface(order, block, interfaces)
+                self._walk_with = functools.cache(functools.partial(_pcapng_walk, order, tuple(interfaces)))
             elif kind == INTERFACE_STATISTICS:
                 # of one interface a later block counts all that an earlier one did
                 dropped[struct.unpack_from(order + "I", block, 8)[0]] = _dropped(order, block)
@@ -348,6 +405,28 @@ class CaptureFile:
                 time_ns = last_time_ns
         data = block[begin : begin + captured]
         return Packet(self.packets, time_ns, interface.link_type, data, max(on_wire, captured))
+
+
+def _pcap_walk(order: str, ns_per_unit: int, link_type: int) -> _Walk:
+    from captures.packet_kernels import walk_pcap
+
+    return lambda data, at, number, rows: walk_pcap(data, at, order == ">", ns_per_unit, link_type, number, rows)
+
+
+def _pcapng_walk(order: str, described: Sequence[_Interface]) -> _Walk:
+    from captures.packet_kernels import walk_pcapng
+
+    interfaces = np.array([_reduced(interface) for interface in described], np.int64)
+    return lambda data, at, number, rows: walk_pcapng(data, at, order == ">", interfaces, number, rows)
+
+
+def _reduced(interface: _Interface) -> tuple[int, int, int, int]:
+    """A row of the walker's interfaces; its numerator is 0 where 64 bits do not hold the others."""
+    common = math.gcd(interface.numerator, interface.denominator)
+    numerator, denominator = interface.numerator // common, interface.denominator // common
+    if max(denominator, abs(interface.offset_ns)) > _MAX_TIME_NS:
+        return interface.link_type, 0, 1, 0
+    return interface.link_type, numerator, denominator, interface.offset_ns
 
 
 def _is_text(head: bytes) -> bool:

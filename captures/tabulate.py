@@ -26,7 +26,7 @@ _OF_INTEREST = frozenset({*CONTROL_REQUESTS, 11, 13, 14})
 _NO_CLUSTER = Cluster()
 
 #: what a broker asks the controller in its own name and epoch
-_BROKERS_TO_CONTROLLER = (wire.ControlledShutdownRequest, wire.AlterPartitionRequest, wire.AllocateProducerIdsRequest)
+BROKERS_TO_CONTROLLER = (wire.ControlledShutdownRequest, wire.AlterPartitionRequest, wire.AllocateProducerIdsRequest)
 
 
 def connection_text(one: Endpoint, other: Endpoint) -> str:
@@ -81,7 +81,7 @@ def exchange_row(request: Request, response: Response | None) -> tuple[Any, ...]
         getattr(body, "controller_id", None),
         getattr(body, "controller_epoch", None),
         getattr(body, "is_kraft_controller", None),
-        body.broker_id if isinstance(body, _BROKERS_TO_CONTROLLER) else None,
+        body.broker_id if isinstance(body, BROKERS_TO_CONTROLLER) else None,
         getattr(body, "broker_epoch", None),
         _partition_count(body),
         getattr(body, "group_id", None),
@@ -198,7 +198,7 @@ def _evidence(request: Request, response: Response | None, payloads: bool) -> st
     Of APIs other than those of the control plane and of groups only if payloads are asked for: they hold little else.
     """
     body = request.body
-    if body is None or not (payloads or request.api_key in _OF_INTEREST or isinstance(body, _BROKERS_TO_CONTROLLER)):
+    if body is None or not (payloads or request.api_key in _OF_INTEREST or isinstance(body, BROKERS_TO_CONTROLLER)):
         return None
     if (_partition_count(body) or 0) > MAX_EVIDENCE_PARTITIONS:
         texts = [describe_request(body, _NO_CLUSTER)]

@@ -10,7 +10,8 @@
 ``End`` is the last event of a connection. Where segments overlap, the bytes that came first count. Later bytes wait for
 missing ones until it is clear that these were lost to the capture: the receiver acknowledged them (``ACKED_WAIT_NS``
 covers capture cards that swap packets, and senders whose acknowledgements were lost), nothing came for ``WAIT_NS``, or
-too much is waiting.
+too much is waiting. A wait is over at its time, whichever packet shows that this has come: what is said of a connection
+does not depend on others.
 """
 
 from __future__ import annotations
@@ -148,10 +149,12 @@ class _Direction:
     def check(self, now_ns: int, events: list[Event]) -> None:
         """Give up waiting where it is clear, or has become too costly to believe, that missing bytes will come."""
         while self.held:
+            seen_ns = now_ns
             if self.hole_ns is None:
-                self.hole_ns = now_ns
+                # that of the first thing behind it; now_ns may be another connection's, which happens to be late
+                seen_ns = self.hole_ns = self.held[0].place.time_ns
             if self.hole_acked_ns is None and self.acked is not None and self.position(self.acked) > (self.next or 0):
-                self.hole_acked_ns = now_ns
+                self.hole_acked_ns = seen_ns
             if not (
                 now_ns - self.hole_ns > WAIT_NS
                 or (self.hole_acked_ns is not None and now_ns - self.hole_acked_ns > ACKED_WAIT_NS)
@@ -200,6 +203,21 @@ class Connection:
         self._directions = (_Direction(0), _Direction(1))
 
     @property
+    def steady(self) -> bool:
+        """Whether nothing is known of its end, and nothing waits: each side's next bytes are told when they come."""
+        return not (self.reset or self.waiting or any(direction.fin is not None for direction in self._directions))
+
+    def expected(self, side: int) -> int | None:
+        """The position of the next byte of ``side``; None if none of its bytes was seen."""
+        return self._directions[side].next
+
+    def passed(self, side: int, expected: int | None, acked: int | None) -> None:
+        """Bytes of ``side`` up to there went by in order, and the other side acknowledged these last."""
+        self._directions[side].next = expected
+        if acked is not None:
+            self._directions[side].acked = acked
+
+    @property
     def closed(self) -> bool:
         return self.reset or all(direction.done() for direction in self._directions)
 
@@ -223,6 +241,8 @@ class Connection:
 
     def receive(self, segment: Segment) -> list[Event]:
         events: list[Event] = []
+        if self.waiting:
+            self.check(segment.place.time_ns, events)
         side = self._side(segment)
         direction, other = self._directions[side], self._directions[1 - side]
         flags = segment.flags
@@ -274,6 +294,10 @@ class Streams:
     def waiting(self) -> bool:
         """Whether any connection holds bytes back."""
         return bool(self._waiting)
+
+    def connection(self, key: tuple[bytes, int, bytes, int]) -> Connection | None:
+        """The one that is open between two ends (``connection_key``), or was last."""
+        return self._connections.get(key)
 
     def receive(self, segment: Segment) -> list[tuple[Connection, list[Event]]]:
         """What the segment lets be said, of its own connection and of others whose waiting is over."""

@@ -21,7 +21,7 @@ from captures.pcap import CaptureFile, Packet
 from captures.quality import Quality
 from captures.rows import LEVELS, PACKETS, Table
 from captures.segments import Dissector, Segment, address_text
-from captures.spark.assembly import Assembly
+from captures.assembly import Assembly
 from captures.spark.pushdown import Wanted
 from captures.tabulate import body_json, connection_text, exchange_row, frame_row, partition_rows
 from captures.tcp_streams import connection_key

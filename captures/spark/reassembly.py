@@ -19,7 +19,7 @@ from captures.exchanges import Message, NoResponse, Response
 from captures.quality import Quality
 from captures.rows import DECODED, ENDPOINTS, EXCHANGES, PARTITION_STATE, PARTITIONS
 from captures.segments import Place, Segment
-from captures.spark.assembly import Assembly
+from captures.assembly import Assembly
 from captures.spark.schemas import spark_schema
 from captures.spark.segment_counts import SegmentCounts
 from captures.tabulate import connection_row, decoded_row, quality_row

@@ -23,7 +23,7 @@ from captures.pcap import CaptureFile
 from captures.quality import Quality
 from captures.rows import LEVELS
 from captures.segments import Dissector, Segment
-from captures.spark.assembly import Assembly
+from captures.assembly import Assembly
 from captures.spark.levels import ROWS, Batches, Bodies, packet_row
 from captures.spark.pushdown import Wanted
 

@@ -18,6 +18,12 @@ class Assembly:
         self._streams = Streams()
         self._conversations: dict[Connection, Conversation] = {}
 
+    def under_way(self, key: tuple[bytes, int, bytes, int]) -> tuple[Connection, Conversation] | None:
+        """The connection between two ends (``connection_key``), once something was said on it."""
+        connection = self._streams.connection(key)
+        conversation = None if connection is None else self._conversations.get(connection)
+        return None if connection is None or conversation is None else (connection, conversation)
+
     def receive(self, segment: Segment) -> Iterator[Message]:
         """The messages that ``segment`` lets be told."""
         return self._take(self._streams.receive(segment))

@@ -1,0 +1,233 @@
+"""Programs that ``captures.frame_kernels`` runs over frames: where a frame of one API and version ends, if all is plain.
+
+A program is written from the Construct that is the reference (``wire.schema``), once for each API, version and
+direction that is met. It proves what the decoder would: that a frame holds one whole message and nothing behind it;
+and it notes the few values that rows are made of. Whatever is unusual (text beyond ASCII, versions that are not known)
+it refuses: then the decoder says what it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from construct import Construct
+
+import wire
+from captures.tabulate import BROKERS_TO_CONTROLLER
+from wire.codegen import Run, code_of, is_numbers, parts_of, tags_of
+from wire.primitives import Array, Bytes, NullableStruct, String
+from wire.registry import BY_KEY, CONTROL_REQUESTS, ApiKey, Direction, message_class
+from wire.schema import AsStruct, Message, struct_for
+
+# instructions, each of four numbers: what, then its arguments
+SKIP, TEXT, OCTETS, NUMBERS, ARRAY, END, TAGS, MAYBE, NUMBER, NONZERO, DONE, REFUSE, TAG, END_TAG = range(14)
+
+#: those whose last argument is the place of another
+_JUMPS = frozenset({ARRAY, MAYBE, TAGS, TAG})
+
+# flags of a length
+COMPACT, NULLABLE, COUNTED = 1, 2, 4
+
+# what is noted of a message: numbers by column, texts as (offset, length) in two columns, -1 as the length of null
+CLIENT_ID, GROUP_ID = 0, 2
+CONTROLLER_ID, CONTROLLER_EPOCH, IS_KRAFT, BROKER_ID, BROKER_EPOCH, GENERATION_ID, ACKS, PARTITIONS = range(4, 12)
+ERROR_CODE, PARTITION_ERRORS = 12, 13
+VALUES = 14
+
+#: of the body's own fields; null in messages without them, their default in versions without them
+_NUMBERS = {
+    "controller_id": CONTROLLER_ID, "controller_epoch": CONTROLLER_EPOCH, "is_kraft_controller": IS_KRAFT,
+    "broker_epoch": BROKER_EPOCH, "generation_id": GENERATION_ID,
+}  # fmt: skip
+
+#: arrays whose elements are the partitions of a control request
+_PARTITION_ARRAYS = frozenset({
+    "ungrouped_partition_states", "partition_states", "ungrouped_partitions", "partition_indexes",
+})  # fmt: skip
+_LISTED_ERRORS = (wire.LeaderAndIsrResponse, wire.StopReplicaResponse)
+
+#: APIs from which on keys or versions are none that a program is kept for
+MOST_KEYS, MOST_VERSIONS = 128, 32
+
+UNKNOWN, REFUSED = -1, -2
+
+
+class Program(NamedTuple):
+    """``code``, and for each value whether such messages have it and what it is where the code does not note it."""
+
+    code: list[tuple[int, int, int, int]]
+    present: npt.NDArray[np.bool_]
+    values: npt.NDArray[np.int64]
+
+
+class Programs:
+    """All that were written so far, as arrays: ``ids[direction, key, version]`` is a program's row in the others."""
+
+    def __init__(self) -> None:
+        self.ids = np.full((2, MOST_KEYS, MOST_VERSIONS), UNKNOWN, np.int64)
+        self.code = np.zeros((0, 4), np.int64)
+        self.starts = np.zeros(0, np.int64)
+        self.present = np.zeros((0, VALUES), np.bool_)
+        self.values = np.zeros((0, VALUES), np.int64)
+
+    def write(self, api_key: int, version: int) -> None:
+        """Those of a request and its response. No programs for what ``exchanges`` treats in its own way."""
+        for number, direction in enumerate(_DIRECTIONS):
+            api = BY_KEY.get(api_key)
+            if api is None or not api.zk_broker or (api.name == "SaslHandshake" and version == 0):
+                self.ids[number, api_key, version] = REFUSED
+                continue
+            program = _program(api, version, direction)
+            base = len(self.code)
+            moved = [(op, a, b, c + base if op in _JUMPS else c) for op, a, b, c in program.code]
+            self.ids[number, api_key, version] = len(self.starts)
+            self.starts = np.append(self.starts, base)
+            self.code = np.concatenate([self.code, np.array(moved, np.int64)])
+            self.present = np.concatenate([self.present, program.present[None]])
+            self.values = np.concatenate([self.values, program.values[None]])
+
+
+_DIRECTIONS: tuple[Direction, Direction] = ("request", "response")
+
+
+@functools.cache
+def _program(api: ApiKey, version: int, direction: Direction) -> Program:
+    """Begins behind the correlation id."""
+    writer = _Writer()
+    asks = direction == "request"
+    header = api.request_header_version(version) if asks else api.response_header_version(version)
+    if asks and header >= 1:
+        writer.emit(TEXT, NULLABLE, CLIENT_ID)
+    if header == 2 or (header == 1 and not asks):
+        writer.emit(TAGS)
+    cls = message_class(api.key, direction)
+    if version not in api.versions:
+        writer.emit(REFUSE)
+    elif cls is None:
+        writer.emit(DONE, 1)  # the bodies of such APIs are not looked into
+    else:
+        writer.body(cls, version, version in api.flexible)
+    return Program(writer.code, writer.present, writer.values)
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.code: list[tuple[int, int, int, int]] = []
+        self.present = np.zeros(VALUES, np.bool_)
+        self.values = np.zeros(VALUES, np.int64)
+        self.values[[CLIENT_ID + 1, GROUP_ID + 1]] = -1
+        self._counts_errors = False
+        self._tagged: list[tuple[int, dict[int, tuple[str, Construct]], dict[str, int]]] = []
+        self._joined = 0  # where a jump leads: what comes there is an instruction of its own
+
+    def emit(self, what: int, a: int = 0, b: int = 0, c: int = 0) -> None:
+        self.code.append((what, a, b, c))
+
+    def body(self, cls: type[Message], version: int, flexible: bool) -> None:
+        asks = cls.__direction__ == "request"
+        noted: dict[str, int] = {}
+        for f in cls.__fields__:
+            column = _NUMBERS.get(f.name)
+            if f.name == "broker_id" and issubclass(cls, BROKERS_TO_CONTROLLER):
+                column = BROKER_ID
+            if f.name == "error_code" and not asks:
+                column = ERROR_CODE if version in f.versions else None
+            if f.name == "acks" and asks:
+                column = ACKS
+            if column is not None:
+                noted[f.name] = column
+                self.present[column] = True
+                self.values[column] = f.default
+            if f.name == "group_id" and asks:
+                noted[f.name] = GROUP_ID
+                self.present[GROUP_ID] = True
+                self.values[GROUP_ID + 1] = -1 if f.default is None else 0
+        self.present[PARTITIONS] = asks and cls.__api_key__ in CONTROL_REQUESTS
+        self._counts_errors = issubclass(cls, _LISTED_ERRORS)
+        self._struct(struct_for(cls, version, flexible), noted)
+        self.emit(DONE)
+        while self._tagged:
+            self._tag_programs(*self._tagged.pop())
+
+    def _tag_programs(self, at: int, known: dict[int, tuple[str, Construct]], noted: dict[str, int]) -> None:
+        """A program for each known tag, and the list of them that the instruction at ``at`` asks for."""
+        places = []
+        for tag, (name, construct) in known.items():
+            places.append((TAG, tag, 0, len(self.code)))
+            self._joined = len(self.code)
+            self._value(name, construct, noted)
+            self.emit(END_TAG)
+        self.code[at] = (TAGS, len(places), 0, len(self.code))
+        self.code += places
+
+    def _struct(self, construct: Construct, noted: dict[str, int]) -> None:
+        assert isinstance(construct, AsStruct)
+        tags = tags_of(construct)
+        for name, part in _fields(construct):
+            if tags is not None and part is tags:
+                if tags.known:
+                    self._tagged.append((len(self.code), tags.known, noted))
+                self.emit(TAGS)
+            else:
+                self._value(name, part, noted)
+
+    def _value(self, name: str, construct: Construct, noted: dict[str, int]) -> None:
+        code = code_of(construct)
+        if code is not None:
+            size = _SIZES[code]
+            if name in noted:
+                self.emit(NUMBER, size, noted[name])
+            elif name == "error_code" and self._counts_errors:
+                self.emit(NONZERO)
+            elif self.code and self.code[-1][0] == SKIP and self._joined != len(self.code):
+                self.code[-1] = (SKIP, self.code[-1][1] + size, 0, 0)
+            else:
+                self.emit(SKIP, size)
+            return
+        match construct:
+            case AsStruct():
+                self._struct(construct, {})
+            case String():
+                self.emit(TEXT, _flags(construct.length), noted.get(name, -1))
+            case Bytes():
+                self.emit(OCTETS, _flags(construct.length))
+            case Array():
+                flags = _flags(construct.count)
+                if self.present[PARTITIONS] and name in _PARTITION_ARRAYS:
+                    flags |= COUNTED
+                if is_numbers(construct):
+                    self.emit(NUMBERS, flags, construct.element_min_bytes)
+                    return
+                at = len(self.code)
+                self.emit(ARRAY)
+                self._value("", construct.element, {})
+                self.emit(END)
+                self.code[at] = (ARRAY, flags, construct.element_min_bytes, len(self.code))
+            case NullableStruct():
+                at = len(self.code)
+                self.emit(MAYBE)
+                self._struct(construct.subcon, {})
+                self._joined = len(self.code)
+                self.code[at] = (MAYBE, 0, 0, self._joined)
+            case _:
+                raise TypeError(f"no program for {construct}")
+
+
+#: by struct code
+_SIZES = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "I": 4, "q": 8, "d": 8, "16s": 16}
+
+
+def _fields(construct: AsStruct) -> Iterator[tuple[str, Construct]]:
+    for part in parts_of(construct):
+        if isinstance(part, Run):
+            yield from part.fields
+        else:
+            yield part
+
+
+def _flags(length: Construct) -> int:
+    return COMPACT * length.compact | NULLABLE * length.nullable
