@@ -12,6 +12,8 @@ incident       several files of one incident              tls            encrypt
 decode         all of these
 render         as text and as JSON                        selection      by API, broker and time
 rows           the one definition of all columns          tabulate       exchanges as rows
+assembly       segments in, messages out                  bulk           the same by the thousand, and equal to it
+columns        rows by the thousand, as Arrow             *_kernels      its loops; body_programs say what they run
 recorder       live streams into pcapng; merge            pcapng_writer  the file format
 replay         requests again, at live brokers            rewrite        their epochs; answers compared
 impersonation  recorded answers for live requests

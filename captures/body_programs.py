@@ -1,4 +1,4 @@
-"""Programs that ``captures.frame_kernels`` runs over frames: where a frame of one API and version ends, if all is plain.
+"""Programs that ``captures.body_kernels`` runs over frames: one proves frames of one API and version, if all is plain.
 
 A program is written from the Construct that is the reference (``wire.schema``), once for each API, version and
 direction that is met. It proves what the decoder would: that a frame holds one whole message and nothing behind it;
@@ -230,4 +230,4 @@ def _fields(construct: AsStruct) -> Iterator[tuple[str, Construct]]:
 
 
 def _flags(length: Construct) -> int:
-    return COMPACT * length.compact | NULLABLE * length.nullable
+    return COMPACT * bool(length.compact) | NULLABLE * bool(length.nullable)

@@ -87,6 +87,7 @@ class FastLane:
     def __init__(self, capture: CaptureFile, *, window_bytes: int | None = None) -> None:
         self.quality = Quality()
         self._talks: dict[Peers, int] = {}
+        self.name = capture.name
         self._capture = capture
         self._window_bytes = window_bytes
         self._dissector = Dissector(capture.name)
@@ -237,7 +238,8 @@ class FastLane:
         while True:
             programs = self._programs
             came, cursor, asked, answered, *rest = f.take(
-                self._data, self._packets, flow, talk, lane.client, *lane.rest, self._out, self._cursor, waiting,
+                self._data, self._packets, flow, talk, lane.client, lane.rest[0], lane.rest[1],
+                self._out, self._cursor, waiting,
                 programs.ids, programs.starts, programs.code, programs.values,
                 self._requests, self._asked, self._responses, self._answered, self._stack,
             )  # fmt: skip
@@ -324,8 +326,8 @@ class FastLane:
         at = packet[k.PAYLOAD]
         return Segment(
             self._place(index),
-            _address(packet[k.SOURCE_HIGH], packet[k.SOURCE_LOW], ports), ports >> k.PORT_BITS & 0xFFFF,
-            _address(packet[k.DESTINATION_HIGH], packet[k.DESTINATION_LOW], ports), ports & 0xFFFF,
+            address_of(packet[k.SOURCE_HIGH], packet[k.SOURCE_LOW], ports), ports >> k.PORT_BITS & 0xFFFF,
+            address_of(packet[k.DESTINATION_HIGH], packet[k.DESTINATION_LOW], ports), ports & 0xFFFF,
             packet[k.SEQUENCE], packet[k.ACKNOWLEDGEMENT], packet[k.FLAGS],
             self._data[at : at + packet[k.SIZE]].tobytes(), packet[k.CUT],
         )  # fmt: skip
@@ -344,12 +346,13 @@ class FastLane:
     def _key(self, row: int) -> tuple[bytes, int, bytes, int]:
         """As ``connection_key``."""
         low_high, low_low, high_high, high_low, ports = self._flows[row, : f.BOTH_PORTS + 1].tolist()
-        lower = _address(low_high, low_low, ports), ports >> k.PORT_BITS & 0xFFFF
-        higher = _address(high_high, high_low, ports), ports & 0xFFFF
+        lower = address_of(low_high, low_low, ports), ports >> k.PORT_BITS & 0xFFFF
+        higher = address_of(high_high, high_low, ports), ports & 0xFFFF
         return (*lower, *higher) if lower < higher else (*higher, *lower)
 
 
-def _address(high: int, low: int, ports: int) -> bytes:
+def address_of(high: int, low: int, ports: int) -> bytes:
+    """As packets have it, of its halves."""
     if ports & k.IS_IPV6:
         return struct.pack(">qq", high, low)
     return struct.pack(">I", low)
@@ -360,7 +363,9 @@ def _row_of(segment: Segment) -> Rows:
     row = np.zeros(k.COLUMNS, np.int64)
     ports = segment.source_port << k.PORT_BITS | segment.destination_port
     for column, address in ((k.SOURCE_HIGH, segment.source), (k.DESTINATION_HIGH, segment.destination)):
-        row[column : column + 2] = struct.unpack(">qq", address) if len(address) == 16 else (0, *struct.unpack(">I", address))
+        row[column : column + 2] = (
+            struct.unpack(">qq", address) if len(address) == 16 else (0, *struct.unpack(">I", address))
+        )
     row[k.PORTS] = ports | (k.IS_IPV6 if len(segment.source) == 16 else 0)
     return row
 

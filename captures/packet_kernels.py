@@ -130,7 +130,7 @@ def _network(b, at, end, link_type):
             return at, 0
         protocol = uint16(b, at + 12)
         at += 14
-        while protocol == 0x8100 or protocol == 0x88A8 or protocol == 0x9100:  # noqa: PLR1714 - a tuple is slower
+        while protocol == 0x8100 or protocol == 0x88A8 or protocol == 0x9100:
             if at + 4 > end:
                 return at, 0
             protocol = uint16(b, at + 2)
@@ -140,14 +140,14 @@ def _network(b, at, end, link_type):
         return at + 16, uint16(b, at + 14) if at + 16 <= end else 0
     if link_type == 276:
         return at + 20, uint16(b, at) if at + 20 <= end else 0
-    if link_type == 101 or link_type == 12:  # noqa: PLR1714
+    if link_type == 101 or link_type == 12:
         return at, 0 if at >= end else 0x86DD if b[at] >> 4 == 6 else 0x0800
     if link_type == 0 and at + 4 <= end:
         family = max(uint32(b, at), _word(b, at, False))
         least = min(uint32(b, at), _word(b, at, False))
         if least == 2 and family > 255:
             return at + 4, 0x0800
-        if (least == 10 or least == 24 or least == 28 or least == 30) and family > 255:  # noqa: PLR1714
+        if (least == 10 or least == 24 or least == 28 or least == 30) and family > 255:
             return at + 4, 0x86DD
     return at, 0
 
@@ -205,3 +205,18 @@ def dissect(b, packets):
         packet[KIND] = SEGMENT
         unsure -= 1
     return unsure
+
+
+@compiled
+def gather(b, at, size, out):
+    """Put pieces of ``b`` one behind the other; of a size below 0 there is nothing."""
+    cursor = 0
+    for index in range(len(at)):
+        n = max(size[index], 0)
+        begin = at[index]
+        if n < 64:
+            for j in range(n):
+                out[cursor + j] = b[begin + j]
+        else:
+            out[cursor : cursor + n] = b[begin : begin + n]
+        cursor += n

@@ -10,9 +10,10 @@ from typing import Any
 import wire
 from captures.cluster import Cluster, announced_listeners
 from captures.exchanges import Request, Response
+from captures.pcap import Packet
 from captures.render import describe_request, describe_response, partition_errors
 from captures.rows import CONNECTIONS, DECODED, LIVE_BROKER, PARTITION_STATE, Column
-from captures.segments import Place, address_text, endpoint_text
+from captures.segments import Place, Segment, address_text, endpoint_text
 from captures.tcp_streams import Endpoint
 from wire import error_name
 from wire.registry import CONTROL_REQUESTS
@@ -42,6 +43,29 @@ def body_json(message: Request | Response, *, payloads: bool = False) -> str | N
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
 
 
+def packet_row(file: str, packet: Packet, segment: Segment | str) -> tuple[Any, ...]:
+    """A row of PACKETS."""
+    common = (file, packet.number, packet.time_ns // 1000, packet.time_ns)
+    cut = packet.wire_bytes - len(packet.data)
+    if isinstance(segment, str):
+        return (*common, segment, *(None,) * 9, cut, None)
+    return (
+        *common,
+        None,
+        connection_text((segment.source, segment.source_port), (segment.destination, segment.destination_port)),
+        address_text(segment.source),
+        segment.source_port,
+        address_text(segment.destination),
+        segment.destination_port,
+        segment.sequence,
+        segment.acknowledgement,
+        segment.flags,
+        segment.payload,
+        segment.cut,
+        None,
+    )
+
+
 def frame_row(message: Request | Response, body: str | None = None) -> tuple[Any, ...]:
     """A row of FRAMES."""
     asks = isinstance(message, Request)
@@ -57,7 +81,7 @@ def frame_row(message: Request | Response, body: str | None = None) -> tuple[Any
         request.client_id,
         message.frame_bytes,
         *((None, None) if asks else _place(request.place)[:2]),
-        None if asks else getattr(message.body, "error_code", None),
+        message.error_code if isinstance(message, Response) else None,
         message.error,
         body,
     )

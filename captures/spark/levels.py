@@ -14,16 +14,16 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
+from captures.assembly import Assembly
 from captures.errors import CaptureError
 from captures.exchanges import Message, NoResponse, Request, Response
 from captures.index import Split
-from captures.pcap import CaptureFile, Packet
+from captures.pcap import CaptureFile
 from captures.quality import Quality
 from captures.rows import LEVELS, PACKETS, Table
-from captures.segments import Dissector, Segment, address_text
-from captures.assembly import Assembly
+from captures.segments import Dissector, Segment
 from captures.spark.pushdown import Wanted
-from captures.tabulate import body_json, connection_text, exchange_row, frame_row, partition_rows
+from captures.tabulate import body_json, connection_text, exchange_row, frame_row, packet_row, partition_rows
 from captures.tcp_streams import connection_key
 
 #: An Arrow batch is handed to Spark when it has this many rows or bytes of payload.
@@ -68,29 +68,6 @@ def packet_batches(file: File, split: Split, wanted: Wanted, *, fail_fast: bool)
         for problem in problems:
             yield from batches.corrupt(f"{file.name}: {problem}", file.name, packets)
     yield from batches.rest()
-
-
-def packet_row(file: str, packet: Packet, segment: Segment | str) -> tuple[Any, ...]:
-    """A row of PACKETS."""
-    common = (file, packet.number, packet.time_ns // 1000, packet.time_ns)
-    cut = packet.wire_bytes - len(packet.data)
-    if isinstance(segment, str):
-        return (*common, segment, *(None,) * 9, cut, None)
-    return (
-        *common,
-        None,
-        connection_text((segment.source, segment.source_port), (segment.destination, segment.destination_port)),
-        address_text(segment.source),
-        segment.source_port,
-        address_text(segment.destination),
-        segment.destination_port,
-        segment.sequence,
-        segment.acknowledgement,
-        segment.flags,
-        segment.payload,
-        segment.cut,
-        None,
-    )
 
 
 def message_batches(

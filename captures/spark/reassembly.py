@@ -15,11 +15,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from captures.assembly import Assembly
 from captures.exchanges import Message, NoResponse, Response
 from captures.quality import Quality
 from captures.rows import DECODED, ENDPOINTS, EXCHANGES, PARTITION_STATE, PARTITIONS
 from captures.segments import Place, Segment
-from captures.assembly import Assembly
 from captures.spark.schemas import spark_schema
 from captures.spark.segment_counts import SegmentCounts
 from captures.tabulate import connection_row, decoded_row, quality_row

@@ -18,14 +18,15 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from captures.assembly import Assembly
 from captures.errors import CaptureError
 from captures.pcap import CaptureFile
 from captures.quality import Quality
 from captures.rows import LEVELS
 from captures.segments import Dissector, Segment
-from captures.assembly import Assembly
-from captures.spark.levels import ROWS, Batches, Bodies, packet_row
+from captures.spark.levels import ROWS, Batches, Bodies
 from captures.spark.pushdown import Wanted
+from captures.tabulate import packet_row
 
 #: Names that captures have; tcpdump -C numbers them at the end.
 _ENDINGS = (".pcap", ".pcapng", ".cap")
