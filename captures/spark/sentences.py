@@ -166,10 +166,11 @@ def _bounces(found: Findings) -> Iterator[Finding]:
     for broker_id in dict.fromkeys(row.broker_id for row in found.bounces):
         rows = [row for row in found.bounces if row.broker_id == broker_id]
         times = ", ".join(f"{row.back_time:%H:%M:%S}" for row in rows[:_MOST])
+        often = "once" if len(rows) == 1 else count(len(rows), "time")
         yield Finding(
             "bounces",
             "warning",
-            f"Broker {broker_id} came back {count(len(rows), 'time')}, at {times}{' and later' * (len(rows) > _MOST)}.",
+            f"Broker {broker_id} came back {often}, at {times}{' and later' * (len(rows) > _MOST)}.",
             tuple((row.file, row.packet) for row in rows),
         )
 

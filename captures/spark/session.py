@@ -44,6 +44,8 @@ def local_session(
 ) -> Iterator[SparkSession]:
     """A session on all cores of this machine, or on the cluster ``master``, stopped at the end. One in a process.
 
+    In a program that spark-submit runs, without ``master``, it is where that was told to run.
+
     ``event_log`` is a folder for Spark's event log. A ``brief`` session is for little data: it spends no time on
     compiling and planning that only much data would repay. What the JVM writes to stderr goes to a file in the
     session's folder. Raises CaptureError when Spark cannot be started, with the last line of that.
@@ -51,11 +53,14 @@ def local_session(
     with tempfile.TemporaryDirectory(prefix="kce-spark-", ignore_cleanup_errors=True) as folder:
         log4j = Path(folder, "log4j2.properties")
         log4j.write_text(_LOG4J)
+        if master is None and not _is_submitted():
+            master = "local[*]"
         builder = (
-            SparkSession.builder.master(master or "local[*]")
-            .appName("kce analyze")
+            SparkSession.builder.appName("kce analyze")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
+            # which line of Python made which column: two calls into the JVM for each, for errors that are our own
+            .config("spark.python.sql.dataFrameDebugging.enabled", "false")
             .config(
                 "spark.driver.extraJavaOptions",
                 f"-Dlog4j2.configurationFile={log4j.as_uri()}" + (_BRIEF_JVM if brief else ""),
@@ -67,13 +72,17 @@ def local_session(
             .config("spark.sql.warehouse.dir", Path(folder, "warehouse").as_uri())
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-            .config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
             # a row may carry a segment of 64 kB: bound the batches by bytes, not only by rows
             .config("spark.sql.execution.arrow.maxRecordsPerBatch", "4096")
             .config("spark.sql.execution.arrow.maxBytesPerBatch", str(16 * 1024 * 1024))
         )
-        if master is None or _LOOPBACK.search(master):  # elsewhere executors have to find their driver
-            builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+        if brief or (master is not None and master.startswith("local")):
+            builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
+        if master is not None:
+            builder = builder.master(master)
+            if _LOOPBACK.search(master):  # elsewhere executors have to find their driver
+                builder = builder.config("spark.driver.host", "127.0.0.1")
+                builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
         if event_log is not None:
             log_folder = Path(event_log)
             log_folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +94,7 @@ def local_session(
             )
         output = Path(folder, "jvm.log")
         try:
-            with _stderr_to(output), _workers_run(sys.executable), _sigint_kept():
+            with _stderr_to(output), _workers_run(sys.executable, master), _sigint_kept():
                 spark = builder.getOrCreate()
         except Exception as e:  # whatever keeps a JVM from starting; it is told in one line
             said = output.read_text(errors="replace").strip().splitlines()
@@ -96,11 +105,20 @@ def local_session(
             spark.stop()
 
 
+def _is_submitted() -> bool:
+    """Whether this program was started by spark-submit, whose JVM is there already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
 @contextlib.contextmanager
-def _workers_run(python: str) -> Iterator[None]:
-    """Have Spark start its workers with ``python``: only the environment reaches those that plan a data source."""
+def _workers_run(python: str, master: str | None) -> Iterator[None]:
+    """Have Spark start its workers with ``python``: only the environment reaches those that plan a data source.
+
+    Other machines may have theirs elsewhere: on a cluster PYSPARK_PYTHON counts, if it is set.
+    """
     kept = os.environ.get("PYSPARK_PYTHON")
-    os.environ["PYSPARK_PYTHON"] = python
+    if kept is None or (master is not None and master.startswith("local")):
+        os.environ["PYSPARK_PYTHON"] = python
     try:
         yield
     finally:

@@ -206,7 +206,8 @@ def test_a_connection_that_runs_across_files_is_whole(findings_of, spark, tmp_pa
         packets = list(capture)
     write(tmp_path / "b.pcapng", packets[:389])  # the names are in the wrong order: time counts
     write(tmp_path / "a.pcapng", packets[389:])
-    found = analyze([tmp_path / "a.pcapng", tmp_path / "b.pcapng"], spark=spark)
+    only = ("requests", "latency", "stale_partitions", "zombies", "leadership")
+    found = analyze([tmp_path / "a.pcapng", tmp_path / "b.pcapng"], spark=spark, only=only)
     whole = findings_of(name)
     assert (found.requests, found.latency, found.stale_partitions) == (
         whole.requests,
@@ -230,6 +231,6 @@ def test_no_file_is_opened_by_the_driver(spark, monkeypatch):
         raise AssertionError("the driver opened a capture")
 
     monkeypatch.setattr(CaptureFile, "__init__", refuse)
-    assert analyze([CAPTURES["kafka-3.9.1-zombie"]], spark=spark).zombies
+    assert analyze([CAPTURES["kafka-3.9.1-zombie"]], spark=spark, only=["zombies"]).zombies
     with pytest.raises(AssertionError, match="the driver opened"):
         CaptureFile(io.BytesIO())

@@ -188,7 +188,7 @@ def test_the_command_fails_in_one_line(tmp_path):
 def test_a_truncated_file_is_analysed_as_far_as_it_goes(spark, tmp_path):
     path = tmp_path / "cut.pcap"
     path.write_bytes(unzipped("kafka-3.9.1-zombie")[:100_000])
-    found = analyze([path], spark=spark)
+    found = analyze([path], spark=spark, only=["zombies"])
     assert len(found.zombies) == 1
     assert len(found.quality.problems) == 1
     assert found.quality.problems[0].startswith(f"{path}: ends inside packet")
@@ -204,7 +204,7 @@ def test_a_capture_of_something_else(spark, tmp_path):
 
 def test_kraft_traffic_is_said_to_be_that(spark, tmp_path):
     record_kraft(tmp_path / "kraft.pcapng")
-    found = analyze([tmp_path / "kraft.pcapng"], spark=spark, report=tmp_path / "report.html")
+    found = analyze([tmp_path / "kraft.pcapng"], spark=spark, report=tmp_path / "report.html", only=["controllers"])
     assert found.controllers == ()
     told = "there is no ZooKeeper-mode controller in it"
     assert any(told in line for line in found.quality.lines())
@@ -217,7 +217,7 @@ def test_a_folder_that_is_not_empty_is_not_overwritten_unasked(spark, tmp_path):
         analyze([ZOMBIE], spark=spark, out=tmp_path)
     (tmp_path / "zombies").mkdir()
     (tmp_path / "zombies" / "old.parquet").write_text("stale")
-    analyze([ZOMBIE], spark=spark, out=tmp_path, overwrite=True)
+    analyze([ZOMBIE], spark=spark, out=tmp_path, overwrite=True, only=["zombies"])
     assert (tmp_path / "mine.txt").read_text() == "precious"
     assert [path.name for path in (tmp_path / "zombies").iterdir()] == ["part-0.parquet"]
 
@@ -256,7 +256,7 @@ def test_topics_of_any_name_do_no_harm(spark, tmp_path):
         frame = wire.encode_request(body, api_version=5, correlation_id=correlation_id, client_id="1")
         tap.client_to_server(wire.frame(frame))
     recorder.close()
-    found = analyze([tmp_path / "x.pcapng"], spark=spark, report=tmp_path / "report.html")
+    found = analyze([tmp_path / "x.pcapng"], spark=spark, report=tmp_path / "report.html", only=["leadership"])
     assert {change.topic for change in found.leadership} == {topic}
     page = (tmp_path / "report.html").read_text()
     assert "<script" not in page
