@@ -228,7 +228,7 @@ class Controller(LeaderContender[ControllerToken]):
             await self._dispatch(event)
         except ControllerMoved as e:
             log.info("%s: controller moved while processing %s", e, type(event).__name__)
-            await self._elector.maybe_resign()
+            await self._elector.moved()
         except BrokenBatch:
             await self._elector.force_move()
             raise
@@ -243,7 +243,7 @@ class Controller(LeaderContender[ControllerToken]):
                 await self._configs.start()
                 await self._elector.start()
             case ev.ControllerChanged():
-                await self._elector.maybe_resign()
+                await self._elector.moved()
             case ev.ControllerDeleted():
                 await self._elector.maybe_resign()
                 await self._elector.elect()
@@ -252,8 +252,7 @@ class Controller(LeaderContender[ControllerToken]):
             case ev.SessionEstablished():
                 await self._register()
                 await self._configs.start()
-                await self._elector.maybe_resign()
-                await self._elector.elect()
+                await self._elector.session_established()
             case ev.SessionExpiredEvent():
                 await self._elector.session_expired()
             case _ if self.is_active:

@@ -173,7 +173,11 @@ class ReplicaStateMachine:
     ) -> list[TopicPartition]:
         context = self._context
         shrunk: dict[TopicPartition, LeaderAndIsr] = {}
-        for tp, known in (await self._zk.get_partition_states(partitions)).items():
+        try:
+            found = await self._zk.get_partition_states(partitions)
+        except StoreError as e:
+            found = dict.fromkeys(partitions, e)
+        for tp, known in found.items():
             if known is None or isinstance(known, NoNode):
                 if not context.is_queued_for_deletion(tp.topic):
                     self._failed(broker, tp, StateChangeFailed(f"there is no leader and ISR information of {tp}"))

@@ -27,7 +27,7 @@ from controller.election.api import LeaderContender
 from controller.errors import ControllerMoved
 from controller.kafka_zk_client import KafkaZkClient
 from controller.model import BrokerId, ControllerEpoch, EpochZkVersion
-from controller.store import SessionExpired
+from controller.store import Delete, SessionExpired
 from controller.zk_client import ChangeHandler
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class ControllerElector:
             log.info("broker %d is elected controller, epoch %d", self._broker_id, token.epoch)
             await self._contender.grant_leadership(token)
         except ControllerMoved as e:
-            await self.maybe_resign()
+            await self.moved()
             log.info("broker %d was not elected: %s", self._broker_id, e)
         except SessionExpired:
             raise
@@ -100,6 +100,22 @@ class ControllerElector:
         self.active_controller_id = await self._zk.get_controller_id()
         if was_active and not self.has_leadership:
             await self._contender.revoke_leadership()
+
+    async def session_established(self) -> None:
+        """Rule 2.31. An event that was under way when the session before ended may have claimed the node in this one,
+        which Kafka's client does not allow (2.29); that claim was resigned with the rest, and is given up."""
+        found = (await self._zk.exists([zk_data.CONTROLLER]))[0]
+        if found is not None and found.ephemeral_owner == self._zk.store.session_id:
+            await self._zk.store.write([Delete(zk_data.CONTROLLER, found.version)])
+        await self.maybe_resign()
+        await self.elect()
+
+    async def moved(self) -> None:
+        """Another may be controller (rule 2.17). Where nobody is, the other came and went before we looked, no watch
+        will tell, and so we try once more; Kafka would wait for the next controller."""
+        await self.maybe_resign()
+        if self.active_controller_id is None and self._on_change.deleted is not None:
+            self._on_change.deleted()
 
     async def force_move(self) -> None:
         """Give the role up by deleting /controller, if it is ours (rule 2.19)."""

@@ -32,11 +32,13 @@ VICTIM, SUCCESSOR = 8, 9
 
 class Strike(enum.Enum):
     """``KILL``: the process is gone, its session too. ``EXPIRE``: its session ends and it lives. ``RESTART``:
-    ZooKeeper goes away and comes back with all sessions; what it answered last is lost."""
+    ZooKeeper goes away and comes back with all sessions; what it answered last is lost. ``ERROR``: the store refuses
+    what no rule expects it to refuse."""
 
     KILL = "kill -9"
     EXPIRE = "session expired"
     RESTART = "ZooKeeper restarted"
+    ERROR = "error"
 
 
 class RecordingZooKeeper(MemoryZooKeeper):
@@ -217,6 +219,8 @@ class CrashWorld(World):
                 for one in everyone:
                     self.server.reconnect(one)
                 return when == "after"
+            case Strike.ERROR:
+                raise StoreError("struck by the test")
         return False
 
     async def _kill(self, victim: int) -> None:
