@@ -30,6 +30,9 @@ from wire.vocabulary import SECURITY_PROTOCOLS
 ZERO = uuid.UUID(int=0)
 _PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
+_leader_and_isr_partition_state = wire.maker(wire.LeaderAndIsrPartitionState)
+_update_metadata_partition_state = wire.maker(wire.UpdateMetadataPartitionState)
+
 #: what to do with a broker's answer; called with the decoded response
 OnResponse = Callable[[wire.Message], None]
 
@@ -78,7 +81,7 @@ class LeaderAndIsrState:
         """Made once for all requests of a batch, which are of one version (rules 13.7-13.11)."""
         if self._built is None:
             decided, controller_epoch = self.leadership
-            self._built = wire.LeaderAndIsrPartitionState(
+            self._built = _leader_and_isr_partition_state(
                 topic_name=tp.topic if version < 2 else "",
                 partition_index=tp.partition,
                 controller_epoch=controller_epoch,
@@ -312,7 +315,7 @@ def build_update_metadata(
             deleting = context.is_queued_for_deletion(topic)
         replicas = context.replicas(tp)
         of_topic.append(
-            wire.UpdateMetadataPartitionState(
+            _update_metadata_partition_state(
                 topic_name=topic if version < 5 else "",
                 partition_index=tp.partition,
                 controller_epoch=controller_epoch,

@@ -7,10 +7,11 @@ raise ``BadZNode`` where the rules call it an error.
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
+
+import orjson
 
 from controller.model import (
     RECOVERED,
@@ -105,25 +106,12 @@ def delete_topic_path(topic: str) -> str:
     return f"{DELETE_TOPICS}/{topic}"
 
 
-def _dump(obj: object) -> bytes:
-    return json.dumps(obj, separators=(",", ":")).encode()
-
-
-_raw_decode = json.JSONDecoder().raw_decode
-
-
 def _load(data: bytes) -> dict[str, Any] | None:
     """The JSON object in ``data``; None where it is no JSON object."""
     try:
-        text = data.decode()
-        obj, end = _raw_decode(text)  # half the time of json.loads, which reads what this does not
-        if end != len(text):
-            obj = json.loads(data)
-    except ValueError:
-        try:
-            obj = json.loads(data)
-        except ValueError:
-            return None
+        obj = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None
     return obj if isinstance(obj, dict) else None
 
 
@@ -131,13 +119,13 @@ def _load(data: bytes) -> dict[str, Any] | None:
 
 
 def encode_controller(broker: int, now_ms: int) -> bytes:
-    return _dump({"version": 2, "brokerid": broker, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
+    return orjson.dumps({"version": 2, "brokerid": broker, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
 
 
 def decode_controller(data: bytes) -> BrokerId | None:
     """The active controller's id; None where the node holds no JSON. Raises BadZNode (1.9)."""
     try:
-        obj = json.loads(data)
+        obj = orjson.loads(data)
     except ValueError:
         return None
     if isinstance(obj, int) and not isinstance(obj, bool):  # as old Kafka wrote it (1.10)
@@ -161,7 +149,7 @@ def decode_controller_epoch(data: bytes) -> ControllerEpoch:
 def is_kraft_controller(data: bytes) -> bool:
     """Whether /controller is held by a KRaft controller in migration (rule 1.11)."""
     try:
-        epoch = json.loads(data).get("kraftControllerEpoch", -1)
+        epoch = orjson.loads(data).get("kraftControllerEpoch", -1)
     except (ValueError, AttributeError):
         return False
     return isinstance(epoch, int) and epoch > 0
@@ -189,7 +177,7 @@ def encode_broker(broker: Broker, ibp: MetadataVersion, now_ms: int, jmx_port: i
         obj["features"] = {
             name: {"min_version": low, "max_version": high} for name, (low, high) in broker.features.items()
         }
-    return _dump(obj)
+    return orjson.dumps(obj)
 
 
 def decode_broker(broker: int, data: bytes) -> Broker:
@@ -240,7 +228,7 @@ def encode_topic(topic_id: UUID | None, partitions: Mapping[int, ReplicaAssignme
     }
     if topic_id is not None:
         obj["topic_id"] = encode_topic_id(topic_id)
-    return _dump(obj)
+    return orjson.dumps(obj)
 
 
 def decode_topic(topic: str, data: bytes) -> TopicAssignment:
@@ -297,12 +285,12 @@ def decode_partition_state(data: bytes, partition_epoch: int) -> Leadership | No
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
-    return _dump({"version": 1, "config": dict(config)})
+    return orjson.dumps({"version": 1, "config": dict(config)})
 
 
 def encode_config_change(kind: str, name: str) -> bytes:
     """Rule 1.35."""
-    return _dump({"version": 2, "entity_path": f"{kind}/{name}"})
+    return orjson.dumps({"version": 2, "entity_path": f"{kind}/{name}"})
 
 
 def decode_config(data: bytes) -> dict[str, str]:
@@ -329,7 +317,7 @@ def decode_config_change(path: str, data: bytes) -> tuple[str, str]:
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
-    return _dump({"version": "1", "id": cluster_id})
+    return orjson.dumps({"version": "1", "id": cluster_id})
 
 
 def decode_cluster_id(data: bytes) -> str:
@@ -344,7 +332,7 @@ def encode_feature(version: int, *, enabled: bool, features: Mapping[str, int]) 
     """/feature (1.41). ``features``: name -> finalized level."""
     lowest = {"min_version_level": 1} if version == 1 else {}
     levels = {name: {**lowest, "max_version_level": level} for name, level in features.items()}
-    return _dump({"version": version, "status": int(enabled), "features": levels})
+    return orjson.dumps({"version": version, "status": int(enabled), "features": levels})
 
 
 def decode_feature(data: bytes) -> tuple[bool, dict[str, int]]:
@@ -376,7 +364,9 @@ def decode_partition_list(data: bytes) -> list[TopicPartition]:
 
 
 def encode_partition_list(partitions: Iterable[TopicPartition]) -> bytes:
-    return _dump({"version": 1, "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]})
+    return orjson.dumps(
+        {"version": 1, "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]}
+    )
 
 
 def decode_log_dir_event(data: bytes) -> BrokerId | None:
@@ -389,7 +379,7 @@ def decode_log_dir_event(data: bytes) -> BrokerId | None:
 def encode_partition_reassignment(targets: Mapping[TopicPartition, Iterable[BrokerId]]) -> bytes:
     """/admin/reassign_partitions (1.38)."""
     partitions = [{"topic": tp.topic, "partition": tp.partition, "replicas": list(t)} for tp, t in targets.items()]
-    return _dump({"version": 1, "partitions": partitions})
+    return orjson.dumps({"version": 1, "partitions": partitions})
 
 
 def decode_partition_reassignment(data: bytes) -> dict[TopicPartition, tuple[BrokerId, ...]]:
@@ -408,7 +398,9 @@ def decode_partition_reassignment(data: bytes) -> dict[TopicPartition, tuple[Bro
 
 def encode_producer_id_block(block: ProducerIdsBlock) -> bytes:
     """/latest_producer_id_block (1.43)."""
-    return _dump({"version": 1, "broker": block.broker, "block_start": str(block.first), "block_end": str(block.last)})
+    return orjson.dumps(
+        {"version": 1, "broker": block.broker, "block_start": str(block.first), "block_end": str(block.last)}
+    )
 
 
 def decode_producer_id_block(data: bytes) -> ProducerIdsBlock:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from wire.codegen import maker
 from wire.error_counts import error_counts
 from wire.errors import (
     CorruptRecord,
@@ -191,6 +192,7 @@ __all__ = [
     "error_name",
     "frame",
     "from_columns",
+    "maker",
     "read_records",
     "write_records",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 from construct import Construct, FormatField, Renamed
 
 from wire.primitives import Array, Boolean, TaggedField, TaggedFields, Uuid, octets
-from wire.schema import AsStruct, Struct
+from wire.schema import AsStruct, S, Struct
 
 Append = Callable[[Any], None]
 Encode = Callable[[Any, Append], None]
@@ -197,6 +198,20 @@ class Source:
         exec(compile(f"def {name}({parameters}, *, {constants}):\n{text}", f"<{name}>", "exec"), names)  # noqa: S102 - our own tables
         made: Callable[..., Any] = names[name]
         return made
+
+
+@functools.cache
+def maker(cls: type[S]) -> Callable[..., S]:
+    """``cls`` as a function of the same keywords that takes a fifth of the time: for who makes a great many."""
+    s = Source()
+    s(f"o = {s.constant(twin(cls), 'Twin')}()")
+    for f in cls.__fields__:
+        s(f"o.{f.name} = {f.name}")
+    s("o._unknown_tagged_fields = ()")
+    s(f"o.__class__ = {s.constant(cls, 'Class')}")
+    s("return o")
+    parameters = ", ".join(f"{f.name}={s.constant(f.default, 'default')}" for f in cls.__fields__)
+    return s.function(f"make_{cls.__name__}", parameters)
 
 
 # what a Construct is made of
