@@ -1,8 +1,11 @@
 """A capture of any size, with its truth: producers on some connections, one after another's turn, and a controller.
 
     python -m benchmarks.traffic big.pcap --bytes 200000000 [--connections 8] [--segment 1448] [--request 16000]
+        [--acknowledge] [--again-every 1000]
 
 Every producer sends Produce requests that are answered; every hundredth turn the controller sends an UpdateMetadata.
+With ``--acknowledge`` clients acknowledge each response with a packet of its own, as TCP does on a connection that is
+then silent; with ``--again-every`` each so-manieth packet with data is sent twice.
 The truth goes to stdout as JSON: packets, connections, and requests by API. The bytes are written here by hand, but for
 the bodies, which ``wire`` encodes.
 """
@@ -45,11 +48,15 @@ class Connection:
         number = struct.pack(">i", self.correlation_id)
         self._send(0, struct.pack(">i", len(request)) + request[:4] + number + request[8:])
         self._send(1, struct.pack(">i", len(response)) + number + response[4:])
+        if self._out.acknowledge:
+            self._packet(0, 0x10, b"")
 
     def _send(self, side: int, data: bytes) -> None:
         for at in range(0, len(data), self._out.segment):
             piece = data[at : at + self._out.segment]
             self._packet(side, 0x18, piece)
+            if self._out.again_every and not self._out.packets % self._out.again_every:
+                self._packet(side, 0x18, piece)
             self._next[side] = (self._next[side] + len(piece)) & 0xFFFFFFFF
 
     def _packet(self, side: int, flags: int, payload: bytes) -> None:
@@ -67,8 +74,10 @@ class Connection:
 class Writer:
     """A pcap; ``segment`` is how many bytes a packet carries at most."""
 
-    def __init__(self, file: BinaryIO, segment: int) -> None:
+    def __init__(self, file: BinaryIO, segment: int, *, acknowledge: bool = False, again_every: int = 0) -> None:
         self.segment = segment
+        self.acknowledge = acknowledge
+        self.again_every = again_every
         self.bytes = 24
         self.packets = 0
         self._file = file
@@ -82,13 +91,20 @@ class Writer:
 
 
 def generate(
-    path: Path, size: int, *, connections: int = 8, segment: int = 1448, request: int = 16_000
+    path: Path,
+    size: int,
+    *,
+    connections: int = 8,
+    segment: int = 1448,
+    request: int = 16_000,
+    acknowledge: bool = False,
+    again_every: int = 0,
 ) -> dict[str, object]:
     """Write ``size`` bytes, or a little more; the truth of them."""
     requests: Counter[str] = Counter()
     produce = _produce(request)
     with path.open("wb", buffering=1 << 20) as file:
-        out = Writer(file, segment)
+        out = Writer(file, segment, acknowledge=acknowledge, again_every=again_every)
         producers = [Connection(out, 40_000 + number, BROKER[1]) for number in range(connections)]
         controller = Connection(out, 39_999, CONTROL_PORT)
         metadata = _metadata()
@@ -139,10 +155,13 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=8)
     parser.add_argument("--segment", type=int, default=1448)
     parser.add_argument("--request", type=int, default=16_000)
+    parser.add_argument("--acknowledge", action="store_true")
+    parser.add_argument("--again-every", type=int, default=0)
     given = parser.parse_args()
     truth = generate(
-        given.file, given.bytes, connections=given.connections, segment=given.segment, request=given.request
-    )
+        given.file, given.bytes, connections=given.connections, segment=given.segment, request=given.request,
+        acknowledge=given.acknowledge, again_every=given.again_every,
+    )  # fmt: skip
     print(json.dumps(truth))
 
 

@@ -37,6 +37,14 @@ from wire.registry import BY_KEY, CONTROL_REQUESTS
 _Mask = npt.NDArray[np.bool_]
 
 
+def read_exchanges(location: str) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
+    """EXCHANGES and PARTITIONS of one capture, some MiB of it at a time. Raises CaptureError for what is none."""
+    with CaptureFile(location) as capture:
+        reading = Reading(capture)
+        for window in reading.windows():
+            yield reading.exchanges(window), reading.partitions(window)
+
+
 class Reading(FastLane):
     """A fast lane whose windows can be had as tables."""
 

@@ -1,0 +1,223 @@
+"""One process that reads a capture, against tshark, dpkt and scapy, in one run, on traffic whose truth is known.
+
+    python -m benchmarks.captures [--small 200] [--large 1000] [--repeats 3] [--folder DIR] [--json FILE]
+
+single/...    a fresh process from the file to all exchanges, control bodies decoded, as Arrow; against
+              `tshark -Y kafka -T fields`, which prints frame number, time, API, version, correlation and client id
+packets/...   Arrow rows of all packets, with payloads; against dpkt, which walks them to TCP's payload (and against
+              scapy, on the first packets only: it takes minutes). Without what a process takes to start: each reads
+              the first packets before its time begins
+memory/...    the largest resident size of these processes
+
+The traffic is small requests and answers, of which some hundred thousand pass a second in a broker: Produce requests
+of 300 bytes on 20 connections and a control request for every hundredth, each answer acknowledged, one packet in a
+thousand sent twice; 190 bytes a packet, as in captures of real Kafka. Every process is started anew, ours right after
+its peer; told are the medians, and the median of the repeats' ratios. What was counted is held against the truth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.traffic import CONTROL_PORT, generate
+
+TRAFFIC = {"connections": 20, "request": 300, "acknowledge": True, "again_every": 1000}
+SCAPY_PACKETS = 20_000
+
+TSHARK_FIELDS = (
+    "frame.number", "frame.time_epoch", "kafka.api_key", "kafka.api_version", "kafka.correlation_id", "kafka.client_id",
+)  # fmt: skip
+
+
+class Run(NamedTuple):
+    seconds: float
+    peak_bytes: int
+    output: bytes
+
+
+def run(*command: str) -> Run:
+    """A process from its start to its end. It starts none itself, so its own peak is that of all."""
+    with tempfile.TemporaryFile() as output:
+        begin = time.perf_counter()
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - begin
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"{' '.join(command)} failed with {process.returncode}")
+        output.seek(0)
+        return Run(seconds, usage.ru_maxrss * 1024, output.read())
+
+
+def ours(what: str, file: Path) -> Run:
+    return run(sys.executable, "-m", "benchmarks.captures", "--do", what, str(file))
+
+
+def tshark(file: Path) -> Run:
+    fields = [argument for name in TSHARK_FIELDS for argument in ("-e", name)]
+    return run(
+        "tshark", "-r", str(file), "-d", f"tcp.port=={CONTROL_PORT},kafka", "-Y", "kafka", "-T", "fields", *fields
+    )
+
+
+# what a fresh process does
+
+
+def do_exchanges(file: str) -> None:
+    from captures.columns import read_exchanges
+
+    exchanges: Counter[str] = Counter()
+    partitions = answered = 0
+    for batch, states in read_exchanges(file):
+        for counted in batch.column("api").value_counts().to_pylist():
+            exchanges[counted["values"]] += counted["counts"]
+        answered += len(batch) - batch.column("response_packet").null_count
+        partitions += len(states)
+    print(json.dumps({"exchanges": exchanges, "answered": answered, "partitions": partitions}))
+
+
+def our_packets(file: str) -> Iterator[int]:
+    from captures.columns import packet_batches
+    from captures.pcap import CaptureFile
+
+    with CaptureFile(file) as capture:
+        yield from map(len, packet_batches(capture))
+
+
+def dpkt_packets(file: str) -> Iterator[int]:
+    import dpkt
+
+    with Path(file).open("rb") as stream:
+        for _, data in dpkt.pcap.Reader(stream):
+            yield isinstance(dpkt.ethernet.Ethernet(data).data.data.data, bytes)
+
+
+def scapy_packets(file: str) -> Iterator[int]:
+    from scapy.layers.inet import TCP
+    from scapy.utils import PcapReader
+
+    with PcapReader(file) as reader:
+        yield from (TCP in packet for packet in itertools.islice(reader, SCAPY_PACKETS))
+
+
+def timed(packets: Callable[[str], Iterator[int]], file: str) -> None:
+    """Print how many packets there are, and seconds; some are read before, so that everything is there."""
+    next(packets(file))
+    begin = time.perf_counter()
+    count = sum(packets(file))
+    print(json.dumps([count, time.perf_counter() - begin]))
+
+
+DO: dict[str, Callable[[str], None]] = {
+    "exchanges": do_exchanges,
+    "packets": functools.partial(timed, our_packets),
+    "dpkt": functools.partial(timed, dpkt_packets),
+    "scapy": functools.partial(timed, scapy_packets),
+}
+
+
+# measuring
+
+
+def compared(mine: list[float], theirs: list[float], unit: str, peer: str) -> dict[str, Any]:
+    return {
+        "value": statistics.median(mine),
+        "unit": unit,
+        "peer": peer,
+        "peer_value": statistics.median(theirs),
+        "ratio": statistics.median(their / my for my, their in zip(mine, theirs, strict=True)),
+    }
+
+
+def single(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[str, dict[str, Any]]:
+    """Time and memory of the exchanges of a file."""
+    wanted = {api.split()[0]: count for api, count in truth["requests"].items()}
+    mine, theirs = [], []
+    for _ in range(repeats):
+        theirs.append(tshark(file))
+        mine.append(ours("exchanges", file))
+        found = json.loads(mine[-1].output)
+        if found["exchanges"] != wanted or found["answered"] != sum(wanted.values()):
+            raise SystemExit(f"{file}: {found} is not the truth, {wanted}")
+    lines = theirs[-1].output.count(b"\n")
+    print(f"{name}: {2 * sum(wanted.values()):,} frames; tshark tells {lines:,} packets with Kafka", flush=True)
+    return {
+        f"single/{name}": compared([r.seconds for r in mine], [r.seconds for r in theirs], "s", "tshark"),
+        f"memory/{name}": compared(
+            [r.peak_bytes / 2**20 for r in mine], [r.peak_bytes / 2**20 for r in theirs], "MiB", "tshark"
+        ),
+    }
+
+
+def packets(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[str, dict[str, Any]]:
+    rates: dict[str, list[float]] = {"dpkt": [], "packets": []}
+    for _ in range(repeats):
+        for what, of_it in rates.items():
+            count, seconds = json.loads(ours(what, file).output)
+            if count != truth["packets"]:
+                raise SystemExit(f"{file}: {what} finds {count} packets, not {truth['packets']}")
+            of_it.append(count / seconds)
+    scapy_count, scapy_seconds = json.loads(ours("scapy", file).output)
+    results = {}
+    for peer, of_peer in (("dpkt", rates["dpkt"]), ("scapy", [scapy_count / scapy_seconds] * repeats)):
+        told = compared(of_peer, rates["packets"], "packets/s", peer)
+        told["value"], told["peer_value"] = told["peer_value"], told["value"]
+        results[f"packets/{name}" if peer == "dpkt" else f"packets-{peer}/{name}"] = told
+    return results
+
+
+def measure(folder: Path, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    results: dict[str, dict[str, Any]] = {}
+    for megabytes, repeats in ((args.small, args.repeats), (args.large, 1)):
+        if not megabytes:
+            continue
+        name = f"{megabytes}MB" if megabytes < 1000 else f"{megabytes // 1000}GB"
+        file = folder / f"{name}.pcap"
+        truth = generate(file, megabytes * 1_000_000, **TRAFFIC)
+        print(f"{name}: {truth['packets']:,} packets", flush=True)
+        ours("exchanges", file)  # compiles what is not yet
+        if megabytes == args.small:
+            ours("packets", file)
+            results |= packets(name, file, truth, repeats)
+        results |= single(name, file, truth, repeats)
+        file.unlink()
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", type=int, default=200, metavar="MB")
+    parser.add_argument("--large", type=int, default=1000, metavar="MB", help="0: not")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--folder", type=Path, help="where the captures are written meanwhile")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--do", choices=DO, help=argparse.SUPPRESS)
+    parser.add_argument("file", nargs="?", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.do:
+        DO[args.do](args.file)
+        return
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        results = measure(Path(folder), args)
+    print(f"{'':22}{'ours':>12}{'peer':>12}{'ratio':>8}")
+    for name, r in results.items():
+        print(f"{name:22}{r['value']:>12,.2f}{r['peer_value']:>12,.2f}{r['ratio']:>8.1f}  {r['unit']}, {r['peer']}")
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()
