@@ -64,7 +64,10 @@ TARGETS: dict[str, Sequence[str]] = {
         f"{CONFORMANCE}/test_tdm.py", f"{CONFORMANCE}/test_del.py", "tests/controller/test_topics.py",
         "tests/controller/test_reassignment.py",
     ],
-    "controller/isr.py": [f"{CONFORMANCE}/test_ci_alter_partition.py", "tests/controller/test_isr.py"],
+    "controller/isr.py": [
+        f"{CONFORMANCE}/test_ci_alter_partition.py", "tests/controller/test_isr.py",
+        "tests/controller/test_reassignment.py",
+    ],
     "controller/controlled_shutdown.py": [f"{CONFORMANCE}/test_ci.py", "tests/controller/test_brokers.py"],
     "controller/reassignment.py": [f"{CONFORMANCE}/test_ci_moves.py", "tests/controller/test_reassignment.py"],
     "controller/zk_client.py": [f"{CONFORMANCE}/test_zkct.py", "tests/controller/test_election.py"],

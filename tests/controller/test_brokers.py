@@ -199,7 +199,8 @@ async def test_controlled_shutdown(autojump_clock: MockClock) -> None:  # rules 
         await w.settle()
         assert answers[-1] == wire.ControlledShutdownResponse()
         assert await w.state("t") == (0, 1, (0, 1))
-        assert texts(w.take(), 2)[0].startswith("SR t-0@0")
+        # twice, and for nothing but to stop following
+        assert [t for t in texts(w.take(), 2) if not t.startswith("UMR")] == ["SR t-0@0", "SR t-0@0"]
         controller.controlled_shutdown(1, epochs[1], answers.append)  # type: ignore[index]
         await w.settle()
         assert answers[-1] == wire.ControlledShutdownResponse()
@@ -207,6 +208,23 @@ async def test_controlled_shutdown(autojump_clock: MockClock) -> None:  # rules 
         await w.settle()
         assert answers[-1].remaining_partitions == (wire.RemainingPartition(topic_name="t", partition_index=0),)
         assert (await w.state("t"))[0] == 0
+
+
+async def test_controlled_shutdown_leaves_alone(autojump_clock: MockClock) -> None:  # rules 11.43, 11.45
+    async with world((0, 1, 2)) as w:
+        controller = await w.start_controller(0)
+        await w.create_topic("single", {0: [2]})
+        await w.create_topic("dying", {0: [9, 1, 2]})
+        await w.zk.ensure_paths(["/admin/delete_topics/dying"])
+        await w.settle()
+        before = await w.state("dying"), await w.state("single")
+        w.take()
+        answers: list[wire.ControlledShutdownResponse] = []
+        controller.controlled_shutdown(2, -1, answers.append)
+        await w.settle()
+        assert answers == [wire.ControlledShutdownResponse()]
+        assert (await w.state("dying"), await w.state("single")) == before
+        assert w.take() == []
 
 
 async def test_controlled_shutdown_refusals(autojump_clock: MockClock) -> None:  # rules 11.41, 11.42; CI-25

@@ -72,6 +72,13 @@ def test_offline_replicas(context: ControllerContext, with_offline_dirs: bool) -
     assert context.topics_with_offline_replicas() == {"u"}
 
 
+def test_offline_dirs_part_partitions_with_the_same_replicas(context: ControllerContext) -> None:  # rule 5.11
+    context.set_assignment(T1, ReplicaAssignment(ids(1, 2)))
+    context.replicas_on_offline_dirs[BrokerId(1)] = {T1}
+    of = context.offline_replicas()
+    assert (of(T0, ids(1, 2)), of(T1, ids(1, 2))) == ((), (1,))
+
+
 def test_replicas_of_brokers(context: ControllerContext) -> None:
     assert context.partitions_on_broker(BrokerId(1)) == [T0, U0]
     found = context.replicas_on_brokers(ids(1, 3))
@@ -146,6 +153,14 @@ def test_a_preferred_replica_that_is_being_added(
     context.set_assignment(T0, ReplicaAssignment(ids(5, 1, 2), adding=ids(5)))
     context.put_leadership(T0, led(leader, *isr))
     assert context.preferred_replica_imbalance_count == imbalanced
+
+
+def test_a_preferred_replica_that_was_there_before(context: ControllerContext) -> None:  # rule 5.21
+    context.set_assignment(T0, ReplicaAssignment(ids(1, 5, 2), adding=ids(5)))
+    context.put_leadership(T0, led(1, 1, 2))
+    assert context.preferred_replica_imbalance_count == 0
+    context.put_leadership(T0, led(2, 1, 2))
+    assert context.preferred_replica_imbalance_count == 1
 
 
 def test_a_partition_without_replicas_is_not_imbalanced(context: ControllerContext) -> None:  # rule 5.21

@@ -213,6 +213,28 @@ async def test_what_is_refused(autojump_clock: MockClock) -> None:  # rules 11.2
         assert await listed(w, controller, [TP, TopicPartition("u", 0)]) == {}
 
 
+async def test_a_move_goes_on_when_one_of_its_target_starts(autojump_clock: MockClock) -> None:  # rule 11.17
+    async with world() as w:
+        await w.start_controller(1)
+        await w.create_topic("t", {0: [2]})
+        await by_znode(w, {TP: [9, 3]})
+        assert await w.state("t") == (2, 1, (2,))
+        await w.start_broker(9)
+        await w.settle()
+        assert await w.state("t") == (2, 2, (2,))
+
+
+async def test_what_is_done_leaves_the_znode_alone(autojump_clock: MockClock) -> None:  # rule 11.16
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2], 1: [2]})
+        other = TopicPartition("t", 1)
+        await by_znode(w, {TP: [3], other: [3]})
+        await join_isr(w, controller, TP, (2, 3))
+        left = zk_data.decode_partition_reassignment(await w.get(zk_data.REASSIGN_PARTITIONS) or b"")
+        assert left == {other: (3,)}
+
+
 async def test_a_failing_write_costs_one_partition(autojump_clock: MockClock) -> None:  # rules 11.2, 11.21
     async with world() as w:
         controller = await w.start_controller(1)
@@ -306,6 +328,7 @@ async def test_below_2_7_the_state_node_is_watched(autojump_clock: MockClock, ib
         assert (await w.state("t"))[0] == 3
         assert await assignment(w) == ((3,), (), ())
         assert controller.context.being_reassigned == set()
+        assert path not in w.nodes[1].zk._change_handlers
 
 
 async def test_an_isr_notification_completes_it(autojump_clock: MockClock) -> None:  # rules 11.17, 11.68

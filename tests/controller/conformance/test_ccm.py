@@ -137,6 +137,38 @@ def test_is_new_sticks() -> None:  # rule 8.3
     assert (told.leader_epoch, told.is_new) == (2, True)
 
 
+def test_is_new_sticks_to_what_an_old_replica_is_told() -> None:  # rule 8.3
+    made = context(1)
+    known = {T0: leadership(1, [1], 2), T1: leadership(1, [1], 3)}
+    requests, outbox, _ = batch(made)
+    for tp, is_new in ((T0, True), (T1, False), (U0, True)):  # nothing is known of u
+        requests.add_leader_and_isr(ids(1), tp, leadership(1, [1], 1), made.assignment(tp), is_new=is_new)
+    made.leadership.update(known)
+    requests.add_known_leader_and_isr(BrokerId(1), [T0, T1, U0])
+    requests.send()
+    told = partitions(sent(outbox, wire.LeaderAndIsrRequest)[1])
+    assert {tp: (p.leader_epoch, p.is_new) for tp, p in told.items()} == {
+        T0: (2, True),
+        T1: (3, False),
+        U0: (1, True),
+    }
+
+
+@pytest.mark.parametrize(("ibp", "leader_and_isr", "update_metadata"), [("2.1", "t", "t"), ("2.2-IV0", "", "")])
+def test_where_a_topics_name_stands(ibp: str, leader_and_isr: str, update_metadata: str) -> None:  # rules 13.7, 13.16
+    made = plain_context(1)
+    made.leadership[T0] = leadership(1, [1])
+    requests, outbox, _ = batch(made, ibp, "PLAINTEXT")
+    requests.add_leader_and_isr(ids(1), T0, made.leadership[T0], made.assignment(T0), is_new=False)
+    requests.send()
+    for kind, name in ((wire.LeaderAndIsrRequest, leader_and_isr), (wire.UpdateMetadataRequest, update_metadata)):
+        request: Any = sent(outbox, kind)[1]  # type: ignore[type-var]
+        grouped = [p for topic in request.topic_states for p in topic.partition_states]
+        (state,) = (*request.ungrouped_partition_states, *grouped)
+        assert state.topic_name == name, kind
+        assert bool(grouped) is not bool(name)
+
+
 @pytest.mark.kafka("CCM-3")
 def test_leader_and_isr_goes_to_live_and_shutting_down_brokers() -> None:  # rule 8.13
     requests, outbox, _ = batch(context(1, shutting_down=(2,)))

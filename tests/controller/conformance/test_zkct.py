@@ -587,6 +587,29 @@ async def test_a_handler_is_told_of_data_that_changes(f: Fixture) -> None:  # ru
     assert told == ["changed"]
 
 
+async def test_only_paths_with_a_handler_are_watched(f: Fixture) -> None:  # rule 1.56
+    told: list[str] = []
+    await f.put("/x")
+    f.zk.register_change_handler("/x", ChangeHandler(changed=lambda: told.append("/x")))
+    f.zk.register_change_handler("/z", ChangeHandler(created=lambda: told.append("/z")))
+    assert [stat is not None for stat in await f.zk.exists(["/x", "/y", "/z"])] == [True, False, False]
+    f.zk.register_change_handler("/y", ChangeHandler(created=lambda: told.append("/y")))  # after it was read
+    await f.zk.store.write([SetData("/x", b""), Create("/y"), Create("/z")])
+    assert told == ["/x", "/z"]
+
+
+async def test_a_node_that_is_not_there_is_watched_by_reading_it(f: Fixture) -> None:  # rule 1.58
+    told: list[str] = []
+    assert await f.zk.get_one("/x") is None
+    f.zk.register_change_handler("/x", ChangeHandler(created=lambda: told.append("/x")))
+    await f.put("/x")
+    assert told == []
+    await f.zk.store.write([Delete("/x")])
+    assert await f.zk.get_one("/x") is None
+    await f.put("/x")
+    assert told == ["/x"]
+
+
 @pytest.mark.kafka("ZKCT-48")
 async def test_cluster_id(f: Fixture) -> None:  # rule 1.40
     made = await f.zk.get_or_create_cluster_id()
