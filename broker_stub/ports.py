@@ -23,7 +23,7 @@ from wire import (
     CreatePartitionsTopicResult,
     ErrorCode,
 )
-from wire.vocabulary import ElectionType, TopicPartition
+from wire.vocabulary import ElectionType, FeatureUpdate, TopicPartition
 
 
 class ConnectionLost(ConnectionError):
@@ -136,6 +136,15 @@ class ControllerPort(Protocol):
         self, broker_id: int, broker_epoch: int, reply: Callable[[ProducerIds | ErrorCode], None]
     ) -> None: ...
 
+    def update_features(
+        self,
+        updates: Sequence[FeatureUpdate],
+        reply: Callable[[Mapping[str, Outcome] | Outcome], None],
+        *,
+        validate_only: bool,
+    ) -> None:
+        """By feature. One outcome for all: none was looked at."""
+
 
 class AdminPort(Protocol):
     """Topics and configurations in the metadata store, for those requests that need no controller to decide.
@@ -215,6 +224,15 @@ class NoController:
         self, broker_id: int, broker_epoch: int, reply: Callable[[ProducerIds | ErrorCode], None]
     ) -> None:
         reply(ErrorCode.NOT_CONTROLLER)
+
+    def update_features(
+        self,
+        updates: Sequence[FeatureUpdate],
+        reply: Callable[[Mapping[str, Outcome] | Outcome], None],
+        *,
+        validate_only: bool,
+    ) -> None:
+        reply(_NOT_CONTROLLER)
 
 
 class NoStore:

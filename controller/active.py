@@ -90,7 +90,7 @@ class ActiveController:
         zk.unregister_child_handler(zk_data.LOG_DIR_EVENT_NOTIFICATION)
         self._reassignment.unwatch()
         self._elections.unwatch()
-        self._brokers.unwatch(self._context.live_or_shutting_down_broker_ids)
+        self._brokers.unwatch_all()
         self._scheduler.clear()
         zk.unregister_child_handler(zk_data.TOPICS)
         self._topics.unwatch_all()

@@ -26,6 +26,8 @@ class Brokers:
         self._deletion = deletion
         self._reassignment = reassignment
         self._features = features
+        #: more than those alive: the incompatible ones too (rule 11.53)
+        self._watched: set[BrokerId] = set()
 
     # membership
 
@@ -83,12 +85,17 @@ class Brokers:
                 self._core.put(BrokerModified(broker))
 
             paths.append(zk_data.broker_path(broker))
+            self._watched.add(broker)
             self._core.zk.register_change_handler(paths[-1], ChangeHandler(changed=changed))
         await self._core.zk.exists(paths)  # which arms the watches (rule 1.58)
 
     def unwatch(self, brokers: Iterable[BrokerId]) -> None:
         for broker in brokers:
+            self._watched.discard(broker)
             self._core.zk.unregister_change_handler(zk_data.broker_path(broker))
+
+    def unwatch_all(self) -> None:
+        self.unwatch(list(self._watched))
 
     async def failed(self, brokers: list[BrokerId]) -> None:
         """Rule 11.56."""

@@ -183,9 +183,13 @@ class Controller(LeaderContender[ControllerToken]):
         self.loop.put(ev.AllocateProducerIdsReceived(BrokerId(broker_id), broker_epoch, reply))
 
     def update_features(
-        self, updates: Sequence[FeatureUpdate], reply: Callable[[ev.UpdateFeaturesResult], None]
+        self,
+        updates: Sequence[FeatureUpdate],
+        reply: Callable[[ev.UpdateFeaturesResult], None],
+        *,
+        validate_only: bool = False,
     ) -> None:
-        self.loop.put(ev.UpdateFeaturesReceived(tuple(updates), reply))
+        self.loop.put(ev.UpdateFeaturesReceived(tuple(updates), reply, validate_only))
 
     def is_queued_for_deletion(self, topic: str) -> bool:
         return self.context.is_queued_for_deletion(topic)

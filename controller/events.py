@@ -303,6 +303,7 @@ class UpdateFeaturesReceived(ControllerEvent):
 
     updates: tuple[FeatureUpdate, ...]
     reply: Callable[[UpdateFeaturesResult], None]
+    validate_only: bool = False
 
     def refuse(self) -> None:
         self.reply(ApiError(ErrorCode.NOT_CONTROLLER))

@@ -65,7 +65,7 @@ class Features:
             elif why_not is None:
                 wanted[update.feature] = update.max_version_level
         try:
-            if wanted != self.finalized:
+            if wanted != self.finalized and not event.validate_only:
                 await self._write(wanted, enabled=True)
                 self.finalized = wanted
         except SessionExpired:

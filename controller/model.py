@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 from uuid import UUID
 
 from wire import vocabulary
-from wire.vocabulary import EPOCH_DURING_DELETE, NO_EPOCH, RECOVERED, RECOVERING, ElectionType, Endpoint, TopicPartition
+from wire.vocabulary import (
+    EPOCH_DURING_DELETE,
+    NO_EPOCH,
+    RECOVERED,
+    RECOVERING,
+    ElectionType,
+    Endpoint,
+    FeatureUpdate,
+    TopicPartition,
+    UpgradeType,
+)
 
 __all__ = [
     "EPOCH_DURING_DELETE",
@@ -152,24 +161,6 @@ class TopicAssignment:
     topic: str
     topic_id: UUID | None
     partitions: dict[int, ReplicaAssignment]
-
-
-class UpgradeType(enum.Enum):
-    """How a feature may be moved; the value is that of UpdateFeatures requests, from version 1."""
-
-    UNKNOWN = 0
-    UPGRADE = 1
-    SAFE_DOWNGRADE = 2
-    UNSAFE_DOWNGRADE = 3
-
-
-@dataclass(frozen=True, slots=True)
-class FeatureUpdate:
-    """The level that a feature shall be finalized at; below 1 with a downgrade, that it shall not be finalized."""
-
-    feature: str
-    max_version_level: int
-    upgrade_type: UpgradeType
 
 
 @dataclass(frozen=True, slots=True)

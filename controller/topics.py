@@ -20,6 +20,8 @@ class Topics:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._context = core.context
+        #: more than there are: also those whose nodes somebody deleted
+        self._watched: set[str] = set()
 
     async def load(self) -> None:
         """At failover: all topics, watched, with ids and assignments (rules 4.6-4.8)."""
@@ -69,11 +71,13 @@ class Topics:
             def changed(topic: str = topic) -> None:
                 self._core.put(PartitionsModified(topic))
 
+            self._watched.add(topic)
             self._core.zk.register_change_handler(zk_data.topic_path(topic), ChangeHandler(changed=changed))
 
     def unwatch_all(self) -> None:
-        for topic in self._context.topics:
+        for topic in self._watched:
             self._core.zk.unregister_change_handler(zk_data.topic_path(topic))
+        self._watched.clear()
 
     async def _with_ids(self, assignments: dict[str, TopicAssignment]) -> list[TopicAssignment]:
         """Give an id to topics without one and write it to their nodes (rules 4.7, 10.27)."""

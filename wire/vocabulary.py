@@ -29,6 +29,23 @@ class ElectionType(enum.Enum):
     UNCLEAN = 1
 
 
+class UpgradeType(enum.Enum):
+    """How a feature may be moved; the value is that of UpdateFeatures requests, from version 1."""
+
+    UNKNOWN = 0
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+class FeatureUpdate(NamedTuple):
+    """The level that a feature shall be finalized at; below 1 with a downgrade, that it shall not be finalized."""
+
+    feature: str
+    max_version_level: int
+    upgrade_type: UpgradeType
+
+
 class TopicPartition(NamedTuple):
     """One partition by the name of its topic; prints as Kafka prints it, ``orders-3``."""
 

@@ -28,6 +28,7 @@ from broker_stub.handlers import (
     list_partition_reassignments,
     metadata,
     stop_replica,
+    update_features,
     update_metadata,
 )
 from broker_stub.handlers.base import Handler, Services
@@ -58,6 +59,7 @@ HANDLERS: Final[tuple[Handler[Any], ...]] = (
     alter_partition_reassignments.HANDLER,
     list_partition_reassignments.HANDLER,
     allocate_producer_ids.HANDLER,
+    update_features.HANDLER,
 )
 
 

@@ -214,8 +214,9 @@ class Node:
         nursery: trio.Nursery | None = None,
         channel: ControllerChannel | None = None,
         isr_policy: Callable[[MetadataCache, RecordingSubmitter], IsrPolicy] = LiveReplicasJoin,
+        **properties: str,
     ) -> None:
-        self.config = config(broker_id)
+        self.config = config(broker_id, **properties)
         self.broker_epoch = -1
         self.cache = MetadataCache(broker_id)
         self.logs = log_manager or InMemoryLogManager()

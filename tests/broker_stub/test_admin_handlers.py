@@ -14,7 +14,7 @@ import wire
 from broker_stub.ports import NoController, NoStore
 from tests.broker_stub.support import ID_A, NO_ID, Node, answer_of, umr_broker, umr_state, update_metadata
 from wire import ErrorCode
-from wire.vocabulary import ElectionType, TopicPartition
+from wire.vocabulary import ElectionType, FeatureUpdate, TopicPartition, UpgradeType
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -42,6 +42,9 @@ class Active(NoController):
 
     def allocate_producer_ids(self, broker_id, broker_epoch, reply) -> None:
         self.asked.append((broker_id, broker_epoch, reply))
+
+    def update_features(self, updates, reply, *, validate_only) -> None:
+        self.asked.append((updates, validate_only, reply))
 
 
 class Store(NoStore):
@@ -300,11 +303,43 @@ async def test_producer_ids_are_the_controllers(node) -> None:  # rule 11.82
 
 
 @pytest.mark.parametrize(
+    ("version", "fields", "kind"),
+    [
+        (0, {"allow_downgrade": False}, UpgradeType.UPGRADE),
+        (0, {"allow_downgrade": True}, UpgradeType.SAFE_DOWNGRADE),
+        (1, {"upgrade_type": 1}, UpgradeType.UPGRADE),
+        (1, {"upgrade_type": 2}, UpgradeType.SAFE_DOWNGRADE),
+        (1, {"upgrade_type": 3}, UpgradeType.UNSAFE_DOWNGRADE),
+        (1, {"upgrade_type": 77}, UpgradeType.UNKNOWN),
+    ],
+)
+async def test_features_are_the_controllers(node, version, fields, kind) -> None:  # rule 11.83
+    keys = (wire.FeatureUpdateKey(feature="f", max_version_level=4, **fields),)
+    message = wire.UpdateFeaturesRequest(feature_updates=keys, validate_only=version == 1)
+    answer = await parked(node, message, version)
+    updates, validate_only, reply = node.services.controller.asked.pop()
+    assert (updates, validate_only) == ([FeatureUpdate("f", 4, kind)], version == 1)
+    reply({"f": (ErrorCode.INVALID_REQUEST, "no"), "g": (ErrorCode.NONE, "")})
+    assert answer().error_code == ErrorCode.NONE
+    assert [(r.feature, r.error_code, r.error_message) for r in answer().results] == [
+        ("f", ErrorCode.INVALID_REQUEST, "no"),
+        ("g", ErrorCode.NONE, None),
+    ]
+
+
+async def test_features_before_they_were_versioned() -> None:  # rule 4.24
+    node = Node(controller=Active(), inter_broker_protocol_version="2.6")
+    assert (await node.ask(wire.UpdateFeaturesRequest(), 0)).error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
     ("message", "version"),
     [
         (wire.AlterPartitionReassignmentsRequest(), 0),
         (wire.ListPartitionReassignmentsRequest(), 0),
         (wire.AllocateProducerIdsRequest(broker_id=1), 0),
+        (wire.UpdateFeaturesRequest(), 0),
+        (wire.UpdateFeaturesRequest(), 1),
     ],
 )
 async def test_without_an_active_controller(message, version) -> None:  # rules 11.25, 11.82

@@ -12,10 +12,12 @@ from trio.testing import MockClock
 from controller import zk_data
 from controller.errors import ControllerMoved
 from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId
+from controller.model import BrokerId, TopicPartition
 from controller.store import Create, Delete, MultiFailed, Op, OpResult, SetData, value
 from controller.store.memory import MemoryStore, MemoryZooKeeper
+from controller.zk_client import UNFENCED
 from tests.controller.support import texts, world
+from wire.metadata_version import MetadataVersion
 
 
 async def test_the_first_controller_has_epoch_1(autojump_clock: MockClock) -> None:  # rules 1.8, 1.13, 2.7-2.9
@@ -188,6 +190,32 @@ async def test_a_broken_connection_without_expiry_does_nothing(autojump_clock: M
         await w.settle()
         assert first.failovers == 1
         assert 4 in first.context.broker_epochs
+
+
+@pytest.mark.parametrize("ibp", ["2.6", "3.9"])
+async def test_who_resigned_watches_nothing_but_who_is_controller(
+    autojump_clock: MockClock, ibp: str
+) -> None:  # rules 4.26-4.29, 4.32
+    features = {"f": (1, 2)} if ibp == "3.9" else {}
+    async with world(brokers=(), ibp=MetadataVersion.parse(ibp), features=features) as w:
+        controller = await w.start_controller(1, supported_features=features)
+        w.features = {}
+        for broker_id in (2, 3):  # where there are features, these brokers lack them (rule 11.53)
+            await w.start_broker(broker_id)
+        for topic in ("t", "by-hand"):
+            await w.create_topic(topic, {0: [1]})
+        controller.alter_partition_reassignments({TopicPartition("t", 0): [1, 9]}, lambda _: None)
+        await w.zk.ensure_paths([zk_data.REASSIGN_PARTITIONS])
+        await w.settle()
+        await w.zk._delete_recursive("/brokers/topics/by-hand", UNFENCED)
+        await w.settle()
+        zk = w.nodes[1].zk
+        assert len(zk._change_handlers) > 5
+        await w.store.write([SetData("/controller", b'{"version":1,"brokerid":99,"timestamp":"0"}')])
+        await w.settle()
+        assert not controller.is_active
+        assert set(zk._change_handlers) == {"/controller"}
+        assert set(zk._child_handlers) == {"/config/changes"}
 
 
 async def test_close_resigns_and_leaves_controller_to_the_session(autojump_clock: MockClock) -> None:  # rule 2.21

@@ -304,6 +304,13 @@ async def test_feature_updates(autojump_clock: MockClock) -> None:  # rule 11.83
         ):
             assert await update(w, controller, wrong) == {wrong.feature: invalid}, wrong
         good, bad = FeatureUpdate("f", 2, SAFE), FeatureUpdate("g", 9, UP)
+        answers: list[dict[str, ApiError] | ApiError] = []
+        controller.update_features([good, bad], answers.append, validate_only=True)
+        await w.settle()
+        assert [{name: result.code for name, result in a.items()} for a in answers if isinstance(a, dict)] == [
+            {"f": ErrorCode.NONE, "g": invalid}
+        ]
+        assert json.loads(await w.get("/feature") or b"") == node
         assert await update(w, controller, good, bad) == {"f": ErrorCode.NONE, "g": invalid}
         assert await update(w, controller, FeatureUpdate("g", 0, SAFE)) == {"g": ErrorCode.NONE}
         node = json.loads(await w.get("/feature") or b"")
