@@ -237,7 +237,7 @@ def _joined(
 def packet_batches(capture: CaptureFile) -> Iterator[pa.RecordBatch]:
     """PACKETS of a capture, or of the split of it that was opened, without rows for what is wrong with it."""
     dissector = Dissector(capture.name)
-    flows = _Flows()
+    flows = Flows()
     for stretch in capture.stretches():
         if isinstance(stretch, Packet):
             segment = dissector.dissect(stretch)
@@ -265,7 +265,7 @@ def packet_at(data: npt.NDArray[np.uint8], packet: Rows) -> Packet:
     return Packet(number, time_ns, link_type, data[at : at + captured].tobytes(), wire_bytes)
 
 
-class _Flows:
+class Flows:
     """The connections of a stretch, each with its texts in both directions."""
 
     def __init__(self) -> None:
@@ -290,7 +290,7 @@ class _Flows:
 
 
 def _segment_columns(
-    file: str, data: npt.NDArray[np.uint8], packets: Rows, flows: _Flows
+    file: str, data: npt.NDArray[np.uint8], packets: Rows, flows: Flows
 ) -> dict[str, pa.Array]:  # fmt: skip
     directions, told = flows.directions(packets)
     place = pa.array(np.ascontiguousarray(directions))

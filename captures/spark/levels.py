@@ -7,10 +7,10 @@ another.
 
 from __future__ import annotations
 
+import functools
 import heapq
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -22,9 +22,9 @@ from captures.pcap import CaptureFile
 from captures.quality import Quality
 from captures.rows import LEVELS, PACKETS, Table
 from captures.segments import Dissector, Segment
+from captures.spark import bulk_levels
 from captures.spark.pushdown import Wanted
-from captures.tabulate import body_json, connection_text, exchange_row, frame_row, packet_row, partition_rows
-from captures.tcp_streams import connection_key
+from captures.tabulate import body_json, connection_text, exchange_row, frame_row, partition_rows
 
 #: An Arrow batch is handed to Spark when it has this many rows or bytes of payload.
 BATCH_ROWS = 4096
@@ -52,22 +52,9 @@ class Share(NamedTuple):
 def packet_batches(file: File, split: Split, wanted: Wanted, *, fail_fast: bool) -> Iterator[pa.RecordBatch]:
     """The rows of PACKETS of one file, or of a split of it. Raises CaptureError only with ``fail_fast``."""
     batches = Batches(PACKETS, wanted, fail_fast)
-    packets = 0
-    try:
-        with CaptureFile(file.path, file.name, split=split) as capture:
-            dissector = Dissector(file.name)
-            for packet in capture:
-                segment = dissector.dissect(packet)
-                if packet.number < capture.first:
-                    continue  # of the split before: read for the fragments that it may hold
-                yield from batches.add(packet_row(file.name, packet, segment), len(packet.data))
-            packets, problems = capture.packets, capture.problems
-    except CaptureError as e:
-        yield from batches.corrupt(str(e), file.name, None)
-    else:
-        for problem in problems:
-            yield from batches.corrupt(f"{file.name}: {problem}", file.name, packets)
-    yield from batches.rest()
+    yield from _in_bulk(
+        batches, file, lambda: CaptureFile(file.path, file.name, split=split), bulk_levels.packets, tell=True
+    )
 
 
 def message_batches(
@@ -78,6 +65,14 @@ def message_batches(
     Rows for what is wrong with a file are told by the first share alone.
     """
     batches = Batches(LEVELS[level], wanted, fail_fast)
+    chosen = _chosen(share, wanted)
+    if len(files) == 1 and bodies == "none":
+        (file,) = files
+        yield from _in_bulk(
+            batches, file, lambda: bulk_levels.ChosenConnections(file.path, file.name, chosen),
+            functools.partial(bulk_levels.messages, level), tell=share.number == 0,
+        )  # fmt: skip
+        return
     assembly = Assembly(Quality())
     rows = ROWS[level](bodies)
     for packet in in_order(files):
@@ -85,7 +80,7 @@ def message_batches(
             if share.number == 0:
                 yield from batches.corrupt(packet.problem, packet.file, packet.packets)
             continue
-        if not _is_of(share, packet) or not _is_wanted(packet, wanted):
+        if chosen is not None and not chosen(_connection(packet)):
             continue
         for message in assembly.receive(packet):
             for row in rows(message):
@@ -96,15 +91,39 @@ def message_batches(
     yield from batches.rest()
 
 
-def _is_of(share: Share, segment: Segment) -> bool:
-    return share.of == 1 or zlib.crc32(repr(connection_key(segment)).encode()) % share.of == share.number
+_Capture = TypeVar("_Capture", bound=CaptureFile)
 
 
-def _is_wanted(segment: Segment, wanted: Wanted) -> bool:
+def _in_bulk(
+    batches: Batches, file: File, opened: Callable[[], _Capture],
+    read: Callable[[_Capture], Iterable[pa.RecordBatch]], *, tell: bool,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """What ``read`` gives of one capture and, if it is to be told here, what is wrong with the file."""
+    problems: list[tuple[str, int | None]] = []
+    try:
+        with opened() as capture:
+            for batch in read(capture):
+                yield from batches.of(batch)
+            problems = [(f"{file.name}: {problem}", capture.packets) for problem in capture.problems]
+    except Refused:
+        raise
+    except CaptureError as e:
+        problems = [(str(e), None)]
+    for problem, packets in problems if tell else ():
+        yield from batches.corrupt(problem, file.name, packets)
+    yield from batches.rest()
+
+
+def _chosen(share: Share, wanted: Wanted) -> Callable[[str], bool] | None:
+    """Whether a connection is of the share and wanted; None if all are."""
     test = wanted.values("connection")
-    return test is None or test(
-        connection_text((segment.source, segment.source_port), (segment.destination, segment.destination_port))
-    )
+    if share.of == 1:
+        return test
+    return lambda connection: bulk_levels.is_of(share, connection) and (test is None or test(connection))
+
+
+def _connection(segment: Segment) -> str:
+    return connection_text((segment.source, segment.source_port), (segment.destination, segment.destination_port))
 
 
 def _frames(bodies: Bodies) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
@@ -198,12 +217,17 @@ def _segments(file: File) -> Iterator[Segment | _Corrupt]:
         yield _Corrupt(file.name, None, str(e))
 
 
+class Refused(CaptureError):
+    """What FAILFAST does not let pass."""
+
+
 class Batches:
     """Collects the wanted rows of ``table``; gives them as batches when there are enough."""
 
     def __init__(self, table: Table, wanted: Wanted, fail_fast: bool) -> None:
         self._table = table
         self._wanted = wanted.rows(table)
+        self._conditions = [(condition.column, condition.holds) for condition in wanted.conditions]
         self._fail_fast = fail_fast
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0
@@ -211,13 +235,26 @@ class Batches:
 
     def add(self, row: tuple[Any, ...], size: int = 0) -> Iterator[pa.RecordBatch]:
         if self._fail_fast and row[-1] is not None:
-            raise CaptureError(row[-1])
+            raise Refused(row[-1])
         if self._wanted is not None and not self._wanted(row):
             return
         self._rows.append(row)
         self._bytes += size
         if len(self._rows) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
             yield from self.rest()
+
+    def of(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of a batch."""
+        corrupt = batch.column("_corrupt_record")
+        if self._fail_fast and corrupt.null_count < len(corrupt):
+            raise Refused(corrupt.drop_null()[0].as_py())
+        for column, holds in self._conditions:
+            values = batch.column(column)
+            if pa.types.is_timestamp(values.type):
+                values = values.cast(pa.int64())
+            batch = batch.filter(bulk_levels.matching(values, holds))
+        if len(batch):
+            yield batch
 
     def corrupt(self, problem: str, file: str, packets: int | None) -> Iterator[pa.RecordBatch]:
         told = {"file": file, "packet": packets, "_corrupt_record": problem}

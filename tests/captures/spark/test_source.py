@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,11 @@ from captures.spark.schemas import spark_schema
 from captures.spark.source import KafkaCapture, files
 from captures.spark.tail import FolderTail
 from captures.tabulate import decoded_row, frame_row
+from tests.captures.files import pcap
 from tests.captures.samples import CAPTURES, unzipped
+from tests.captures.test_bulk import packets_of
+from tests.captures.test_exactness import CASES, tap_of
+from tests.captures.wiretap import observe
 from tests.tools import require
 
 ZOMBIE = CAPTURES["kafka-3.9.1-zombie"]
@@ -65,6 +70,31 @@ def halves(tmp_path_factory):
     return folder / "a.pcap", folder / "b.pcap"
 
 
+@pytest.fixture(scope="module")
+def awkward(tmp_path_factory):
+    """Packets lost, swapped and in fragments, and bodies that nobody can decode."""
+    seen = observe(tap_of(0), 0, **CASES["all of it"])
+    rng = random.Random(5)
+    packets = []
+    for number, (time_ns, packet) in enumerate(packets_of(seen.pcap)):
+        data = bytearray(packet)
+        if rng.random() < 0.02 and len(data) > 80:
+            data[75] ^= 0xFF
+        if number % 10 == 3 and len(data) > 60:
+            first = 20 + (len(data) - 20) // 16 * 8
+            for begin, end in ((20, first), (first, len(data))):
+                offset = (begin - 20) // 8 | (0x2000 if end < len(data) else 0)
+                header = (
+                    data[:2] + (20 + end - begin).to_bytes(2) + number.to_bytes(2) + offset.to_bytes(2) + data[8:20]
+                )
+                packets.append((time_ns, bytes(header + data[begin:end])))
+        else:
+            packets.append((time_ns, bytes(data)))
+    path = tmp_path_factory.mktemp("awkward") / "awkward.pcap"
+    path.write_bytes(pcap(packets, link_type=101))
+    return path
+
+
 class TestLevels:
     def test_frames_are_the_messages_of_decode(self):
         with CaptureFile(ZOMBIE) as capture:
@@ -101,11 +131,24 @@ class TestLevels:
         assert partitions.num_rows == sum(row["partition_count"] or 0 for row in exchanges.to_pylist())
 
     @pytest.mark.parametrize("level", ["frames", "exchanges", "partitions"])
-    def test_shares_make_up_the_whole(self, level):
-        whole = table(level, ZOMBIE, TOUR)
-        shares = [table(level, ZOMBIE, TOUR, share=Share(number, 3)) for number in range(3)]
+    @pytest.mark.parametrize("given", [(ZOMBIE, TOUR), (ZOMBIE,)], ids=["two files", "one file"])
+    def test_shares_make_up_the_whole(self, level, given):
+        whole = table(level, *given)
+        shares = [table(level, *given, share=Share(number, 3)) for number in range(3)]
         assert all(share.num_rows for share in shares)
         assert rows(pa.concat_tables(shares)) == rows(whole)
+
+    @pytest.mark.parametrize("level", ["frames", "exchanges", "partitions"])
+    def test_in_bulk_or_one_by_one_rows_are_the_same(self, level, awkward):
+        """Bodies are made one by one; so are the rows that have them."""
+        for share in (EVERYTHING, Share(0, 2), Share(1, 2)):
+            in_bulk = table(level, awkward, share=share)
+            one_by_one = table(level, awkward, share=share, bodies="redacted")
+            assert in_bulk.num_rows > 100 * (level != "partitions")
+            assert rows(in_bulk, "body") == rows(one_by_one, "body")
+            assert level != "frames" or any(row["decode_error"] for row in in_bulk.to_pylist())
+        with pytest.raises(CaptureError, match=r"^.*awkward\.pcap: packet \d+: "):
+            table("frames", awkward, fail_fast=True)
 
     @pytest.mark.parametrize("level", ["frames", "exchanges", "partitions"])
     def test_a_connection_that_runs_across_files_is_whole(self, level, halves):
