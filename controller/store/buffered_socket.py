@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import select
 import socket
+import struct
 import threading
 from collections.abc import Sequence
 from typing import Any
 
+_LENGTH = struct.Struct(">i")
 _READ_AHEAD_BYTES = 1 << 16
 _WRITE_BEHIND_BYTES = 1 << 16
 #: requests that are taken before answers are looked for again
@@ -49,6 +51,19 @@ class BufferedSocket:
             self._read = memoryview(self._socket.recv(max(size, _READ_AHEAD_BYTES)))
         taken, self._read = self._read[:size], self._read[size:]
         return bytes(taken)
+
+    def frame(self) -> bytes | None:
+        """The content of the next frame, without its length, if all of it has been read ahead; it is not taken."""
+        begin = _LENGTH.size
+        if len(self._read) < begin:
+            return None
+        (size,) = _LENGTH.unpack_from(self._read)
+        return bytes(self._read[begin : begin + size]) if 0 <= size <= len(self._read) - begin else None
+
+    def take_frame(self) -> None:
+        """The one that ``frame`` has shown."""
+        (size,) = _LENGTH.unpack_from(self._read)
+        self._read = self._read[_LENGTH.size + size :]
 
     def send(self, data: bytes) -> int:
         """Takes all of it. Raises OSError, perhaps for what was given before."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from controller.store import (
@@ -34,8 +34,13 @@ from controller.store import (
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, CHECK = 1, 2, 3, 4, 5, 8, 13
 MULTI, MULTI_READ, SET_WATCHES = 14, 22, 101
 
+#: ZooKeeper's servers and clients refuse packets above jute.maxbuffer, 1 MB unless configured: requests and answers
+#: stay well below
+REQUEST_BYTES = 700_000
+#: operations in a multi; more of them gained no more time
+_MULTI_MOST = 500
 #: what one operation takes in a request besides its path and data, at most
-OVERHEAD_BYTES = 64
+_OVERHEAD_BYTES = 64
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 _ERROR_TYPE = -1
@@ -85,6 +90,19 @@ def error(code: int, path: str) -> StoreError:
 def read(path: str, *, watch: bool = False) -> bytes:
     """What EXISTS, GET_DATA and GET_CHILDREN ask for."""
     return _string(path) + bytes([watch])
+
+
+def batches(ops: Sequence[Op]) -> Iterator[range]:
+    """The operations cut so that each part is one multi: not too many of them, nor bytes, but for a larger one."""
+    begin, size = 0, 0
+    for i, op in enumerate(ops):
+        needed = _OVERHEAD_BYTES + len(op.path) + (len(op.data) if isinstance(op, (Create, SetData)) else 0)
+        if i > begin and (i - begin == _MULTI_MOST or size + needed > REQUEST_BYTES):
+            yield range(begin, i)
+            begin, size = i, 0
+        size += needed
+    if begin < len(ops):
+        yield range(begin, len(ops))
 
 
 def multi(ops: Iterable[Op], chroot: str = "", acl: Sequence[tuple[int, str, str]] = OPEN_ACL) -> bytes:

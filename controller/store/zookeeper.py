@@ -18,7 +18,7 @@ import itertools
 import logging
 import queue
 import socket
-import threading
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,7 +26,7 @@ import kazoo.exceptions as kz
 import trio
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.protocol.serialization import Create2
+from kazoo.protocol.serialization import Create2, ReplyHeader
 from kazoo.protocol.states import EventType, KazooState, WatchedEvent
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
@@ -41,7 +41,6 @@ from controller.store import (
     OpResult,
     SessionExpired,
     SessionState,
-    SetData,
     Stat,
     StoreError,
     StoreUnavailable,
@@ -49,18 +48,23 @@ from controller.store import (
     WatchType,
     jute,
 )
+from controller.store.answers import Answer, Pending, in_trio
 from controller.store.buffered_socket import BufferedSocket, Poller, WakeUp
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# ZooKeeper's servers and clients refuse packets above jute.maxbuffer, 1 MB unless configured: requests and answers stay
-# well below. The numbers of operations are where more of them gained no more time.
-_REQUEST_BYTES = 700_000
-_MULTI_MOST = 500
+# where more operations in one request gained no more time
 _BULK_FROM = 4
 _BULK_FIRST, _GROWTH, _BULK_MOST, _BULK_WINDOW = 32, 8, 1000, 16
+
+_MOST_AT_ONCE = 64
+#: length, xid, opcode
+_REQUEST_HEAD = struct.Struct(">iii")
+_XID_AND_TYPE_BYTES = 8
+#: xid, zxid, error
+_REPLY_HEADER = struct.Struct(">iqi")
 
 _NODE_ERRORS: dict[type[Exception], type[NodeError]] = {
     kz.NoNodeError: store.NoNode,
@@ -139,6 +143,37 @@ class _Request(NamedTuple):
         return self.read(buffer, offset)
 
 
+def _take_all_that_wait(client: KazooClient) -> None:
+    """kazoo goes round its loop once for each request and each answer; now it takes many each time."""
+    connection = client._connection
+    send_one, read_one = connection._send_request, connection._read_socket
+
+    def send(read_timeout: float, connect_timeout: float) -> None:
+        taken = 0
+        while taken < _MOST_AT_ONCE and client._queue and isinstance(client._queue[0][0], _Request):
+            request, answer = client._queue.popleft()
+            connection._xid = xid = connection._xid % 0x7FFFFFFF + 1
+            client._pending.append((request, answer, xid))
+            body = request.body()
+            connection._socket.send(_REQUEST_HEAD.pack(_XID_AND_TYPE_BYTES + len(body), xid, request.type) + body)
+            connection._read_sock.recv(1)
+            taken += 1
+        if not taken:
+            send_one(read_timeout, connect_timeout)
+
+    def read(read_timeout: float) -> Any:
+        answered = read_one(read_timeout)
+        while answered is None and (frame := connection._socket.frame()) is not None:
+            header = ReplyHeader(*_REPLY_HEADER.unpack_from(frame))
+            if header.xid < 0:  # a watch, a ping, an authentication
+                break
+            connection._socket.take_frame()
+            answered = connection._read_response(header, frame, _REPLY_HEADER.size)
+        return answered
+
+    connection._send_request, connection._read_socket = send, read
+
+
 class _Watch(enum.Enum):
     """Of the watches that setWatches knows: on a node that is there, on one that is not, on children."""
 
@@ -154,59 +189,6 @@ _USED_UP = {
     WatchType.DELETED: (_Watch.DATA, _Watch.CHILD),
     WatchType.CHILDREN: (_Watch.CHILD,),
 }
-
-
-class _Answer:
-    """What kazoo tells the answer to one request, or the exception, on its thread; its own results have a lock each."""
-
-    __slots__ = ("_told",)
-
-    def __init__(self, told: Callable[[Any], None]) -> None:
-        self._told = told
-
-    def set(self, answer: Any) -> None:
-        told, self._told = self._told, _nobody  # kazoo tells of a closed connection twice
-        told(answer)
-
-    set_exception = set
-
-
-def _nobody(answer: Any) -> None:
-    pass
-
-
-class _Pending:
-    """The answers to one batch of requests; wakes its trio task once, when the last has come."""
-
-    def __init__(self, token: trio.lowlevel.TrioToken, count: int) -> None:
-        self.answers: list[Any] = [None] * count
-        self._token = token
-        self._missing = count
-        self._lock = threading.Lock()
-        self.done = trio.Event()
-
-    def answer(self, index: int, read: Callable[[Any], Any]) -> _Answer:
-        """``read`` is given what kazoo has read, on kazoo's thread; exceptions are left to the waiting task."""
-
-        def told(answer: Any) -> None:
-            try:
-                self.answers[index] = answer if isinstance(answer, Exception) else read(answer)
-            except Exception as e:  # noqa: BLE001 - as above
-                self.answers[index] = e
-            with self._lock:  # a connection that is closed is told of on the trio thread
-                self._missing -= 1
-                if self._missing:
-                    return
-            _in_trio(self._token, self.done.set)
-
-        return _Answer(told)
-
-
-def _in_trio(token: trio.lowlevel.TrioToken, call: Callable[..., object], *args: object) -> None:
-    try:
-        token.run_sync_soon(call, *args)
-    except trio.RunFinishedError:
-        log.debug("ZooKeeper said something after the end: %s", call)
 
 
 class KazooStore(store.MetadataStore):
@@ -296,6 +278,7 @@ class KazooStore(store.MetadataStore):
         made = cls(client, hosts, trio.lowlevel.current_trio_token())
         client.add_listener(made._state_changed)
         made._note_negotiated_timeout()
+        _take_all_that_wait(client)
         try:
             await trio.to_thread.run_sync(client.start, connection_timeout_ms / 1000, abandon_on_cancel=True)
         except KazooTimeoutError:
@@ -444,7 +427,7 @@ class KazooStore(store.MetadataStore):
                 answer, answer_bytes = store.value(got)
                 answers += answer
                 largest = max(largest, len(body) / len(part), answer_bytes / len(part))
-            size = max(1, min(size * _GROWTH, _BULK_MOST, int(_REQUEST_BYTES / largest)))
+            size = max(1, min(size * _GROWTH, _BULK_MOST, int(jute.REQUEST_BYTES / largest)))
             window = min(window * _GROWTH, _BULK_WINDOW)
         return answers
 
@@ -480,9 +463,12 @@ class KazooStore(store.MetadataStore):
     async def _write_batches(self, ops: Sequence[Op], head: list[Op]) -> list[OpResult | StoreError]:
         """Many operations in a multi behind ``head``; one in which an operation fails is taken apart."""
         results: dict[int, OpResult | StoreError] = {}
-        batches = list(_batches(ops))
-        apart: list[range] = []
-        for indexes, answer in zip(batches, await self.multi([[*head, *_of(ops, b)] for b in batches]), strict=True):
+        batches = list(jute.batches(ops))
+        groups = [[*head, *ops[b.start : b.stop]] for b in batches]
+        apart: list[int] = []
+        for indexes, answer in zip(
+            batches, await self.multi([[*head, *ops[b.start : b.stop]] for b in batches]), strict=True
+        ):
             if not isinstance(answer, MultiFailed):
                 results.update(zip(indexes, answer[len(head) :], strict=True))
             elif answer.index < len(head):
@@ -491,7 +477,9 @@ class KazooStore(store.MetadataStore):
                 results[indexes[0]] = answer.error
             else:
                 apart += (range(i, i + 1) for i in indexes)
-        for (index,), answer in zip(apart, await self.multi([[*head, *_of(ops, i)] for i in apart]), strict=True):
+        for (index,), answer in zip(
+            apart, await self.multi([[*head, *ops[i.start : i.stop]] for i in apart]), strict=True
+        ):
             if not isinstance(answer, MultiFailed):
                 results[index] = answer[-1]
             elif answer.index < len(head):
@@ -547,7 +535,7 @@ class KazooStore(store.MetadataStore):
         answers: list[Any] = [None] * len(paths)
         todo = list(range(len(paths)))
         while todo:
-            pending = _Pending(self._token, len(todo))
+            pending = Pending(self._token, len(todo))
             for place, index in enumerate(todo):
                 self._client._call(request(index), pending.answer(place, read(index)))
             await pending.done.wait()
@@ -592,7 +580,7 @@ class KazooStore(store.MetadataStore):
         self._last_fired = event
         for used_up in _USED_UP[kind]:
             self._armed[used_up].discard(event.path)
-        _in_trio(self._token, self._tell_watch, self._generation, WatchEvent(kind, event.path))
+        in_trio(self._token, self._tell_watch, self._generation, WatchEvent(kind, event.path))
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
@@ -600,21 +588,21 @@ class KazooStore(store.MetadataStore):
                 self._connected_once = True
             elif self._lost:
                 self._lost = False
-                _in_trio(self._token, self._tell_session, SessionState.ESTABLISHED)
+                in_trio(self._token, self._tell_session, SessionState.ESTABLISHED)
             else:
                 self._rearm()
-            _in_trio(self._token, self._tell_session, SessionState.CONNECTED)
+            in_trio(self._token, self._tell_session, SessionState.CONNECTED)
         elif state == KazooState.SUSPENDED:
             if self._armed_until is None:
                 self._armed_until = self._client.last_zxid
-            _in_trio(self._token, self._tell_session, SessionState.DISCONNECTED)
+            in_trio(self._token, self._tell_session, SessionState.DISCONNECTED)
         else:
             self._lost = True
             self._generation += 1
             self._armed_until = None
             for watched in self._armed.values():
                 watched.clear()
-            _in_trio(self._token, self._tell_session, SessionState.EXPIRED)
+            in_trio(self._token, self._tell_session, SessionState.EXPIRED)
 
     def _rearm(self) -> None:
         """After a reconnect within the session: set every watch again; the server tells what changed meanwhile."""
@@ -630,7 +618,7 @@ class KazooStore(store.MetadataStore):
                 self._armed_until = None
 
         for part in parts:
-            self._client._call(self._watches_request(seen, part), _Answer(told))
+            self._client._call(self._watches_request(seen, part), Answer(told))
         if not parts:
             self._armed_until = None
 
@@ -666,23 +654,6 @@ def _as_it_is(answer: Any) -> Any:
 def _translate(error: Exception, path: str) -> StoreError:
     known = _NODE_ERRORS.get(type(error))
     return known(path) if known else StoreError(f"{type(error).__name__} on {path}: {error}")
-
-
-def _batches(ops: Sequence[Op]) -> Iterator[range]:
-    """The operations cut so that each part is one multi: not too many of them, nor bytes, but for a larger one."""
-    begin, size = 0, 0
-    for i, op in enumerate(ops):
-        needed = jute.OVERHEAD_BYTES + len(op.path) + (len(op.data) if isinstance(op, (Create, SetData)) else 0)
-        if i > begin and (i - begin == _MULTI_MOST or size + needed > _REQUEST_BYTES):
-            yield range(begin, i)
-            begin, size = i, 0
-        size += needed
-    if begin < len(ops):
-        yield range(begin, len(ops))
-
-
-def _of(ops: Sequence[Op], indexes: range) -> Sequence[Op]:
-    return ops[indexes.start : indexes.stop]
 
 
 def _watch_parts(paths: Mapping[_Watch, Sequence[str]]) -> Iterator[dict[_Watch, Sequence[str]]]:

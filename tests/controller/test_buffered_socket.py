@@ -106,3 +106,17 @@ def test_requests_that_go_on_do_not_keep_answers_waiting(pair: Pair, wake_up: Wa
     while ours not in poller.wait([ours, wake_up], [], 0)[0]:
         looked += 1
     assert 0 < looked < 200
+
+
+def test_frames_that_have_been_read_ahead(pair: Pair) -> None:
+    ours, theirs = pair
+    assert ours.frame() is None
+    theirs.sendall(b"\0\0\0\1a\0\0\0\3bcd\0\0\0\4ef")
+    assert ours.recv(5) == b"\0\0\0\1a"
+    assert ours.frame() == ours.frame() == b"bcd"
+    ours.take_frame()
+    assert ours.frame() is None  # half of it
+    assert ours.recv(100) == b"\0\0\0\4ef"
+    theirs.sendall(b"\xff\xff\xff\xff ...")
+    assert ours.recv(0) == b""
+    assert ours.frame() is None  # kazoo will refuse it
