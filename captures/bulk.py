@@ -115,7 +115,8 @@ class FastLane:
                 self._one(stretch)
             else:
                 self._many(stretch)
-            yield self._window()
+            if self._asked or self._answered or self._messages:
+                yield self._window()
         self._packets = self._packets[:0]
         self._asked = self._answered = 0
         for row in list(self._lanes):

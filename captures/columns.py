@@ -52,6 +52,9 @@ class Reading(FastLane):
         """FRAMES, without bodies."""
         requests = window.requests[window.requests[:, f.PROGRAM] >= 0]
         responses = window.responses[window.responses[:, f.PROGRAM] >= 0]
+        rows = [frame_row(message) for message in window.messages if not isinstance(message, NoResponse)]
+        if not (len(requests) or len(responses)):
+            return FRAMES.batch(rows)
         asked = _Frames(window, requests, self.name).columns(FRAMES)
         answered = _Frames(window, responses, self.name)
         of = _Frames(window, window.requests[responses[:, f.PARTNER]], self.name)
@@ -63,7 +66,6 @@ class Reading(FastLane):
             "request_packet": of.packet(),
             "error_code": answered.noted(p.ERROR_CODE, pa.int16()),
         }
-        rows = [frame_row(message) for message in window.messages if not isinstance(message, NoResponse)]
         return _joined(FRAMES, asked, told, rows)
 
     def exchanges(self, window: Window) -> pa.RecordBatch:
@@ -73,6 +75,9 @@ class Reading(FastLane):
         unanswered = window.requests[
             (window.requests[:, f.PARTNER] == f.NOT_ANSWERED) & (window.requests[:, f.PROGRAM] >= 0)
         ]
+        rows = [exchange_row(*_pair(message)) for message in window.messages if not isinstance(message, Request)]
+        if not (len(responses) or len(unanswered)):
+            return EXCHANGES.batch(rows)
         asked, answered = _Frames(window, requests, self.name), _Frames(window, responses, self.name)
         code = answered.noted(p.ERROR_CODE, pa.int16())
         told = asked.columns(EXCHANGES) | answered.place("response_packet", "response_time")
@@ -85,9 +90,6 @@ class Reading(FastLane):
             "error": _named(code, error_name),
             "partition_errors": answered.number(f.NOTED + p.PARTITION_ERRORS, pa.int32()),
         }
-        rows = [
-            exchange_row(*_pair(message)) for message in window.messages if not isinstance(message, Request)
-        ]  # fmt: skip
         return _joined(EXCHANGES, told, _Frames(window, unanswered, self.name).columns(EXCHANGES), rows)
 
     def partitions(self, window: Window) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ from captures.decode import Decoder, Source
 from captures.errors import CaptureError
 from captures.exchanges import Peers, Request, Response
 from captures.pcap import CaptureFile
-from captures.rewrite import differences
+from captures.rewrite import VOLATILE, differences
 from captures.segments import endpoint_text
 
 #: How long an answer is waited for: Kafka's own `request.timeout.ms`.
@@ -123,7 +123,7 @@ def target_of(step: Step, targets: Mapping[int | None, Target]) -> Target:
 
 
 class Replay:
-    """One run. ``rewrite`` gives the body to send; ``dial`` opens connections.
+    """One run. ``rewrite`` gives the body to send; ``dial`` opens connections; ``volatile`` fields are not compared.
 
     ``run`` raises CaptureError where nobody can be reached; what goes wrong after that is in the outcomes.
     """
@@ -137,6 +137,7 @@ class Replay:
         rewrite: Callable[[Request], wire.Message] = lambda request: _body(request),
         speed: float | None = 1.0,
         answer_seconds: float = ANSWER_SECONDS,
+        volatile: frozenset[str] = VOLATILE,
     ) -> None:
         self._steps = sorted(steps, key=lambda step: step.request.place)
         self._targets = {step: target_of(step, targets) for step in self._steps}
@@ -144,6 +145,7 @@ class Replay:
         self._dial = dial
         self._speed = speed
         self._answer_seconds = answer_seconds
+        self._volatile = volatile
         self._connections: dict[tuple[int, Target], _Connection] = {}  # by the number of the recorded one
 
     async def run(self) -> list[Outcome]:
@@ -163,7 +165,7 @@ class Replay:
                 await connection.stream.aclose()
         if failure is not None:
             raise failure
-        return [_compared(step, asked[step]) for step in self._steps]
+        return [_compared(step, asked[step], self._volatile) for step in self._steps]
 
     async def _walk(self, asked: dict[Step, _Asked], nursery: trio.Nursery) -> None:
         """Through what was recorded, in its order: send what was sent, wait for what came."""
@@ -286,7 +288,7 @@ def _body(request: Request) -> wire.Message:
     return request.body
 
 
-def _compared(step: Step, asked: _Asked) -> Outcome:
+def _compared(step: Step, asked: _Asked, volatile: frozenset[str]) -> Outcome:
     recorded = step.response
     if not step.request.answered and asked.failure is None:
         return Outcome(step, Verdict.SAME)
@@ -295,6 +297,8 @@ def _compared(step: Step, asked: _Asked) -> Outcome:
     if asked.answer is None:
         return Outcome(step, Verdict.MISSING, (asked.failure or "",))
     fields = differences(
-        wire.as_dict(recorded.body, recorded.version), wire.as_dict(asked.answer, step.request.version)
+        wire.as_dict(recorded.body, recorded.version),
+        wire.as_dict(asked.answer, step.request.version),
+        volatile=volatile,
     )
     return Outcome(step, Verdict.DIFFERENT if fields else Verdict.SAME, tuple(fields), asked.answer)

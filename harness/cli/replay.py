@@ -22,7 +22,7 @@ from captures.pcap import CaptureFile
 from captures.recorder import Recorder, TappedStream, record_accepted
 from captures.render import Renderer
 from captures.replay import ANSWER_SECONDS, Outcome, Recording, Replay, Step, Target, Verdict, target_of
-from captures.rewrite import Rewriter, newest_controller_epoch
+from captures.rewrite import VOLATILE, Rewriter, newest_controller_epoch
 from captures.segments import endpoint_text
 from controller.kafka_zk_client import BrokerIdInUse
 from controller.model import Broker, BrokerId
@@ -79,6 +79,11 @@ The exit code is 1 if an answer is different from the recorded one, or missing.
 @click.option(
     "--record", type=click.Path(dir_okay=False), metavar="FILE", help="Write the new traffic there, as pcapng."
 )
+@click.option(
+    "--volatile", "volatile", multiple=True, metavar="FIELD",
+    help="A field of answers that may differ, such as topic_id, cluster_id or port of another cluster; may be repeated."
+    f" Always: {', '.join(sorted(VOLATILE))}.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what would be sent, and where; send nothing.")
 @click.option(
     "--listener",
@@ -92,7 +97,7 @@ The exit code is 1 if an answer is different from the recorded one, or missing.
 def replay(
     file: str, role: str, to: tuple[str, ...], broker_id: int | None, connection: int | None, apis: tuple[int, ...],
     since_ns: int | None, until_ns: int | None, speed: float, no_wait: bool, controller_epoch: str | None,
-    broker_epoch: str | None, answer_seconds: float, record: str | None, dry_run: bool, listeners: tuple[str, ...],
+    broker_epoch: str | None, answer_seconds: float, record: str | None, volatile: tuple[str, ...], dry_run: bool, listeners: tuple[str, ...],
     zookeeper: str | None, cluster_file: Path | None,
 ) -> int:  # fmt: skip
     """Send what a capture holds again, and compare the answers; or be a recorded broker for a live controller.
@@ -138,7 +143,7 @@ def replay(
             return _show(steps, targets, rewriter, recording)
         run = Replay(
             steps, targets, dial=partial(_dial, recorder), rewrite=rewriter, speed=None if no_wait else speed,
-            answer_seconds=answer_seconds,
+            answer_seconds=answer_seconds, volatile=VOLATILE.union(volatile),
         )  # fmt: skip
         return _tell(trio.run(run.run), len(recording.left_out))
 

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import wire
 from captures.impersonation import Impersonator
 from captures.pcap import CaptureFile
+from captures.recorder import Recorder, TappedStream
 from captures.replay import Recording
 from harness import Cluster
 from harness.cli import cli
@@ -166,3 +167,71 @@ async def test_at_a_live_cluster_as_controller_as_client_and_as_broker(zookeeper
         assert "UpdateMetadata v8 #0: answered" in told
         assert "LeaderAndIsr v7" in told
         assert "0 of them without an answer" in told
+
+
+#: What a new cluster has of its own: what it made up when it was formed, and the ports that were free.
+OF_THE_CLUSTER = ("cluster_id", "topic_id", "port", "v0_port")
+
+
+@pytest.mark.slow
+async def test_a_recorded_cluster_against_a_fresh_one_of_the_same_ids(zookeeper, tmp_path):
+    """The same steps give the same answers, but for the fields that are listed."""
+
+    async def steps(cluster, recorder):
+        """What an administrator asks the controller's node."""
+        active = await cluster.wait_for_controller()
+        host, _, port = cluster.member(active.id).addresses["DATA"].partition(":")
+        topics = tuple(
+            wire.CreatableTopic(name=name, num_partitions=partitions, replication_factor=2)
+            for name, partitions in (("orders", 3), ("audit", 1))
+        )
+        assigned = tuple(
+            wire.CreatableReplicaAssignment(partition_index=i, broker_ids=(1 + i % 3, 1 + (i + 1) % 3))
+            for i in range(2)
+        )
+        chosen = wire.CreatableTopic(
+            name="chosen", num_partitions=-1, replication_factor=-1, assignments=assigned
+        )  # fmt: skip
+        names = tuple(wire.MetadataRequestTopic(name=name) for name in ("chosen", "nowhere"))
+        stream = await trio.open_tcp_stream(host, int(port))
+        async with TappedStream(
+            stream, recorder.connection(("127.0.0.1", 40001), (host, int(port))), "client"
+        ) as tapped:
+            for number, (version, message) in enumerate([
+                (3, wire.ApiVersionsRequest(client_software_name="test", client_software_version="1")),
+                (7, wire.CreateTopicsRequest(topics=(chosen,), timeout_ms=10_000)),
+                (7, wire.CreateTopicsRequest(topics=(chosen,), timeout_ms=10_000)),  # is there already
+                (7, wire.CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=True)),
+                (12, wire.MetadataRequest(topics=names, allow_auto_topic_creation=False)),
+                (6, wire.DeleteTopicsRequest(topics=(wire.DeleteTopicState(name="nowhere"),), timeout_ms=10_000)),
+            ]):  # fmt: skip
+                assert await ask(tapped, message, version, number) is not None
+
+    capture, traffic = tmp_path / "client.pcapng", tmp_path / "traffic.pcapng"
+    recorder = Recorder(capture)
+    async with Cluster(3, zookeeper=f"{zookeeper}/recorded", record=traffic) as cluster:
+        await steps(cluster, recorder)
+    recorder.close()
+    volatile = [f"--volatile={name}" for name in OF_THE_CLUSTER]
+    async with Cluster(3, zookeeper=f"{zookeeper}/for-the-client") as cluster:
+        active = await cluster.wait_for_controller()
+        told = await replayed(capture, "client", f"--to={cluster.member(active.id).addresses['DATA']}", *volatile)
+        assert told == "6 requests replayed: 6 same\n"
+    where = f"{zookeeper}/for-the-controller"
+    async with Cluster(3, zookeeper=where) as cluster:
+        await cluster.wait_for_controller()
+        told = await replayed(
+            traffic, "controller", "--controller-epoch=+5", "--broker-epoch=current", f"--zookeeper={where}",
+            "--no-wait",
+            *(f"--to={member.id}={member.addresses['CONTROL']}" for member in cluster.members),
+        )  # fmt: skip
+    sent = int(told.split()[0])
+    assert sent >= 9
+    assert told == f"{sent} requests replayed: {sent} same\n"
+
+
+async def replayed(file, role, *arguments):
+    done = await trio.run_process(
+        [*COMMAND, str(file), "--as", role, *arguments], capture_stdout=True, capture_stderr=True, check=False
+    )
+    return done.stdout.decode() + done.stderr.decode()
