@@ -97,7 +97,8 @@ The exit code is 1 if an answer is different from the recorded one, or missing.
 def replay(
     file: str, role: str, to: tuple[str, ...], broker_id: int | None, connection: int | None, apis: tuple[int, ...],
     since_ns: int | None, until_ns: int | None, speed: float, no_wait: bool, controller_epoch: str | None,
-    broker_epoch: str | None, answer_seconds: float, record: str | None, volatile: tuple[str, ...], dry_run: bool, listeners: tuple[str, ...],
+    broker_epoch: str | None, answer_seconds: float, record: str | None,
+    volatile: tuple[str, ...], dry_run: bool, listeners: tuple[str, ...],
     zookeeper: str | None, cluster_file: Path | None,
 ) -> int:  # fmt: skip
     """Send what a capture holds again, and compare the answers; or be a recorded broker for a live controller.
