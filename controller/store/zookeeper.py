@@ -466,9 +466,7 @@ class KazooStore(store.MetadataStore):
         batches = list(jute.batches(ops))
         groups = [[*head, *ops[b.start : b.stop]] for b in batches]
         apart: list[int] = []
-        for indexes, answer in zip(
-            batches, await self.multi([[*head, *ops[b.start : b.stop]] for b in batches]), strict=True
-        ):
+        for indexes, answer in zip(batches, await self.multi(groups), strict=True):
             if not isinstance(answer, MultiFailed):
                 results.update(zip(indexes, answer[len(head) :], strict=True))
             elif answer.index < len(head):
@@ -476,10 +474,8 @@ class KazooStore(store.MetadataStore):
             elif len(indexes) == 1:
                 results[indexes[0]] = answer.error
             else:
-                apart += (range(i, i + 1) for i in indexes)
-        for (index,), answer in zip(
-            apart, await self.multi([[*head, *ops[i.start : i.stop]] for i in apart]), strict=True
-        ):
+                apart += indexes
+        for index, answer in zip(apart, await self.multi([[*head, ops[i]] for i in apart]), strict=True):
             if not isinstance(answer, MultiFailed):
                 results[index] = answer[-1]
             elif answer.index < len(head):
