@@ -40,6 +40,11 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 3.0
 METRICS_PORT = "kce.metrics.port"
+#: keys that promise a protection which is not given here: silence about them would be a lie
+_NOT_OFFERED = {
+    "zookeeper.set.acl": "what a node writes to ZooKeeper is open to all (rule 1.5)",
+    "zookeeper.ssl.client.enable": "connections to ZooKeeper are plaintext",
+}
 
 
 def now_ms() -> int:
@@ -70,6 +75,13 @@ def _boolean(properties: Mapping[str, str], key: str, *, default: bool) -> bool:
     if text not in ("true", "false"):
         raise ValueError(f"{key}={properties[key]} is neither true nor false")
     return text == "true"
+
+
+def _refuse_what_is_not_offered(properties: Mapping[str, str]) -> None:
+    """Raises ValueError."""
+    for key, instead in _NOT_OFFERED.items():
+        if _boolean(properties, key, default=False):
+            raise ValueError(f"{key}=true is not offered here: {instead}")
 
 
 def _integer(properties: Mapping[str, str], key: str, default: int, *, minimum: int = 1) -> int:
@@ -122,6 +134,7 @@ class Node:
                 self.properties, "zookeeper.connection.timeout.ms", self._session_timeout_ms
             )
             self._connect_string = self.properties["zookeeper.connect"]
+            _refuse_what_is_not_offered(self.properties)
         except KeyError as e:
             raise HarnessError(f"the setting {e.args[0]} is missing") from None
         except (ConfigError, ValueError) as e:

@@ -70,6 +70,20 @@ TARGETS: dict[str, Sequence[str]] = {
     ],
     "controller/controlled_shutdown.py": [f"{CONFORMANCE}/test_ci.py", "tests/controller/test_brokers.py"],
     "controller/reassignment.py": [f"{CONFORMANCE}/test_ci_moves.py", "tests/controller/test_reassignment.py"],
+    "controller/brokers.py": [
+        "tests/controller/test_brokers.py", f"{CONFORMANCE}/test_ci.py", f"{CONFORMANCE}/test_bep_le.py",
+        "tests/controller/test_elections.py", "tests/controller/test_election.py", f"{CONFORMANCE}/test_del.py",
+        "tests/controller/test_topics.py",
+    ],
+    "controller/topics.py": [
+        "tests/controller/test_topics.py", f"{CONFORMANCE}/test_ci_topic_ids.py", f"{CONFORMANCE}/test_del.py",
+        "tests/controller/test_election.py",
+    ],
+    "controller/elections.py": [f"{CONFORMANCE}/test_ci_moves.py", "tests/controller/test_elections.py"],
+    "controller/features.py": [f"{CONFORMANCE}/test_uf.py", "tests/controller/test_elections.py"],
+    "controller/election/kafka.py": [
+        "tests/controller/test_election.py", f"{CONFORMANCE}/test_ci.py", "tests/controller/election/test_kafka.py",
+    ],
     "controller/zk_client.py": [f"{CONFORMANCE}/test_zkct.py", "tests/controller/test_election.py"],
     "broker_stub/replica_manager.py": [
         "tests/broker_stub/test_fencing.py", "tests/broker_stub/test_leader_and_isr.py",

@@ -6,9 +6,9 @@ from trio.testing import MockClock
 
 import wire
 from controller import zk_data
-from controller.model import RECOVERED
-from controller.store import SetData
-from tests.controller.support import broker, texts, world
+from controller.model import RECOVERED, TopicPartition
+from controller.store import Create, SetData
+from tests.controller.support import World, broker, texts, world
 
 
 async def test_death_of_a_leader(autojump_clock: MockClock) -> None:  # rule 11.58
@@ -160,6 +160,39 @@ async def test_a_registration_rewritten_in_place(autojump_clock: MockClock) -> N
         assert w.take() == []
 
 
+async def notify_of_log_dirs(w: World, broker_id: int) -> None:
+    event = b'{"version":1,"broker":%d,"event":1}' % broker_id
+    await w.store.write([Create("/log_dir_event_notification/log_dir_event_", event, sequential=True)])
+    await w.settle()
+
+
+async def test_log_directories_that_are_back(autojump_clock: MockClock) -> None:  # rules 8.40, 11.67
+    async with world() as w:
+        controller = await w.start_controller(1)
+        ids = {topic: await w.create_topic(topic, {0: [2, 3]}) for topic in ("t", "u")}
+        plain, codes = w.brokers[2].answer, dict.fromkeys(ids, wire.ErrorCode.KAFKA_STORAGE_ERROR)
+
+        def answer(request: object, header: wire.Header) -> wire.Message:
+            if not isinstance(request, wire.LeaderAndIsrRequest):
+                return plain(request, header)
+            return wire.LeaderAndIsrResponse(
+                topics=tuple(
+                    wire.LeaderAndIsrTopicError(
+                        topic_id=ids[topic], partition_errors=(wire.LeaderAndIsrPartitionError(error_code=code),)
+                    )
+                    for topic, code in codes.items()
+                )
+            )
+
+        w.brokers[2].answer = answer
+        await notify_of_log_dirs(w, 2)
+        t, u = (TopicPartition(topic, 0) for topic in ids)
+        assert controller.context.replicas_on_offline_dirs == {2: {t, u}}
+        codes.update(t=wire.ErrorCode.NONE, u=wire.ErrorCode.STALE_CONTROLLER_EPOCH)  # which says nothing of it
+        await notify_of_log_dirs(w, 2)
+        assert controller.context.replicas_on_offline_dirs == {2: {u}}
+
+
 async def test_offline_log_directories(autojump_clock: MockClock) -> None:  # rules 8.40, 11.65-11.67
     async with world() as w:
         controller = await w.start_controller(1)
@@ -175,11 +208,7 @@ async def test_offline_log_directories(autojump_clock: MockClock) -> None:  # ru
             return wire.UpdateMetadataResponse() if header.api_key == 6 else wire.StopReplicaResponse()
 
         w.brokers[2].answer = storage_error
-        from controller.store import Create
-
-        event = b'{"version":1,"broker":2,"event":1}'
-        await w.store.write([Create("/log_dir_event_notification/log_dir_event_", event, sequential=True)])
-        await w.settle()
+        await notify_of_log_dirs(w, 2)
         assert controller.context.replicas_on_offline_dirs == {2: {("t", 0)}}
         assert await w.state("t") == (3, 1, (3,))
         assert await w.zk.get_children("/log_dir_event_notification") == []

@@ -12,8 +12,9 @@ from trio.testing import MockClock
 from controller import zk_data
 from controller.controller import Controller
 from controller.errors import ApiError
+from controller.events import ElectLeadersResult
 from controller.model import BrokerId, ElectionType, FeatureUpdate, ProducerIdsBlock, TopicPartition, UpgradeType
-from controller.store import Create, Delete, SetData, value
+from controller.store import Create, Delete, SetData, StoreError, value
 from tests.controller.support import World, join_isr, texts, world
 from wire import ErrorCode
 from wire.metadata_version import MetadataVersion
@@ -163,6 +164,27 @@ async def test_a_pending_election_without_leadership_fails_the_failover(autojump
         await w.store.write([Delete(zk_data.PREFERRED_REPLICA_ELECTION)])
         await w.settle()
         assert w.nodes[3].controller.failovers == 1
+
+
+async def test_a_leader_that_shuts_down_is_none_to_keep(autojump_clock: MockClock) -> None:  # rules 11.30, 11.45
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [3]})
+        for is_live, code in (
+            (True, ErrorCode.ELECTION_NOT_NEEDED),
+            (False, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+        ):
+            if not is_live:
+                controller.controlled_shutdown(3, -1, lambda _: None)
+                await w.settle()
+            answers: list[ElectLeadersResult] = []
+            controller.elect_leaders([TP], ElectionType.UNCLEAN, answers.append)
+            await w.settle()
+            (result,) = answers
+            refusal = result[TP]
+            assert isinstance(refusal, ApiError)
+            assert refusal.code == code
+        assert (await w.state("t"))[0] == 3
 
 
 async def test_leaders_are_rebalanced(autojump_clock: MockClock) -> None:  # rules 11.37-11.40; CI-19
@@ -317,6 +339,26 @@ async def test_feature_updates(autojump_clock: MockClock) -> None:  # rule 11.83
         assert node == {"version": 2, "status": 1, "features": {"f": {"max_version_level": 2}}}
         idle = await w.start_controller(2, supported_features=supported)
         assert await update(w, idle, good) == ApiError(ErrorCode.NOT_CONTROLLER)
+
+
+async def test_features_that_cannot_be_written(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule 11.83
+    async with world(brokers=(), features={"f": (1, 5)}) as w:
+        controller = await w.start_controller(1, supported_features={"f": (1, 5), "g": (1, 5)})
+
+        async def refused(data: bytes, *, create: bool) -> None:
+            await trio.lowlevel.checkpoint()
+            raise StoreError("no")
+
+        monkeypatch.setattr(w.nodes[1].zk, "put_feature", refused)
+        good, bad = FeatureUpdate("f", 3, SAFE), FeatureUpdate("g", 9, UP)
+        assert await update(w, controller, good, bad) == {
+            "f": ErrorCode.FEATURE_UPDATE_FAILED,
+            "g": ErrorCode.INVALID_REQUEST,
+        }
+        monkeypatch.undo()
+        assert await update(w, controller, good) == {"f": ErrorCode.NONE}  # it was not taken for done
 
 
 async def test_a_broker_without_a_finalized_feature(autojump_clock: MockClock) -> None:  # rules 4.5, 11.53, 11.83

@@ -10,8 +10,9 @@ from trio.testing import MockClock
 
 import wire
 from controller import admin, zk_data
+from controller.context import ReplicaState
 from controller.events import ReplicaDeletionAnswered
-from controller.model import BrokerId, ReplicaAssignment, TopicPartition
+from controller.model import BrokerId, PartitionReplica, ReplicaAssignment, TopicPartition
 from controller.store import Create, SetData
 from tests.controller.support import texts, world
 
@@ -96,6 +97,26 @@ async def test_deletion_waits_for_a_dead_replica(autojump_clock: MockClock) -> N
         await w.settle()
         assert await w.get("/brokers/topics/t") is None
         assert await w.get("/admin/delete_topics/t") is None
+
+
+async def test_a_broker_that_dies_before_it_has_deleted(autojump_clock: MockClock) -> None:  # rules 10.49, 11.57
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 3]})
+        w.brokers[3].mute = True
+        await admin.delete_topic(w.zk, "t")
+        await w.settle()
+        replica = PartitionReplica(TopicPartition("t", 0), BrokerId(3))
+        assert controller.context.replica_state(replica) is ReplicaState.DELETION_STARTED
+        await w.stop_broker(3)
+        await w.settle()
+        assert controller.context.topics_ineligible_for_deletion == {"t"}
+        assert (
+            controller.context.replica_state(replica) is ReplicaState.OFFLINE
+        )  # the retry of an ineligible one (10.41)
+        await w.start_broker(3)
+        await w.settle()
+        assert await w.get("/brokers/topics/t") is None
 
 
 async def test_deletion_is_resumed_by_the_next_controller(autojump_clock: MockClock) -> None:  # DEL-3

@@ -23,7 +23,19 @@ from controller.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from controller.store import BadVersion, Create, Data, Delete, NodeExists, NoNode, SetData, Stat, StoreError, value
+from controller.store import (
+    BadVersion,
+    Create,
+    Data,
+    Delete,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    SetData,
+    Stat,
+    StoreError,
+    value,
+)
 from controller.store.memory import MemoryStore, MemoryZooKeeper
 from controller.zk_client import UNFENCED, ChangeHandler
 from tests.controller.conformance.bench import ids
@@ -563,6 +575,40 @@ async def test_controller_epoch() -> None:  # rules 1.12, 1.13, 2.7-2.9
     assert isinstance(stale, BadVersion)
     assert isinstance(current, Stat)
     assert await f.zk.get_controller_epoch() == (8, 2)
+
+
+async def kraft_claims(f: Fixture, epoch: int) -> int:
+    """As a KRaft controller does during a migration (rule 2.34); gives the version of /controller_epoch."""
+    (known,) = await f.zk.get_data(["/controller_epoch"])
+    (held,) = await f.zk.exists(["/controller"])
+    data = b'{"version":2,"brokerid":3000,"timestamp":"0","kraftControllerEpoch":%d}' % epoch
+    (claimed,) = await f.zk.store.multi(
+        [
+            [
+                SetData("/controller_epoch", b"%d" % epoch, value(known).stat.version),
+                *([Delete("/controller", held.version)] if held else []),
+                Create("/controller", data),
+            ]
+        ]
+    )
+    assert not isinstance(claimed, MultiFailed)
+    assert isinstance(claimed[0], Stat)
+    return claimed[0].version
+
+
+@pytest.mark.kafka("ZKCT-44")
+async def test_a_kraft_controller_is_not_deposed() -> None:  # rules 1.11, 2.10, 2.34
+    f = Fixture()
+    await f.put("/controller_epoch", b"1")
+    assert await kraft_claims(f, 2) == 1
+    with pytest.raises(ControllerMoved):
+        await f.zk.register_controller(BrokerId(1))
+    assert await f.zk.get_controller_id() == 3000
+    f.zk.store = f.server.connect()  # the node stays when its session ends: it is not ephemeral
+    assert await f.zk.get_controller_epoch() == (2, 1)
+    await f.zk.store.write([Delete("/controller")])
+    assert await f.zk.register_controller(BrokerId(1)) == (3, 2)
+    assert await kraft_claims(f, 4) == 3
 
 
 @pytest.mark.kafka("ZKCT-46")
