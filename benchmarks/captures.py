@@ -7,6 +7,8 @@ single/...    a fresh process from the file to all exchanges, control bodies dec
 packets/...   Arrow rows of all packets, with payloads; against dpkt, which walks them to TCP's payload (and against
               scapy, on the first packets only: it takes minutes). Without what a process takes to start: each reads
               the first packets before its time begins
+spark-...     the exchanges by API in Spark's local[2] (``benchmarks.captures_spark``), against the same tshark: warm
+              (a session that did it before), shuffle (packets shuffled by connection) and cold (from nothing)
 memory/...    the largest resident size of these processes
 
 The traffic is small requests and answers, of which some hundred thousand pass a second in a broker: Produce requests
@@ -153,13 +155,27 @@ def single(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[s
         if found["exchanges"] != wanted or found["answered"] != sum(wanted.values()):
             raise SystemExit(f"{file}: {found} is not the truth, {wanted}")
     lines = theirs[-1].output.count(b"\n")
+    of_spark = spark(name, file, wanted, [r.seconds for r in theirs])
     print(f"{name}: {2 * sum(wanted.values()):,} frames; tshark tells {lines:,} packets with Kafka", flush=True)
     return {
         f"single/{name}": compared([r.seconds for r in mine], [r.seconds for r in theirs], "s", "tshark"),
         f"memory/{name}": compared(
             [r.peak_bytes / 2**20 for r in mine], [r.peak_bytes / 2**20 for r in theirs], "MiB", "tshark"
         ),
+        **of_spark,
     }
+
+
+def spark(name: str, file: Path, wanted: dict[str, int], theirs: list[float]) -> dict[str, dict[str, Any]]:
+    """Warm and shuffled where tshark ran more than once; cold where it ran once."""
+    what = ["--repeats", str(len(theirs))] if len(theirs) > 1 else ["--only", "cold"]
+    ran = run(sys.executable, "-m", "benchmarks.captures_spark", str(file), *what)
+    told = json.loads(ran.output)
+    if (found := told.pop("exchanges")) != wanted:
+        raise SystemExit(f"{file}: Spark finds {found}, not {wanted}")
+    if "cold" in told:
+        told["cold"] = [ran.seconds]
+    return {f"spark-{what}/{name}": compared(mine, theirs, "s", "tshark") for what, mine in told.items()}
 
 
 def packets(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,67 @@
+"""Spark's part of ``benchmarks.captures``: the exchanges of a capture by API, in a session of local[2].
+
+    python -m benchmarks.captures_spark FILE [--repeats 3] [--only warm|shuffle|cold]
+
+warm      the level exchanges of the data source, in which each task has a share of the connections: no shuffle
+shuffle   packets, shuffled by connection and put together then, as `kce analyze` does
+cold      as warm, but once; whoever started this process measures how long it took, Java and all
+
+Prints JSON: {what: seconds of each repeat}, and what was found; in a session that has done the same before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from captures.spark import reassembly
+from captures.spark.session import local_session
+from captures.spark.source import KafkaCapture, register
+
+TASKS = 2
+
+
+def exchanges(spark: SparkSession, file: str) -> DataFrame:
+    return spark.read.format(KafkaCapture.name()).option("level", "exchanges").option("tasks", TASKS).load(file)
+
+
+def shuffled(spark: SparkSession, file: str) -> DataFrame:
+    size = str(Path(file).stat().st_size // TASKS + 1)
+    packets = spark.read.format(KafkaCapture.name()).option("maxPartitionBytes", size).load(file)
+    return reassembly.exchanges(reassembly.decode(packets, TASKS))
+
+
+WHAT: dict[str, Callable[[SparkSession, str], DataFrame]] = {
+    "warm": exchanges,
+    "shuffle": shuffled,
+    "cold": exchanges,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", choices=WHAT)
+    args = parser.parse_args()
+    told: dict[str, object] = {}
+    with local_session(master=f"local[{TASKS}]") as spark:
+        register(spark)
+        for what in [args.only] if args.only else ["warm", "shuffle"]:
+            seconds = []
+            for _ in range(1 if what == "cold" else 1 + args.repeats):
+                begin = time.perf_counter()
+                counted = WHAT[what](spark, args.file).groupBy("api").count().collect()
+                seconds.append(time.perf_counter() - begin)
+            told[what] = seconds if what == "cold" else seconds[1:]
+            told["exchanges"] = {row["api"]: row["count"] for row in counted}
+    print(json.dumps(told))
+
+
+if __name__ == "__main__":
+    main()
