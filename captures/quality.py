@@ -82,6 +82,15 @@ class Quality:
         """Whether all that is in the capture was read, and is a ZooKeeper-mode cluster's. (Losses do not count.)"""
         return not (self.problems or self.kraft or self.bad_lengths or self.undecodable) and self.requests > 0
 
+    def summary(self) -> str:
+        """The counts that any reader should know before all else, also where they are 0."""
+        return (
+            f"{_count(self.packets, 'packet')}, {_count(self.requests, 'request')}, "
+            f"{_count(self.responses, 'response')}; {_count(self.gaps, 'gap')} ({_count(self.gap_bytes, 'byte')}), "
+            f"{_count(self.skipped_bytes, 'byte')} skipped, {self.cut_packets:,} cut short, "
+            f"{self.undecodable:,} not decoded"
+        )
+
     def lines(self) -> list[str]:
         """What is to be told, in words, worst first. Empty where all is well."""
         said = list(self.problems)

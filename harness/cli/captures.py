@@ -126,7 +126,7 @@ def decode(
             except BrokenPipeError:  # `kce decode ... | head`: the reader has enough
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return 0
-    for line in decoder.quality.lines():
+    for line in (decoder.quality.summary(), *decoder.quality.lines()):
         click.echo(f"kce: {line}", err=True)
     return 0 if decoder.quality.sound else 1
 
