@@ -14,6 +14,7 @@ rows of that kind, which come last in their batch.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+import wire
 from captures import body_programs as p
 from captures import frame_kernels as f
 from captures import packet_kernels as k
@@ -32,7 +34,7 @@ from captures.rows import EXCHANGES, FRAMES, PACKETS, PARTITIONS, TIME, Table
 from captures.segments import Dissector, Place, Segment, address_text
 from captures.tabulate import connection_text, exchange_row, frame_row, packet_row, partition_rows
 from wire import error_name
-from wire.registry import BY_KEY, CONTROL_REQUESTS
+from wire.registry import BY_KEY, CONTROL_REQUESTS, LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -96,13 +98,32 @@ class Reading(FastLane):
         """PARTITIONS."""
         responses = window.responses[window.responses[:, f.PROGRAM] >= 0]
         keys = window.requests[responses[:, f.PARTNER], f.KEY]
+        batches = self._updates(window, responses[keys == UPDATE_METADATA])
         pairs: list[tuple[Request, Response | None]] = []
-        for response in responses[np.isin(keys, sorted(CONTROL_REQUESTS))]:
+        for response in responses[(keys == LEADER_AND_ISR) | (keys == STOP_REPLICA)]:
             row = window.requests[response[f.PARTNER]]
             request = read_request(window.talks[row[f.TALK]], self._frame_of(window, row))
             pairs.append((request, read_response(request, self._frame_of(window, response))))
         pairs += [_pair(message) for message in window.messages if not isinstance(message, Request)]
-        return PARTITIONS.batch([row for pair in pairs for row in partition_rows(*pair)])
+        rows = [row for pair in pairs for row in partition_rows(*pair)]
+        if rows or not batches:
+            batches.append(PARTITIONS.batch(rows))
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+    def _updates(self, window: Window, responses: Rows) -> list[pa.RecordBatch]:
+        """What UpdateMetadata requests say, whose responses tell nothing of partitions: each version's at once."""
+        batches = []
+        for version in np.unique(responses[:, f.VERSION]).tolist():
+            of_version = responses[responses[:, f.VERSION] == version]
+            requests = window.requests[of_version[:, f.PARTNER]]
+            frames = [window.data[row[f.AT] : row[f.AT] + row[f.LENGTH]].tobytes() for row in requests]
+            said = wire.columns(UPDATE_METADATA, version, frames)
+            request_of = pa.array(said["topic_request"][said["topic"]])
+            asked, answered = _Frames(window, requests, self.name), _Frames(window, of_version, self.name)
+            told = asked.columns(PARTITIONS)
+            told["response_error_code"] = answered.noted(p.ERROR_CODE, pa.int16())
+            batches.append(_batch(PARTITIONS, {name: of.take(request_of) for name, of in told.items()} | _states(said)))
+        return batches
 
     def _frame_of(self, window: Window, row: Rows) -> Frame:
         at, length, packet = int(row[f.AT]), int(row[f.LENGTH]), window.packets[row[f.PACKET]]
@@ -213,21 +234,43 @@ def _named(numbers: pa.Array, name: Callable[[int], str]) -> pa.Array:
     return names.take(encoded.indices)
 
 
+def _states(said: dict[str, npt.NDArray[Any]]) -> dict[str, pa.Array]:
+    """The states of partitions in UpdateMetadata requests."""
+    topics = pa.array(said["topic"])
+    ids = said.get("topic_id")
+    texts = [None] * len(said["topic_name"]) if ids is None else [_topic_id(bytes(each)) for each in ids]
+    numbers = {"partition": "partition_index", "decision_epoch": "controller_epoch", "leader": "leader",
+               "leader_epoch": "leader_epoch", "partition_epoch": "zk_version"}  # fmt: skip
+    nobody = np.zeros(len(topics) + 1, np.int32)
+    return {
+        "topic": pa.array(said["topic_name"], pa.string()).take(topics),
+        "topic_id": pa.array(texts, pa.string()).take(topics),
+        **{name: pa.array(said[field]) for name, field in numbers.items()},
+        **{
+            name: pa.ListArray.from_arrays(
+                said.get(f"{name}_offsets", nobody).astype(np.int32), said.get(name, np.zeros(0, np.int32))
+            )
+            for name in ("isr", "replicas", "offline_replicas")
+        },
+    }
+
+
+def _topic_id(data: bytes) -> str | None:
+    return str(uuid.UUID(bytes=data)) if any(data) else None
+
+
+def _batch(table: Table, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+    """Missing columns are null."""
+    count = len(columns["packet"])
+    arrays = [columns[c.name].cast(c.type) if c.name in columns else pa.nulls(count, c.type) for c in table.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+
+
 def _joined(
     table: Table, one: dict[str, pa.Array], other: dict[str, pa.Array], rows: list[tuple[Any, ...]]
 ) -> pa.RecordBatch:
-    """A batch of both, whose missing columns are null, and of rows."""
-    parts = [part for part in (one, other) if len(part["packet"])]
-    batches = [
-        pa.RecordBatch.from_arrays(
-            [
-                part[c.name].cast(c.type) if c.name in part else pa.nulls(len(part["packet"]), c.type)
-                for c in table.columns
-            ],
-            schema=table.schema,
-        )
-        for part in parts
-    ]
+    """A batch of both and of rows."""
+    batches = [_batch(table, part) for part in (one, other) if len(part["packet"])]
     if rows or not batches:
         batches.append(table.batch(rows))
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
