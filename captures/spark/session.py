@@ -25,7 +25,7 @@ if importlib.util.find_spec("pandas") is None:
 _LOOPBACK = re.compile(r"^local|://(127\.0\.0\.1|localhost)\b")
 
 #: A JVM that is to be done soon.
-_BRIEF_JVM = " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 _LOG4J = """\
 rootLogger.level = error
@@ -63,7 +63,7 @@ def local_session(
             .config("spark.python.sql.dataFrameDebugging.enabled", "false")
             .config(
                 "spark.driver.extraJavaOptions",
-                f"-Dlog4j2.configurationFile={log4j.as_uri()}" + (_BRIEF_JVM if brief else ""),
+                f"-Dlog4j2.configurationFile={log4j.as_uri()}" + (f" {_BRIEF_JVM}" if brief else ""),
             )
             .config("spark.sql.codegen.wholeStage", str(not brief).lower())
             .config("spark.sql.codegen.factoryMode", "NO_CODEGEN" if brief else "FALLBACK")
@@ -78,6 +78,8 @@ def local_session(
         )
         if brief or (master is not None and master.startswith("local")):
             builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
+        if brief:
+            builder = builder.config("spark.executor.extraJavaOptions", _BRIEF_JVM)
         if master is not None:
             builder = builder.master(master)
             if _LOOPBACK.search(master):  # elsewhere executors have to find their driver

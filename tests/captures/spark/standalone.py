@@ -42,6 +42,7 @@ def environment() -> dict[str, str]:
     return {
         **os.environ, "SPARK_HOME": str(SPARK_HOME), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(Path(__file__).parents[3]), "SPARK_DAEMON_MEMORY": "256m",
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # half a dozen of them, each for seconds
     }  # fmt: skip
 
 
