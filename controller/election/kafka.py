@@ -114,7 +114,8 @@ class ControllerElector:
         """Another may be controller (rule 2.17). Where nobody is, the other came and went before we looked, no watch
         will tell, and so we try once more; Kafka would wait for the next controller."""
         await self.maybe_resign()
-        if self.active_controller_id is None and self._on_change.deleted is not None:
+        if self.active_controller_id is None:
+            assert self._on_change.deleted is not None
             self._on_change.deleted()
 
     async def force_move(self) -> None:

@@ -16,6 +16,7 @@ from controller.model import BrokerId, TopicPartition
 from controller.store import Create, Delete, MultiFailed, Op, OpResult, SetData, value
 from controller.store.memory import MemoryStore, MemoryZooKeeper
 from controller.zk_client import UNFENCED
+from tests.controller.conformance.cluster import event_thread_blocked
 from tests.controller.support import texts, world
 from wire.metadata_version import MetadataVersion
 
@@ -260,6 +261,57 @@ async def test_topics_without_id_get_one_at_failover(autojump_clock: MockClock) 
         node = json.loads(await w.get("/brokers/topics/old") or b"")
         assert node["version"] == 3
         assert zk_data.decode_topic_id(node["topic_id"]) == controller.context.topic_ids["old"]
+
+
+async def test_an_election_lost_to_who_is_gone_already(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule 2.10: nobody holds the node, and no watch will tell of it
+    register, attempts = KafkaZkClient.register_controller, 0
+
+    async def beaten_once(zk: KafkaZkClient, broker: BrokerId) -> object:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise ControllerMoved("another controller was elected")
+        return await register(zk, broker)
+
+    monkeypatch.setattr(KafkaZkClient, "register_controller", beaten_once)
+    async with world(brokers=()) as w:
+        controller = await w.start_controller(1)
+        assert (controller.is_active, controller.failovers, attempts) == (True, 1, 2)
+
+
+async def test_an_election_lost_to_another_is_not_tried_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule 2.14
+    attempts = 0
+
+    async def beaten(zk: KafkaZkClient, broker: BrokerId) -> object:
+        nonlocal attempts
+        attempts += 1
+        await zk.store.write([Create("/controller", zk_data.encode_controller(BrokerId(99), 0))])
+        raise ControllerMoved("another controller was elected")
+
+    monkeypatch.setattr(KafkaZkClient, "register_controller", beaten)
+    async with world(brokers=()) as w:
+        controller = await w.start_controller(1)
+        assert (controller.active_controller_id, attempts) == (99, 1)
+
+
+async def test_a_claim_in_a_session_that_the_controller_does_not_know_yet(
+    autojump_clock: MockClock,
+) -> None:  # rules 2.29-2.31
+    async with world(brokers=(2,)) as w:
+        controller = await w.start_controller(1)
+        node = w.nodes[1]
+        async with event_thread_blocked(w, controller):
+            w.server.expire(node.store)
+            # what an event may do that was under way, and goes on in the session that follows
+            assert await node.zk.register_controller(BrokerId(1)) == (2, 2)
+        await w.settle()
+        assert controller.is_active
+        assert (controller.context.epoch, controller.failovers, controller.is_settled) == (3, 2, True)
+        assert set(controller.context.broker_epochs) == {1, 2}
 
 
 async def test_a_failing_failover_leaves_no_half_controller(autojump_clock: MockClock) -> None:  # rules 2.13, 4.21
