@@ -13,7 +13,8 @@ decode         all of these
 render         as text and as JSON                        selection      by API, broker and time
 rows           the one definition of all columns          tabulate       exchanges as rows
 assembly       segments in, messages out                  bulk           the same by the thousand, and equal to it
-columns        rows by the thousand, as Arrow             *_kernels      its loops; body_programs say what they run
+columns        rows by the thousand, as Arrow             walkers        packets by the thousand
+*_kernels      their loops                                body_programs  what is run over frames
 recorder       live streams into pcapng; merge            pcapng_writer  the file format
 replay         requests again, at live brokers            rewrite        their epochs; answers compared
 impersonation  recorded answers for live requests

@@ -38,10 +38,11 @@ from captures.exchanges import (
     start_of,
 )
 from captures.framing import Frame
-from captures.pcap import CaptureFile, Packet, Stretch
+from captures.pcap import CaptureFile, Packet
 from captures.quality import Quality
 from captures.segments import Dissector, Place, Segment
 from captures.tcp_streams import Connection, Data, connection_key
+from captures.walkers import Stretch
 
 Rows = npt.NDArray[np.int64]
 

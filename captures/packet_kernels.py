@@ -33,7 +33,13 @@ INTERFACE_COLUMNS = 4
 _MAX_BLOCK_BYTES = 16 * 1024 * 1024
 _MAX_TIME_NS = np.int64(2**63 - 1)
 
-compiled = numba.njit(cache=True, nogil=True)
+
+def compiled(function):
+    """What is compiled once is kept on disk, where there is a place to be had (numba asks for one when it is told)."""
+    try:
+        return numba.njit(cache=True, nogil=True)(function)
+    except RuntimeError:
+        return numba.njit(nogil=True)(function)
 
 
 @compiled

@@ -15,15 +15,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import gzip
-import math
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from captures.byte_source import ByteSource, Part, Readable, Rest, ZstdFile
 from captures.errors import CaptureError
@@ -42,12 +40,10 @@ from captures.formats import (
 )
 from captures.index import WHOLE, Split
 from captures.locations import location_bytes, open_location
+from captures.walkers import MAX_TIME_NS, Interface, Stretch, Walk, pcap_walk, pcapng_walk
 
 #: Problems told in full; a file with more of them is told by these.
 MAX_PROBLEMS = 20
-
-#: Times are kept in 64 bits: the year 2262.
-_MAX_TIME_NS = 2**63 - 1
 
 #: What is read at a time where packets are taken by the thousand, and for how many bytes of it there is a row: others
 #: follow in a stretch of their own.
@@ -84,28 +80,6 @@ class Packet(NamedTuple):
     wire_bytes: int
 
 
-class Stretch(NamedTuple):
-    """Packets that follow one another: rows of ``captures.packet_kernels``, whose offsets are those of ``data``.
-
-    Only what a walker fills in is there (NUMBER to WIRE). The rows are used again for the next stretch.
-    """
-
-    data: npt.NDArray[np.uint8]
-    packets: npt.NDArray[np.int64]
-
-
-#: (data, where, number of the first packet, rows) -> (where it stopped, rows filled, bytes needed there)
-_Walk = Callable[[npt.NDArray[np.uint8], int, int, npt.NDArray[np.int64]], tuple[int, int, int]]
-
-
-class _Interface(NamedTuple):
-    link_type: int
-    snaplen: int
-    numerator: int
-    denominator: int
-    offset_ns: int
-
-
 class CaptureFile:
     """An open capture, iterated once. Raises CaptureError, naming file and offset, for what is no capture.
 
@@ -128,7 +102,7 @@ class CaptureFile:
         self._file: BinaryIO | None = None
         self._packing = ""
         self._size = 0
-        self._walk_with: Callable[[], _Walk] | None = None
+        self._walk_with: Callable[[], Walk] | None = None
         self._last_time_ns = 0
         if isinstance(source, (str, os.PathLike)):
             self.name = name or os.fspath(source)
@@ -268,7 +242,7 @@ class CaptureFile:
         if major != 2:
             raise CaptureError(f"{self.name}: pcap version {major}.{minor} at offset 4, known is 2.4")
         source.at += 24
-        self._walk_with = functools.cache(lambda: _pcap_walk(order, ns_per_unit, network & 0xFFFF))
+        self._walk_with = functools.cache(lambda: pcap_walk(order, ns_per_unit, network & 0xFFFF))
         return self._pcap_packets(order, ns_per_unit, network & 0xFFFF)
 
     def _pcap_packets(self, order: str, ns_per_unit: int, link_type: int) -> Iterator[Packet]:
@@ -302,7 +276,7 @@ class CaptureFile:
     def _pcapng(self) -> Iterator[Packet]:
         source = self._input
         order = "<"
-        interfaces: list[_Interface] = []
+        interfaces: list[Interface] = []
         dropped: dict[int, int] = {}
         dropped_before = 0
         while source.have(12):
@@ -345,7 +319,7 @@ class CaptureFile:
                 self.comments += _comments(order, block[24:-4])
             elif kind == INTERFACE_DESCRIPTION:
                 self._interface(order, block, interfaces)
-                self._walk_with = functools.cache(functools.partial(_pcapng_walk, order, tuple(interfaces)))
+                self._walk_with = functools.cache(functools.partial(pcapng_walk, order, tuple(interfaces)))
             elif kind == INTERFACE_STATISTICS:
                 # of one interface a later block counts all that an earlier one did
                 dropped[struct.unpack_from(order + "I", block, 8)[0]] = _dropped(order, block)
@@ -353,10 +327,10 @@ class CaptureFile:
         if len(source.buffer) > source.at:
             self._cut_short(f"the block after packet {self.packets}", 12)
 
-    def _interface(self, order: str, block: bytes, interfaces: list[_Interface]) -> None:
+    def _interface(self, order: str, block: bytes, interfaces: list[Interface]) -> None:
         if len(block) < 20:
             self._problem(f"an interface description of {len(block)} bytes after packet {self.packets}")
-            interfaces.append(_Interface(-1, 0, 1, 1, 0))  # later numbers must still fit
+            interfaces.append(Interface(-1, 0, 1, 1, 0))  # later numbers must still fit
             return
         link_type, _, snaplen = struct.unpack_from(order + "HHI", block, 8)
         numerator, denominator, offset_ns = 1000, 1, 0
@@ -368,10 +342,10 @@ class CaptureFile:
             elif code == 14 and len(value) == 8:  # if_tsoffset
                 offset_ns = struct.unpack(order + "q", value)[0] * 1_000_000_000
         self.comments += _comments(order, block[16:-4])
-        interfaces.append(_Interface(link_type, snaplen, numerator, denominator, offset_ns))
+        interfaces.append(Interface(link_type, snaplen, numerator, denominator, offset_ns))
 
     def _packet(
-        self, kind: int, order: str, block: bytes, interfaces: list[_Interface], last_time_ns: int
+        self, kind: int, order: str, block: bytes, interfaces: list[Interface], last_time_ns: int
     ) -> Packet | None:
         begin = 12 if kind == SIMPLE_PACKET else 28
         if len(block) < begin + 4:
@@ -400,33 +374,11 @@ class CaptureFile:
         else:
             ticks = high << 32 | low
             time_ns = ticks * interface.numerator // interface.denominator + interface.offset_ns
-            if not 0 <= time_ns <= _MAX_TIME_NS:
+            if not 0 <= time_ns <= MAX_TIME_NS:
                 self._problem(f"packet {self.packets} has a time that no clock shows")
                 time_ns = last_time_ns
         data = block[begin : begin + captured]
         return Packet(self.packets, time_ns, interface.link_type, data, max(on_wire, captured))
-
-
-def _pcap_walk(order: str, ns_per_unit: int, link_type: int) -> _Walk:
-    from captures.packet_kernels import walk_pcap
-
-    return lambda data, at, number, rows: walk_pcap(data, at, order == ">", ns_per_unit, link_type, number, rows)
-
-
-def _pcapng_walk(order: str, described: Sequence[_Interface]) -> _Walk:
-    from captures.packet_kernels import walk_pcapng
-
-    interfaces = np.array([_reduced(interface) for interface in described], np.int64)
-    return lambda data, at, number, rows: walk_pcapng(data, at, order == ">", interfaces, number, rows)
-
-
-def _reduced(interface: _Interface) -> tuple[int, int, int, int]:
-    """A row of the walker's interfaces; its numerator is 0 where 64 bits do not hold the others."""
-    common = math.gcd(interface.numerator, interface.denominator)
-    numerator, denominator = interface.numerator // common, interface.denominator // common
-    if max(denominator, abs(interface.offset_ns)) > _MAX_TIME_NS:
-        return interface.link_type, 0, 1, 0
-    return interface.link_type, numerator, denominator, interface.offset_ns
 
 
 def _is_text(head: bytes) -> bool:

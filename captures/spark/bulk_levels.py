@@ -14,7 +14,8 @@ import pyarrow as pa
 from captures import packet_kernels as kernels
 from captures.columns import Flows, Reading
 from captures.columns import packet_batches as packet_columns
-from captures.pcap import WINDOW_BYTES, CaptureFile, Packet, Stretch
+from captures.pcap import WINDOW_BYTES, CaptureFile, Packet
+from captures.walkers import Stretch
 
 #: How a level's row tells why something was not decoded, and the place of that.
 _WRONG = {

@@ -1,0 +1,58 @@
+"""Packets by the thousand out of what is plain in a capture: the kernels of ``captures.packet_kernels``, made ready for
+one file (pcap), or for the interfaces of one section (pcapng)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+#: Times are kept in 64 bits: the year 2262.
+MAX_TIME_NS = 2**63 - 1
+
+
+class Stretch(NamedTuple):
+    """Packets that follow one another: rows of ``captures.packet_kernels``, whose offsets are those of ``data``.
+
+    Only what a walker fills in is there (NUMBER to WIRE). The rows are used again for the next stretch.
+    """
+
+    data: npt.NDArray[np.uint8]
+    packets: npt.NDArray[np.int64]
+
+
+class Interface(NamedTuple):
+    link_type: int
+    snaplen: int
+    numerator: int
+    denominator: int
+    offset_ns: int
+
+
+#: (data, where, number of the first packet, rows) -> (where it stopped, rows filled, bytes needed there)
+Walk = Callable[[npt.NDArray[np.uint8], int, int, npt.NDArray[np.int64]], tuple[int, int, int]]
+
+
+def pcap_walk(order: str, ns_per_unit: int, link_type: int) -> Walk:
+    from captures.packet_kernels import walk_pcap  # here, for it takes a while to import
+
+    return lambda data, at, number, rows: walk_pcap(data, at, order == ">", ns_per_unit, link_type, number, rows)
+
+
+def pcapng_walk(order: str, described: Sequence[Interface]) -> Walk:
+    from captures.packet_kernels import walk_pcapng
+
+    interfaces = np.array([_reduced(interface) for interface in described], np.int64)
+    return lambda data, at, number, rows: walk_pcapng(data, at, order == ">", interfaces, number, rows)
+
+
+def _reduced(interface: Interface) -> tuple[int, int, int, int]:
+    """A row of the walker's interfaces; its numerator is 0 where 64 bits do not hold the others."""
+    common = math.gcd(interface.numerator, interface.denominator)
+    numerator, denominator = interface.numerator // common, interface.denominator // common
+    if max(denominator, abs(interface.offset_ns)) > MAX_TIME_NS:
+        return interface.link_type, 0, 1, 0
+    return interface.link_type, numerator, denominator, interface.offset_ns
