@@ -16,6 +16,7 @@ the exact code gets the same segments once more.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -353,6 +354,7 @@ class FastLane:
         return (*lower, *higher) if lower < higher else (*higher, *lower)
 
 
+@functools.lru_cache(maxsize=4096)
 def address_of(high: int, low: int, ports: int) -> bytes:
     """As packets have it, of its halves."""
     if ports & k.IS_IPV6:

@@ -112,6 +112,11 @@ class _Direction:
     def _hold(self, piece: _Piece) -> None:
         """Keep of it what no earlier piece covers."""
         begin = max(piece.begin, self.next or 0)
+        if begin == piece.begin and (not self.held or begin >= self.held[-1].end):  # as a rule it is behind all others
+            if begin < piece.end:
+                self.held.append(piece)
+                self.held_bytes += 0 if piece.data is None else len(piece.data)
+            return
         index = bisect.bisect_right(self.held, begin, key=lambda held: held.begin)
         if index and self.held[index - 1].end > begin:
             begin = self.held[index - 1].end
@@ -205,7 +210,8 @@ class Connection:
     @property
     def steady(self) -> bool:
         """Whether nothing is known of its end, and nothing waits: each side's next bytes are told when they come."""
-        return not (self.reset or self.waiting or any(direction.fin is not None for direction in self._directions))
+        one, other = self._directions
+        return not (self.reset or one.held or other.held or one.fin is not None or other.fin is not None)
 
     def expected(self, side: int) -> int | None:
         """The position of the next byte of ``side``; None if none of its bytes was seen."""
@@ -219,7 +225,7 @@ class Connection:
 
     @property
     def closed(self) -> bool:
-        return self.reset or all(direction.done() for direction in self._directions)
+        return self.reset or (self._directions[0].done() and self._directions[1].done())
 
     @property
     def waiting(self) -> bool:
@@ -235,7 +241,7 @@ class Connection:
             if direction.next is None:
                 return False
             return self.closed or abs(direction.position(segment.sequence + 1) - direction.next) > _ELSEWHERE
-        if not segment.payload or not self.closed or direction.next is None:
+        if not segment.payload or direction.next is None or not self.closed:
             return False
         return abs(direction.position(segment.sequence) - direction.next) > _ELSEWHERE
 

@@ -16,6 +16,7 @@ from captures.assembly import Assembly
 from captures.columns import Reading, packet_batches
 from captures.exchanges import NoResponse, Request, Response
 from captures.frame_kernels import PROGRAM
+from captures.index import splits
 from captures.pcap import CaptureFile
 from captures.quality import Quality
 from captures.rows import EXCHANGES, FRAMES, PACKETS, PARTITIONS
@@ -287,6 +288,22 @@ def test_equal_on_odd_frames(odd):
     ordinary = [turn for number in range(20, 40) for turn in metadata(number)]
     check(dialogue(*ordinary, *ODD[odd], *[turn for number in range(40, 60) for turn in metadata(number)]))
     check(dialogue(*ODD[odd], *ordinary))
+
+
+def test_packets_of_splits_are_those_of_the_whole(tmp_path):
+    file = tmp_path / "x"
+    for data in (small(0), unzipped("kafka-2.8.2-tour")):
+        file.write_bytes(data)
+        divided = splits(file, 30_000)
+        assert len(divided) > 5
+        found = Counter()
+        for split in divided:
+            with CaptureFile(file, "x", split=split) as capture:
+                found += rows_of(packet_batches(capture))
+        with CaptureFile(file, "x") as capture:
+            dissector = Dissector("x")
+            wanted = [packet_row("x", packet, dissector.dissect(packet)) for packet in capture]
+        assert found == rows_of([PACKETS.batch(wanted)])
 
 
 def test_more_connections_than_there_was_room_for():
