@@ -19,6 +19,7 @@ _FIRST_BATCHED_VERSION: Final = 4
 #: internal topics by the kind of key: a group, a transaction
 _TOPICS: Final = {0: "__consumer_offsets", 1: "__transaction_state"}
 _SHARE: Final = 2
+_SIGN: Final = 2**31
 _FIRST_VERSION_WITH_SHARES: Final = 6
 
 
@@ -39,15 +40,23 @@ def _coordinator(key: str, key_type: int, snapshot: MetadataSnapshot, listener: 
     partitions = snapshot.topics.get(topic)
     if not partitions:
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    number = (java_hash(key) & 0x7FFFFFFF) % len(partitions)
-    state = snapshot.partition(TopicPartition(topic, number))
+    state = snapshot.partition(TopicPartition(topic, partition_for(key, len(partitions))))
     endpoint = None if state is None else snapshot.endpoint(state.leader, listener)
     if state is None or endpoint is None:
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)  # rule G1.9
     return Coordinator(key=key, node_id=state.leader, host=endpoint.host, port=endpoint.port, error_message="")
 
 
-def java_hash(text: str) -> int:
+def partition_for(key: str, count: int) -> int:
+    """Which of ``count`` partitions the key belongs to: by the absolute value of Java's hash, not by its low bits
+    (rules G1.1, G1.2)."""
+    hashed = _java_hash(key)
+    if hashed >= _SIGN:
+        hashed = (2 * _SIGN - hashed) % _SIGN  # -2^31 has no absolute value, 0 stands for it
+    return hashed % count
+
+
+def _java_hash(text: str) -> int:
     """Java's String.hashCode, unsigned: by UTF-16 code units."""
     encoded = text.encode("utf-16-be", "surrogatepass")
     result = 0

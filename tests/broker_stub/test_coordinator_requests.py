@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 import wire
-from broker_stub.handlers.find_coordinator import java_hash
+from broker_stub.handlers.find_coordinator import partition_for
 from tests.broker_stub.support import Node, umr_broker, umr_state, update_metadata
 from wire import ErrorCode
 
@@ -24,8 +24,16 @@ OFFSETS = "__consumer_offsets"
     ],
 )  # fmt: skip
 def test_the_partition_of_a_group(group: str, partition: int) -> None:  # rule G1.2
-    hashed = java_hash(group)
-    assert (0 if hashed == 2**31 else abs(hashed - 2**32 * (hashed >> 31))) % 50 == partition
+    assert partition_for(group, 50) == partition
+
+
+async def test_a_group_whose_hash_is_negative() -> None:  # rules G1.1, G1.2: a client that asks anyone is told the same
+    node = Node()
+    states = [umr_state(number, leader=number) for number in range(5)]
+    node.cache.update(update_metadata(*states, topic=OFFSETS, alive=tuple(umr_broker(b) for b in range(5))))
+    asked = wire.FindCoordinatorRequest(coordinator_keys=("readers-0", "readers-4", "polygenelubricants"))
+    found = (await node.ask(asked, 4)).coordinators
+    assert [c.node_id for c in found] == [1, 2, 0]
 
 
 def node_with_coordinators() -> Node:
