@@ -7,6 +7,7 @@ import functools
 import io
 from dataclasses import fields, is_dataclass
 from typing import Any, get_args, get_type_hints
+from uuid import UUID
 
 from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
@@ -44,6 +45,8 @@ def _convert(value: Any, hint: Any) -> Any:
     entity = next((a for o in options for a in [o, *get_args(o)] if is_dataclass(a)), None)
     if entity is not None:
         return tuple(to_kio(v, entity) for v in value) if isinstance(value, tuple) else to_kio(value, entity)  # type: ignore[arg-type]
+    if value == UUID(int=0) and type(None) in options:
+        return None  # kio has no other zero
     if ErrorCode in options:
         return ErrorCode(value)
     types = [o for o in options if isinstance(o, type)]
