@@ -52,8 +52,8 @@ class Reading(FastLane):
 
     def frames(self, window: Window) -> pa.RecordBatch:
         """FRAMES, without bodies."""
-        requests = window.requests[window.requests[:, f.PROGRAM] >= 0]
-        responses = window.responses[window.responses[:, f.PROGRAM] >= 0]
+        requests = _read(window.requests)
+        responses = _read(window.responses)
         rows = [frame_row(message) for message in window.messages if not isinstance(message, NoResponse)]
         if not (len(requests) or len(responses)):
             return FRAMES.batch(rows)
@@ -72,7 +72,7 @@ class Reading(FastLane):
 
     def exchanges(self, window: Window) -> pa.RecordBatch:
         """EXCHANGES."""
-        responses = window.responses[window.responses[:, f.PROGRAM] >= 0]
+        responses = _read(window.responses)
         requests = window.requests[responses[:, f.PARTNER]]
         unanswered = window.requests[
             (window.requests[:, f.PARTNER] == f.NOT_ANSWERED) & (window.requests[:, f.PROGRAM] >= 0)
@@ -96,7 +96,7 @@ class Reading(FastLane):
 
     def partitions(self, window: Window) -> pa.RecordBatch:
         """PARTITIONS."""
-        responses = window.responses[window.responses[:, f.PROGRAM] >= 0]
+        responses = _read(window.responses)
         keys = window.requests[responses[:, f.PARTNER], f.KEY]
         batches = self._updates(window, responses[keys == UPDATE_METADATA])
         pairs: list[tuple[Request, Response | None]] = []
@@ -132,6 +132,12 @@ class Reading(FastLane):
         return Frame(window.data[at : at + length].tobytes(), length, 0, place)
 
 
+def _read(rows: Rows) -> Rows:
+    """Those that were not left to the exact code."""
+    read = rows[:, f.PROGRAM] >= 0
+    return rows if read.all() else rows[read]
+
+
 def _pair(message: Response | NoResponse) -> tuple[Request, Response | None]:
     return message.request, message if isinstance(message, Response) else None
 
@@ -143,8 +149,8 @@ class _Frames:
         self._window = window
         self._rows = rows
         self._file = file
-        packets = window.packets[rows[:, f.PACKET]] if len(rows) else window.packets[:0]
-        self._numbers, self.time_ns = packets[:, k.NUMBER], packets[:, k.TIME]
+        packets = rows[:, f.PACKET]
+        self._numbers, self.time_ns = window.packets[packets, k.NUMBER], window.packets[packets, k.TIME]
 
     def columns(self, table: Table) -> dict[str, pa.Array]:
         """Those of ``table`` that a request tells."""

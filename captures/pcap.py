@@ -47,7 +47,7 @@ MAX_PROBLEMS = 20
 
 #: What is read at a time where packets are taken by the thousand, and for how many bytes of it there is a row: others
 #: follow in a stretch of their own.
-WINDOW_BYTES = 16 * 1024 * 1024
+WINDOW_BYTES = 8 * 1024 * 1024
 _BYTES_PER_ROW = 100
 
 _GZIP_MAGIC = b"\x1f\x8b"
