@@ -6,15 +6,11 @@ import random
 import struct
 
 import pytest
+from scapy.contrib import erspan
+from scapy.layers import inet, inet6, l2, vxlan
 
 from captures.pcap import Packet
 from captures.segments import Dissector, Segment, endpoint_text
-
-inet = pytest.importorskip("scapy.layers.inet")
-inet6 = pytest.importorskip("scapy.layers.inet6")
-l2 = pytest.importorskip("scapy.layers.l2")
-vxlan = pytest.importorskip("scapy.layers.vxlan")
-erspan = pytest.importorskip("scapy.contrib.erspan")
 
 ETHERNET, RAW, COOKED_V1 = 1, 101, 113
 
@@ -40,7 +36,9 @@ def ip(rng, payload):
 
 def ethernet(rng, payload):
     tags = rng.choice([None, l2.Dot1Q(vlan=5), l2.Dot1AD(vlan=7) / l2.Dot1Q(vlan=5)])
-    return l2.Ether() / payload if tags is None else l2.Ether() / tags / payload
+    # with addresses, or scapy asks the network for them
+    head = l2.Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
+    return head / payload if tags is None else head / tags / payload
 
 
 def tunnelled(rng, payload):
