@@ -644,6 +644,17 @@ async def test_only_paths_with_a_handler_are_watched(f: Fixture) -> None:  # rul
     assert told == ["/x", "/z"]
 
 
+async def test_reading_data_watches_what_has_a_handler(f: Fixture) -> None:  # rule 1.56
+    told: list[str] = []
+    for path in ("/x", "/y"):
+        await f.put(path)
+    f.zk.register_change_handler("/x", ChangeHandler(changed=lambda: told.append("/x")))
+    await f.zk.get_data(["/x", "/y"])
+    f.zk.register_change_handler("/y", ChangeHandler(changed=lambda: told.append("/y")))
+    await f.zk.store.write([SetData("/x", b""), SetData("/y", b"")])
+    assert told == ["/x"]
+
+
 async def test_a_node_that_is_not_there_is_watched_by_reading_it(f: Fixture) -> None:  # rule 1.58
     told: list[str] = []
     assert await f.zk.get_one("/x") is None
