@@ -169,8 +169,8 @@ async def test_at_a_live_cluster_as_controller_as_client_and_as_broker(zookeeper
         assert "0 of them without an answer" in told
 
 
-#: What a new cluster has of its own: what it made up when it was formed, and the ports that were free.
-OF_THE_CLUSTER = ("cluster_id", "topic_id", "port", "v0_port")
+#: What a new cluster has of its own: what it made up when it was formed, which node was elected, which ports were free.
+OF_THE_CLUSTER = ("cluster_id", "controller_id", "topic_id", "port", "v0_port")
 
 
 @pytest.mark.slow
