@@ -6,8 +6,11 @@ for what a peer sent. A decoder consumes its whole frame or raises.
 
 from __future__ import annotations
 
+import gc
 import io
 import struct
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import construct
 
@@ -131,12 +134,32 @@ def _write_body_by_reference(stream: io.BytesIO, known: ApiKey, message: Message
 def _read_body(frame: bytes, at: int, known: ApiKey, direction: Direction, version: int) -> Message:
     cls = _class_of(known, direction)
     try:
-        message, end = codec_for(cls, version, version in known.flexible).decode(frame, at)
+        with _unhindered(frame):
+            message, end = codec_for(cls, version, version in known.flexible).decode(frame, at)
     except REFUSALS:
         end = -1
     if end == len(frame):
         return message  # type: ignore[no-any-return]  # the codec of cls makes a cls
     return _read_body_by_reference(frame, at, known, cls, version)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """A large message is made of many objects and no garbage: looking for some meanwhile takes longer than all else."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _unhindered(frame: bytes) -> AbstractContextManager[None]:
+    return _uncollected() if len(frame) >= _LARGE_BYTES and gc.isenabled() else _AS_IT_IS
+
+
+#: frames from which on the collector is held back
+_LARGE_BYTES = 1 << 14
+_AS_IT_IS = nullcontext()
 
 
 def _read_body_by_reference(frame: bytes, at: int, known: ApiKey, cls: type[Message], version: int) -> Message:

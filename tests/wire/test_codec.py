@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import random
 from typing import Any
@@ -253,3 +254,21 @@ def test_records_are_views_of_the_frame() -> None:
     assert isinstance(records, memoryview)
     assert records.obj is frame
     assert records == b"12345"
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(wanted: bool) -> None:
+    states = tuple(wire.UpdateMetadataPartitionState(partition_index=i) for i in range(2000))
+    topics = (wire.UpdateMetadataTopicState(topic_name="t", partition_states=states),)
+    message = wire.UpdateMetadataRequest(topic_states=topics)
+    frame = wire.encode_request(message, api_version=8, correlation_id=1, client_id=None)
+    before = gc.isenabled()
+    try:
+        (gc.enable if wanted else gc.disable)()
+        assert wire.decode_request(frame)[1] == message
+        assert gc.isenabled() is wanted
+        with pytest.raises(wire.DecodeError):
+            wire.decode_request(frame[:-1])
+        assert gc.isenabled() is wanted
+    finally:
+        (gc.enable if before else gc.disable)()
