@@ -26,6 +26,7 @@ import numpy.typing as npt
 from construct import Construct
 
 from wire import columnar_kernels as kernels
+from wire import columnar_write_kernels as writing
 from wire import errors
 from wire.codegen import Run, code_of, is_numbers, parts_of
 from wire.headers import read_request_header
@@ -129,9 +130,11 @@ class _Reader:
         self.frames = frames
         size = sum(map(len, frames))
         rows, topics = size // plan.least_state + 1, size // plan.least + 1
-        self.numbers = np.empty((len(plan.numbers), rows), np.int32)
-        self.lists = np.empty((len(plan.lists), size // 4 + 1), np.int32)
-        self.ends = np.zeros((len(plan.lists), rows + 1), np.int64)
+        self.numbers: list[npt.NDArray[Any]] = [np.empty(rows, _DTYPES[kind]) for _, kind in plan.numbers]
+        self.lists = [np.empty(size // 4 + 1, np.int32) for _ in plan.lists]
+        self.ends = [np.empty(rows + 1, np.int64) for _ in plan.lists]
+        for ends in self.ends:
+            ends[0] = 0
         self.filled = np.zeros(len(plan.lists), np.int64)
         self.names = np.empty((topics, 3), np.int64)
         self.ids = np.empty((topics if kernels.ID in plan.topic_plan else 0, 16), np.uint8)
@@ -145,8 +148,8 @@ class _Reader:
             self._read(bytes(frame))
         plan, rows, topics = self.plan, self.row, self.topic
         out: Columns = {}
-        for (name, kind), values in zip(plan.numbers, self.numbers, strict=True):
-            out[name] = values[:rows].astype(_DTYPES[kind], copy=False)
+        for (name, _), values in zip(plan.numbers, self.numbers, strict=True):
+            out[name] = values[:rows]
         for name, values, ends, filled in zip(plan.lists, self.lists, self.ends, self.filled, strict=True):
             out[name], out[f"{name}_offsets"] = values[:filled], ends[: rows + 1]
         begins = np.append(self.names[:topics, 2], rows)
@@ -191,7 +194,8 @@ class _Reader:
 
     def _read_states(self, b: npt.NDArray[np.uint8], at: int, count: int) -> tuple[int, int, int]:
         plan, end = self.plan, len(b)
-        into = (self.numbers, self.lists, self.filled, self.ends, self.names)
+        numbers, lists, ends = map(_addresses, (self.numbers, self.lists, self.ends))
+        into = (numbers, lists, self.filled, ends, self.names)
         if not len(plan.topic_plan):
             return kernels.read_partitions(  # type: ignore[no-any-return]
                 b, at, end, count, plan.plan, plan.compact, self.row, self.topic, self.topic, *into
@@ -204,6 +208,11 @@ class _Reader:
     def _refuse(self, frame: bytes) -> None:
         decode_request(frame)  # says what is wrong, and where
         raise errors.InvalidValue("refused")
+
+
+def _addresses(arrays: Iterable[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    """Where the kernels find arrays of several types. Whoever asks keeps the arrays, which are contiguous."""
+    return np.array([a.__array_interface__["data"][0] for a in arrays], np.int64)
 
 
 def _objects(values: Sequence[object]) -> npt.NDArray[Any]:
@@ -227,19 +236,19 @@ def from_columns(api_key: int, version: int, columns: Mapping[str, npt.NDArray[A
 
 
 def _write(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
-    topic = np.asarray(columns["topic"])
+    topic = np.asarray(columns["topic"], np.int64)
     rows, topics = len(topic), len(columns["topic_name"])
-    numbers = np.empty((len(plan.numbers), rows), np.int32)
-    for k, (name, kind) in enumerate(plan.numbers):
-        numbers[k] = _of_type(columns[name], _DTYPES[kind], name)
-    ends = np.zeros((len(plan.lists), rows + 1), np.int64)
-    lists = np.empty((len(plan.lists), max((len(columns[n]) for n in plan.lists), default=0)), np.int32)
-    for k, name in enumerate(plan.lists):
-        ends[k] = columns[f"{name}_offsets"]
-        values = _of_type(columns[name], np.int32, name)
-        if ends[k, 0] < 0 or ends[k, -1] > len(values) or (np.diff(ends[k]) < 0).any():
-            raise ValueError(f"{name}_offsets do not ascend from 0 to {len(values)} at most")
-        lists[k, : len(values)] = values
+    numbers = [_of_type(columns[name], _DTYPES[kind], name) for name, kind in plan.numbers]
+    for (name, _), values in zip(plan.numbers, numbers, strict=True):
+        if len(values) != rows:
+            raise ValueError(f"{name} has {len(values)} entries for {rows} partition states")
+    lists = [_of_type(columns[name], np.int32, name) for name in plan.lists]
+    ends = [_of_type(columns[f"{name}_offsets"], np.int64, f"{name}_offsets") for name in plan.lists]
+    for name, values, offsets in zip(plan.lists, lists, ends, strict=True):
+        if len(offsets) != rows + 1 or not writing.ascends(offsets, len(offsets), len(values)):
+            raise ValueError(
+                f"{name}_offsets do not ascend, once for each state and once more, from 0 to {len(values)}"
+            )
     encoded = [name.encode() for name in columns["topic_name"]]
     if any(len(name) > kernels.MAX_NAME_BYTES for name in encoded):
         raise ValueError(f"a topic's name has more than {kernels.MAX_NAME_BYTES} bytes")
@@ -254,8 +263,10 @@ def _write(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]]) -
     first_topics = _begins(columns["topic_request"], requests, "topic_request")
     if len(columns["topic_request"]) != topics:
         raise ValueError(f"topic_request has {len(columns['topic_request'])} entries for {topics} topics")
+    into = (_addresses(numbers), _addresses(lists), _addresses(ends), names, name_ends)
     frames = []
     for i in range(requests):
+        head, tail = _around(plan, version, columns, i)
         first, last = int(first_topics[i]), int(first_topics[i + 1])
         row, end = int(first_rows[first]), int(first_rows[last])
         listed = sum(int(e[end] - e[row]) for e in ends)
@@ -265,19 +276,22 @@ def _write(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]]) -
         )
         # a number takes 4 bytes at most, and so does a count that precedes values, a name or what is neither
         room = 16 + (end - row) * 5 * (len(plan.plan) + 1) + 4 * listed + (last - first) * 40 + name_bytes
-        out = np.empty(room, np.uint8)
-        into = (plan.compact, numbers, lists, ends, names, name_ends)
-        at = kernels.put_length(out, 0, last - first if grouped else end - row, plan.compact, 4)
+        out = np.empty(len(head) + room + len(tail), np.uint8)
+        out[: len(head)] = np.frombuffer(head, np.uint8)
+        at = writing.put_length(out, len(head), last - first if grouped else end - row, plan.compact, 4)
         if grouped:
-            at = kernels.write_topics(out, at, first, last, plan.topic_plan, plan.plan, first_rows, *into, ids)
+            at = writing.write_topics(
+                out, at, first, last, plan.topic_plan, plan.plan, first_rows, plan.compact, *into, ids
+            )
         else:
-            at = kernels.write_partitions(out, at, row, end, plan.plan, topic, *into)
-        frames.append(_around(plan, version, columns, i, out[:at].tobytes()))
+            at = writing.write_partitions(out, at, row, end, plan.plan, topic, plan.compact, *into)
+        out[at : at + len(tail)] = np.frombuffer(tail, np.uint8)
+        frames.append(out[: at + len(tail)].tobytes())
     return frames
 
 
-def _around(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]], i: int, topics: bytes) -> bytes:
-    """Request ``i``, by the row codec but for its topics."""
+def _around(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]], i: int) -> tuple[bytes, bytes]:
+    """What stands before and behind the topics of request ``i``, by the row codec."""
     given = {f.name: f"request_{f.name}" for f in plan.message.__fields__ if f"request_{f.name}" in columns}
     message = plan.message(**{name: _plain(columns[column][i]) for name, column in given.items()})
     client_id = columns["request_client_id"][i]
@@ -286,7 +300,7 @@ def _around(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]], 
     stream = io.BytesIO(frame)
     read_request_header(stream)
     start = stream.tell() + plan.at
-    return frame[:start] + topics + frame[start + len(plan.empty) :]
+    return frame[:start], frame[start + len(plan.empty) :]
 
 
 def _plain(value: Any) -> Any:
@@ -294,10 +308,11 @@ def _plain(value: Any) -> Any:
 
 
 def _of_type(values: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
+    """``values`` as a contiguous array of that type."""
     array = np.asarray(values)
-    if array.dtype != dtype and not np.array_equal(array, array.astype(dtype)):
+    if array.ndim != 1 or (array.dtype != dtype and not np.array_equal(array, array.astype(dtype))):
         raise ValueError(f"{name} holds what is no {np.dtype(dtype)}")
-    return array
+    return np.ascontiguousarray(array, dtype)
 
 
 def _begins(owners: Any, count: int, name: str) -> npt.NDArray[np.int64]:
