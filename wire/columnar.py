@@ -178,15 +178,15 @@ class _Reader:
         b = np.frombuffer(frame, np.uint8)
         count, at = kernels.length(b, start, len(frame), plan.compact, 4)
         first_topic = self.topic
-        if at >= 0 and count <= (len(frame) - at) // plan.least:
-            at, self.row, self.topic = self._read_states(b, at, count)
+        if at >= 0:
+            fits = count <= (len(frame) - at) // plan.least
+            at, self.row, self.topic = self._read_states(b, at, count) if fits else (-1, self.row, self.topic)
         if at < 0:
             self._refuse(frame)
         try:
             # the rest of the request is the row codec's
             _, message = decode_request(frame[:start] + plan.empty + frame[at:])
-            for begin, size, _ in self.names[first_topic : self.topic].tolist():
-                self.topic_names.append(frame[begin : begin + size].decode())
+            self.topic_names += _texts(b, self.names[first_topic : self.topic])
         except (errors.DecodeError, UnicodeDecodeError):
             self._refuse(frame)
         self.topic_counts.append(self.topic - first_topic)
@@ -208,6 +208,17 @@ class _Reader:
     def _refuse(self, frame: bytes) -> None:
         decode_request(frame)  # says what is wrong, and where
         raise errors.InvalidValue("refused")
+
+
+def _texts(b: npt.NDArray[np.uint8], names: npt.NDArray[np.int64]) -> list[str]:
+    """The strings at the rows (start, length, ...) of ``names``. Raises UnicodeDecodeError."""
+    joined = kernels.joined(b, names).tobytes()
+    ends = np.cumsum(names[:, 1])
+    places = zip((ends - names[:, 1]).tolist(), ends.tolist(), strict=True)
+    if joined.isascii():
+        text = joined.decode()
+        return [text[begin:end] for begin, end in places]
+    return [joined[begin:end].decode() for begin, end in places]
 
 
 def _addresses(arrays: Iterable[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:

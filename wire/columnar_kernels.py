@@ -142,6 +142,10 @@ def _skip_tags(b, at, end):
 
 @compiled
 def _same(b, one, other, n):
+    while n >= 4:
+        if _int32(b, one) != _int32(b, other):
+            return False
+        one, other, n = one + 4, other + 4, n - 4
     for i in range(n):  # noqa: SIM110 - numba compiles no generators
         if b[one + i] != b[other + i]:
             return False
@@ -154,8 +158,17 @@ def read_partitions(b, at, end, count, plan, compact, row, topic, first_topic, n
 
     States that name their topic themselves (before topics were grouped) begin a topic wherever the name changes.
     """
-    shape = np.empty(len(plan), np.int64)  # where each field of the last state began
-    told = np.empty(len(plan), np.int64)  # and where each is that says how long a state is
+    # where each field of the last state began, and where and how long those are that states alike have alike
+    shape, told = np.empty(len(plan), np.int64), np.empty((len(plan), 2), np.int64)
+    return _read_partitions(
+        b, at, end, count, plan, compact, row, topic, first_topic, numbers, lists, filled, ends, names, shape, told
+    )
+
+
+@compiled
+def _read_partitions(
+    b, at, end, count, plan, compact, row, topic, first_topic, numbers, lists, filled, ends, names, shape, told
+):
     while count > 0:
         n_numbers = n_lists = 0
         start = at
@@ -214,18 +227,24 @@ def _alike(b, start, most, size, plan, compact, shape, told):
     """How many states, of ``most`` that follow the one at ``start``, have their fields at the same places as it has."""
     n = 0
     for k in range(len(plan)):
-        # a name, and a length or tags of more than a byte, are read each for itself
-        at = start + shape[k]
-        if plan[k] == NAME or (plan[k] == TAGS and b[at] != 0) or (plan[k] == INTS and compact and b[at] >= 0x80):
-            return 0
-        if plan[k] == INTS or plan[k] == TAGS:
-            told[n] = shape[k]
-            n += 1
+        kind, at = plan[k], start + shape[k]
+        if kind == NAME:
+            told[n, 1] = (shape[k + 1] if k + 1 < len(plan) else size) - shape[k]
+        elif kind == INTS:
+            told[n, 1] = 1 if compact else 4
+        elif kind == TAGS:
+            told[n, 1] = 1
+        else:
+            continue
+        if (kind == TAGS and b[at] != 0) or (kind == INTS and compact and b[at] >= 0x80):
+            return 0  # tags, and a length of more than a byte, are read each for itself
+        told[n, 0] = shape[k]
+        n += 1
     for run in range(most):
-        at = start + (run + 1) * size
+        ahead = (run + 1) * size
         for k in range(n):
-            o = told[k]
-            if b[at + o] != b[start + o] if compact else _int32(b, at + o) != _int32(b, start + o):
+            at = start + told[k, 0]
+            if b[at + ahead] != b[at] or (told[k, 1] > 1 and not _same(b, at, at + ahead, told[k, 1])):
                 return run
     return most
 
@@ -254,7 +273,7 @@ def _read_run(b, start, run, size, plan, compact, shape, row, numbers, lists, fi
                 store_int64(into + 8 * j, before + (j + 1) * n)
             filled[n_lists] = before + run * n
             n_lists += 1
-        elif kind != TAGS:
+        elif kind in (INT8, BOOL):
             into = numbers[n_numbers] + row
             for j in range(run):
                 byte = b[at + j * size]
@@ -267,6 +286,7 @@ def read_topics(
     b, at, end, count, topic_plan, plan, least, compact, row, topic, numbers, lists, filled, ends, names, ids
 ):  # fmt: skip
     """``count`` topics from ``at`` on: (next position, next row, next topic). ``names`` gets (start, length, row)."""
+    shape, told = np.empty(len(plan), np.int64), np.empty((len(plan), 2), np.int64)
     for _ in range(count):
         names[topic, 2] = row
         for kind in topic_plan:
@@ -286,8 +306,8 @@ def read_topics(
                 n, at = length(b, at, end, compact, 4)
                 if at < 0 or n > (end - at) // least:
                     return REFUSED, row, topic
-                at, row, _ = read_partitions(
-                    b, at, end, n, plan, compact, row, topic, topic, numbers, lists, filled, ends, names
+                at, row, _ = _read_partitions(
+                    b, at, end, n, plan, compact, row, topic, topic, numbers, lists, filled, ends, names, shape, told
                 )
             else:
                 at = _skip_tags(b, at, end)
@@ -295,3 +315,14 @@ def read_topics(
                 return REFUSED, row, topic
         topic += 1
     return at, row, topic
+
+
+@compiled
+def joined(b, names):
+    """The bytes at the rows (start, length, ...) of ``names``, one behind the other."""
+    out = np.empty(np.sum(names[:, 1]), np.uint8)
+    at = 0
+    for start, n, _ in names:
+        out[at : at + n] = b[start : start + n]
+        at += n
+    return out

@@ -61,9 +61,9 @@ def write_partitions(out, at, first, last, plan, topics, compact, numbers, lists
     shape = np.empty(len(plan), np.int64)
     row = first
     while row < last:
-        run = _rows_alike(row, last, plan, compact, ends)
+        run = _rows_alike(row, last, plan, topics, compact, ends)
         if run >= LEAST_RUN:
-            at = _write_run(out, at, row, run, plan, compact, shape, numbers, lists, ends)
+            at = _write_run(out, at, row, run, plan, topics, compact, shape, numbers, lists, ends, names, name_ends)
             row += run
             continue
         n_numbers = n_lists = 0
@@ -94,15 +94,18 @@ def write_partitions(out, at, first, last, plan, topics, compact, numbers, lists
 
 
 @compiled
-def _rows_alike(row, last, plan, compact, ends):
-    """How many rows from ``row`` on have arrays of the same lengths as it has."""
-    n_lists = 0
+def _rows_alike(row, last, plan, topics, compact, ends):
+    """How many rows from ``row`` on have arrays of the same lengths as it has, and its topic if they name it."""
+    n_lists, named = 0, False
     for kind in plan:
-        # a name, and a length of more than a byte, are written each for itself
-        if kind == NAME or (kind == INTS and compact and _length_of(ends[n_lists], row) > 126):
-            return 0
-        n_lists += kind == INTS
+        named |= kind == NAME
+        if kind == INTS:
+            if compact and _length_of(ends[n_lists], row) > 126:
+                return 0  # a length of more than a byte is written for itself
+            n_lists += 1
     for other in range(row + 1, last):
+        if named and topics[other] != topics[row]:
+            return other - row
         for k in range(n_lists):
             if _length_of(ends[k], other) != _length_of(ends[k], row):
                 return other - row
@@ -115,7 +118,7 @@ def _length_of(ends, row):
 
 
 @compiled
-def _write_run(out, start, row, run, plan, compact, shape, numbers, lists, ends):
+def _write_run(out, start, row, run, plan, topics, compact, shape, numbers, lists, ends, names, name_ends):
     """``run`` rows from ``row`` on, whose arrays have the same lengths; the next position."""
     size = n_lists = 0
     for k in range(len(plan)):
@@ -125,6 +128,9 @@ def _write_run(out, start, row, run, plan, compact, shape, numbers, lists, ends)
         elif plan[k] == INTS:
             size += (1 if compact else 4) + 4 * _length_of(ends[n_lists], row)
             n_lists += 1
+        elif plan[k] == NAME:
+            begin, end = name_ends[topics[row]], name_ends[topics[row] + 1]
+            size = _put_name(out, start + size, names, begin, end, compact) - start
         else:
             size += 1
     n_numbers = n_lists = 0
@@ -145,6 +151,11 @@ def _write_run(out, start, row, run, plan, compact, shape, numbers, lists, ends)
                 for j in range(run):
                     put_int32(out, at + j * size + 4 * i, load_int32(values + 4 * (j * n + i)))
             n_lists += 1
+        elif kind == NAME:
+            n = (shape[k + 1] if k + 1 < len(plan) else size) - shape[k]
+            for j in range(1, run):
+                for i in range(n):
+                    out[at + j * size + i] = out[at + i]
         elif kind == TAGS:
             for j in range(run):
                 out[at + j * size] = 0
