@@ -19,7 +19,8 @@ _NO_EPOCH = -1
 
 class Rewriter:
     """``controller_shift`` is added to every controller epoch. ``broker_epochs`` are the present ones, by broker id;
-    requests to other brokers keep theirs. ``requests`` are all that will be replayed, with the ids of their brokers.
+    they may be changed as brokers come back, and those of other brokers are kept. ``requests`` are all that will be
+    replayed, with the ids of their brokers. Raises ValueError where a controller epoch would be below 0.
     """
 
     def __init__(
@@ -30,23 +31,25 @@ class Rewriter:
         broker_epochs: Mapping[int, int] | None = None,
     ) -> None:
         self._shift = controller_shift
-        present = broker_epochs or {}
-        self._broker_epoch: dict[Request, int] = {}
+        self.broker_epochs = dict(broker_epochs or {})
+        self._behind: dict[Request, tuple[int, int]] = {}  # broker, and by how much its epoch was not the newest
         newest: dict[int, int] = {}
-        for request, broker_id in requests:
-            recorded: int = getattr(request.body, "broker_epoch", _NO_EPOCH)
-            if broker_id is None or broker_id not in present or recorded == _NO_EPOCH:
-                continue
-            newest[broker_id] = max(newest.get(broker_id, recorded), recorded)
-            self._broker_epoch[request] = present[broker_id] - (newest[broker_id] - recorded)
+        for request, server_id in requests:
+            broker_id = whose_epoch(request, server_id)
+            if broker_id is not None and broker_id in self.broker_epochs:
+                recorded: int = getattr(request.body, "broker_epoch", _NO_EPOCH)
+                newest[broker_id] = max(newest.get(broker_id, recorded), recorded)
+                self._behind[request] = broker_id, newest[broker_id] - recorded
+            self(request)
 
     def __call__(self, request: Request) -> wire.Message:
-        """The body to send. Raises ValueError for an epoch that would be below 0."""
+        """The body to send. Raises ValueError as above."""
         body: Any = request.body
         assert body is not None, "what was not decoded is not replayed"
         changes = self._shifted(body) if request.api_name in _CONTROL else {}
-        if request in self._broker_epoch:
-            changes["broker_epoch"] = self._broker_epoch[request]
+        if request in self._behind:
+            broker_id, behind = self._behind[request]
+            changes["broker_epoch"] = max(0, self.broker_epochs[broker_id] - behind)  # below 0 it would be none
         rewritten: wire.Message = dataclasses.replace(body, **changes) if changes else body
         return rewritten
 
@@ -76,6 +79,14 @@ class Rewriter:
 
 
 _CONTROL = frozenset({"LeaderAndIsr", "StopReplica", "UpdateMetadata"})
+
+
+def whose_epoch(request: Request, server_id: int | None) -> int | None:
+    """The broker whose epoch a request to ``server_id`` carries: its receiver's, if a controller sent it, else its
+    sender's (AlterPartition, ControlledShutdown); None if it carries none."""
+    if getattr(request.body, "broker_epoch", _NO_EPOCH) == _NO_EPOCH:
+        return None
+    return server_id if request.api_name in _CONTROL else getattr(request.body, "broker_id", None)
 
 
 def newest_controller_epoch(requests: Iterable[Request]) -> int | None:

@@ -100,7 +100,7 @@ def decode(
     if tls_keys is not None and len(names) > 1:
         raise CaptureError("TLS is opened in one file at a time")
     file = names[0]
-    with _source(names, tls_keys, twice=bool(brokers)) as open_capture:
+    with opened(names, tls_keys, twice=bool(brokers)) as open_capture:
         cluster = _learn(open_capture()) if brokers else None
         try:
             wanted = selection.Selection(
@@ -108,7 +108,7 @@ def decode(
             )
         except ValueError as e:
             raise CaptureError(f"{', '.join(names)}: {e}") from None
-        with _closing(open_capture()) as capture:
+        with closing(open_capture()) as capture:
             decoder = Decoder(capture)
             renderer = Renderer(decoder.cluster, colour=sys.stdout.isatty())
             try:
@@ -132,7 +132,7 @@ def decode(
 
 
 @contextmanager
-def _source(names: list[str], tls_keys: str | None, *, twice: bool) -> Iterator[Callable[[], CaptureFile | Source]]:
+def opened(names: list[str], tls_keys: str | None, *, twice: bool) -> Iterator[Callable[[], CaptureFile | Source]]:
     """How to open the files; standard input is put aside if it is to be opened twice."""
     if len(names) > 1:
         yield lambda: Incident(names)
@@ -162,13 +162,13 @@ def _spool(source: BinaryIO, spool: BinaryIO) -> None:
         spool.write(chunk)
 
 
-def _closing(capture: CaptureFile | Source) -> AbstractContextManager[CaptureFile | Source]:
+def closing(capture: CaptureFile | Source) -> AbstractContextManager[CaptureFile | Source]:
     return capture if isinstance(capture, CaptureFile) else nullcontext(capture)
 
 
 def _learn(capture: CaptureFile | Source) -> Cluster:
     """Read a capture for what it teaches about its cluster."""
-    with _closing(capture):
+    with closing(capture):
         decoder = Decoder(capture)
         for _ in _with_progress(capture, decoder.messages()):
             pass

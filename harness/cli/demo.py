@@ -59,6 +59,10 @@ def demo(out: Path) -> int:
     for sentence in findings.sentences():
         console.print(f"  - {sentence}", markup=False)
     console.print(f"\nReport     {report}\nRecording  {capture}   (kce decode {capture})")
+    console.print(
+        f"Again      kce replay {capture} --as controller --controller-epoch +10 --broker-epoch current --restart   "
+        "(beside a new `kce up`)"
+    )
     console.print(f"Took {time.monotonic() - begin:.0f} s.")
     return 0
 

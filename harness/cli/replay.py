@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 import trio
@@ -18,19 +19,20 @@ from captures import selection
 from captures.errors import CaptureError
 from captures.exchanges import Request
 from captures.impersonation import Impersonator
-from captures.pcap import CaptureFile
-from captures.recorder import Recorder, TappedStream, record_accepted
+from captures.locations import expand
+from captures.recorder import Recorder, TappedStream
 from captures.render import Renderer
-from captures.replay import ANSWER_SECONDS, Outcome, Recording, Replay, Step, Target, Verdict, target_of
-from captures.rewrite import VOLATILE, Rewriter, newest_controller_epoch
+from captures.replay import ANSWER_SECONDS, Outcome, Recording, Replay, Step, Target, Verdict, needed, target_of
+from captures.restarts import Restart, restarts
+from captures.rewrite import VOLATILE, Rewriter, newest_controller_epoch, whose_epoch
 from captures.segments import endpoint_text
-from controller.kafka_zk_client import BrokerIdInUse
-from controller.model import Broker, BrokerId
-from harness.cli.captures import each
+from controller.kafka_zk_client import KafkaZkClient
+from harness.cli.captures import closing, each, opened
+from harness.cli.impersonate import be_broker
 from harness.cli.options import cluster_option, connected, zookeeper_option
+from harness.cluster import CONTROL, DATA
 from harness.errors import HarnessError
-from wire.metadata_version import MetadataVersion
-from wire.vocabulary import Endpoint
+from harness.supervisor import command, find_cluster, running_clusters
 
 CURRENT = "current"
 
@@ -43,11 +45,14 @@ Examples:
   kce replay incident.pcapng --as controller --to 1=127.0.0.1:9093 --to 2=127.0.0.1:9095 --controller-epoch +1 --dry-run
   kce replay incident.pcapng --as client --connection 12 --to 127.0.0.1:9092 --speed 10
   kce replay incident.pcapng --as broker --broker 2 --zookeeper 127.0.0.1:2181
+  kce replay demo/capture.pcapng --as controller --controller-epoch +10 --broker-epoch current --restart
 
-The exit code is 1 if an answer is different from the recorded one, or missing.
+Without --to, requests go to the running `kce up`: from a controller to its control listeners, else to its data
+listeners. code is 1 if an answer is different from the recorded one, or missing, or the capture is damaged.
 """
 )
-@click.argument("file", type=click.Path())
+@click.argument("files", metavar="FILE", nargs=-1, required=True, type=click.Path(allow_dash=True))
+@click.option("--tls-keys", metavar="FILE", help="Open TLS with this key log (SSLKEYLOGFILE); needs tshark.")
 @click.option("--as", "role", type=click.Choice(["controller", "broker", "client"]), required=True, help="Who to be.")
 @click.option(
     "--to", "to", multiple=True, metavar="[ID=]HOST:PORT",
@@ -74,7 +79,15 @@ The exit code is 1 if an answer is different from the recorded one, or missing.
 )  # fmt: skip
 @click.option("--broker-epoch", metavar="N|current", help="The brokers' epochs now; current: as ZooKeeper has them.")
 @click.option(
-    "--answer-seconds", type=float, default=ANSWER_SECONDS, show_default=True, help="How long to wait for an answer."
+    "--restart", is_flag=True,
+    help="Restart each broker of the running `kce up` where the recorded one was restarted, and so had forgotten all.",
+)  # fmt: skip
+@click.option(
+    "--answer-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=ANSWER_SECONDS,
+    show_default=True,
+    help="How long to wait for an answer.",
 )
 @click.option(
     "--record", type=click.Path(dir_okay=False), metavar="FILE", help="Write the new traffic there, as pcapng."
@@ -95,10 +108,10 @@ The exit code is 1 if an answer is different from the recorded one, or missing.
 @zookeeper_option
 @cluster_option
 def replay(
-    file: str, role: str, to: tuple[str, ...], broker_id: int | None, connection: int | None, apis: tuple[int, ...],
-    since_ns: int | None, until_ns: int | None, speed: float, no_wait: bool, controller_epoch: str | None,
-    broker_epoch: str | None, answer_seconds: float, record: str | None,
-    volatile: tuple[str, ...], dry_run: bool, listeners: tuple[str, ...],
+    files: tuple[str, ...], tls_keys: str | None, role: str, to: tuple[str, ...], broker_id: int | None,
+    connection: int | None, apis: tuple[int, ...], since_ns: int | None, until_ns: int | None, speed: float,
+    no_wait: bool, controller_epoch: str | None, broker_epoch: str | None, restart: bool, answer_seconds: float,
+    record: str | None, volatile: tuple[str, ...], dry_run: bool, listeners: tuple[str, ...],
     zookeeper: str | None, cluster_file: Path | None,
 ) -> int:  # fmt: skip
     """Send what a capture holds again, and compare the answers; or be a recorded broker for a live controller.
@@ -106,9 +119,15 @@ def replay(
     Connections and correlation ids are new; the order of what was caused and its timing are kept. As controller, what
     controllers told brokers is sent; as client, the requests of one connection. As broker, it registers in ZooKeeper
     with ports of its own, and gives each request the recorded answer to the one that it is most like, until Ctrl-C.
+
+    FILE is read as by `kce decode`: of several hosts, packed, remote, or standard input (-).
     """
-    with CaptureFile(file) as capture:
-        recording = Recording.read(capture)
+    if role == "broker" and broker_id is None:
+        raise click.UsageError("--as broker needs --broker ID, the broker to be")
+    if restart and role != "controller":
+        raise click.UsageError("--restart is for --as controller: it is brokers that are restarted")
+    name = ", ".join(files)
+    recording = _read(expand(files), tls_keys)
     steps = recording.of_controllers() if role == "controller" else recording.steps
     steps = [
         step for step in steps
@@ -118,35 +137,56 @@ def replay(
         and (since_ns is None or step.request.place.time_ns >= since_ns)
         and (until_ns is None or step.request.place.time_ns < until_ns)
     ]  # fmt: skip
+    if not recording.steps:
+        raise CaptureError(f"{name}: holds no request of Kafka that could be replayed")
     if not steps:
-        raise CaptureError(f"{file}: no request in it is to be replayed as {role} with these filters")
-    recorder = None if record is None else Recorder(record, f"kce replay of {file} as {role}")
+        raise CaptureError(f"{name}: no request in it is to be replayed as {role} with these filters")
+    if role == "client":
+        _one_connection(name, steps)
     with contextlib.ExitStack() as stack:
-        if recorder is not None:
+        recorder = None
+        if record is not None and not dry_run:
+            recorder = Recorder(record, f"kce replay of {name} as {role}")
             stack.callback(recorder.close)
         if role == "broker":
-            if broker_id is None:
-                raise click.UsageError("--as broker needs --broker ID, the broker to be")
-            if to and zookeeper is None:
-                zookeeper = to[0]
-            offered = list(listeners) or sorted(
+            assert broker_id is not None
+            if dry_run:
+                return _show_answers(steps, recording)
+            offered = listeners or sorted(
                 {each.name for each in recording.cluster.listeners if each.broker_id == broker_id}
             )
-            registered = partial(_registered, zookeeper, cluster_file, broker_id)
-            return trio.run(_be_broker, Impersonator(steps), offered or ["PLAINTEXT"], registered, recorder)
-        if role == "client":
-            _one_connection(file, steps)
-        targets = _targets(to, steps)
-        if not targets:
-            raise click.UsageError("--to HOST:PORT is missing: where the requests are to go")
+            registry = zookeeper or (to[0] if to else None), cluster_file
+            return trio.run(be_broker, Impersonator(steps), broker_id, offered or ["PLAINTEXT"], registry, recorder)
+        targets = _targets(to, steps) if to else _of_cluster(cluster_file, CONTROL if role == "controller" else DATA)
+        for step in steps:
+            target_of(step, targets)
         rewriter = trio.run(_rewriter, steps, controller_epoch, broker_epoch, zookeeper, cluster_file)
         if dry_run:
             return _show(steps, targets, rewriter, recording)
+        restarted = needed(restarts(recording.steps), steps)
         run = Replay(
             steps, targets, dial=partial(_dial, recorder), rewrite=rewriter, speed=None if no_wait else speed,
-            answer_seconds=answer_seconds, volatile=VOLATILE.union(volatile),
+            answer_seconds=answer_seconds, volatile=VOLATILE.union(volatile), restarts=restarted,
+            restart=partial(_restart, find_cluster(cluster_file), rewriter) if restart else None,
         )  # fmt: skip
-        return _tell(trio.run(run.run), len(recording.left_out))
+        if role == "controller" and not restart:
+            _warn_of(restarted)
+        try:
+            whole = trio.run(_until_told_to_stop, run)
+        except HarnessError:  # of a restart
+            _tell(run.outcomes(), len(recording.left_out))
+            raise
+        code = _tell(run.outcomes(), len(recording.left_out))
+        return code if whole else 130
+
+
+def _read(names: list[str], tls_keys: str | None) -> Recording:
+    with opened(names, tls_keys, twice=False) as open_capture, closing(open_capture()) as capture:
+        recording = Recording.read(capture)
+    if not recording.quality.sound:
+        for line in (recording.quality.summary(), *recording.quality.lines()):
+            click.echo(f"kce: {line}", err=True)
+    return recording
 
 
 def _one_connection(file: str, steps: list[Step]) -> None:
@@ -163,7 +203,7 @@ def _targets(to: tuple[str, ...], steps: list[Step]) -> dict[int | None, Target]
     for text in to:
         broker, equals, where = text.rpartition("=")
         host, colon, port = where.rpartition(":")
-        if not (colon and host and port.isdecimal()) or (equals and not broker.isdecimal()):
+        if not (colon and host and port.isdecimal() and 0 < int(port) < 65536) or (equals and not broker.isdecimal()):
             raise click.UsageError(f"--to {text}: not HOST:PORT or ID=HOST:PORT")
         targets[int(broker) if equals else None] = host.strip("[]"), int(port)
     brokers = sorted({step.broker_id for step in steps if step.broker_id is not None})
@@ -172,9 +212,17 @@ def _targets(to: tuple[str, ...], steps: list[Step]) -> dict[int | None, Target]
         raise CaptureError(
             f"the requests went to brokers {ids}: choose one with --broker, or give each a --to ID=HOST:PORT"
         )
-    for step in steps:
-        if targets:
-            target_of(step, targets)
+    return targets
+
+
+def _of_cluster(cluster_file: Path | None, listener: str) -> dict[int | None, Target]:
+    if cluster_file is None and not running_clusters():
+        raise click.UsageError("--to HOST:PORT is missing: where the requests are to go (no `kce up` of yours runs)")
+    nodes: list[dict[str, Any]] = command(find_cluster(cluster_file), "describe")["nodes"]
+    targets: dict[int | None, Target] = {}
+    for node in nodes:
+        host, _, port = node["listeners"][listener].rpartition(":")
+        targets[node["id"]] = host, int(port)
     return targets
 
 
@@ -185,15 +233,16 @@ async def _rewriter(
     zookeeper: str | None,
     cluster_file: Path | None,
 ) -> Rewriter:
+    wanted = controller_epoch
     newest = newest_controller_epoch(step.request for step in steps)
-    brokers = {step.broker_id for step in steps if step.broker_id is not None}
+    of = (whose_epoch(step.request, step.broker_id) for step in steps)
+    brokers = {broker_id for broker_id in of if broker_id is not None}
     shift = 0
     present: dict[int, int] = {}
     if CURRENT in (controller_epoch, broker_epoch):
         async with connected(zookeeper, cluster_file) as zk:
             if broker_epoch == CURRENT:
-                registered = await zk.get_brokers(watch=False)
-                present = {int(broker): int(epoch) for broker, (_, epoch) in registered.items()}
+                present = await _broker_epochs(zk)
                 if missing := brokers - present.keys():
                     raise HarnessError(f"broker {min(missing)} is not registered in ZooKeeper: it has no epoch now")
             if controller_epoch == CURRENT:
@@ -209,7 +258,55 @@ async def _rewriter(
             present = dict.fromkeys(brokers, int(broker_epoch))
     except ValueError as e:
         raise click.UsageError(f"an epoch is a number, +number or {CURRENT} ({e})") from None
-    return Rewriter(((s.request, s.broker_id) for s in steps), controller_shift=shift, broker_epochs=present)
+    try:
+        return Rewriter(((s.request, s.broker_id) for s in steps), controller_shift=shift, broker_epochs=present)
+    except ValueError as e:
+        raise click.UsageError(f"--controller-epoch {wanted}: {e}; +N shifts them up") from None
+
+
+async def _broker_epochs(zk: KafkaZkClient) -> dict[int, int]:
+    return {int(broker): int(epoch) for broker, (_, epoch) in (await zk.get_brokers(watch=False)).items()}
+
+
+async def _restart(told: dict[str, Any], rewriter: Rewriter, broker_id: int) -> None:
+    """Restart the node of that id, and find out its new epoch if the recorded ones are replaced."""
+    answer = await trio.to_thread.run_sync(command, told, "restart", broker_id, abandon_on_cancel=True)
+    click.echo(f"kce: {answer['text']}", err=True)
+    if broker_id in rewriter.broker_epochs:
+        async with connected(told["zookeeper"], None) as zk:
+            rewriter.broker_epochs |= await _broker_epochs(zk)
+
+
+def _warn_of(restarted: Iterable[Restart]) -> None:
+    for place, broker_id in restarted:
+        click.echo(
+            f"kce: broker {broker_id} was restarted before packet {place.packet} and had forgotten what it "
+            "was told; with --restart, that of the running `kce up` is restarted there, too", err=True,
+        )  # fmt: skip
+
+
+async def _until_told_to_stop(run: Replay) -> bool:
+    """False if it was told to stop before the end. Its nursery holds the watcher of signals."""
+    whole = False
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def watch(task_status: trio.TaskStatus[None]) -> None:
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                task_status.started()
+                async for _ in signals:
+                    nursery.cancel_scope.cancel()
+
+        await nursery.start(watch)
+        try:
+            await run.run()
+            whole = True
+        except (CaptureError, HarnessError) as e:
+            failure = e
+        nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    return whole
 
 
 def _show(
@@ -227,15 +324,23 @@ def _show(
     return 0
 
 
+def _show_answers(steps: list[Step], recording: Recording) -> int:
+    renderer = Renderer(recording.cluster)
+    answers = [step.response for step in steps if step.response is not None]
+    for response in sorted(answers, key=lambda response: response.request.place):
+        click.echo(f"{renderer.line(response.request)} <= {renderer.line(response)}")
+    click.echo(f"kce: {len(answers)} answers for requests that are like these", err=True)
+    return 0
+
+
 def _tell(outcomes: list[Outcome], left_out: int) -> int:
     counts = Counter(outcome.verdict for outcome in outcomes)
     for outcome in outcomes:
         if outcome.verdict in (Verdict.DIFFERENT, Verdict.MISSING):
             click.echo(str(outcome))
     told = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
-    click.echo(
-        f"{len(outcomes)} requests replayed: {told}" + (f"; {left_out} in the capture could not be" if left_out else "")
-    )
+    sent = len(outcomes) - counts[Verdict.UNSENT]
+    click.echo(f"{sent} requests replayed: {told}" + (f"; {left_out} in the capture could not be" if left_out else ""))
     return 1 if counts[Verdict.DIFFERENT] or counts[Verdict.MISSING] else 0
 
 
@@ -245,49 +350,3 @@ async def _dial(recorder: Recorder | None, host: str, port: int) -> trio.abc.Str
         return stream
     ends = stream.socket.getsockname()[:2], stream.socket.getpeername()[:2]
     return TappedStream(stream, recorder.connection(*ends), "client")
-
-
-@contextlib.asynccontextmanager
-async def _registered(
-    zookeeper: str | None, cluster_file: Path | None, broker_id: int, endpoints: tuple[Endpoint, ...]
-) -> AsyncIterator[None]:
-    async with connected(zookeeper, cluster_file) as zk:
-        try:
-            await zk.register_broker(Broker(BrokerId(broker_id), endpoints), MetadataVersion.parse("3.9"))
-        except BrokerIdInUse as e:
-            raise HarnessError(str(e)) from None
-        yield
-
-
-async def _be_broker(
-    broker: Impersonator,
-    listeners: list[str],
-    registered: Callable[[tuple[Endpoint, ...]], contextlib.AbstractAsyncContextManager[None]],
-    recorder: Recorder | None,
-    until: Callable[[], Awaitable[object]] | None = None,
-) -> int:
-    """Serve until ``until`` returns (Ctrl-C, SIGTERM); tell what was asked."""
-
-    async def serve(stream: trio.SocketStream) -> None:
-        await broker.serve(stream if recorder is None else record_accepted(recorder, stream))
-
-    async with trio.open_nursery() as nursery:
-        endpoints = []
-        for name in listeners:
-            bound = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
-            endpoints.append(Endpoint(name, "PLAINTEXT", "127.0.0.1", bound[0].socket.getsockname()[1]))
-        async with registered(tuple(endpoints)):
-            click.echo(f"kce: registered with {', '.join(map(str, endpoints))}; Ctrl-C ends it", err=True)
-            await (until or _told_to_stop)()
-        nursery.cancel_scope.cancel()
-    for answered in broker.answered:
-        click.echo(str(answered))
-    unanswered = sum(1 for answered in broker.answered if answered.step is None)
-    click.echo(f"{len(broker.answered)} requests, {unanswered} of them without an answer")
-    return 1 if unanswered else 0
-
-
-async def _told_to_stop() -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import trio
 import trio.testing
@@ -10,11 +12,12 @@ import wire
 from broker_stub import Broker
 from captures.errors import CaptureError
 from captures.pcap import CaptureFile
-from captures.replay import Recording, Replay, Verdict
+from captures.replay import Recording, Replay, Verdict, needed
+from captures.restarts import restarts
 from captures.rewrite import Rewriter, differences, newest_controller_epoch
 from tests.broker_stub.support import ONE_LISTENER, TWO_LISTENERS, config
 from tests.captures.samples import CAPTURES, scenario
-from tests.captures.test_exchanges import Talk, produce
+from tests.captures.test_exchanges import SERVER, Talk, produce
 
 SECOND = 10**9
 
@@ -143,23 +146,93 @@ async def test_differences_are_named_field_by_field(autojump_clock):
 
 
 async def test_what_is_not_answered_is_missing(autojump_clock):
-    async def silent(number, _header, _body):
-        return None if number == 1 else "close"
+    async def hangs_up(number, _header, _body):
+        return wire.UpdateMetadataResponse() if number == 1 else "close"
 
-    outcomes, _ = await replayed(three_requests(), silent, answer_seconds=3)
-    assert [outcome.verdict for outcome in outcomes] == [Verdict.MISSING] * 3
-    assert [outcome.fields for outcome in outcomes] == [
-        ("nothing was answered within 3 s",), ("the connection was closed",), ("the connection was closed",),
+    outcomes, _ = await replayed(three_requests(), hangs_up)
+    assert [(outcome.verdict, outcome.fields) for outcome in outcomes] == [
+        (Verdict.SAME, ()), *[(Verdict.MISSING, ("the connection was closed",))] * 2,
     ]  # fmt: skip
 
 
-async def test_an_answer_that_is_none(autojump_clock):
-    async def other(_number, header, _body):
-        object.__setattr__(header, "correlation_id", 999)
-        return wire.UpdateMetadataResponse()
+async def test_who_never_answers_is_not_waited_for_again(autojump_clock):
+    talk = Conversation()
+    for number in (1, 2, 3):
+        talk.ask(update(3), 6, number, "1")
+        talk.answer(wire.UpdateMetadataResponse(), 6, number)
+        if number == 2:
+            talk.connect()
+    start = trio.current_time()
+    outcomes, heard = await replayed(talk.recording(), silence, answer_seconds=3)
+    assert [outcome.fields for outcome in outcomes] == [
+        ("nothing was answered within 3 s",),
+        ("given up: the answer to the request of packet 4 stayed away",),
+        ("given up: broker:9092 answers nothing",),
+    ]
+    assert (len(heard), trio.current_time() - start) == (1, 3)
 
-    outcomes, _ = await replayed(three_requests(), other)
-    assert outcomes[0].fields == ("what came is no answer (correlation id 999 was not asked)",)
+
+async def test_who_reads_nothing_is_not_waited_for_either(autojump_clock):
+    async def dial(_host, _port):
+        here, _there = trio.testing.lockstep_stream_pair()
+        return here
+
+    start = trio.current_time()
+    replay = Replay(three_requests().steps, {None: ("broker", 9092)}, dial=dial, speed=None, answer_seconds=3)
+    assert {outcome.fields for outcome in await replay.run()} == {("given up: a request was not taken within 3 s",)}
+    assert trio.current_time() - start == 3
+
+
+async def test_half_an_answer_and_one_that_is_nonsense(autojump_clock):
+    async def serve(stream):
+        await stream.receive_some()
+        await stream.send_all(wire.frame(bytes(4) + b"\x00"))  # an error code has two bytes
+        await stream.receive_some()
+        await stream.send_all(b"\x00\x00\x00\x20\x00\x00")
+        await stream.aclose()
+
+    async with trio.open_nursery() as nursery:
+
+        async def dial(_host, _port):
+            here, there = trio.testing.memory_stream_pair()
+            nursery.start_soon(serve, there)
+            return here
+
+        outcomes = await Replay(three_requests().steps, {None: ("broker", 9092)}, dial=dial).run()
+    assert outcomes[0].fields[0].startswith("the answer cannot be decoded (")
+    assert [outcome.fields for outcome in outcomes[1:]] == [
+        ("the connection was closed in the middle of an answer",)
+    ] * 2
+
+
+async def test_what_is_broken_off_tells_what_it_knows(autojump_clock):
+    server = Server(same)
+    async with trio.open_nursery() as server.nursery:
+        replay = Replay(three_requests().steps, {None: ("broker", 9092)}, dial=server.dial)
+        with trio.move_on_after(3):  # the third is to be sent after five seconds
+            await replay.run()
+    assert [outcome.verdict for outcome in replay.outcomes()] == [Verdict.SAME, Verdict.SAME, Verdict.UNSENT]
+
+
+async def test_nobody_is_there_any_more(autojump_clock):
+    talk = Conversation()
+    talk.ask(update(3), 6, 1, "1")
+    talk.answer(wire.UpdateMetadataResponse(), 6, 1)
+    talk.connect()
+    talk.ask(update(3), 6, 2, "1")
+    talk.answer(wire.UpdateMetadataResponse(), 6, 2)
+    server = Server(same)
+    async with trio.open_nursery() as server.nursery:
+
+        async def dial(host, port):
+            if server.connections:
+                raise ConnectionRefusedError(111, "Connection refused")
+            return await server.dial(host, port)
+
+        outcomes = await Replay(talk.recording().steps, {None: ("broker", 9092)}, dial=dial).run()
+    assert [outcome.fields for outcome in outcomes] == [
+        (), ("nobody can be reached at broker:9092 (Connection refused)",)
+    ]  # fmt: skip
 
 
 async def test_produce_without_acks_is_sent_and_not_waited_for(autojump_clock):
@@ -203,6 +276,63 @@ def test_epochs_are_shifted_and_what_was_stale_stays_stale():
     assert Rewriter([(request, 2) for request in requests], broker_epochs={1: 5})(requests[0]) == requests[0].body
     with pytest.raises(ValueError, match="controller epoch 2 shifted by -3 would be below 0"):
         Rewriter(controller_shift=-3)(requests[1])
+
+
+def test_an_epoch_is_that_of_the_broker_it_speaks_of():
+    talk = Conversation()
+    shutdown = wire.ControlledShutdownRequest(broker_id=2, broker_epoch=30)
+    talk.ask(shutdown, 3, 1, "2")
+    talk.ask(update(3, broker_epoch=25), 6, 2, "1")
+    talk.ask(update(3, broker_epoch=26), 6, 3, "1")
+    talk.ask(update(3, broker_epoch=24), 6, 4, "1")
+    requests = [step.request for step in talk.recording().steps]
+    rewrite = Rewriter([(request, 1) for request in requests], broker_epochs={1: 1, 2: 700})
+    assert [rewrite(request).broker_epoch for request in requests] == [700, 1, 1, 0]  # -1 would be no epoch: rule 9.5
+    rewrite.broker_epochs[1] = 900
+    assert [rewrite(request).broker_epoch for request in requests] == [700, 900, 900, 898]
+
+
+@pytest.mark.parametrize("name", [name for name in CAPTURES if not name.startswith(("kafka-0.10", "kafka-1.1"))])
+def test_brokers_that_were_restarted_are_known_from_those_whose_session_expired(name):
+    with CaptureFile(CAPTURES[name]) as capture:
+        found = [broker_id for _, broker_id in restarts(Recording.read(capture).steps)]
+    came_back = {"restarted broker", "back", "old controller back", "broker back"}  # "resumed" is the same process
+    gone, expected = None, []
+    for step in scenario(name)["steps"]:
+        gone = step.get("broker", step.get("old", gone))
+        if step["step"] in came_back:
+            expected.append(gone)
+    assert found == expected
+
+
+async def test_a_broker_is_restarted_where_the_recorded_one_was(autojump_clock):
+    talk = Conversation()
+    host, port = SERVER
+    brokers = (wire.UpdateMetadataBroker(id=2, endpoints=(wire.UpdateMetadataEndpoint(host=host, port=port),)),)
+    for number, epoch in enumerate((5, 5, 9, 9)):
+        if number == 2:
+            talk.connect()
+        body = dataclasses.replace(update(3, broker_epoch=epoch), live_brokers=brokers)
+        talk.ask(body, 6, number, "1")
+        talk.answer(wire.UpdateMetadataResponse(), 6, number)
+    recording = talk.recording()
+    found = restarts(recording.steps)
+    rewrite = Rewriter([(step.request, 2) for step in recording.steps], broker_epochs={2: 100})
+    done = []
+
+    async def restart(broker_id):
+        done.append((broker_id, len(server.heard)))
+        rewrite.broker_epochs[broker_id] = 200
+
+    server = Server(same)
+    async with trio.open_nursery() as server.nursery:
+        replay = Replay(
+            recording.steps, {2: ("broker", 9092)}, dial=server.dial, rewrite=rewrite, restarts=found, restart=restart
+        )
+        assert {outcome.verdict for outcome in await replay.run()} == {Verdict.SAME}
+    assert done == [(2, 2)]
+    assert [body.broker_epoch for *_, body in server.heard] == [100, 100, 200, 200]
+    assert needed(found, recording.steps[2:]) == []  # nothing was said before
 
 
 def test_differences_know_what_order_and_what_time_are_worth():

@@ -108,10 +108,14 @@ def test_dry_run_shows_what_would_be_sent_and_where():
         (["--as", "controller", "--broker", "2", "--to", "127.0.0.1:1", "--broker-epoch", "x"], "an epoch is a number"),
         (["--as", "client", "--to", "127.0.0.1:1"], "connections; a client is one of them, by --connection"),
         (["--as", "broker"], "--as broker needs --broker ID"),
+        (["--as", "client", "--connection", "93", "--restart"], "--restart is for --as controller"),
+        (["--as", "controller", "--broker", "3", "--to", "127.0.0.1:1", "--controller-epoch", "0"], "would be below 0"),
+        (["--as", "controller", "--broker", "3", "--to", "127.0.0.1:70000"], "--to 127.0.0.1:70000: not HOST:PORT"),
         (["--as", "client", "--connection", "93", "--to", "127.0.0.1:1"], "nobody can be reached at 127.0.0.1:1"),
     ],
 )
-def test_wrong_wishes_are_told(arguments, told):
+def test_wrong_wishes_are_told(arguments, told, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # a cluster of the developer's is not found
     code, _, err = kce(ZOMBIE, *arguments)
     assert code != 0
     assert told in err

@@ -9,11 +9,13 @@ import pytest
 
 from captures.decode import Decoder
 from captures.pcap import CaptureFile
-from tests.harness.test_cli import kce
+from tests.harness.test_cli import kce, up
 
 
 @pytest.mark.slow
-def test_the_demo_tells_its_story_and_leaves_its_files(env: dict[str, str], tmp_path: Path) -> None:
+def test_the_demo_tells_its_story_and_leaves_its_files_which_can_be_replayed(
+    env: dict[str, str], tmp_path: Path
+) -> None:
     out = tmp_path / "out"
     ran = kce("demo", "--out", str(out), env=env, timeout=300)
     assert ran.returncode == 0, ran.stderr
@@ -34,6 +36,14 @@ def test_the_demo_tells_its_story_and_leaves_its_files(env: dict[str, str], tmp_
         assert sum(1 for _ in decoder.messages()) > 100
         assert capture.problems == []
         assert sum("control" in text for text in capture.comments) >= 3
+
+    with up(tmp_path, env, "--set", "controlled.shutdown.enable=false"):
+        (command,) = re.findall(r"Again +kce (replay .*? --restart)", story)
+        again = kce(*command.split(), "--no-wait", env=env)
+    assert again.returncode == 0, again.stderr
+    assert re.fullmatch(r"(\d+) requests replayed: (\d+) same(, \d+ no answer recorded)?\n", again.stdout)
+    assert int(again.stdout.split()[0]) > 80
+    assert re.findall(r"node \d is restarted", again.stderr)
 
 
 def test_an_unwritable_folder_is_said(env: dict[str, str], tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""`kce replay --as broker`: registered in ZooKeeper as a recorded broker, and answering as it did."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import click
+import trio
+
+from captures.impersonation import Impersonator
+from captures.recorder import Recorder, record_accepted
+from controller.kafka_zk_client import BrokerIdInUse
+from controller.model import Broker, BrokerId
+from harness.cli.options import connected
+from harness.errors import HarnessError
+from wire.metadata_version import MetadataVersion
+from wire.vocabulary import Endpoint
+
+
+async def be_broker(
+    broker: Impersonator,
+    broker_id: int,
+    listeners: Sequence[str],
+    registry: tuple[str | None, Path | None],
+    recorder: Recorder | None,
+) -> int:
+    """Serve ``listeners``, of these names, until Ctrl-C or SIGTERM; then tell what was asked.
+
+    ``registry``: a ZooKeeper, or the file of a running cluster. Its nursery holds the listeners. Raises HarnessError.
+    """
+
+    async def serve(stream: trio.SocketStream) -> None:
+        await broker.serve(stream if recorder is None else record_accepted(recorder, stream))
+
+    async with trio.open_nursery() as nursery:
+        endpoints = []
+        for name in listeners:
+            bound = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+            endpoints.append(Endpoint(name, "PLAINTEXT", "127.0.0.1", bound[0].socket.getsockname()[1]))
+        async with _registered(registry, Broker(BrokerId(broker_id), tuple(endpoints))):
+            click.echo(f"kce: registered with {', '.join(map(str, endpoints))}; Ctrl-C ends it", err=True)
+            await _told_to_stop()
+        nursery.cancel_scope.cancel()
+    for answered in broker.answered:
+        click.echo(str(answered))
+    unanswered = sum(1 for answered in broker.answered if answered.step is None)
+    click.echo(f"{len(broker.answered)} requests, {unanswered} of them without an answer")
+    return 1 if unanswered else 0
+
+
+@contextlib.asynccontextmanager
+async def _registered(registry: tuple[str | None, Path | None], broker: Broker) -> AsyncIterator[None]:
+    async with connected(*registry) as zk:
+        try:
+            await zk.register_broker(broker, MetadataVersion.parse("3.9"))
+        except BrokerIdInUse as e:
+            raise HarnessError(str(e)) from None
+        yield
+
+
+async def _told_to_stop() -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            return
