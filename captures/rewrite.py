@@ -1,4 +1,4 @@
-"""Epochs of recorded control requests, as somebody else's cluster needs them to be.
+"""Epochs of recorded control requests, as somebody else's cluster needs them to be; and how answers are compared.
 
 A recording's epochs belong to its ZooKeeper. To be taken by other brokers, the controller's epochs are shifted, all by
 the same distance (so that who was a zombie stays one), and the broker's are replaced: the newest that was known when a
@@ -8,6 +8,7 @@ request was sent by the present one, an older one by one as much older (so that 
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -93,6 +94,20 @@ def newest_controller_epoch(requests: Iterable[Request]) -> int | None:
     """The highest of all controllers that speak in ``requests``; None if none does."""
     epochs = (getattr(request.body, "controller_epoch", None) for request in requests if request.api_name in _CONTROL)
     return max((epoch for epoch in epochs if epoch is not None), default=None)
+
+
+def named_anew(value: Any, ids: Mapping[uuid.UUID, uuid.UUID]) -> Any:
+    """A message whose ids of topics are replaced by others."""
+    if not ids:
+        return value
+    if isinstance(value, uuid.UUID):
+        return ids.get(value, value)
+    if isinstance(value, tuple):
+        return tuple(named_anew(inner, ids) for inner in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changes = {f.name: named_anew(getattr(value, f.name), ids) for f in dataclasses.fields(value)}
+        return dataclasses.replace(value, **changes)
+    return value
 
 
 #: Fields that differ from one run to the next without meaning anything.

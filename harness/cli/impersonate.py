@@ -24,6 +24,7 @@ from wire.vocabulary import Endpoint
 async def be_broker(
     broker: Impersonator,
     broker_id: int,
+    rack: str | None,
     listeners: Sequence[str],
     registry: tuple[str | None, Path | None],
     recorder: Recorder | None,
@@ -41,14 +42,15 @@ async def be_broker(
         for name in listeners:
             bound = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
             endpoints.append(Endpoint(name, "PLAINTEXT", "127.0.0.1", bound[0].socket.getsockname()[1]))
-        async with _registered(registry, Broker(BrokerId(broker_id), tuple(endpoints))):
+        async with _registered(registry, Broker(BrokerId(broker_id), tuple(endpoints), rack)):
             click.echo(f"kce: registered with {', '.join(map(str, endpoints))}; Ctrl-C ends it", err=True)
             await _told_to_stop()
         nursery.cancel_scope.cancel()
     for answered in broker.answered:
         click.echo(str(answered))
     unanswered = sum(1 for answered in broker.answered if answered.step is None)
-    click.echo(f"{len(broker.answered)} requests, {unanswered} of them without an answer")
+    asked = sum(1 + answered.again for answered in broker.answered)
+    click.echo(f"{asked} requests, {unanswered} of them without an answer")
     return 1 if unanswered else 0
 
 

@@ -152,11 +152,15 @@ def replay(
             assert broker_id is not None
             if dry_run:
                 return _show_answers(steps, recording)
-            offered = listeners or sorted(
-                {each.name for each in recording.cluster.listeners if each.broker_id == broker_id}
+            own = sorted(
+                (one for one in recording.cluster.listeners if one.broker_id == broker_id), key=lambda one: one[:4]
             )
+            offered = listeners or tuple(dict.fromkeys(one.name for one in own)) or ("PLAINTEXT",)
+            rack = next((one.rack for one in own), None)
             registry = zookeeper or (to[0] if to else None), cluster_file
-            return trio.run(be_broker, Impersonator(steps), broker_id, offered or ["PLAINTEXT"], registry, recorder)
+            return trio.run(
+                be_broker, Impersonator(steps, None if no_wait else speed), broker_id, rack, offered, registry, recorder
+            )
         targets = _targets(to, steps) if to else _of_cluster(cluster_file, CONTROL if role == "controller" else DATA)
         for step in steps:
             target_of(step, targets)

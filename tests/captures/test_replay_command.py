@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import subprocess
 import sys
+import uuid
 
 import pytest
 import trio
@@ -53,16 +55,44 @@ async def test_live_requests_get_the_recorded_answers_to_what_they_are_like():
         with_brokers = wire.UpdateMetadataRequest(controller_id=5, controller_epoch=90, live_brokers=brokers)
         codes = [(await ask(here, with_brokers, 6, 500)).error_code]
         codes += [(await ask(here, update(90), 6, 501 + i)).error_code for i in range(2)]
-        codes += [(await ask(here, with_brokers, 5, 510)).error_code]  # in another version, and nothing is left
-        assert codes == [0, 11, 77, 77]
+        # in another version, and nothing is left
+        codes += [(await ask(here, with_brokers, 5, 510 + i)).error_code for i in range(2)]
+        assert codes == [0, 11, 77, 77, 77]
         assert await ask(here, wire.LeaderAndIsrRequest(), 4, 600) is None
     assert [str(answered).partition(" #")[2] for answered in broker.answered] == [
         "500: answered as packet 6",
         "501: answered as packet 4",
-        "502: answered as packet 8",
-        "510: answered not alike, but as packet 8",
+        "502: answered as packet 8, and 2 more",
         "600: no answer to such a request was recorded",
     ]
+
+
+async def test_the_answer_is_about_the_partitions_that_were_asked_for_by_the_ids_they_have_now():
+    def request(topic, topic_id, partition):
+        state = wire.LeaderAndIsrPartitionState(partition_index=partition, isr=(1,), replicas=(1,))
+        states = (wire.LeaderAndIsrTopicState(topic_name=topic, topic_id=topic_id, partition_states=(state,)),)
+        return wire.LeaderAndIsrRequest(controller_id=1, controller_epoch=1, topic_states=states)
+
+    talk, ids = Conversation(), [uuid.UUID(int=i) for i in range(10)]
+    for number, (topic, partition) in enumerate([("a", 0), ("b", 0), ("a", 1)]):
+        talk.at(number).ask(request(topic, ids[number + 1], partition), 7, number, "1")
+        error = wire.LeaderAndIsrPartitionError(partition_index=partition, error_code=0)
+        topics = (wire.LeaderAndIsrTopicError(topic_id=ids[number + 1], partition_errors=(error,)),)
+        talk.at(number + 0.25).answer(wire.LeaderAndIsrResponse(topics=topics), 7, number)
+    broker = Impersonator(talk.recording().steps, speed=25)
+    here, there = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(broker.serve, there)
+        begin = trio.current_time()
+        answers = [
+            await ask(here, dataclasses.replace(request(topic, ids[7], partition), controller_epoch=9), 7, number)
+            for number, (topic, partition) in enumerate([("b", 0), ("a", 1)])
+        ]
+        assert trio.current_time() - begin >= 0.02  # a quarter of a second each, at that speed
+        nursery.cancel_scope.cancel()
+    told = [(topic.topic_id, topic.partition_errors[0].partition_index) for a in answers for topic in a.topics]
+    assert told == [(ids[7], 0), (ids[7], 1)]
+    assert all(answered.alike for answered in broker.answered)
 
 
 async def test_nonsense_ends_the_connection_and_is_told():
@@ -165,6 +195,12 @@ async def test_at_a_live_cluster_as_controller_as_client_and_as_broker(zookeeper
 
         await cluster.wait_until(registered, "the recorded broker to register")
         await cluster.create_topic("orders", assignment={0: [1, 2]})  # which the controller tells it
+
+        async def has_answered():
+            unanswered = (await cluster.node_status(node.id)).unanswered
+            return 2 in unanswered and not any(unanswered.values())
+
+        await cluster.wait_until(has_answered, "the recorded broker to answer")
         broker.send_signal(signal.SIGINT)
         told = b"".join([data async for data in broker.stdout]).decode()
         await broker.wait()

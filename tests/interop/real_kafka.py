@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -62,7 +62,9 @@ def kafka_jars(version: str = VERSION) -> Path:
 class RealBroker:
     """One broker of real Kafka, started as often as one likes; ``guard`` sees to it that it never outlives the test."""
 
-    def __init__(self, broker_id: int, zookeeper: str, folder: Path, guard: Guard) -> None:
+    def __init__(
+        self, broker_id: int, zookeeper: str, folder: Path, guard: Guard, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.id = broker_id
         self.folder = folder / f"kafka-{broker_id}"
         self.folder.mkdir(parents=True)
@@ -87,6 +89,7 @@ class RealBroker:
             "group.initial.rebalance.delay.ms": 200,
             "auto.leader.rebalance.enable": "false",
             "auto.create.topics.enable": "false",
+            **(settings or {}),
         }
         (self.folder / "server.properties").write_text("\n".join(f"{k}={v}" for k, v in properties.items()))
         (self.folder / "log4j.properties").write_text(_LOG4J.format(folder=self.folder))
@@ -152,10 +155,13 @@ async def run_tool(main_class: str, *arguments: str) -> str:
 
 
 @asynccontextmanager
-async def real_brokers(ids: list[int], zookeeper: str, folder: Path) -> AsyncIterator[dict[int, RealBroker]]:
-    """Real brokers, all up, all gone at the end."""
+async def real_brokers(
+    ids: list[int], zookeeper: str, folder: Path, **settings: str
+) -> AsyncIterator[dict[int, RealBroker]]:
+    """Real brokers, all up, all gone at the end. ``settings`` are theirs, with _ for the dots."""
     guard = Guard()
-    brokers = {i: RealBroker(i, zookeeper, folder, guard) for i in ids}
+    properties = {name.replace("_", "."): value for name, value in settings.items()}
+    brokers = {i: RealBroker(i, zookeeper, folder, guard, properties) for i in ids}
     try:
         await trio.to_thread.run_sync(kafka_jars)
         async with trio.open_nursery() as nursery:

@@ -1,8 +1,16 @@
-"""What a real controller once said to a real broker, said again by `kce replay` to another one: its answers agree."""
+"""Real Kafka 3.9.1 hears again what its kind once said: from a controller, from brokers, from a client."""
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
@@ -10,18 +18,22 @@ import trio
 from captures.pcap import CaptureFile
 from captures.replay import Recording, Replay, Verdict
 from captures.rewrite import Rewriter, newest_controller_epoch
+from controller import admin
+from controller.kafka_zk_client import KafkaZkClient
 from harness.cli.options import connected
 from tests.captures.samples import CAPTURES
 from tests.captures.test_replay import lives
-from tests.interop.real_kafka import real_brokers
+from tests.harness.test_cli import KCE
+from tests.interop.real_kafka import RealBroker, real_brokers
 
 pytestmark = pytest.mark.slow
 
 BROKER = 2
+TOUR = CAPTURES["kafka-3.9.1-tour"]
 
 
 async def test_a_real_broker_answers_a_recorded_controller_as_it_did(zookeeper: str, tmp_path: Path) -> None:
-    with CaptureFile(CAPTURES["kafka-3.9.1-tour"]) as capture:
+    with CaptureFile(TOUR) as capture:
         recording = Recording.read(capture)
     (steps,) = lives(step for step in recording.of_controllers() if step.broker_id == BROKER)
     chroot = f"{zookeeper}/replayed"
@@ -45,3 +57,102 @@ async def test_a_real_broker_answers_a_recorded_controller_as_it_did(zookeeper: 
     other = [str(outcome) for outcome in outcomes if outcome.verdict is not Verdict.SAME]
     assert len(outcomes) > 50
     assert other == []
+
+
+@asynccontextmanager
+async def recorded_broker(broker_id: int, zookeeper: str, told: dict[int, str]) -> AsyncIterator[None]:
+    """`kce replay --as broker`; what it prints is in ``told`` afterwards."""
+    command = [*KCE, "replay", str(TOUR), "--as", "broker", "--broker", str(broker_id), "--zookeeper", zookeeper,
+               "--speed", "4"]  # fmt: skip
+    process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    try:
+        yield
+        process.send_signal(signal.SIGINT)
+        told[broker_id] = b"".join([data async for data in process.stdout]).decode()
+        assert await process.wait() == 0, told[broker_id]
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            await process.stdout.aclose()
+
+
+async def leaders(zk: KafkaZkClient, topic: str) -> dict[int, int]:
+    """By partition; empty of a topic that is not there."""
+    described = [found for found in await admin.describe_topics(zk) if found.name == topic]
+    return {
+        p.partition: p.leadership.leader_and_isr.leader for found in described for p in found.partitions if p.leadership
+    }
+
+
+async def until(condition: Callable[[], Awaitable[bool]], broker: RealBroker) -> None:
+    with trio.move_on_after(30):
+        while not await condition():  # noqa: ASYNC110 - what others do to ZooKeeper sets no event
+            await trio.sleep(0.05)
+        return
+    raise AssertionError(f"waited in vain:\n{broker.log[-5000:]}")
+
+
+#: What another cluster has of its own.
+OF_THE_CLUSTER = ("cluster_id", "topic_id", "port", "controller_id")
+
+
+async def test_a_real_controller_takes_recorded_answers_and_a_real_broker_a_recorded_client(
+    zookeeper: str, tmp_path: Path
+) -> None:
+    chroot = f"{zookeeper}/answered"
+    told: dict[int, str] = {}
+    async with (
+        real_brokers([BROKER], chroot, tmp_path, broker_rack="r2", replica_lag_time_max_ms="30000") as brokers,
+        connected(chroot, None) as zk,
+    ):
+        real = brokers[BROKER]
+
+        async def has_leaders(topic: str, expected: dict[int, int]) -> bool:
+            return await leaders(zk, topic) == expected
+
+        async def all_registered() -> bool:
+            return set(await zk.get_brokers(watch=False)) == {1, 2, 3}
+
+        own_start = len(real.log)
+        async with recorded_broker(1, chroot, told), recorded_broker(3, chroot, told):
+            await until(all_registered, real)
+            orders = {0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2], 3: [1, 3, 2]}
+            solo = {0: [3, 1], 1: [3, 2], 2: [1, 2]}
+            for topic, assignment in (("orders", orders), ("solo", solo)):  # as they were when they were recorded
+                await admin.create_topic(zk, topic, assignment=assignment, random=Random(0))
+                expected = {partition: replicas[0] for partition, replicas in assignment.items()}
+                await until(partial(has_leaders, topic, expected), real)
+            await admin.delete_topic(zk, "solo")
+            await until(partial(has_leaders, "solo", {}), real)  # when StopReplica was answered for every replica
+            log = real.log
+        complaints = [
+            line for line in log[own_start:].splitlines()
+            if re.search(r"\] (WARN|ERROR|FATAL) ", line) and re.search(r"\((kafka\.controller|state\.change)", line)
+        ]  # fmt: skip
+        assert complaints == []
+        for broker_id in (1, 3):
+            of = f"sent to broker 127.0.0.1:[0-9]+ \\(id: {broker_id} rack: r1\\)"
+            assert re.search(rf"Received response LeaderAndIsrResponseData\(errorCode=0.*{of}", log)
+            lines = told[broker_id].splitlines()
+            assert "0 of them without an answer" in lines[-1]
+            asked = Counter(line.partition(" #")[0] for line in lines)
+            assert {"LeaderAndIsr v7", "UpdateMetadata v8", "StopReplica v4"} <= asked.keys()
+            stops = [line for line in lines if line.startswith("StopReplica")]
+            assert len([line for line in stops if "answered as packet" in line]) == len(stops) == 2
+            assert any(re.search(r"LeaderAndIsr v7 #\d+: answered as packet", line) for line in lines)
+
+        await until(partial(has_leaders, "orders", dict.fromkeys(range(4), BROKER)), real)  # the others are gone
+        run = await trio.run_process(
+            [*KCE, "replay", str(TOUR), "--as", "client", "--connection", "98", "--to", real.address, "--speed", "10",
+             *(f"--volatile={name}" for name in OF_THE_CLUSTER)],
+            capture_stdout=True, capture_stderr=True, check=False,
+        )  # fmt: skip
+    # ApiVersions and Produce, with its offsets, are as they were; Metadata tells that two brokers are not there
+    first, *fields, last = run.stdout.decode().splitlines()
+    assert first.startswith("packet 366 Metadata v12 #3 to 127.0.0.1:54777: different")
+    assert {re.sub(r"\[\d+\]|:.*", "", field).split(".")[-1].strip() for field in fields} == {
+        "brokers", "leader_id", "leader_epoch", "isr_nodes", "offline_replicas",
+    }  # fmt: skip
+    assert (run.returncode, last) == (1, "3 requests replayed: 2 same, 1 different"), run.stderr
