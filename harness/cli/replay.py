@@ -126,6 +126,10 @@ def replay(
         raise click.UsageError("--as broker needs --broker ID, the broker to be")
     if restart and role != "controller":
         raise click.UsageError("--restart is for --as controller: it is brokers that are restarted")
+    if record is not None and any(
+        Path(file).exists() and Path(record).resolve() == Path(file).resolve() for file in files
+    ):
+        raise click.UsageError(f"--record {record} would overwrite what is replayed")
     name = ", ".join(files)
     recording = _read(expand(files), tls_keys)
     steps = recording.of_controllers() if role == "controller" else recording.steps

@@ -22,7 +22,7 @@ from tests.captures.samples import CAPTURES, SAMPLES, scenario, truth, unzipped
 def decode(*arguments: str, stdin: bytes | None = None) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of `kce decode`."""
     ran = subprocess.run(
-        [sys.executable, "-c", "import sys; from harness.cli import main; sys.exit(main())", "decode", *arguments],
+        [sys.executable, "-m", "harness", "decode", *arguments],
         input=stdin,
         capture_output=True,
         timeout=120,
@@ -180,7 +180,7 @@ def test_standard_input(packed):
 
 def test_a_reader_that_has_enough_is_no_failure():
     with subprocess.Popen(
-        [sys.executable, "-c", "import sys; from harness.cli import main; sys.exit(main())", "decode",
+        [sys.executable, "-m", "harness", "decode",
          str(CAPTURES["kafka-3.9.1-load"])],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip

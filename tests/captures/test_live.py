@@ -173,12 +173,11 @@ def test_without_the_privilege_the_error_says_what_to_do(monkeypatch):
 @pytest.mark.usefixtures("privileged")
 def test_kce_capture_ends_with_a_signal_and_tells_what_it_did(tmp_path):
     file = tmp_path / "x.pcapng"
-    command = "import sys; from harness.cli import main; sys.exit(main())"
     with listen("127.0.0.1") as server:
         port = server.getsockname()[1]
         arguments = ["capture", str(file), "-i", "lo", "--ports", str(port)]
         with subprocess.Popen(
-            [sys.executable, "-c", command, *arguments], stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "harness", *arguments], stderr=subprocess.PIPE, text=True
         ) as running:
             assert running.stderr is not None
             assert "capturing on lo" in running.stderr.readline()

@@ -138,6 +138,7 @@ def test_dry_run_shows_what_would_be_sent_and_where():
         (["--as", "controller", "--broker", "2", "--to", "127.0.0.1:1", "--broker-epoch", "x"], "an epoch is a number"),
         (["--as", "client", "--to", "127.0.0.1:1"], "connections; a client is one of them, by --connection"),
         (["--as", "broker"], "--as broker needs --broker ID"),
+        (["--as", "controller", "--record", ZOMBIE], "would overwrite what is replayed"),
         (["--as", "client", "--connection", "93", "--restart"], "--restart is for --as controller"),
         (["--as", "controller", "--broker", "3", "--to", "127.0.0.1:1", "--controller-epoch", "0"], "would be below 0"),
         (["--as", "controller", "--broker", "3", "--to", "127.0.0.1:70000"], "--to 127.0.0.1:70000: not HOST:PORT"),
@@ -151,7 +152,7 @@ def test_wrong_wishes_are_told(arguments, told, tmp_path, monkeypatch):
     assert told in err
 
 
-COMMAND = [sys.executable, "-c", "import sys; from harness.cli import main; sys.exit(main())", "replay"]
+COMMAND = [sys.executable, "-m", "harness", "replay"]
 
 
 @pytest.mark.slow

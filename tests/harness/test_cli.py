@@ -19,7 +19,7 @@ import pytest
 from harness.cli import COMMANDS
 from harness.zookeeper import free_port
 
-KCE = [sys.executable, "-c", "import sys; from harness.cli import main; sys.exit(main())"]
+KCE = [sys.executable, "-m", "harness"]
 
 
 def kce(*arguments: str, env: dict[str, str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
