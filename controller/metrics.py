@@ -163,7 +163,8 @@ class KafkaControllerGauges:
 class SessionMetrics:
     """`kafka.server:type=SessionExpireListener` (rule 12.8).
 
-    Meters of what a session without authentication can go through are 0 for good. SessionState is 1 while there is a
+    Meters of what no session of ours can go through, which is never read-only and knows no SASL, are 0 for good.
+    SessionState is 1 while there is a
     connection: where Kafka shows the name of the state, a number has to do.
     """
 
@@ -190,6 +191,8 @@ class SessionMetrics:
                 self._seen["Disconnects"] += 1
             case SessionState.EXPIRED:
                 self._seen["Expires"] += 1
+            case SessionState.AUTH_FAILED:
+                self._seen["AuthFailures"] += 1
 
 
 def _session_metric(name: str) -> MetricName:

@@ -26,6 +26,7 @@ from controller.model import (
     TopicAssignment,
     TopicPartition,
 )
+from controller.store import CREATOR_ALL_ACL, OPEN_ACL, READ_ACL, Acls
 from wire.metadata_version import MetadataVersion
 
 CONTROLLER = "/controller"
@@ -63,6 +64,17 @@ TOP_LEVEL = (
 
 #: rule 1.13: content of /controller_epoch before the first election
 INITIAL_CONTROLLER_EPOCH = 0
+
+
+#: rule 1.5: not to be read by everyone, even though all else is
+_SENSITIVE = ("/config/users", "/config/brokers", "/delegation_token/tokens")
+
+
+def secure_acls(path: str) -> Acls:
+    """To whom a node belongs where `zookeeper.set.acl` is true (rule 1.5)."""
+    if path.startswith("/consumers"):
+        return OPEN_ACL
+    return CREATOR_ALL_ACL if path.startswith(_SENSITIVE) else CREATOR_ALL_ACL + READ_ACL
 
 
 class BadZNode(ValueError):

@@ -35,16 +35,12 @@ from harness.errors import HarnessError, plain_error
 from harness.faults import Hold
 from harness.transport import Dialer
 from harness.zk_isr_store import ZkIsrStore
+from harness.zookeeper_client import ZooKeeperClientConfig, boolean, integer
 
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 3.0
 METRICS_PORT = "kce.metrics.port"
-#: keys that promise a protection which is not given here: silence about them would be a lie
-_NOT_OFFERED = {
-    "zookeeper.set.acl": "what a node writes to ZooKeeper is open to all (rule 1.5)",
-    "zookeeper.ssl.client.enable": "connections to ZooKeeper are plaintext",
-}
 
 
 def now_ms() -> int:
@@ -58,41 +54,16 @@ def controller_config(broker: BrokerConfig, properties: Mapping[str, str]) -> Co
         inter_broker_listener_name=broker.inter_broker_listener_name,
         control_plane_listener_name=broker.control_plane_listener_name,
         inter_broker_protocol_version=broker.inter_broker_protocol_version,
-        delete_topic_enable=_boolean(properties, "delete.topic.enable", default=True),
-        unclean_leader_election_enable=_boolean(properties, "unclean.leader.election.enable", default=False),
-        auto_leader_rebalance_enable=_boolean(properties, "auto.leader.rebalance.enable", default=True),
-        leader_imbalance_check_interval_seconds=_integer(properties, "leader.imbalance.check.interval.seconds", 300),
-        leader_imbalance_per_broker_percentage=_integer(
+        delete_topic_enable=boolean(properties, "delete.topic.enable", default=True),
+        unclean_leader_election_enable=boolean(properties, "unclean.leader.election.enable", default=False),
+        auto_leader_rebalance_enable=boolean(properties, "auto.leader.rebalance.enable", default=True),
+        leader_imbalance_check_interval_seconds=integer(properties, "leader.imbalance.check.interval.seconds", 300),
+        leader_imbalance_per_broker_percentage=integer(
             properties, "leader.imbalance.per.broker.percentage", 10, minimum=0
         ),
         request_timeout_ms=broker.request_timeout_ms,
         controller_socket_timeout_ms=broker.controller_socket_timeout_ms,
     )
-
-
-def _boolean(properties: Mapping[str, str], key: str, *, default: bool) -> bool:
-    text = properties.get(key, str(default)).lower()
-    if text not in ("true", "false"):
-        raise ValueError(f"{key}={properties[key]} is neither true nor false")
-    return text == "true"
-
-
-def _refuse_what_is_not_offered(properties: Mapping[str, str]) -> None:
-    """Raises ValueError."""
-    for key, instead in _NOT_OFFERED.items():
-        if _boolean(properties, key, default=False):
-            raise ValueError(f"{key}=true is not offered here: {instead}")
-
-
-def _integer(properties: Mapping[str, str], key: str, default: int, *, minimum: int = 1) -> int:
-    text = properties.get(key, str(default))
-    try:
-        number = int(text)
-    except ValueError:
-        number = minimum - 1
-    if number < minimum:
-        raise ValueError(f"{key}={text} is no number from {minimum}")
-    return number
 
 
 def _port(text: str) -> int:
@@ -126,15 +97,10 @@ class Node:
         metrics_port = self.properties.pop(METRICS_PORT, None)
         try:
             self._metrics_port = None if metrics_port is None else _port(metrics_port)
-            self._min_insync_replicas = _integer(self.properties, "min.insync.replicas", 1)
+            self._min_insync_replicas = integer(self.properties, "min.insync.replicas", 1)
             self.config = BrokerConfig.from_properties(self.properties)
             self._controller_config = controller_config(self.config, self.properties)
-            self._session_timeout_ms = _integer(self.properties, "zookeeper.session.timeout.ms", 18_000)
-            self._connection_timeout_ms = _integer(
-                self.properties, "zookeeper.connection.timeout.ms", self._session_timeout_ms
-            )
-            self._connect_string = self.properties["zookeeper.connect"]
-            _refuse_what_is_not_offered(self.properties)
+            self._zookeeper = ZooKeeperClientConfig.from_properties(self.properties)
         except KeyError as e:
             raise HarnessError(f"the setting {e.args[0]} is missing") from None
         except (ConfigError, ValueError) as e:
@@ -160,11 +126,7 @@ class Node:
         out by itself.
         """
         try:
-            self.store = await KazooStore.connect(
-                self._connect_string,
-                session_timeout_ms=self._session_timeout_ms,
-                connection_timeout_ms=self._connection_timeout_ms,
-            )
+            self.store = await self._zookeeper.connect()
         except StoreUnavailable as e:
             raise HarnessError(str(e)) from None
         try:

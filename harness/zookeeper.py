@@ -10,7 +10,7 @@ import importlib.util
 import os
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -54,13 +54,16 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def embedded_zookeeper(folder: Path, guard: Guard, *, port: int | None = None) -> AsyncIterator[str]:
+async def embedded_zookeeper(
+    folder: Path, guard: Guard, *, port: int | None = None, settings: Mapping[str, str] | None = None
+) -> AsyncIterator[str]:
     """Run ZooKeeper with its data under ``folder``; gives host:port, and stops it at the end.
 
-    ``port`` None takes a free one. Raises HarnessError when it does not come up, JavaMissing without Java.
+    ``port`` None takes a free one; ``settings`` are added to zoo.cfg. Raises HarnessError when it does not come up,
+    JavaMissing without Java.
     """
     java = find_java()
-    process, address = await _start(java, folder, guard, port)
+    process, address = await _start(java, folder, guard, port, settings or {})
     try:
         yield address
     finally:
@@ -73,7 +76,9 @@ async def embedded_zookeeper(folder: Path, guard: Guard, *, port: int | None = N
         guard.forget(process.pid)
 
 
-async def _start(java: str, folder: Path, guard: Guard, port: int | None) -> tuple[subprocess.Popen[bytes], str]:
+async def _start(
+    java: str, folder: Path, guard: Guard, port: int | None, settings: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], str]:
     data = folder / "data"
     try:
         data.mkdir(parents=True, exist_ok=True)
@@ -83,7 +88,7 @@ async def _start(java: str, folder: Path, guard: Guard, port: int | None) -> tup
     for attempt in range(_TRIES):
         chosen = port or free_port()
         before = _snapshots(data)
-        process = _spawn(java, folder, data, chosen, log_path)
+        process = _spawn(java, folder, data, chosen, log_path, settings)
         guard.watch(process.pid)
         if await _is_up(process, chosen, data, before):
             return process, f"127.0.0.1:{chosen}"
@@ -100,12 +105,15 @@ async def _start(java: str, folder: Path, guard: Guard, port: int | None) -> tup
     raise AssertionError
 
 
-def _spawn(java: str, folder: Path, data: Path, port: int, log_path: Path) -> subprocess.Popen[bytes]:
+def _spawn(
+    java: str, folder: Path, data: Path, port: int, log_path: Path, settings: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
     config = folder / "zoo.cfg"
     config.write_text(
         f"tickTime={TICK_MS}\ndataDir={data}\nclientPort={port}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n"
         "maxSessionTimeout=600000\nadmin.enableServer=false\n4lw.commands.whitelist=*\n"
         "autopurge.purgeInterval=1\nautopurge.snapRetainCount=3\n"
+        + "".join(f"{key}={value}\n" for key, value in settings.items())
     )
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)

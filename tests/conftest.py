@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,8 +24,9 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 class running_zookeeper:  # noqa: N801 - used like a function
     """A ZooKeeper for synchronous callers: it lives in a trio run of its own, in a thread."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None) -> None:
         self._folder = folder
+        self._settings = settings
         self._started = threading.Event()
         self._address = ""
         self._failure: BaseException | None = None
@@ -46,7 +47,7 @@ class running_zookeeper:  # noqa: N801 - used like a function
         token = trio.lowlevel.current_trio_token()
         self._stop = lambda: token.run_sync_soon(stop.set)
         try:
-            async with embedded_zookeeper(self._folder, guard) as self._address:
+            async with embedded_zookeeper(self._folder, guard, settings=self._settings) as self._address:
                 self._started.set()
                 await stop.wait()
         finally:

@@ -25,7 +25,7 @@ from controller.election.service import MultipleComponentLeaderElectionService
 from controller.election.session import ElectionSession, FatalErrorHandler
 from controller.election.standalone import StandaloneLeaderElectionService, StandaloneLeaderRetrievalService
 from controller.election.zookeeper import election_driver_factory, retrieval_driver_factory
-from controller.store import Delete, MetadataStore, NoNode, NotEmpty, StoreUnavailable, value
+from controller.store import CREATOR_ALL_ACL, Delete, MetadataStore, NoNode, NotEmpty, StoreUnavailable, value
 from controller.store.zookeeper import KazooStore
 
 log = logging.getLogger(__name__)
@@ -220,7 +220,7 @@ async def connect_to_zookeeper(config: HighAvailabilityConfig) -> MetadataStore:
                 session_timeout_ms=config.session_timeout_ms,
                 connection_timeout_ms=config.connection_timeout_ms,
                 auth=config.authorization,
-                creator_only=config.acl is Acl.CREATOR,
+                acls_of=(lambda path: CREATOR_ALL_ACL) if config.acl is Acl.CREATOR else None,  # rule E1.17
             )
         except StoreUnavailable as e:
             if attempt == config.max_retry_attempts:

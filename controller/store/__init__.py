@@ -53,6 +53,14 @@ class Unimplemented(NodeError):
     """The server is too old for what was asked of it."""
 
 
+class NoAuth(NodeError):
+    """The node's access control list gives us no permission for that."""
+
+
+class InvalidAcl(NodeError):
+    """An access control list that names nobody: one for the creator, who has not authenticated."""
+
+
 class SessionExpired(Exception):
     """The session in which the operation was issued has ended; whether the operation took place is not known.
 
@@ -62,6 +70,30 @@ class SessionExpired(Exception):
 
 class StoreUnavailable(StoreError):
     """The store could not be reached in time. The text says where it was looked for."""
+
+
+class Permission(enum.IntFlag):
+    READ = 1
+    WRITE = 2
+    CREATE = 4
+    DELETE = 8
+    ADMIN = 16
+    ALL = 31
+
+
+class Acl(NamedTuple):
+    """One entry of an access control list: who may do what."""
+
+    permissions: int
+    scheme: str
+    id: str
+
+
+Acls = tuple[Acl, ...]
+OPEN_ACL: Acls = (Acl(Permission.ALL, "world", "anyone"),)
+#: the server replaces "auth" by all as whom the session has authenticated
+CREATOR_ALL_ACL: Acls = (Acl(Permission.ALL, "auth", ""),)
+READ_ACL: Acls = (Acl(Permission.READ, "world", "anyone"),)
 
 
 class Stat(NamedTuple):
@@ -145,12 +177,21 @@ class WatchEvent(NamedTuple):
 
 
 class SessionState(enum.Enum):
-    """``EXPIRED`` is told before anything of a new session; ``ESTABLISHED`` when there is one again."""
+    """``EXPIRED`` is told before anything of a new session; ``ESTABLISHED`` when there is one again.
+
+    ``AUTH_FAILED``: the server does not accept who we say we are, and the session is lost, which is told next. Another
+    is tried every `AUTH_RETRY_MS`.
+    """
 
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
     EXPIRED = "expired"
     ESTABLISHED = "established"
+    AUTH_FAILED = "authentication failed"
+
+
+#: as Kafka waits before it connects anew (rule 1.7)
+AUTH_RETRY_MS = 1000
 
 
 class MetadataStore(Protocol):
@@ -175,7 +216,7 @@ class MetadataStore(Protocol):
         ...
 
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
-        """Stat of each path, None where there is no node. A watch is set either way."""
+        """Stat of each path, None where there is no node. A watch is set either way. Raises NoAuth."""
         ...
 
     async def get_children(self, paths: Sequence[str], *, watch: bool = False) -> list[list[str] | StoreError]:
@@ -191,6 +232,15 @@ class MetadataStore(Protocol):
 
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
         """Each group atomically, all groups under way at once; a group that is refused in place."""
+        ...
+
+    async def get_acl(self, paths: Sequence[str]) -> list[Acls | StoreError]:
+        """The access control list of each path, or an error in place. Of digests only the users are certain: who may
+        not administrate a node is not shown more."""
+        ...
+
+    async def set_acl(self, paths: Sequence[str], acls: Acls) -> list[Stat | StoreError]:
+        """Give each path this access control list, whatever version it has; errors in place."""
         ...
 
     async def aclose(self) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ _BROKEN = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 class BufferedSocket:
-    """What kazoo uses of a socket; non-blocking once it is connected, as kazoo sets it."""
+    """What kazoo uses of a socket, of TLS or not; non-blocking once it is connected, as kazoo sets it."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -48,9 +49,16 @@ class BufferedSocket:
 
     def recv(self, size: int) -> bytes:
         if not self._read:
-            self._read = memoryview(self._socket.recv(max(size, _READ_AHEAD_BYTES)))
+            self._read = memoryview(self._receive(max(size, _READ_AHEAD_BYTES)))
         taken, self._read = self._read[:size], self._read[size:]
         return bytes(taken)
+
+    def _receive(self, size: int) -> bytes:
+        """What was deciphered already would not wake a poll."""
+        received = self._socket.recv(size)
+        while isinstance(self._socket, ssl.SSLSocket) and (waiting := self._socket.pending()):
+            received += self._socket.recv(waiting)
+        return received
 
     def frame(self) -> bytes | None:
         """The content of the next frame, without its length, if all of it has been read ahead; it is not taken."""
@@ -77,7 +85,7 @@ class BufferedSocket:
         while self._unwritten:
             try:
                 sent = self._socket.send(self._unwritten)
-            except BlockingIOError:
+            except (BlockingIOError, ssl.SSLWantWriteError):
                 waiting = select.poll()
                 waiting.register(self._socket, _WRITABLE)
                 if not waiting.poll(None if self.patience_s is None else self.patience_s * 1000):

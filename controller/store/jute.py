@@ -13,12 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from controller.store import (
+    ANY_VERSION,
+    OPEN_ACL,
+    Acl,
+    Acls,
     BadVersion,
     Check,
     Create,
     Data,
     Delete,
+    InvalidAcl,
     MultiFailed,
+    NoAuth,
     NoChildrenForEphemerals,
     NodeError,
     NodeExists,
@@ -31,7 +37,7 @@ from controller.store import (
     StoreError,
 )
 
-CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_CHILDREN, CHECK = 1, 2, 3, 4, 5, 8, 13
+CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_ACL, SET_ACL, GET_CHILDREN, CHECK = 1, 2, 3, 4, 5, 6, 7, 8, 13
 MULTI, MULTI_READ, SET_WATCHES = 14, 22, 101
 
 #: ZooKeeper's servers and clients refuse packets above jute.maxbuffer, 1 MB unless configured: requests and answers
@@ -55,10 +61,12 @@ _END = _HEADER.pack(-1, True, -1)
 
 _ERRORS: dict[int, type[NodeError]] = {
     -101: NoNode,
+    -102: NoAuth,
     -103: BadVersion,
     -108: NoChildrenForEphemerals,
     -110: NodeExists,
     -111: NotEmpty,
+    -114: InvalidAcl,
 }
 _stat: Callable[[tuple[Any, ...]], Stat] = functools.partial(tuple.__new__, Stat)
 _data: Callable[[tuple[Any, ...]], Data] = functools.partial(tuple.__new__, Data)
@@ -72,10 +80,6 @@ def _string(text: str) -> bytes:
 def whole(chroot: str, path: str) -> str:
     """The path as the server knows it; ``chroot`` is empty or without a slash at its end."""
     return chroot + path if path != "/" else chroot or path
-
-
-#: permissions, scheme and id, an entry each: all of them for anyone (rule 1.5)
-OPEN_ACL = ((31, "world", "anyone"),)
 
 
 def error(code: int, path: str) -> StoreError:
@@ -105,10 +109,25 @@ def batches(ops: Sequence[Op]) -> Iterator[range]:
         yield range(begin, len(ops))
 
 
-def multi(ops: Iterable[Op], chroot: str = "", acl: Sequence[tuple[int, str, str]] = OPEN_ACL) -> bytes:
-    """A MultiTransactionRecord of writes; what is created gets ``acl`` and is never a container."""
-    entries = b"".join(_INT.pack(permissions) + _string(scheme) + _string(id) for permissions, scheme, id in acl)
-    rights = _INT.pack(len(acl)) + entries
+@functools.lru_cache(maxsize=64)
+def _acls(acls: Acls) -> bytes:
+    entries = b"".join(_INT.pack(permissions) + _string(scheme) + _string(id) for permissions, scheme, id in acls)
+    return _INT.pack(len(acls)) + entries
+
+
+def get_acl(path: str) -> bytes:
+    """GetACLRequest."""
+    return _string(path)
+
+
+def set_acl(path: str, acls: Acls) -> bytes:
+    """SetACLRequest, whatever the version."""
+    return _string(path) + _acls(acls) + _INT.pack(ANY_VERSION)
+
+
+def multi(ops: Iterable[Op], chroot: str = "", acls_of: Callable[[str], Acls] = lambda path: OPEN_ACL) -> bytes:
+    """A MultiTransactionRecord of writes; what is created gets the ACL of its path below the chroot, and is never a
+    container."""
     parts: list[bytes] = []
     for op in ops:
         path = _string(whole(chroot, op.path))
@@ -121,6 +140,7 @@ def multi(ops: Iterable[Op], chroot: str = "", acl: Sequence[tuple[int, str, str
                 flags = _EPHEMERAL * op.ephemeral + _SEQUENTIAL * op.sequential
                 # no data at all, as Kafka creates such nodes: it would take an empty one for content, and fail on it
                 size = len(op.data) or _NULL
+                rights = _acls(acls_of(op.path))
                 parts += (_HEADERS[CREATE], path, _INT.pack(size), op.data, rights, _INT.pack(flags))
             case Delete():
                 parts += (_HEADERS[DELETE], path, _INT.pack(op.version))
@@ -170,6 +190,19 @@ def read_names(buffer: bytes, offset: int) -> list[str]:
     """The answer to GET_CHILDREN, sorted. Raises ValueError, struct.error."""
     (count,) = _INT.unpack_from(buffer, offset)
     return _names(buffer, offset + _INT.size, count)[0]
+
+
+def read_acls(buffer: bytes, offset: int) -> Acls:
+    """The answer to GET_ACL, without the stat behind it. Raises ValueError, struct.error."""
+    (count,) = _INT.unpack_from(buffer, offset)
+    offset += _INT.size
+    acls = []
+    for _ in range(count):
+        (permissions,) = _INT.unpack_from(buffer, offset)
+        scheme, offset = _read_string(buffer, offset + _INT.size)
+        name, offset = _read_string(buffer, offset)
+        acls.append(Acl(permissions, scheme, name))
+    return tuple(acls)
 
 
 def read_multi(buffer: bytes, offset: int, ops: Sequence[Op], chroot: str = "") -> list[OpResult] | MultiFailed:

@@ -6,6 +6,8 @@ real one leaves to chance happens here on command: ``expire(store)``, ``disconne
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import itertools
 import logging
 from collections.abc import Callable, Sequence
@@ -16,12 +18,18 @@ import trio
 from controller import store
 from controller.store import (
     ANY_VERSION,
+    AUTH_RETRY_MS,
+    OPEN_ACL,
+    Acl,
+    Acls,
     BadVersion,
     Check,
     Create,
     Data,
     Delete,
+    InvalidAcl,
     MultiFailed,
+    NoAuth,
     NoChildrenForEphemerals,
     NodeError,
     NodeExists,
@@ -29,6 +37,7 @@ from controller.store import (
     NotEmpty,
     Op,
     OpResult,
+    Permission,
     SessionExpired,
     SessionState,
     SetData,
@@ -49,6 +58,7 @@ class _Node:
     pzxid: int
     ctime: int
     mtime: int
+    acls: Acls = OPEN_ACL
     owner: int = 0
     version: int = 0
     cversion: int = 0
@@ -58,6 +68,18 @@ class _Node:
         return Stat(
             self.czxid, self.mzxid, self.ctime, self.mtime, self.version, self.cversion, self.owner, self.pzxid
         )  # fmt: skip
+
+
+#: who everyone is: (scheme, id)
+_ANYONE = ("world", "anyone")
+
+
+def _identity(scheme: str, credential: str) -> tuple[str, str]:
+    """As whom a session has authenticated. Raises ValueError for a scheme that the server does not know."""
+    if scheme != "digest":
+        raise ValueError(f"there is no authentication by {scheme!r}")
+    digest = base64.b64encode(hashlib.sha1(credential.encode(), usedforsecurity=False).digest()).decode()
+    return scheme, f"{credential.partition(':')[0]}:{digest}"
 
 
 def _split(path: str) -> tuple[str, str]:
@@ -76,14 +98,27 @@ class MemoryZooKeeper:
         #: (children?, path) -> the stores that watch, in the order in which they set the watch
         self._watches: dict[tuple[bool, str], dict[MemoryStore, None]] = {}
 
-    def connect(self, *, session_timeout_ms: int = 6000) -> MemoryStore:
-        """A client with a session that ends only on command, whatever its timeout."""
-        return MemoryStore(self, next(self._sessions), session_timeout_ms)
+    def connect(
+        self,
+        *,
+        session_timeout_ms: int = 6000,
+        auth: Sequence[tuple[str, str]] = (),
+        acls_of: Callable[[str], Acls] = lambda path: OPEN_ACL,
+    ) -> MemoryStore:
+        """A client with a session that ends only on command, whatever its timeout. ``auth`` are digests alone."""
+        identities = frozenset(_identity(scheme, credential) for scheme, credential in auth)
+        return MemoryStore(self, next(self._sessions), session_timeout_ms, identities, acls_of)
 
     def expire(self, client: MemoryStore) -> None:
         """End the client's session as a server does whose client was silent for too long, and give it a new one."""
         self._end(client)
         client._expired(next(self._sessions))
+
+    def refuse(self, client: MemoryStore) -> None:
+        """Accept the client's authentication no more: its session ends, and it tries again after a while. Needs trio to
+        run."""
+        self._end(client)
+        client._refused(next(self._sessions))
 
     def disconnect(self, client: MemoryStore) -> None:
         """Break the connection; the session goes on. Operations wait until ``reconnect`` or ``expire``."""
@@ -96,8 +131,9 @@ class MemoryZooKeeper:
         for watchers in self._watches.values():
             watchers.pop(client, None)
         owned = [path for path, node in self._nodes.items() if node.owner == client.session_id]
-        for path in owned:
-            self._multi(client, [Delete(path)])
+        self._zxid += 1
+        for path in owned:  # whatever the ACL
+            self._delete(path, self._nodes[path], [])()
 
     # reads
 
@@ -106,6 +142,34 @@ class MemoryZooKeeper:
             return self._nodes[path]
         except KeyError:
             raise NoNode(path) from None
+
+    def _permit(self, client: MemoryStore, node: _Node, permission: Permission, path: str) -> None:
+        """Raises NoAuth."""
+        if node.acls is OPEN_ACL:
+            return
+        for permissions, *who in node.acls:
+            if permissions & permission and (tuple(who) == _ANYONE or tuple(who) in client.identities):
+                return
+        raise NoAuth(path)
+
+    def _resolved(self, client: MemoryStore, acls: Acls, path: str) -> Acls:
+        """``acls`` with "auth" replaced. Raises InvalidAcl."""
+        if acls is OPEN_ACL:
+            return acls
+        for_creator = any(entry.scheme == "auth" for entry in acls)
+        if not acls or (for_creator and not client.identities):
+            raise InvalidAcl(path)
+        return tuple(
+            Acl(entry.permissions, *who)
+            for entry in acls
+            for who in (sorted(client.identities) if entry.scheme == "auth" else [entry[1:]])
+        )
+
+    def _set_acl(self, client: MemoryStore, path: str, acls: Acls) -> Stat:
+        node = self._read(path)
+        self._permit(client, node, Permission.ADMIN, path)
+        node.acls = self._resolved(client, acls, path)
+        return node.stat()
 
     def _watch(self, client: MemoryStore, children: bool, path: str) -> None:
         self._watches.setdefault((children, path), {})[client] = None
@@ -146,6 +210,7 @@ class MemoryZooKeeper:
             case Create():
                 return self._create(client, op, undo, results)
             case SetData(path, data, version):
+                self._permit(client, self._read(path), Permission.WRITE, path)
                 node = self._versioned(path, version)
                 before = (node.data, node.mzxid, node.mtime, node.version)
 
@@ -157,8 +222,11 @@ class MemoryZooKeeper:
                 results[-1] = node.stat()
                 return lambda: self._fire(WatchType.CHANGED, path)
             case Delete(path, version):
+                self._read(path)
+                self._permit(client, self._nodes[_split(path)[0]], Permission.DELETE, path)
                 return self._delete(path, self._versioned(path, version), undo)
             case Check(path, version):
+                self._permit(client, self._read(path), Permission.READ, path)
                 self._versioned(path, version)
                 return lambda: None
 
@@ -173,6 +241,8 @@ class MemoryZooKeeper:
     ) -> Callable[[], None]:
         parent_path, name = _split(op.path)
         parent = self._read(parent_path)
+        self._permit(client, parent, Permission.CREATE, op.path)
+        acls = self._resolved(client, client.acls_of(op.path), op.path)
         if parent.owner:
             raise NoChildrenForEphemerals(op.path)
         if op.sequential:
@@ -183,7 +253,7 @@ class MemoryZooKeeper:
         before = (parent.cversion, parent.pzxid)
         now = self._now_ms()
         owner = client.session_id if op.ephemeral else 0
-        self._nodes[path] = _Node(op.data, self._zxid, self._zxid, self._zxid, now, now, owner)
+        self._nodes[path] = _Node(op.data, self._zxid, self._zxid, self._zxid, now, now, acls, owner)
         parent.children.add(name)
         parent.cversion, parent.pzxid = parent.cversion + 1, self._zxid
 
@@ -228,9 +298,18 @@ class MemoryZooKeeper:
 class MemoryStore(store.MetadataStore):
     """A client of a MemoryZooKeeper. Every operation is a trio checkpoint."""
 
-    def __init__(self, server: MemoryZooKeeper, session_id: int, session_timeout_ms: int = 6000) -> None:
+    def __init__(
+        self,
+        server: MemoryZooKeeper,
+        session_id: int,
+        session_timeout_ms: int,
+        identities: frozenset[tuple[str, str]],
+        acls_of: Callable[[str], Acls],
+    ) -> None:
         self.on_watch: Callable[[WatchEvent], None] = lambda event: None
         self.on_session: Callable[[SessionState], None] = lambda state: None
+        self.identities = identities
+        self.acls_of = acls_of
         self._server = server
         self._session_id = session_id
         self._session_timeout_ms = session_timeout_ms
@@ -261,7 +340,8 @@ class MemoryStore(store.MetadataStore):
         for path, wanted in zip(paths, watched, strict=True):
             try:
                 node = self._server._read(path)
-            except NoNode as e:
+                self._server._permit(self, node, Permission.READ, path)
+            except NodeError as e:
                 answers.append(e)
                 continue
             if wanted:
@@ -271,20 +351,24 @@ class MemoryStore(store.MetadataStore):
 
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
         await self._turn()
+        nodes = {path: node for path in paths if (node := self._server._nodes.get(path)) is not None}
+        for path, node in nodes.items():
+            self._server._permit(self, node, Permission.READ, path)
         for path in paths if watch else ():
             self._server._watch(self, False, path)
-        nodes = (self._server._nodes.get(path) for path in paths)
-        return [None if node is None else node.stat() for node in nodes]
+        return [nodes[path].stat() if path in nodes else None for path in paths]
 
     async def get_children(self, paths: Sequence[str], *, watch: bool = False) -> list[list[str] | StoreError]:
         await self._turn()
         answers: list[list[str] | StoreError] = []
         for path in paths:
             try:
-                answers.append(sorted(self._server._read(path).children))
-            except NoNode as e:
+                node = self._server._read(path)
+                self._server._permit(self, node, Permission.READ, path)
+            except NodeError as e:
                 answers.append(e)
                 continue
+            answers.append(sorted(node.children))
             if watch:
                 self._server._watch(self, True, path)
         return answers
@@ -309,6 +393,28 @@ class MemoryStore(store.MetadataStore):
             try:
                 answers.append(self._server._multi(self, group))
             except MultiFailed as e:
+                answers.append(e)
+        return answers
+
+    async def get_acl(self, paths: Sequence[str]) -> list[Acls | StoreError]:
+        await self._turn()
+        answers: list[Acls | StoreError] = []
+        for path in paths:
+            try:
+                node = self._server._read(path)
+                self._server._permit(self, node, Permission.READ | Permission.ADMIN, path)
+                answers.append(node.acls)
+            except NodeError as e:
+                answers.append(e)
+        return answers
+
+    async def set_acl(self, paths: Sequence[str], acls: Acls) -> list[Stat | StoreError]:
+        await self._turn()
+        answers: list[Stat | StoreError] = []
+        for path in paths:
+            try:
+                answers.append(self._server._set_acl(self, path, acls))
+            except NodeError as e:
                 answers.append(e)
         return answers
 
@@ -348,6 +454,22 @@ class MemoryStore(store.MetadataStore):
     def _expired(self, new_session_id: int) -> None:
         self._held_back.clear()
         self._tell_session(SessionState.EXPIRED)
+        self._begin(new_session_id)
+
+    def _refused(self, new_session_id: int) -> None:
+        async def begin_anew() -> None:
+            await trio.sleep(AUTH_RETRY_MS / 1000)
+            if self._session_id == refused:  # not closed meanwhile
+                self._begin(new_session_id)
+
+        refused = self._session_id
+        self._connected = trio.Event()
+        self._held_back.clear()
+        self._tell_session(SessionState.AUTH_FAILED)
+        self._tell_session(SessionState.EXPIRED)
+        trio.lowlevel.spawn_system_task(begin_anew)
+
+    def _begin(self, new_session_id: int) -> None:
         self._session_id = new_session_id
         self._connected.set()
         self._tell_session(SessionState.ESTABLISHED)

@@ -9,6 +9,7 @@ import trio
 
 from controller.metrics import Histogram
 from controller.store import (
+    Acls,
     Check,
     Data,
     MetadataStore,
@@ -69,6 +70,12 @@ class MeteredStore(MetadataStore):
 
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
         return await self._timed(self._store.multi(groups))
+
+    async def get_acl(self, paths: Sequence[str]) -> list[Acls | StoreError]:
+        return await self._timed(self._store.get_acl(paths))
+
+    async def set_acl(self, paths: Sequence[str], acls: Acls) -> list[Stat | StoreError]:
+        return await self._timed(self._store.set_acl(paths, acls))
 
     async def aclose(self) -> None:
         await self._store.aclose()

@@ -18,6 +18,7 @@ import itertools
 import logging
 import queue
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -27,11 +28,14 @@ import trio
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.serialization import Create2, ReplyHeader
-from kazoo.protocol.states import EventType, KazooState, WatchedEvent
-from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
+from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
+from kazoo.security import ACL, Id
 
 from controller import store
 from controller.store import (
+    AUTH_RETRY_MS,
+    OPEN_ACL,
+    Acls,
     Check,
     Create,
     Data,
@@ -73,6 +77,8 @@ _NODE_ERRORS: dict[type[Exception], type[NodeError]] = {
     kz.NotEmptyError: store.NotEmpty,
     kz.NoChildrenForEphemeralsError: store.NoChildrenForEphemerals,
     kz.UnimplementedError: store.Unimplemented,
+    kz.NoAuthError: store.NoAuth,
+    kz.InvalidACLError: store.InvalidAcl,
 }
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,
@@ -105,9 +111,10 @@ class _Handler(SequentialThreadingHandler):
 
     queue_impl = _Inline
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
         super().__init__()
         self._poller = Poller()
+        self._tls = tls
 
     def start(self) -> None:
         self._running = True
@@ -115,8 +122,17 @@ class _Handler(SequentialThreadingHandler):
     def stop(self) -> None:
         self._running = False
 
-    def create_connection(self, *args: Any, **kwargs: Any) -> BufferedSocket:
-        return BufferedSocket(super().create_connection(*args, **kwargs))
+    def create_connection(self, *, address: tuple[str, int], hostname: str, timeout: float, **_: Any) -> BufferedSocket:
+        """kazoo's own TLS would trust all that the machine trusts."""
+        connected = socket.create_connection(address, timeout)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is None:
+            return BufferedSocket(connected)
+        try:
+            return BufferedSocket(self._tls.wrap_socket(connected, server_hostname=hostname))
+        except BaseException:
+            connected.close()
+            raise
 
     def create_socket_pair(self) -> tuple[WakeUp, WakeUp]:
         wake_up = WakeUp()
@@ -208,6 +224,7 @@ class KazooStore(store.MetadataStore):
         self._generation = 0
         self._connected_once = False
         self._lost = False
+        self._was_refused = False
         self._session_timeout_ms: int = client._session_timeout
         self._knows_containers = True
         # of the trio thread
@@ -215,6 +232,8 @@ class KazooStore(store.MetadataStore):
         self._connected = trio.Event()
         self._expired = trio.Event()
         self._has_multi_read = True
+        self._acls_of: Callable[[str], Acls] = _open
+        self._begins_anew: trio.CancelScope | None = None
 
     @classmethod
     async def connect(
@@ -224,24 +243,29 @@ class KazooStore(store.MetadataStore):
         session_timeout_ms: int,
         connection_timeout_ms: int,
         auth: Sequence[tuple[str, str]] = (),
-        creator_only: bool = False,
+        acls_of: Callable[[str], Acls] | None = None,
+        tls: ssl.SSLContext | None = None,
         create_chroot: bool = True,
     ) -> KazooStore:
         """Connect to ``host:port[,host:port...][/chroot]``, making the chroot if it is missing (rule 1.4), unless it is
         somebody else's to make.
 
-        ``auth`` are pairs of scheme and credential, such as ("digest", "user:password"); with ``creator_only`` the
-        nodes that are made belong to that identity alone, and to everyone otherwise (rule E1.17).
+        ``auth`` are pairs of scheme and credential, such as ("digest", "user:password"); with ``tls`` the connection
+        is encrypted, and a certificate of ours is an identity too. ``acls_of`` says to whom a path belongs that is
+        made, below the chroot; to everyone otherwise.
 
-        Raises StoreUnavailable when no server has answered within ``connection_timeout_ms``, or without a chroot.
+        Raises StoreUnavailable when no server has answered within ``connection_timeout_ms``, when it does not accept
+        ``auth``, or without a chroot.
         """
+        timeouts = session_timeout_ms, connection_timeout_ms
         hosts, slash, chroot = connect_string.partition("/")
         if slash and chroot.strip("/"):
-            root = await cls._started(hosts, session_timeout_ms, connection_timeout_ms, auth, creator_only)
+            root = await cls._started(hosts, *timeouts, auth, tls)
             try:
                 path = "/" + chroot.strip("/")
                 if create_chroot:
-                    await trio.to_thread.run_sync(root._client.ensure_path, path)
+                    acls = None if acls_of is None else _kazoo_acls(acls_of(path))
+                    await trio.to_thread.run_sync(root._client.ensure_path, path, acls)
                 elif await root.exists([path]) == [None]:
                     raise StoreUnavailable(f"there is no {path} in ZooKeeper at {hosts}")
             except kz.NoAuthError:
@@ -249,7 +273,10 @@ class KazooStore(store.MetadataStore):
             finally:
                 await root.aclose()
             hosts = f"{hosts}/{chroot.strip('/')}"
-        return await cls._started(hosts, session_timeout_ms, connection_timeout_ms, auth, creator_only)
+        made = await cls._started(hosts, *timeouts, auth, tls)
+        if acls_of is not None:
+            made._acls_of = acls_of
+        return made
 
     @classmethod
     async def _started(
@@ -258,18 +285,17 @@ class KazooStore(store.MetadataStore):
         session_timeout_ms: int,
         connection_timeout_ms: int,
         auth: Sequence[tuple[str, str]],
-        creator_only: bool,
+        tls: ssl.SSLContext | None,
     ) -> KazooStore:
         try:
             client = KazooClient(
                 hosts=hosts,
                 timeout=session_timeout_ms / 1000,
-                handler=_Handler(),
+                handler=_Handler(tls),
                 # a lost connection is sought again quickly, for as long as it takes
                 connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0},
                 logger=logging.getLogger("kazoo"),
                 auth_data=list(auth),
-                default_acl=CREATOR_ALL_ACL if creator_only else None,
             )
         except ValueError as e:
             raise StoreUnavailable(
@@ -277,15 +303,22 @@ class KazooStore(store.MetadataStore):
             ) from None
         made = cls(client, hosts, trio.lowlevel.current_trio_token())
         client.add_listener(made._state_changed)
-        made._note_negotiated_timeout()
+        made._note_connections()
         _take_all_that_wait(client)
         try:
             await trio.to_thread.run_sync(client.start, connection_timeout_ms / 1000, abandon_on_cancel=True)
-        except KazooTimeoutError:
-            raise StoreUnavailable(
-                f"no ZooKeeper answers at {hosts} within {connection_timeout_ms} ms: is it running at that address?"
-            ) from None
-        await made._connected.wait()
+            await made._settled()
+        except (KazooTimeoutError, kz.AuthFailedError):
+            if not made._was_refused:
+                encrypted = "" if tls is None else ", does it speak TLS, and do the certificates fit"
+                raise StoreUnavailable(
+                    f"no ZooKeeper answers at {hosts} within {connection_timeout_ms} ms: is it running at that "
+                    f"address{encrypted}?"
+                ) from None
+        if made._was_refused:
+            await made.aclose()
+            schemes = ", ".join(scheme for scheme, _ in auth)
+            raise StoreUnavailable(f"ZooKeeper at {hosts} does not accept our authentication ({schemes})")
         return made
 
     @property
@@ -297,21 +330,26 @@ class KazooStore(store.MetadataStore):
     def session_timeout_ms(self) -> int:
         return self._session_timeout_ms
 
-    def _note_negotiated_timeout(self) -> None:
-        """kazoo keeps what it asked for; of what the server granted it only tells two thirds, as its read timeout."""
+    def _note_connections(self) -> None:
+        """kazoo keeps the session timeout that it asked for; of what the server granted it only tells two thirds, as
+        its read timeout. It also says that it is connected before the server has accepted who we are."""
         connection = self._client._connection
         connect = connection._connect
 
         def noted(*args: Any) -> tuple[float, float]:
             read_timeout, connect_timeout = connect(*args)
             self._session_timeout_ms = round(read_timeout * 1.5)
+            self._connection_made()
             return read_timeout, connect_timeout
 
         connection._connect = noted
 
     async def aclose(self) -> None:
+        if self._begins_anew is not None:
+            self._begins_anew.cancel()
+
         def stop() -> None:
-            if self._client._stopped.is_set():  # abandoned
+            if self._client._stopped.is_set():  # abandoned, or refused
                 self._client._connection.stop(10)
             else:
                 self._client.stop()
@@ -373,6 +411,13 @@ class KazooStore(store.MetadataStore):
             return self._arming(_Watch.CHILD, paths[i]) if watch else _as_it_is
 
         return await self._batch(paths, request, read)
+
+    async def get_acl(self, paths: Sequence[str]) -> list[Acls | StoreError]:
+        def request(i: int) -> _Request:
+            body = jute.get_acl(jute.whole(self._client.chroot, paths[i]))
+            return _Request(jute.GET_ACL, lambda: body, jute.read_acls)
+
+        return await self._batch(paths, request, lambda i: _as_it_is)
 
     def _read_request(self, opcode: int, path: str, watch: bool, read: Callable[[bytes, int], Any]) -> _Request:
         body = jute.read(jute.whole(self._client.chroot, path), watch=watch)
@@ -491,9 +536,9 @@ class KazooStore(store.MetadataStore):
             return await self._write_batches(made, [])
 
         def request(i: int) -> _CreateContainer:
-            acl = self._client.default_acl or OPEN_ACL_UNSAFE
+            acls = _kazoo_acls(self._acls_of(made[i].path))
             path = jute.whole(self._client.chroot, made[i].path)
-            return _CreateContainer(path, made[i].data, acl, _CreateContainer.FLAGS)
+            return _CreateContainer(path, made[i].data, acls, _CreateContainer.FLAGS)
 
         def read(i: int) -> Callable[[Any], OpResult]:
             return lambda answer: str(self._client.unchroot(answer[0]))
@@ -507,10 +552,9 @@ class KazooStore(store.MetadataStore):
 
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
         chroot = self._client.chroot
-        acl = self._client.default_acl or OPEN_ACL_UNSAFE
 
         def request(i: int) -> _Request:
-            body = jute.multi(groups[i], chroot, [(entry.perms, entry.id.scheme, entry.id.id) for entry in acl])
+            body = jute.multi(groups[i], chroot, self._acls_of)
 
             def read(buffer: bytes, offset: int) -> Any:
                 # in a list, as kazoo goes through the answers of a multi
@@ -520,6 +564,13 @@ class KazooStore(store.MetadataStore):
 
         answers = await self._batch([group[0].path for group in groups], request, lambda i: lambda answer: answer[0])
         return [answer if isinstance(answer, MultiFailed) else store.value(answer) for answer in answers]
+
+    async def set_acl(self, paths: Sequence[str], acls: Acls) -> list[Stat | StoreError]:
+        def request(i: int) -> _Request:
+            body = jute.set_acl(jute.whole(self._client.chroot, paths[i]), acls)
+            return _Request(jute.SET_ACL, lambda: body, jute.read_stat)
+
+        return await self._batch(paths, request, lambda i: _as_it_is)
 
     # the batch and its repetition
 
@@ -539,7 +590,7 @@ class KazooStore(store.MetadataStore):
             for index, answer in zip(todo, pending.answers, strict=True):
                 if isinstance(answer, (kz.ConnectionLoss, kz.ConnectionClosedError)):
                     again.append(index)
-                elif isinstance(answer, (kz.SessionExpiredError, kz.SessionMovedError)):
+                elif isinstance(answer, (kz.SessionExpiredError, kz.SessionMovedError, kz.AuthFailedError)):
                     raise SessionExpired(f"the ZooKeeper session at {self._where} has ended")
                 elif isinstance(answer, Exception) and not isinstance(answer, StoreError):
                     answers[index] = _translate(answer, paths[index])
@@ -554,6 +605,12 @@ class KazooStore(store.MetadataStore):
         """Wait until there is a connection again. Raises SessionExpired if it belongs to another session."""
         if self._client._stopped.is_set():
             raise SessionExpired(f"the ZooKeeper session at {self._where} was closed")
+        await self._settled()
+        if self._live_generation != generation or self._expired.is_set():
+            raise SessionExpired(f"the ZooKeeper session at {self._where} has ended")
+
+    async def _settled(self) -> None:
+        """Wait until there is a connection, or the session is lost."""
         async with trio.open_nursery() as nursery:
             for event in (self._connected, self._expired):
 
@@ -562,8 +619,6 @@ class KazooStore(store.MetadataStore):
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(first)
-        if self._live_generation != generation or self._expired.is_set():
-            raise SessionExpired(f"the ZooKeeper session at {self._where} has ended")
 
     # on kazoo's connection thread
 
@@ -578,17 +633,19 @@ class KazooStore(store.MetadataStore):
             self._armed[used_up].discard(event.path)
         in_trio(self._token, self._tell_watch, self._generation, WatchEvent(kind, event.path))
 
+    def _connection_made(self) -> None:
+        if self._lost:
+            self._lost = False
+            in_trio(self._token, self._tell_session, SessionState.ESTABLISHED)
+        elif self._connected_once:
+            self._rearm()
+        self._connected_once = True
+        in_trio(self._token, self._tell_session, SessionState.CONNECTED)
+
     def _state_changed(self, state: str) -> None:
-        if state == KazooState.CONNECTED:
-            if not self._connected_once:
-                self._connected_once = True
-            elif self._lost:
-                self._lost = False
-                in_trio(self._token, self._tell_session, SessionState.ESTABLISHED)
-            else:
-                self._rearm()
-            in_trio(self._token, self._tell_session, SessionState.CONNECTED)
-        elif state == KazooState.SUSPENDED:
+        if state == KazooState.CONNECTED:  # see _note_connections
+            return
+        if state == KazooState.SUSPENDED:
             if self._armed_until is None:
                 self._armed_until = self._client.last_zxid
             in_trio(self._token, self._tell_session, SessionState.DISCONNECTED)
@@ -598,6 +655,9 @@ class KazooStore(store.MetadataStore):
             self._armed_until = None
             for watched in self._armed.values():
                 watched.clear()
+            if self._client._state == KeeperState.AUTH_FAILED:
+                self._was_refused = True
+                in_trio(self._token, self._refused)
             in_trio(self._token, self._tell_session, SessionState.EXPIRED)
 
     def _rearm(self) -> None:
@@ -641,6 +701,30 @@ class KazooStore(store.MetadataStore):
             self.on_session(state)
         except Exception:
             log.exception("a handler of session state %s failed", state)
+
+    def _refused(self) -> None:
+        """kazoo ends its thread when authentication fails, and would never connect again."""
+        self._tell_session(SessionState.AUTH_FAILED)
+        if self._connected_once:
+            self._begins_anew = trio.CancelScope()
+            trio.lowlevel.spawn_system_task(self._begin_anew, self._begins_anew)
+
+    async def _begin_anew(self, scope: trio.CancelScope) -> None:
+        with scope:
+            await trio.sleep(AUTH_RETRY_MS / 1000)
+            log.info("authenticating with ZooKeeper at %s once more", self._where)
+            try:
+                await trio.to_thread.run_sync(self._client.start_async)
+            except Exception:
+                log.exception("ZooKeeper at %s: the connection could not be started again", self._where)
+
+
+def _open(path: str) -> Acls:
+    return OPEN_ACL
+
+
+def _kazoo_acls(acls: Acls) -> list[ACL]:
+    return [ACL(int(entry.permissions), Id(entry.scheme, entry.id)) for entry in acls]
 
 
 def _as_it_is(answer: Any) -> Any:

@@ -75,12 +75,12 @@ def test_answers_to_a_multi_read() -> None:
     data = header(4) + struct.pack(">i", 3) + b"abc" + STAT
     empty = header(4) + struct.pack(">i", -1) + STAT
     missing = header(-1, -101) + struct.pack(">i", -101)
-    strange = header(-1, -102) + struct.pack(">i", -102)
+    strange = header(-1, -5) + struct.pack(">i", -5)
     found, none, absent, refused = jute.read_data(data + empty + missing + strange + END, 0, ["/a", "/b", "/c", "/d"])
     assert (found, none) == (Data(b"abc", EXPECTED_STAT), Data(b"", EXPECTED_STAT))
     assert isinstance(absent, NoNode)
     assert absent.path == "/c"
-    assert str(refused) == "ZooKeeper error -102 on /d"
+    assert str(refused) == "ZooKeeper error -5 on /d"
     names = header(8) + struct.pack(">i", 2) + kz.write_string("z") + kz.write_string("ä")
     children = jute.read_children(names + missing + END, 0, ["/a", "/c"])
     assert children[0] == ["z", "ä"]

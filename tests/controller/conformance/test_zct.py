@@ -5,78 +5,36 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import trio
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
+from trio.testing import wait_all_tasks_blocked
 
 from controller.metrics import Gauge, Meter, MetricName, Metrics, SessionMetrics
 from controller.store import (
+    AUTH_RETRY_MS,
+    OPEN_ACL,
+    READ_ACL,
     Create,
     Data,
     Delete,
     MetadataStore,
     NoNode,
+    SessionExpired,
     SessionState,
     SetData,
     Stat,
     StoreUnavailable,
     value,
 )
-from controller.store.memory import MemoryStore, MemoryZooKeeper
 from controller.store.zookeeper import KazooStore
-from controller.zk_client import ChangeHandler, ZkClient
+from controller.zk_client import ChangeHandler
+from tests.controller.conformance.clients import PATH, Fixture
 
 _chroots = itertools.count()
-PATH = "/a"
-
-
-class Fixture:
-    """One client; ``expire`` ends its session as ZooKeeper does."""
-
-    def __init__(self, store: MetadataStore, expire: Callable[[], Awaitable[None]]) -> None:
-        self.store = store
-        self.expire = expire
-        self.zk = ZkClient(store)
-
-    async def create(self, path: str = PATH, data: bytes = b"1") -> None:
-        value((await self.store.write([Create(path, data)]))[0])
-
-    async def told(self, happened: trio.Event) -> None:
-        with trio.fail_after(10):
-            await happened.wait()
-
-
-@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.slow)])
-async def f(request: pytest.FixtureRequest) -> AsyncIterator[Fixture]:
-    store: MetadataStore
-    if request.param == "memory":
-        server = MemoryZooKeeper()
-        twin: MemoryStore = server.connect()
-
-        async def expire_twin() -> None:
-            await trio.lowlevel.checkpoint()
-            server.expire(twin)
-
-        yield Fixture(twin, expire_twin)
-        await twin.aclose()
-        return
-    address = f"{request.getfixturevalue('zookeeper')}/zct-{next(_chroots)}"
-    store = await KazooStore.connect(address, session_timeout_ms=6000, connection_timeout_ms=10_000)
-
-    def steal() -> None:  # the session is closed from a second connection to it
-        other = KazooClient(hosts=address, client_id=store._client.client_id)
-        other.start()
-        other.stop()
-        other.close()
-
-    async def expire() -> None:
-        await trio.to_thread.run_sync(steal)
-
-    yield Fixture(store, expire)
-    await store.aclose()
 
 
 async def connect(address: str, timeout_ms: int = 300, *, create_chroot: bool = True) -> KazooStore:
@@ -200,6 +158,24 @@ async def test_set_data(f: Fixture) -> None:
     (answer,) = await f.store.write([SetData(PATH, b"x")])
     assert isinstance(answer, Stat)
     assert value((await f.store.get_data([PATH]))[0]).data == b"x"
+
+
+@pytest.mark.kafka("ZCT-13")
+async def test_acl_of_nothing(f: Fixture) -> None:
+    (answer,) = await f.store.get_acl([PATH])
+    assert isinstance(answer, NoNode)
+
+
+@pytest.mark.kafka("ZCT-14")
+async def test_acl(f: Fixture) -> None:  # rule 1.5
+    await f.create()
+    assert await f.store.get_acl([PATH]) == [OPEN_ACL]
+
+
+@pytest.mark.kafka("ZCT-15")
+async def test_acl_for_nothing(f: Fixture) -> None:
+    (answer,) = await f.store.set_acl([PATH], READ_ACL)
+    assert isinstance(answer, NoNode)
 
 
 @pytest.mark.kafka("ZCT-16")
@@ -348,6 +324,77 @@ async def test_a_session_handler_that_fails(f: Fixture, caplog: pytest.LogCaptur
     await f.told(established)
     assert "broken for the test" in caplog.text
     await f.create()
+
+
+@pytest.mark.kafka("ZCT-28")
+async def test_a_refused_authentication_is_told(f: Fixture) -> None:
+    refused = trio.Event()
+    f.store.on_session = lambda state: refused.set() if state is SessionState.AUTH_FAILED else None
+    f.refuse()
+    await f.told(refused)
+    f.accept()
+
+
+@pytest.mark.slow
+@pytest.mark.kafka("ZCT-32")
+async def test_a_refused_authentication_is_tried_again(f: Fixture) -> None:  # rule 1.7
+    states: list[SessionState] = []
+    times: dict[SessionState, float] = {}
+    established = trio.Event()
+
+    def told(state: SessionState) -> None:
+        states.append(state)
+        times[state] = trio.current_time()
+        if state is SessionState.AUTH_FAILED:
+            f.accept()
+        if state is SessionState.ESTABLISHED:
+            established.set()
+
+    await f.create()
+    old = f.store.session_id
+    f.store.on_session = told
+    f.refuse()
+    await f.told(established)
+    last = [s for s in states if s not in (SessionState.DISCONNECTED, SessionState.CONNECTED)]
+    assert last == [SessionState.AUTH_FAILED, SessionState.EXPIRED, SessionState.ESTABLISHED]
+    assert times[SessionState.ESTABLISHED] - times[SessionState.AUTH_FAILED] >= AUTH_RETRY_MS / 1000
+    assert f.store.session_id not in (0, old)
+    assert value((await f.store.get_data([PATH]))[0]).data == b"1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chroot", ["", "/some/root"])
+async def test_who_is_refused_cannot_connect(zookeeper: str, chroot: str) -> None:
+    with pytest.raises(StoreUnavailable, match=f"at {zookeeper} does not accept our authentication .unknown"):
+        await KazooStore.connect(
+            zookeeper + chroot, session_timeout_ms=2000, connection_timeout_ms=5000, auth=[("unknown", "x")]
+        )
+
+
+@pytest.mark.kafka("ZCT-29")
+async def test_requests_end_with_a_connection_that_does_not_come_back(f: Fixture) -> None:  # rule 1.52
+    ended: list[str] = []
+
+    async def ask() -> None:
+        with pytest.raises(SessionExpired):
+            await f.store.get_data([PATH])
+        ended.append("read")
+
+    async def tell() -> None:
+        with pytest.raises(SessionExpired):
+            await f.store.write([Create(PATH)])
+        ended.append("write")
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            f.disconnect()
+            for _ in range(20):
+                nursery.start_soon(ask)
+                nursery.start_soon(tell)
+            await wait_all_tasks_blocked()
+            assert ended == []  # sent again for as long as there is hope
+            await f.store.aclose()
+    assert sorted(ended) == ["read"] * 20 + ["write"] * 20
 
 
 @pytest.mark.kafka("ZCT-30")

@@ -1,0 +1,3 @@
+from tests.controller.conformance.clients import f
+
+__all__ = ["f"]
