@@ -1,5 +1,6 @@
 """What administrators and brokers leave in ZooKeeper for the controller, as typed operations beside `kafka_zk_client`:
-reassignments, preferred elections, producer ids, and the numbers that brokers without an id draw.
+reassignments, preferred elections, producer ids, the numbers that brokers without an id draw, and the offsets of
+consumers before 0.9.
 """
 
 from __future__ import annotations
@@ -94,3 +95,19 @@ async def generate_broker_id(zk: KafkaZkClient, reserved_max: int) -> BrokerId:
             stat = value(answer)
             assert isinstance(stat, Stat)
             return BrokerId(reserved_max + stat.version)
+
+
+async def get_consumer_offset(zk: KafkaZkClient, group: str, tp: TopicPartition) -> int | None:
+    """The offset that a consumer before 0.9 has committed, None if it has not. Raises BadZNode."""
+    path = zd.consumer_offset_path(group, tp)
+    found = await zk.get_one(path)
+    if found is None or not found.data:
+        return None
+    try:
+        return int(found.data)
+    except ValueError:
+        raise zd.BadZNode(f"{path} holds no offset: {found.data[:100]!r}") from None
+
+
+async def set_or_create_consumer_offset(zk: KafkaZkClient, group: str, tp: TopicPartition, offset: int) -> None:
+    await zk.set_or_create(zd.consumer_offset_path(group, tp), str(offset).encode())

@@ -249,9 +249,12 @@ class KafkaZkClient(ZkClient):
 
     async def put_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Whatever the version, and not fenced: that of a topic which is only about to be (rule 10.7)."""
-        path = zd.config_path(kind, name)
+        await self.set_or_create(zd.config_path(kind, name), zd.encode_config(config))
+
+    async def set_or_create(self, path: str, data: bytes) -> None:
+        """Whatever the version, parents included, and not fenced."""
         await self.ensure_paths([path])
-        value((await self.store.write([SetData(path, zd.encode_config(config))]))[0])
+        value((await self.store.write([SetData(path, data)]))[0])
 
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Replace a configuration while some ZooKeeper controller is in charge, then tell (rules 1.35, 1.54).
@@ -372,6 +375,11 @@ class KafkaZkClient(ZkClient):
         paths = [f"{parent}/{name}" for name in await self.get_children(parent)]
         answers = await self.get_data(paths)
         return {path: a.data for path, a in zip(paths, answers, strict=True) if isinstance(a, Data)}
+
+    async def propagate_log_dir_event(self, broker: int) -> None:
+        """Tell the controller that a log directory of that broker has failed (rules 1.33, 9.68)."""
+        event = Create(zd.LOG_DIR_EVENT_PREFIX, zd.encode_log_dir_event(broker), sequential=True)
+        value((await self.store.write([event]))[0])
 
     async def delete_notifications(self, paths: Iterable[str], expected: EpochZkVersion) -> None:
         await self._delete(list(paths), expected)

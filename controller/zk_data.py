@@ -40,6 +40,7 @@ PREFERRED_REPLICA_ELECTION = "/admin/preferred_replica_election"
 ISR_CHANGE_NOTIFICATION = "/isr_change_notification"
 ISR_CHANGE_PREFIX = f"{ISR_CHANGE_NOTIFICATION}/isr_change_"
 LOG_DIR_EVENT_NOTIFICATION = "/log_dir_event_notification"
+LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENT_NOTIFICATION}/log_dir_event_"
 CLUSTER_ID = "/cluster/id"
 FEATURE = "/feature"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
@@ -112,6 +113,11 @@ def partition_path(tp: TopicPartition) -> str:
 
 def partition_state_path(tp: TopicPartition) -> str:
     return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}/state"
+
+
+def consumer_offset_path(group: str, tp: TopicPartition) -> str:
+    """Where consumers before 0.9 keep their offsets."""
+    return f"/consumers/{group}/offsets/{tp.topic}/{tp.partition}"
 
 
 def delete_topic_path(topic: str) -> str:
@@ -379,6 +385,11 @@ def encode_partition_list(partitions: Iterable[TopicPartition]) -> bytes:
     return orjson.dumps(
         {"version": 1, "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]}
     )
+
+
+def encode_log_dir_event(broker: int) -> bytes:
+    """Rule 1.33; a failure is the only event there is."""
+    return orjson.dumps({"version": 1, "broker": broker, "event": 1})
 
 
 def decode_log_dir_event(data: bytes) -> BrokerId | None:

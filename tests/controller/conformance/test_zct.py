@@ -35,6 +35,8 @@ from controller.zk_client import ChangeHandler
 from tests.controller.conformance.clients import PATH, Fixture
 
 _chroots = itertools.count()
+#: bytes
+JUTE_MAX_BUFFER = 4 << 20
 
 
 async def connect(address: str, timeout_ms: int = 300, *, create_chroot: bool = True) -> KazooStore:
@@ -102,6 +104,18 @@ async def test_a_chroot_below_what_is_locked(zookeeper: str, raw: KazooClient) -
     await store.aclose()
     with pytest.raises(StoreUnavailable, match=f"{locked}/other cannot be made .*: it is not allowed"):
         await connect(f"{zookeeper}{locked}/other", 5000)
+
+
+@pytest.mark.slow
+@pytest.mark.kafka("ZKCT-55")
+async def test_answers_may_be_large(zookeeper: str) -> None:
+    """Rule 1.6: Kafka raises its client's limit to 4 MiB; ours takes at least as much."""
+    store = await connect(f"{zookeeper}/large", 5000)
+    largest = bytes(range(256)) * (JUTE_MAX_BUFFER // 256)
+    assert await store.write([Create("/n", largest[:-100])]) == ["/n"]  # what is around it takes some bytes too
+    for paths in (["/n"], ["/n"] * 5):  # one by one, and in bulk
+        assert [value(answer).data for answer in await store.get_data(paths)] == [largest[:-100]] * len(paths)
+    await store.aclose()
 
 
 # one operation each

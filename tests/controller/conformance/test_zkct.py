@@ -128,6 +128,42 @@ async def test_sequential_nodes(f: Fixture) -> None:
     assert await f.data("/q/n_0000000001") == b"d"
 
 
+@pytest.mark.kafka("ZKCT-53")
+def test_path_of_a_consumers_offset() -> None:
+    assert zk_data.consumer_offset_path("g", T1) == "/consumers/g/offsets/t/1"
+
+
+@pytest.mark.kafka("ZKCT-4")
+async def test_a_consumers_offset(f: Fixture) -> None:
+    for offset in (123, 0):
+        await admin_nodes.set_or_create_consumer_offset(f.zk, "g", T1, offset)
+        assert await f.data("/consumers/g/offsets/t/1") == str(offset).encode()
+        assert await admin_nodes.get_consumer_offset(f.zk, "g", T1) == offset
+
+
+@pytest.mark.kafka("ZKCT-5")
+async def test_no_consumers_offset(f: Fixture) -> None:
+    assert await admin_nodes.get_consumer_offset(f.zk, "g", T0) is None
+    await f.put("/consumers/g/offsets/t/0")
+    assert await admin_nodes.get_consumer_offset(f.zk, "g", T0) is None
+    await f.put("/consumers/g/offsets/t/1", b"many")
+    with pytest.raises(zk_data.BadZNode, match="/consumers/g/offsets/t/1 holds no offset"):
+        await admin_nodes.get_consumer_offset(f.zk, "g", T1)
+
+
+@pytest.mark.kafka("ZKCT-18")
+async def test_log_directories_that_fail_are_told_of(f: Fixture) -> None:  # rules 1.33, 9.68
+    for broker_id in (3, 4):
+        await f.zk.propagate_log_dir_event(broker_id)
+    told = await f.zk.get_notifications("/log_dir_event_notification")
+    prefix = "/log_dir_event_notification/log_dir_event_000000000"
+    assert told == {
+        f"{prefix}0": b'{"version":1,"broker":3,"event":1}',
+        f"{prefix}1": b'{"version":1,"broker":4,"event":1}',
+    }
+    assert [zk_data.decode_log_dir_event(data) for data in told.values()] == [3, 4]
+
+
 @pytest.mark.kafka("ZKCT-22")
 async def test_data_and_stat(f: Fixture) -> None:
     await f.put("/x", b"1")
