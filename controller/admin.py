@@ -6,14 +6,21 @@ None of it needs to be the controller, and none of it is fenced (1.49): the cont
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 from uuid import UUID
 
 from controller import zk_data
-from controller.assignment import InvalidPartitions, InvalidReplicationFactor, assign_replicas
+from controller.assignment import (
+    InconsistentRacks,
+    InvalidPartitions,
+    InvalidReplicationFactor,
+    RackAwareMode,
+    assign_replicas,
+    racks_to_heed,
+)
 from controller.kafka_zk_client import KafkaZkClient
 from controller.model import BrokerId, Leadership, ReplicaAssignment, TopicAssignment, TopicPartition
 from controller.store import Create, NodeExists, value
@@ -61,6 +68,7 @@ async def create_topic(
     replication_factor: int = 1,
     assignment: Mapping[int, Sequence[int]] | None = None,
     config: Mapping[str, str] | None = None,
+    rack_aware_mode: RackAwareMode = RackAwareMode.ENFORCED,
     random: Random,
 ) -> UUID:
     """Create a topic with a new id, which is returned.
@@ -69,13 +77,23 @@ async def create_topic(
     Raises AdminError.
     """
     if assignment is None:
-        registered = sorted((await zk.get_brokers(watch=False)).items())
-        brokers: dict[int, str | None] = {broker_id: broker.rack for broker_id, (broker, _) in registered}
+        brokers = await get_brokers_with_racks(zk, rack_aware_mode)
         assignment = place(topic, brokers, partitions, replication_factor, random=random)
     await check_new_topic(zk, topic, assignment)
     topic_id = zk.new_uuid()
     await write_topic(zk, topic, assignment, config or {}, topic_id)
     return topic_id
+
+
+async def get_brokers_with_racks(
+    zk: KafkaZkClient, mode: RackAwareMode, among: Collection[int] | None = None
+) -> dict[int, str | None]:
+    """Registered brokers and the racks to heed, as `racks_to_heed` has it. Raises AdminError."""
+    registered = {broker_id: broker.rack for broker_id, (broker, _) in (await zk.get_brokers(watch=False)).items()}
+    try:
+        return racks_to_heed(registered, mode, among)
+    except InconsistentRacks as e:
+        raise AdminError(f"replicas cannot be placed by racks: {e}") from None
 
 
 def place(
@@ -185,9 +203,8 @@ async def plan_partitions(
         )
     if 0 not in known:
         raise AdminError(f"topic {topic} has no partition 0 whose replication factor could be taken")
-    brokers: dict[int, str | None] = {
-        broker_id: broker.rack for broker_id, (broker, _) in sorted((await zk.get_brokers(watch=False)).items())
-    }
+    mode = RackAwareMode.ENFORCED if assignments is None else RackAwareMode.DISABLED
+    brokers = await get_brokers_with_racks(zk, mode)
     first = known[0].replicas
     if assignments is None:
         start = next((i for i, broker in enumerate(brokers) if first and broker >= first[0]), 0)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import enum
+from collections.abc import Collection, Mapping, Sequence
 from random import Random
 
 
@@ -16,6 +17,30 @@ class InvalidReplicationFactor(ValueError):
 
 class InconsistentRacks(ValueError):
     """Some brokers have a rack and some have none."""
+
+
+class RackAwareMode(enum.Enum):
+    """What an administrator wants of racks: Kafka's names."""
+
+    DISABLED = "Disabled"
+    ENFORCED = "Enforced"
+    SAFE = "Safe"
+
+
+def racks_to_heed(
+    brokers: Mapping[int, str | None], mode: RackAwareMode, among: Collection[int] | None = None
+) -> dict[int, str | None]:
+    """The brokers, by id, with the racks that an assignment is to heed; those in ``among`` alone if it is given.
+
+    Enforced wants a rack of every broker or of none; Safe heeds racks if all have one. Raises InconsistentRacks.
+    """
+    chosen = {broker: brokers[broker] for broker in sorted(brokers) if among is None or broker in among}
+    lacking = [broker for broker, rack in chosen.items() if rack is None]
+    if mode is RackAwareMode.ENFORCED and 0 < len(lacking) < len(chosen):
+        raise InconsistentRacks(f"brokers {lacking} have no rack while others have one")
+    if mode is RackAwareMode.DISABLED or lacking:
+        return dict.fromkeys(chosen)
+    return chosen
 
 
 def assign_replicas(
@@ -42,9 +67,7 @@ def assign_replicas(
             f"replication factor {replication_factor} is larger than the number of available brokers, {len(brokers)}"
         )
     racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
-    if racks and len(racks) < len(brokers):
-        lacking = sorted(set(brokers) - set(racks))
-        raise InconsistentRacks(f"brokers {lacking} have no rack while others have one")
+    racks_to_heed(brokers, RackAwareMode.ENFORCED)
     order = rack_alternated(racks) if racks else list(brokers)
     n = len(order)
     start = fixed_start if fixed_start >= 0 else random.randrange(n)

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 from controller import admin, zk_data
 from controller.admin import AdminError
+from controller.assignment import RackAwareMode
 from controller.model import ReplicaAssignment, TopicPartition
 from controller.store import Create, value
 from tests.controller.conformance.bench import ids
@@ -230,6 +231,29 @@ async def test_broker_configuration(autojump_clock: MockClock, broker: str) -> N
 
 
 QUOTA = {"producer_byte_rate": "1000"}
+
+
+@pytest.mark.kafka("AZC-10")
+async def test_racks_that_are_heeded(autojump_clock: MockClock) -> None:  # rules 10.15, 10.17
+    async with world([]) as w:
+        for broker_id, rack in {0: "a", 1: "b", 2: "c", 3: "c", 5: None}.items():
+            await w.start_broker(broker_id, rack)
+
+        async def heeded(mode: RackAwareMode, among: Sequence[int] | None = None) -> dict[int, str | None]:
+            return await admin.get_brokers_with_racks(w.zk, mode, among)
+
+        with pytest.raises(AdminError, match=r"brokers \[5\] have no rack while others have one"):
+            await heeded(RackAwareMode.ENFORCED)
+        for mode in (RackAwareMode.DISABLED, RackAwareMode.SAFE):
+            assert await heeded(mode) == dict.fromkeys([0, 1, 2, 3, 5])
+        for mode in (RackAwareMode.ENFORCED, RackAwareMode.SAFE):
+            assert await heeded(mode, [2, 1, 0]) == {0: "a", 1: "b", 2: "c"}
+        assert await heeded(RackAwareMode.DISABLED, [0, 1]) == {0: None, 1: None}
+        assert await heeded(RackAwareMode.ENFORCED, [5]) == {5: None}
+        with pytest.raises(AdminError):
+            await admin.create_topic(w.zk, "t", random=Random(0))
+        await admin.create_topic(w.zk, "t", replication_factor=5, rack_aware_mode=RackAwareMode.SAFE, random=Random(0))
+        assert sorted((await placed(w, "t"))[0]) == [0, 1, 2, 3, 5]
 
 
 @pytest.mark.kafka("AZC-11")
