@@ -89,7 +89,9 @@ async def get_brokers_with_racks(
     zk: KafkaZkClient, mode: RackAwareMode, among: Collection[int] | None = None
 ) -> dict[int, str | None]:
     """Registered brokers and the racks to heed, as `racks_to_heed` has it. Raises AdminError."""
-    registered = {broker_id: broker.rack for broker_id, (broker, _) in (await zk.get_brokers(watch=False)).items()}
+    registered: dict[int, str | None] = {
+        broker_id: broker.rack for broker_id, (broker, _) in (await zk.get_brokers(watch=False)).items()
+    }
     try:
         return racks_to_heed(registered, mode, among)
     except InconsistentRacks as e:

@@ -16,6 +16,7 @@ from controller.store.zookeeper import KazooStore
 from harness.node import Node
 from harness.zookeeper import free_port
 from harness.zookeeper_client import ZooKeeperClientConfig
+from tests.background import InBackground
 from tests.broker_stub.support import until
 from tests.conftest import running_zookeeper
 from tests.tools import require
@@ -49,8 +50,8 @@ def addresses(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> It
     }
     for store in ("keyStore", "trustStore"):
         settings |= {f"ssl.{store}.location": str(certificate), f"ssl.{store}.type": "PEM"}
-    with running_zookeeper(tmp_path_factory.mktemp("zookeeper"), settings) as plaintext:
-        yield plaintext, f"127.0.0.1:{port}"
+    with InBackground(lambda: running_zookeeper(tmp_path_factory.mktemp("zookeeper"), settings)) as running:
+        yield running.value, f"127.0.0.1:{port}"
 
 
 def properties(address: str, certificate: Path, **more: str) -> dict[str, str]:

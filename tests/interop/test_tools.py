@@ -9,20 +9,21 @@ import pytest
 import trio
 
 from harness import Cluster
-from tests.interop.real_kafka import kafka_jars, run_tool
+from tests.interop.tools import REASSIGN, TOPICS, Tools
 
 pytestmark = pytest.mark.slow
 
-TOPICS, CONFIGS = "org.apache.kafka.tools.TopicCommand", "kafka.admin.ConfigCommand"
-REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+CONFIGS = "kafka.admin.ConfigCommand"
 
 
 async def gone(cluster: Cluster, topic: str) -> bool:
     return topic not in {described.name for described in await cluster.describe_topics()}
 
 
-async def test_kafkas_tools(zookeeper: str, tmp_path: Path) -> None:
-    await trio.to_thread.run_sync(kafka_jars)
+async def test_kafkas_tools(zookeeper: str, tmp_path: Path, tools: Tools) -> None:
+    async def run(*command: str) -> str:
+        return await trio.to_thread.run_sync(tools.run, *command)
+
     async with Cluster(brokers=3, zookeeper=f"{zookeeper}/tools") as cluster:
         await cluster.wait_for_controller()
         bootstrap = ["--bootstrap-server", cluster.bootstrap_servers()]
@@ -31,7 +32,7 @@ async def test_kafkas_tools(zookeeper: str, tmp_path: Path) -> None:
             (topic,) = await cluster.describe_topics(["placed"])
             return {p.partition: tuple(p.assignment.replicas) for p in topic.partitions}
 
-        await run_tool(
+        await run(
             TOPICS, *bootstrap, "--create", "--topic", "placed", "--partitions", "3", "--replication-factor", "2",
             "--config", "retention.ms=1000",
         )  # fmt: skip
@@ -41,8 +42,8 @@ async def test_kafkas_tools(zookeeper: str, tmp_path: Path) -> None:
 
         topic = ["--entity-type", "topics", "--entity-name", "placed"]
         change = ["--add-config", "cleanup.policy=[compact,delete]", "--delete-config", "retention.ms"]
-        await run_tool(CONFIGS, *bootstrap, "--alter", *topic, *change)
-        described = await run_tool(CONFIGS, *bootstrap, "--describe", *topic)
+        await run(CONFIGS, *bootstrap, "--alter", *topic, *change)
+        described = await run(CONFIGS, *bootstrap, "--describe", *topic)
         assert "cleanup.policy=compact,delete" in described
         assert "retention.ms" not in described
 
@@ -54,13 +55,13 @@ async def test_kafkas_tools(zookeeper: str, tmp_path: Path) -> None:
         path = tmp_path / "plan.json"
         path.write_text(json.dumps(plan))
         file = ["--reassignment-json-file", str(path)]
-        await run_tool(REASSIGN, *bootstrap, "--execute", *file)
+        await run(REASSIGN, *bootstrap, "--execute", *file)
 
         async def done() -> bool:
             return await replicas() == moved
 
         await cluster.wait_until(done, "the reassignment")
-        assert (await run_tool(REASSIGN, *bootstrap, "--verify", *file)).count("is completed") == 3
+        assert (await run(REASSIGN, *bootstrap, "--verify", *file)).count("is completed") == 3
 
-        await run_tool(TOPICS, *bootstrap, "--delete", "--topic", "placed")
+        await run(TOPICS, *bootstrap, "--delete", "--topic", "placed")
         await cluster.wait_until(lambda: gone(cluster, "placed"), "the topic to be deleted")

@@ -1,0 +1,165 @@
+"""LEC and LECE: Kafka's own LeaderElectionCommand, and what it makes our cluster do (section 14 of
+docs/controller-semantics.md; rules of section 11d). What the command asks for over the wire is LEC-1 to LEC-7 in
+tests/controller/conformance/test_requests.py."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from harness import Cluster
+from harness.members import InProcessMember
+from harness.zookeeper import free_port
+from tests.background import InBackground
+from tests.interop.tools import ELECTION, Tools
+
+pytestmark = pytest.mark.slow
+NOWHERE = ["--bootstrap-server", "127.0.0.1:1"]
+
+
+def usage_error(tools: Tools, *arguments: str) -> str:
+    """What the command complains about; it asks nobody."""
+    status, printed = tools.try_run(ELECTION, *NOWHERE, *arguments)
+    assert status == 1
+    return printed
+
+
+@pytest.mark.kafka("LECE-1")
+def test_a_topic_without_partition(tools: Tools) -> None:
+    printed = usage_error(tools, "--election-type", "unclean", "--topic", "t")
+    assert "Missing required option(s)" in printed
+    assert " partition" in printed
+
+
+@pytest.mark.kafka("LECE-2")
+def test_a_partition_without_topic(tools: Tools) -> None:
+    printed = usage_error(tools, "--election-type", "unclean", "--all-topic-partitions", "--partition", "0")
+    assert "Option partition is only allowed if topic is used" in printed
+
+
+@pytest.mark.kafka("LECE-3")
+def test_no_election_type(tools: Tools) -> None:
+    printed = usage_error(tools, "--topic", "t", "--partition", "0")
+    assert "Missing required option(s)" in printed
+    assert " election-type" in printed
+
+
+@pytest.mark.kafka("LECE-4")
+def test_no_partitions(tools: Tools) -> None:
+    printed = usage_error(tools, "--election-type", "unclean")
+    for text in ("One and only one of the following options is required: ", " all-topic-partitions", " topic",
+                 " path-to-json-file"):  # fmt: skip
+        assert text in printed
+
+
+def admin_config(folder: Path, timeout_ms: int) -> list[str]:
+    path = folder / "admin.properties"
+    path.write_text(f"default.api.timeout.ms={timeout_ms}\nrequest.timeout.ms={timeout_ms // 2}\n")
+    return ["--admin.config", str(path)]
+
+
+@pytest.mark.kafka("LECE-5")
+def test_nobody_there(tools: Tools, tmp_path: Path) -> None:
+    begun = time.monotonic()
+    status, printed = tools.try_run(
+        ELECTION, "--bootstrap-server", f"127.0.0.1:{free_port()}", *admin_config(tmp_path, 1000),
+        "--election-type", "unclean", "--all-topic-partitions",
+    )  # fmt: skip
+    assert status == 1
+    assert "TimeoutException" in printed
+    assert time.monotonic() - begun >= 1
+
+
+class Nodes:
+    """Three nodes of ours; ``a`` and ``b`` are those that are not the controller."""
+
+    def __init__(self, cluster: Cluster, controller: int) -> None:
+        self.cluster = cluster
+        self.controller = controller
+        self.a, self.b = sorted({1, 2, 3} - {controller})
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.member(self.controller).addresses["DATA"]
+
+    async def state(self, topic: str) -> tuple[int, tuple[int, ...]]:
+        """Leader and ISR."""
+        ((partition,),) = (t.partitions for t in await self.cluster.describe_topics([topic]))
+        assert partition.leadership is not None
+        state = partition.leadership.leader_and_isr
+        return state.leader, state.isr
+
+    async def leave_without_leader(self, *topics: str) -> None:
+        """Of each, a is the only one in the ISR, and dead; b is alive."""
+        for topic in topics:
+            await self.cluster.create_topic(topic, assignment={0: [self.a, self.b]})
+        await self.cluster.stop(self.b)
+        await self._until(topics, (self.a, (self.a,)))
+        await self.cluster.stop(self.a)
+        await self._until(topics, (-1, (self.a,)))
+        await self.cluster.start(self.b)
+        member = self.cluster.member(self.controller)
+        assert isinstance(member, InProcessMember)
+        node = member.node
+        assert node is not None
+
+        async def known() -> bool:
+            return self.b in node.controller.context.broker_epochs
+
+        await self.cluster.wait_until(known, f"broker {self.b} to be known to the controller")
+
+    async def _until(self, topics: Sequence[str], state: tuple[int, tuple[int, ...]]) -> None:
+        async def holds() -> bool:
+            return [await self.state(topic) for topic in topics] == [state] * len(topics)
+
+        await self.cluster.wait_until(holds, f"{', '.join(topics)}: {state}")
+
+    async def recover(self) -> None:
+        await self.cluster.start(self.a)
+
+
+@asynccontextmanager
+async def three_nodes(zookeeper: str) -> AsyncIterator[Nodes]:
+    # the last member of an ISR would try in vain to hand leadership over
+    properties = {"controlled.shutdown.enable": "false"}
+    async with Cluster(brokers=3, zookeeper=zookeeper, properties=properties) as cluster:
+        yield Nodes(cluster, (await cluster.wait_for_controller()).id)
+
+
+@pytest.fixture(scope="module")
+def nodes(zookeeper: str) -> Iterator[InBackground[Nodes]]:
+    with InBackground(lambda: three_nodes(f"{zookeeper}/elections")) as running:
+        yield running
+
+
+@pytest.mark.kafka("LEC-2")
+def test_custom_timeouts(tools: Tools, nodes: InBackground[Nodes], tmp_path: Path) -> None:  # rule 11.32
+    n = nodes.value
+    nodes.call(n.leave_without_leader, "timeouts")
+    printed = tools.run(
+        ELECTION, "--bootstrap-server", n.bootstrap, *admin_config(tmp_path, 30_000),
+        "--election-type", "unclean", "--all-topic-partitions",
+    )  # fmt: skip
+    assert "Successfully completed leader election (UNCLEAN) for partitions timeouts-0" in printed
+    assert nodes.call(n.state, "timeouts") == (n.b, (n.b,))
+    nodes.call(n.recover)
+
+
+@pytest.mark.kafka("LEC-4")
+def test_partitions_from_a_file(tools: Tools, nodes: InBackground[Nodes], tmp_path: Path) -> None:  # rule 11.32
+    n = nodes.value
+    nodes.call(n.leave_without_leader, "named", "other")
+    path = tmp_path / "partitions.json"
+    path.write_text(json.dumps({"partitions": [{"topic": "named", "partition": 0}]}))
+    printed = tools.run(
+        ELECTION, "--bootstrap-server", n.bootstrap, "--election-type", "unclean", "--path-to-json-file", str(path)
+    )
+    assert "Successfully completed leader election (UNCLEAN) for partitions named-0" in printed
+    assert nodes.call(n.state, "named") == (n.b, (n.b,))
+    assert nodes.call(n.state, "other") == (-1, (n.a,))
+    nodes.call(n.recover)
