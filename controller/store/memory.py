@@ -302,9 +302,9 @@ class MemoryStore(store.MetadataStore):
         self,
         server: MemoryZooKeeper,
         session_id: int,
-        session_timeout_ms: int,
-        identities: frozenset[tuple[str, str]],
-        acls_of: Callable[[str], Acls],
+        session_timeout_ms: int = 6000,
+        identities: frozenset[tuple[str, str]] = frozenset(),
+        acls_of: Callable[[str], Acls] = lambda path: OPEN_ACL,
     ) -> None:
         self.on_watch: Callable[[WatchEvent], None] = lambda event: None
         self.on_session: Callable[[SessionState], None] = lambda state: None

@@ -14,28 +14,34 @@ import org.apache.kafka.common.utils.Exit;
  * spaces between. For each: its exit status, a space, how many bytes it printed, a newline, and these bytes.
  */
 public class Tools {
+    /** Ends a tool that wants to end the JVM; some catch it as a failure of their own, and exit once more. */
     private static class Exited extends RuntimeException {
-        final int status;
-
-        Exited(int status, String message) {
-            super(message);
-            this.status = status;
+        Exited(String message) {
+            super(message, null, false, false);
         }
     }
+
+    /** The first that the run asked for. */
+    private static Integer exitStatus;
 
     public static void main(String[] arguments) throws Exception {
         PrintStream answers = System.out;
         Exit.setExitProcedure((status, message) -> {
-            throw new Exited(status, message);
+            if (exitStatus == null) {
+                exitStatus = status;
+            }
+            throw new Exited(message);
         });
+        // the same for all runs: Scala keeps the first that it finds
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        PrintStream out = new PrintStream(printed, true, StandardCharsets.UTF_8);
+        System.setOut(out);
+        System.setErr(out);
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] words = Arrays.stream(line.split(" "))
                 .map(word -> URLDecoder.decode(word, StandardCharsets.UTF_8)).toArray(String[]::new);
-            ByteArrayOutputStream printed = new ByteArrayOutputStream();
-            PrintStream out = new PrintStream(printed, true, StandardCharsets.UTF_8);
-            System.setOut(out);
-            System.setErr(out);
+            printed.reset();
             int status = run(words[0], Arrays.copyOfRange(words, 1, words.length), out);
             out.flush();
             answers.print(status + " " + printed.size() + "\n");
@@ -45,16 +51,16 @@ public class Tools {
     }
 
     private static int run(String tool, String[] arguments, PrintStream out) throws Exception {
+        exitStatus = null;
         try {
             Class.forName(tool).getMethod("main", String[].class).invoke(null, (Object) arguments);
             return 0;
         } catch (InvocationTargetException e) {
-            if (e.getCause() instanceof Exited) {
-                Exited exited = (Exited) e.getCause();
-                if (exited.getMessage() != null) {
-                    out.println(exited.getMessage());
+            if (exitStatus != null) {
+                if (e.getCause().getMessage() != null) {
+                    out.println(e.getCause().getMessage());
                 }
-                return exited.status;
+                return exitStatus;
             }
             e.getCause().printStackTrace(out);
             return 1;
