@@ -325,7 +325,10 @@ async def subject(zookeeper: str, control_port: int, port: int) -> None:
     store = await KazooStore.connect(zookeeper, session_timeout_ms=60_000, connection_timeout_ms=10_000)
     zk = KafkaZkClient(store, now_ms=now_ms)
     config = ControllerConfig(
-        broker_id=BrokerId(NODE), inter_broker_listener_name="DATA", control_plane_listener_name="CONTROL"
+        broker_id=BrokerId(NODE),
+        inter_broker_listener_name="DATA",
+        control_plane_listener_name="CONTROL",
+        auto_leader_rebalance_enable=False,
     )
 
     async def register() -> object:

@@ -135,7 +135,7 @@ class LeaderAndIsr(NamedTuple):
         return self.new_leader_and_isr(leader, self.isr)
 
     def new_leader_and_isr(self, leader: BrokerId, isr: Iterable[BrokerId]) -> LeaderAndIsr:
-        return self._replace(leader=leader, isr=tuple(isr), leader_epoch=self.leader_epoch + 1)
+        return LeaderAndIsr(leader, tuple(isr), self.leader_epoch + 1, self.recovery_state, self.partition_epoch)
 
     def new_recovering(self, leader: BrokerId, isr: Iterable[BrokerId]) -> LeaderAndIsr:
         return self.new_leader_and_isr(leader, isr)._replace(recovery_state=RECOVERING)
@@ -144,7 +144,7 @@ class LeaderAndIsr(NamedTuple):
         return self.new_leader_and_isr(self.leader, self.isr)
 
     def with_partition_epoch(self, partition_epoch: int) -> LeaderAndIsr:
-        return self._replace(partition_epoch=partition_epoch)
+        return LeaderAndIsr(self.leader, self.isr, self.leader_epoch, self.recovery_state, partition_epoch)
 
 
 class Leadership(NamedTuple):

@@ -135,10 +135,11 @@ class PartitionStateMachine:
         return results
 
     def _log_change(self, tp: TopicPartition, target: PartitionState) -> None:
-        before = self._context.partition_state(tp)
-        state_change_log.debug(
-            "controller epoch %d: partition %s from %s to %s", self._context.epoch, tp, before.name, target.name
-        )
+        if state_change_log.isEnabledFor(logging.DEBUG):
+            before, epoch = self._context.partition_state(tp), self._context.epoch
+            state_change_log.debug(
+                "controller epoch %d: partition %s from %s to %s", epoch, tp, before.name, target.name
+            )
 
     # New -> Online
 

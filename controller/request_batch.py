@@ -161,7 +161,9 @@ class ControllerRequestBatch:
                 before = states.get(tp)
                 is_sticky = before is not None and before.is_new and not is_new
                 states[tp] = LeaderAndIsrState(leadership, assignment, True) if is_sticky else state
-        self.add_update_metadata(self._context.live_or_shutting_down_broker_ids, [tp])
+        self._update_metadata_brokers |= self._context.live_or_shutting_down_broker_ids
+        if (known := self._context.leadership.get(tp)) is not None:
+            self._update_metadata[tp] = known
 
     def add_known_leader_and_isr(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> None:
         """``add_leader_and_isr`` of what the context knows of many partitions, for one of their old replicas; those
