@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,15 +22,14 @@ from harness import Cluster
 from harness.guard import Guard
 from harness.transport import Dialer
 from harness.zookeeper import four_letter_word
-from tests.interop.real_kafka import RealBroker, kafka_jars, run_tool
+from tests.interop.real_kafka import RealBroker, kafka_jars
 from tests.interop.records import Ledger, Traffic, consume_in_group
+from tests.interop.tools import ELECTION, REASSIGN, TOPICS, Tools
 
 NODE = 100
 TOPIC = "orders"
 RECORDS = 10_000
 SESSION_TIMEOUT_MS = 4000
-_TOPICS, _ELECTION = "org.apache.kafka.tools.TopicCommand", "org.apache.kafka.tools.LeaderElectionCommand"
-_REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
 _AS_CREATED = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2)}
 _ADDED = {3: (1, 3, 2), 4: (2, 1, 3)}
 _HANDOVERS = 40
@@ -53,6 +52,7 @@ class Peers:
     brokers: dict[int, RealBroker]
     kafka_controller: RealBroker | None  # node 100 in the peer's run; None where it is ours
     folder: Path
+    tools: Tools
     ledger: Ledger | None = None
     acknowledged: int = 0  # by the end of the traffic
     watched: set[str] = field(default_factory=set)  # by node 100 then
@@ -103,7 +103,8 @@ class Peers:
         await self.cluster.wait_until(check, what)
 
     async def tool(self, main_class: str, *arguments: str) -> str:
-        return await run_tool(main_class, "--bootstrap-server", self.bootstrap, *arguments)
+        command = (main_class, "--bootstrap-server", self.bootstrap, *arguments)
+        return await trio.to_thread.run_sync(self.tools.run, *command)
 
     async def run(self, name: str, operation: Callable[[Peers], Awaitable[str]]) -> Outcome:
         """Do it, then read everything. Raises whatever goes wrong, ``records.Lost`` included."""
@@ -119,32 +120,47 @@ class Peers:
 
 
 @asynccontextmanager
-async def peers(zookeeper: str, folder: Path, *, ours: bool) -> AsyncIterator[Peers]:
-    """``zookeeper`` with a chroot that is not used yet. Node 100 is controller before the brokers start."""
+async def peers(
+    zookeeper: str,
+    folder: Path,
+    *,
+    ours: bool,
+    ids: Sequence[int] = (1, 2, 3),
+    more: Callable[[int], Mapping[str, str]] = lambda broker_id: {},
+    properties: Mapping[str, str] | None = None,
+) -> AsyncIterator[Peers]:
+    """``zookeeper`` with a chroot that is not used yet. Node 100 is controller before the brokers start.
+
+    ``more``: properties of a real broker; ``properties``: of our node 100.
+    """
     guard = Guard()
     made: list[RealBroker] = []
+    stack = ExitStack()
 
     def broker(broker_id: int) -> RealBroker:
-        made.append(RealBroker(broker_id, zookeeper, folder, guard))
+        made.append(RealBroker(broker_id, zookeeper, folder, guard, more(broker_id)))
         return made[-1]
 
     try:
         await trio.to_thread.run_sync(kafka_jars)
-        properties = {
+        settings = {
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "auto.leader.rebalance.enable": "false",  # as on the real ones: leaders move when the operations say so
+            **(properties or {}),
         }
-        async with Cluster(int(ours), first_id=NODE, zookeeper=zookeeper, properties=properties) as cluster:
+        async with Cluster(int(ours), first_id=NODE, zookeeper=zookeeper, properties=settings) as cluster:
+            tools = stack.enter_context(Tools())
             kafka_controller = None if ours else broker(NODE)
             if kafka_controller is not None:
                 await kafka_controller.start()
             assert (await cluster.wait_for_controller()).id == NODE
-            brokers = {i: broker(i) for i in (1, 2, 3)}
+            brokers = {i: broker(i) for i in ids}
             async with trio.open_nursery() as nursery:
                 for one in brokers.values():
                     nursery.start_soon(one.start)
-            yield Peers(cluster, brokers, kafka_controller, folder)
+            yield Peers(cluster, brokers, kafka_controller, folder, tools)
     finally:
+        stack.close()
         for one in made:
             one.kill()
         guard.close()
@@ -174,10 +190,10 @@ def as_tool_wants(assignment: dict[int, tuple[int, ...]]) -> str:
 
 
 async def create_topic(p: Peers) -> str:
-    await p.tool(_TOPICS, "--create", "--topic", TOPIC, "--replica-assignment", as_tool_wants(_AS_CREATED))
+    await p.tool(TOPICS, "--create", "--topic", TOPIC, "--replica-assignment", as_tool_wants(_AS_CREATED))
     await p.until("all replicas", lambda replicas, leader, isr: leader == replicas[0] and isr == set(replicas))
     assert {n: replicas for n, (replicas, _, _) in (await p.states()).items()} == _AS_CREATED
-    described = await p.tool(_TOPICS, "--describe", "--topic", TOPIC)
+    described = await p.tool(TOPICS, "--describe", "--topic", TOPIC)
     assert described.count("Leader: ") == len(_AS_CREATED), described
     return "3 partitions on 3 brokers, each led by its first replica; TopicCommand describes them"
 
@@ -207,7 +223,7 @@ async def _group_of_a_real_broker(p: Peers) -> str:
     found: list[str] = []
 
     async def coordinated() -> bool:
-        answer = await _ask(p.brokers[1], request, 4)
+        answer = await ask(p.brokers[1].address, request, 4)
         assert isinstance(answer, wire.FindCoordinatorResponse)
         led = {c.key for c in answer.coordinators if c.error_code == wire.ErrorCode.NONE}
         found[:] = [c.key for c in answer.coordinators if c.node_id in p.brokers]
@@ -217,8 +233,9 @@ async def _group_of_a_real_broker(p: Peers) -> str:
     return found[0]
 
 
-async def _ask(broker: RealBroker, request: wire.Message, version: int) -> wire.Message:
-    connection = await Dialer()("127.0.0.1", broker.data_port)
+async def ask(address: str, request: wire.Message, version: int) -> wire.Message:
+    host, _, port = address.rpartition(":")
+    connection = await Dialer()(host, int(port))
     try:
         await connection.send_frame(
             wire.encode_request(request, api_version=version, correlation_id=1, client_id="interop")
@@ -245,7 +262,7 @@ async def restart_broker(p: Peers) -> str:
 
 async def elect_preferred(p: Peers) -> str:
     before = await p.states()
-    await p.tool(_ELECTION, "--election-type", "preferred", "--all-topic-partitions")
+    await p.tool(ELECTION, "--election-type", "preferred", "--all-topic-partitions")
     after = await p.states()
     assert all(leader == replicas[0] for replicas, leader, _ in after.values()), after
     moved = sum(before[n][1] != after[n][1] for n in before)
@@ -255,7 +272,7 @@ async def elect_preferred(p: Peers) -> str:
 async def add_partitions(p: Peers) -> str:
     wanted = _AS_CREATED | _ADDED
     await p.tool(
-        _TOPICS, "--alter", "--topic", TOPIC, "--partitions", str(len(wanted)),
+        TOPICS, "--alter", "--topic", TOPIC, "--partitions", str(len(wanted)),
         "--replica-assignment", as_tool_wants(wanted),
     )  # fmt: skip
     states = await p.states()
@@ -275,12 +292,12 @@ async def reassign(p: Peers) -> str:
 
 async def _reassign(p: Peers, target: dict[int, tuple[int, ...]], step: int) -> None:
     plan = _plan(p, target, step)
-    await p.tool(_REASSIGN, "--execute", "--reassignment-json-file", plan)
+    await p.tool(REASSIGN, "--execute", "--reassignment-json-file", plan)
     await p.until(
         f"step {step} of the reassignment",
         lambda replicas, leader, isr: replicas in target.values() and isr == set(replicas) and leader in replicas,
     )
-    verified = await p.tool(_REASSIGN, "--verify", "--reassignment-json-file", plan)
+    verified = await p.tool(REASSIGN, "--verify", "--reassignment-json-file", plan)
     assert verified.count("is completed") == len(target), verified
 
 
@@ -298,13 +315,13 @@ async def cancel_reassignment(p: Peers) -> str:
     if p.kafka_controller is not None:
         return "left out: a real node 100 would catch up"
     plan = _plan(p, target, 9)
-    await p.tool(_REASSIGN, "--execute", "--reassignment-json-file", plan)
-    listed = await p.tool(_REASSIGN, "--list")
+    await p.tool(REASSIGN, "--execute", "--reassignment-json-file", plan)
+    listed = await p.tool(REASSIGN, "--list")
     assert f"{TOPIC}-0" in listed, listed
-    await p.tool(_REASSIGN, "--cancel", "--reassignment-json-file", plan)
+    await p.tool(REASSIGN, "--cancel", "--reassignment-json-file", plan)
     after = await p.states()
     assert {n: set(r) for n, (r, _, _) in after.items()} == {n: set(r) for n, (r, _, _) in before.items()}, after
-    assert "No partition reassignments found" in await p.tool(_REASSIGN, "--list")
+    assert "No partition reassignments found" in await p.tool(REASSIGN, "--list")
     await _reassign(p, {n: replicas for n, (replicas, _, _) in before.items()}, 10)  # the order is not restored: 11.19
     return "a move to a broker that never catches up is listed, cancelled, and gone"
 
@@ -344,8 +361,8 @@ async def lose_the_controller(p: Peers) -> str:
     await p.kill_controller()
     new = await p.cluster.wait_for_controller(other_than=old)
     assert (new.id != NODE, new.epoch) == (True, old.epoch + 1)
-    await p.tool(_TOPICS, "--create", "--topic", "meanwhile", "--replica-assignment", as_tool_wants(_AS_CREATED))
-    await p.tool(_TOPICS, "--delete", "--topic", "meanwhile")
+    await p.tool(TOPICS, "--create", "--topic", "meanwhile", "--replica-assignment", as_tool_wants(_AS_CREATED))
+    await p.tool(TOPICS, "--delete", "--topic", "meanwhile")
     return f"kill -9 of node 100: epoch {old.epoch} -> {new.epoch} under a real broker, which creates and deletes"
 
 
@@ -360,7 +377,7 @@ async def regain_the_controller(p: Peers) -> str:
         if now.id == NODE:
             break
     assert now.id == NODE, f"node 100 has not won in {_HANDOVERS} elections"
-    await p.tool(_TOPICS, "--create", "--topic", "again", "--replica-assignment", as_tool_wants(_AS_CREATED))
+    await p.tool(TOPICS, "--create", "--topic", "again", "--replica-assignment", as_tool_wants(_AS_CREATED))
     await p.until("leaders of a new topic", lambda replicas, leader, _: leader == replicas[0], "again")
     return f"epoch {now.epoch}, after {now.epoch - old.epoch} elections; it creates topics again"
 
@@ -368,7 +385,7 @@ async def regain_the_controller(p: Peers) -> str:
 async def delete_topics(p: Peers) -> str:
     """Whatever is left: the topics, and what they have on disk."""
     p.ledger = None
-    await p.tool(_TOPICS, "--delete", "--topic", TOPIC)
+    await p.tool(TOPICS, "--delete", "--topic", TOPIC)
 
     async def gone() -> bool:
         return not await p.cluster._exists(topic_path(TOPIC)) and not any(
@@ -378,7 +395,7 @@ async def delete_topics(p: Peers) -> str:
         )
 
     await p.cluster.wait_until(gone, f"topic {TOPIC} to be deleted")
-    listed = (await p.tool(_TOPICS, "--list")).split()
+    listed = (await p.tool(TOPICS, "--list")).split()
     assert TOPIC not in listed, listed
     return "gone from ZooKeeper, from TopicCommand's list, and marked for deletion on the brokers' disks"
 

@@ -20,7 +20,6 @@ from harness.zookeeper import free_port, spark_jars
 VERSION = "3.9.1"
 START_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 60
-TOOL_TIMEOUT_S = 60
 _IVY = """<ivy-module version="2.0"><info organisation="kce" module="kafka"/><dependencies>
 <dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}" conf="default->default"/>
 <dependency org="org.apache.kafka" name="kafka-tools" rev="{version}" conf="default->default"/>
@@ -138,20 +137,6 @@ class RealBroker:
         with trio.fail_after(SHUTDOWN_TIMEOUT_S):
             await trio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
         self._guard.forget(self._process.pid)
-
-
-async def run_tool(main_class: str, *arguments: str) -> str:
-    """Run one of Kafka's command line tools and return what it printed. Raises RuntimeError when it fails."""
-    command = [
-        find_java(), "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto",
-        "-cp", f"{kafka_jars()}/*", main_class, *arguments,
-    ]  # fmt: skip
-    with trio.fail_after(TOOL_TIMEOUT_S):
-        ran = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
-    output, errors = ran.stdout.decode(), ran.stderr.decode()
-    if ran.returncode:
-        raise RuntimeError(f"{main_class} {' '.join(arguments)} ended with {ran.returncode}:\n{output}{errors}")
-    return output
 
 
 @asynccontextmanager

@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from harness.java import find_java
-from tests.interop.real_kafka import TOOL_TIMEOUT_S, kafka_jars
+from tests.interop.real_kafka import kafka_jars
 
+TOOL_TIMEOUT_S = 60
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 ELECTION = "org.apache.kafka.tools.LeaderElectionCommand"
 REASSIGN = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
