@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from broker_stub.alter_partition_manager import AlterPartitionManager
+from broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
 from broker_stub.config import BrokerConfig
 from broker_stub.controlled_shutdown import ControlledShutdown
 from broker_stub.handlers.base import Services
@@ -92,6 +93,8 @@ class Broker:
             )
             for _ in ("AlterPartition", "AllocateProducerIds")
         ]
+        #: told by whoever reads the configuration in ZooKeeper
+        self.client_quotas = ClientQuotas()
         self.alter_partition_manager: AlterPartitionManager | ZkAlterPartitionManager
         if isr_store is None or config.inter_broker_protocol_version.supports_alter_partition:
             self.alter_partition_manager = AlterPartitionManager(
@@ -119,6 +122,9 @@ class Broker:
             admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,
             producer_ids=ProducerIdManager(config.broker_id, lambda: self.broker_epoch, self._channels[1], self._spawn),
+            mutation_quotas=ControllerMutationQuotas(
+                self.client_quotas, config.controller_quota_window_num, config.controller_quota_window_size_seconds
+            ),
             spawn=self._spawn,
         )
         self.socket_server = SocketServer(config, KafkaApis(services), tap)

@@ -63,6 +63,8 @@ class BrokerConfig:
     max_connections_per_ip: int
     request_timeout_ms: int
     controller_socket_timeout_ms: int
+    controller_quota_window_num: int
+    controller_quota_window_size_seconds: int
     controlled_shutdown_enable: bool
     controlled_shutdown_max_retries: int
     controlled_shutdown_retry_backoff_ms: int
@@ -111,6 +113,8 @@ class BrokerConfig:
             max_connections_per_ip=read.integer("max.connections.per.ip", INT_MAX, 1),
             request_timeout_ms=read.integer("request.timeout.ms", 30_000, 1),
             controller_socket_timeout_ms=read.integer("controller.socket.timeout.ms", 30_000, 1),
+            controller_quota_window_num=read.integer("controller.quota.window.num", 11, 1),
+            controller_quota_window_size_seconds=read.integer("controller.quota.window.size.seconds", 1, 1),
             controlled_shutdown_enable=read.boolean("controlled.shutdown.enable", default=True),
             controlled_shutdown_max_retries=read.integer("controlled.shutdown.max.retries", 3, 0),
             controlled_shutdown_retry_backoff_ms=read.integer(

@@ -233,6 +233,8 @@ control.plane.listener.name string -
 controlled.shutdown.enable boolean true
 controlled.shutdown.max.retries int 3
 controlled.shutdown.retry.backoff.ms long 5000
+controller.quota.window.num int 11
+controller.quota.window.size.seconds int 1
 controller.socket.timeout.ms int 30000
 default.replication.factor int 1
 delete.records.purgatory.purge.interval.requests int 1

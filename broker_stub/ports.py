@@ -146,6 +146,14 @@ class ControllerPort(Protocol):
         """By feature. One outcome for all: none was looked at."""
 
 
+#: asked just before partitions are created: may there be so many more?
+Permit = Callable[[int], bool]
+
+
+def always(partitions: int) -> bool:
+    return True
+
+
 class AdminPort(Protocol):
     """Topics and configurations in the metadata store, for those requests that need no controller to decide.
 
@@ -159,13 +167,15 @@ class AdminPort(Protocol):
         *,
         validate_only: bool,
         config_error: Callable[[Mapping[str, str]], str | None],
+        permit: Permit = always,
     ) -> CreatableTopicResult:
-        """Rules 10.3-10.7. ``brokers``: id -> rack of those alive; ``config_error``: what is wrong with a config."""
+        """Rules 10.3-10.7, 10.11. ``brokers``: id -> rack of those alive; ``config_error``: what is wrong with a
+        config; ``permit``: whether there may be so many partitions more."""
 
     async def create_partitions(
-        self, topic: CreatePartitionsTopic, *, validate_only: bool
+        self, topic: CreatePartitionsTopic, *, validate_only: bool, permit: Permit = always
     ) -> tuple[CreatePartitionsTopicResult, range]:
-        """Rules 10.13-10.16: the answer, and the numbers of the partitions that were added."""
+        """Rules 10.11, 10.13-10.16: the answer, and the numbers of the partitions that were added."""
 
     async def delete_topic(self, topic: str) -> ErrorCode:
         """Rule 10.36."""
@@ -245,11 +255,12 @@ class NoStore:
         *,
         validate_only: bool,
         config_error: Callable[[Mapping[str, str]], str | None],
+        permit: Permit = always,
     ) -> CreatableTopicResult:
         raise _no_store()
 
     async def create_partitions(
-        self, topic: CreatePartitionsTopic, *, validate_only: bool
+        self, topic: CreatePartitionsTopic, *, validate_only: bool, permit: Permit = always
     ) -> tuple[CreatePartitionsTopicResult, range]:
         raise _no_store()
 

@@ -27,13 +27,26 @@ log = logging.getLogger(__name__)
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
 
 
+#: (kind, name, configuration) of `/config/<kind>/<name>`, where kind is "users" or "clients"
+OnClientConfig = Callable[[str, str, Mapping[str, str]], None]
+CLIENT_KINDS = ("users", "clients")
+
+
 class ConfigChanges:
     """``static``: what the node's own properties say; the broker's entry in ZooKeeper wins over the cluster's default,
-    and that over ``static``. ``put`` gives an event to the event loop."""
+    and that over ``static``. ``put`` gives an event to the event loop; ``on_client_config`` is told what is configured
+    for users and clients, at the start and when it changes, as it is of no interest to a controller."""
 
     def __init__(
-        self, zk: KafkaZkClient, broker: BrokerId, *, static: bool, put: Callable[[ControllerEvent], None]
+        self,
+        zk: KafkaZkClient,
+        broker: BrokerId,
+        *,
+        static: bool,
+        put: Callable[[ControllerEvent], None],
+        on_client_config: OnClientConfig = lambda kind, name, config: None,
     ) -> None:
+        self._on_client_config = on_client_config
         self._zk = zk
         self._broker = str(broker)
         self._static = static
@@ -55,6 +68,7 @@ class ConfigChanges:
         try:
             for entity in (zk_data.DEFAULT_ENTITY, self._broker):
                 await self._read_broker(entity)
+            await self._read_clients()
             await self.notified()
         except StoreError:
             log.exception("the configuration in ZooKeeper could not be read")
@@ -86,11 +100,31 @@ class ConfigChanges:
             config = (await self._zk.get_topic_configs([entity]))[entity]
             if isinstance(config, dict) and config.get(UNCLEAN, "").lower() == "true":
                 self._put(TopicUncleanLeaderElectionEnabled(entity))
+        elif entity_type in CLIENT_KINDS:
+            self._on_client_config(entity_type, entity, await self._zk.get_config(entity_type, entity))
         elif entity_type == "brokers" and entity in (zk_data.DEFAULT_ENTITY, self._broker):
             was = self.unclean_leader_election_enable
             await self._read_broker(entity)
             if self.unclean_leader_election_enable and not was:
                 self._put(UncleanLeaderElectionEnabled())
+
+    async def _read_clients(self) -> None:
+        """Of users and clients, and of clients of users."""
+        for kind in CLIENT_KINDS:
+            names = await self._zk.get_children(f"/config/{kind}", watch=False)
+            if kind == "users":
+                of_users = await self._zk.store.get_children([f"/config/users/{name}/clients" for name in names])
+                names += [
+                    f"{user}/clients/{client}"
+                    for user, found in zip(list(names), of_users, strict=True)
+                    if not isinstance(found, StoreError)
+                    for client in found
+                ]
+            for name, found in zip(
+                names, await self._zk.get_data([zk_data.config_path(kind, name) for name in names]), strict=True
+            ):
+                if isinstance(found, Data):
+                    self._on_client_config(kind, name, zk_data.decode_config(found.data))
 
     async def _read_broker(self, entity: str) -> None:
         found = await self._zk.get_one(zk_data.broker_config_path(entity))

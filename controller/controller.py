@@ -17,7 +17,7 @@ from controller import events as ev
 from controller.active import ActiveController
 from controller.channel_manager import ChannelManager, Dial
 from controller.config import ControllerConfig
-from controller.config_changes import ConfigChanges
+from controller.config_changes import ConfigChanges, OnClientConfig
 from controller.context import ControllerContext
 from controller.core import Core
 from controller.election.api import LeaderContender
@@ -48,7 +48,8 @@ class Controller(LeaderContender[ControllerToken]):
     """A contender for the controller role of one broker.
 
     ``register`` registers the broker anew; it is called when a new session has followed one that expired (2.31), and
-    once at the start by whoever runs the node. ``run`` serves until it is cancelled or ``close`` is called.
+    once at the start by whoever runs the node. ``on_client_config`` is told the configurations of users and clients,
+    which a broker enforces. ``run`` serves until it is cancelled or ``close`` is called.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Controller(LeaderContender[ControllerToken]):
         nursery: trio.Nursery,
         *,
         register: Callable[[], Awaitable[object]],
+        on_client_config: OnClientConfig = lambda kind, name, config: None,
     ) -> None:
         self.config = config
         self.context = ControllerContext()
@@ -75,7 +77,11 @@ class Controller(LeaderContender[ControllerToken]):
             return ControllerRequestBatch(config.batches, self.context, self.channels, self)
 
         self._configs = ConfigChanges(
-            zk, config.broker_id, static=config.unclean_leader_election_enable, put=self.loop.put
+            zk,
+            config.broker_id,
+            static=config.unclean_leader_election_enable,
+            put=self.loop.put,
+            on_client_config=on_client_config,
         )
         self._core = Core(
             config=config,

@@ -171,7 +171,7 @@ def decode_token(path: str, data: bytes) -> TokenInformation:
 
 def _sanitized(principal: str) -> str:
     """As Kafka's Sanitizer writes names that may hold anything."""
-    return urllib.parse.quote(principal, safe="*")
+    return urllib.parse.quote(principal, safe="")
 
 
 # ACLs

@@ -39,10 +39,12 @@ class ZkAdminManager:
         *,
         validate_only: bool,
         config_error: Callable[[Mapping[str, str]], str | None],
+        permit: Callable[[int], bool] = lambda partitions: True,
     ) -> CreatableTopicResult:
         """Rules 10.3-10.7, from "null config value" on. ``brokers``: id -> rack of those that are alive.
 
-        ``config_error`` says what is wrong with a configuration. Numbers in ``topic`` are above 0 or wrong: -1 has
+        ``config_error`` says what is wrong with a configuration; ``permit`` is asked just before the topic is written
+        whether there may be so many partitions more (rule 10.11). Numbers in ``topic`` are above 0 or wrong: -1 has
         been resolved where no assignments are given.
         """
         try:
@@ -57,6 +59,7 @@ class ZkAdminManager:
             )
             if validate_only:
                 return result
+            _check_quota(topic.name, len(assignment), permit)
             topic_id = self._zk.new_uuid() if self._ibp.supports_topic_ids else None
             await admin.write_topic(self._zk, topic.name, assignment, config, topic_id)
             return result if topic_id is None else replace(result, topic_id=topic_id)
@@ -89,14 +92,19 @@ class ZkAdminManager:
         return config, {a.partition_index: a.broker_ids for a in topic.assignments}
 
     async def create_partitions(
-        self, topic: CreatePartitionsTopic, *, validate_only: bool
+        self,
+        topic: CreatePartitionsTopic,
+        *,
+        validate_only: bool,
+        permit: Callable[[int], bool] = lambda partitions: True,
     ) -> tuple[CreatePartitionsTopicResult, range]:
-        """Rules 10.13-10.16: the answer and the numbers of the partitions that were added."""
+        """Rules 10.11, 10.13-10.16: the answer and the numbers of the partitions that were added."""
         asked = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
         try:
             found, added = await admin.plan_partitions(self._zk, topic.name, topic.count, asked, random=self._random)
             if validate_only:
                 return CreatePartitionsTopicResult(name=topic.name), range(0)
+            _check_quota(topic.name, len(added), permit)
             await admin.add_partitions(self._zk, found, added)
         except AdminError as e:
             refused = CreatePartitionsTopicResult(name=topic.name, error_code=e.code, error_message=str(e))
@@ -118,3 +126,12 @@ class ZkAdminManager:
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Replace it and tell every broker (rules 1.35, 1.54)."""
         await self._zk.change_config(kind, name, config)
+
+
+def _check_quota(topic: str, partitions: int, permit: Callable[[int], bool]) -> None:
+    """Raises AdminError."""
+    if not permit(partitions):
+        raise AdminError(
+            f"topic {topic}: the quota for partitions that are created and deleted is exceeded",
+            ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        )

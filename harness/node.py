@@ -149,7 +149,12 @@ class Node:
         await self._identify(zk, cluster_id)
         async with trio.open_nursery() as nursery:
             self.controller = Controller(
-                self._controller_config, zk, Dialer(gate=self.hold), nursery, register=self._register
+                self._controller_config,
+                zk,
+                Dialer(gate=self.hold),
+                nursery,
+                register=self._register,
+                on_client_config=lambda kind, name, config: self.broker.client_quotas.changed(kind, name, config),
             )
             self.broker = Broker(
                 self.config,

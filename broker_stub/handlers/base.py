@@ -7,7 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+import trio
+
 import wire
+from broker_stub.client_quotas import ControllerMutationQuotas, MutationQuota
 from broker_stub.config import BrokerConfig
 from broker_stub.errors import ApiError
 from broker_stub.handlers.served_apis import ServedApis
@@ -36,12 +39,19 @@ class Services:
     admin: AdminPort
     broker_epoch: Callable[[], int]
     producer_ids: ProducerIdManager
+    mutation_quotas: ControllerMutationQuotas
     #: runs something in the background for as long as the broker runs
     spawn: Callable[[Callable[[], Awaitable[None]]], None]
 
     def is_stale_broker_epoch(self, epoch: int) -> bool:
         """Rule 9.5: -1 is never stale, and a newer epoch than our own is not either: the controller may know first."""
         return epoch != -1 and epoch < self.broker_epoch()
+
+    def mutation_quota(self, context: RequestContext, *, strict_from: int) -> MutationQuota:
+        """Of a request that creates or deletes partitions (rule 10.11)."""
+        header = context.header
+        strict = header.api_version >= strict_from
+        return self.mutation_quotas.of_request(header.client_id, trio.current_time(), strict=strict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from wire import (
     ErrorCode,
 )
 
+_FIRST_VERSION_THAT_KNOWS_QUOTAS: Final = 3
+
 
 async def respond(
     message: CreatePartitionsRequest, context: RequestContext, services: Services
@@ -21,6 +23,7 @@ async def respond(
     if not services.controller.is_active:
         return error_response(message, context, ErrorCode.NOT_CONTROLLER)
     twice = named_twice(topic.name for topic in message.topics)
+    quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_THAT_KNOWS_QUOTAS)
     results, added = {}, {}
     for topic in message.topics:
         name = topic.name
@@ -29,7 +32,9 @@ async def respond(
         elif services.controller.is_queued_for_deletion(name):
             results[name] = _refusal(name, ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} is being deleted")
         else:
-            results[name], numbers = await services.admin.create_partitions(topic, validate_only=message.validate_only)
+            results[name], numbers = await services.admin.create_partitions(
+                topic, validate_only=message.validate_only, permit=quota.record
+            )
             if numbers:
                 added[name] = numbers
     await wait_for(services, message.timeout_ms, lambda now: all(has_leaders(now, name, added[name]) for name in added))
@@ -37,7 +42,7 @@ async def respond(
         if message.timeout_ms <= 0 or not has_leaders(services.metadata_cache.snapshot, name, numbers):
             why = f"partitions are added to topic {name}, but have no leaders yet"
             results[name] = _refusal(name, ErrorCode.REQUEST_TIMED_OUT, why)
-    return CreatePartitionsResponse(results=tuple(results.values()))
+    return CreatePartitionsResponse(results=tuple(results.values()), throttle_time_ms=quota.throttle_time_ms)
 
 
 def _refusal(name: str, error: ErrorCode, why: str | None = None) -> CreatePartitionsTopicResult:

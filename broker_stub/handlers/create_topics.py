@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from broker_stub.client_quotas import MutationQuota
 from broker_stub.config_defs import topic_config_problem
 from broker_stub.config_entries import topic_entries
 from broker_stub.handlers.admin import CLUSTER_METADATA_TOPIC, has_leaders, named_twice, wait_for
@@ -24,17 +25,20 @@ from wire import (
     ErrorCode,
 )
 
+_FIRST_VERSION_THAT_KNOWS_QUOTAS: Final = 6
+
 
 async def respond(message: CreateTopicsRequest, context: RequestContext, services: Services) -> CreateTopicsResponse:
     if not services.controller.is_active:
         return error_response(message, context, ErrorCode.NOT_CONTROLLER)
     twice = named_twice(topic.name for topic in message.topics)
+    quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_THAT_KNOWS_QUOTAS)
     results = {}
     for topic in message.topics:
         if topic.name in twice:
             results[topic.name] = _refusal(topic, ErrorCode.INVALID_REQUEST, f"topic {topic.name} is there twice")
         else:
-            results[topic.name] = await _create(topic, services, validate_only=message.validate_only)
+            results[topic.name] = await _create(topic, services, quota, validate_only=message.validate_only)
     if not message.validate_only:
         created = [result for result in results.values() if result.error_code == ErrorCode.NONE]
 
@@ -47,14 +51,16 @@ async def respond(message: CreateTopicsRequest, context: RequestContext, service
         for result in created:
             if message.timeout_ms <= 0 or lacks_leaders(snapshot, result):  # rule 10.8
                 results[result.name] = _timed_out(result)
-    return CreateTopicsResponse(topics=tuple(results.values()))
+    return CreateTopicsResponse(topics=tuple(results.values()), throttle_time_ms=quota.throttle_time_ms)
 
 
 def _partitions(result: CreatableTopicResult, topic: CreatableTopic) -> range:
     return range(len(topic.assignments) or result.num_partitions)
 
 
-async def _create(topic: CreatableTopic, services: Services, *, validate_only: bool) -> CreatableTopicResult:
+async def _create(
+    topic: CreatableTopic, services: Services, quota: MutationQuota, *, validate_only: bool
+) -> CreatableTopicResult:
     snapshot = services.metadata_cache.snapshot
     if topic.name == CLUSTER_METADATA_TOPIC:
         return _refusal(topic, ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA_TOPIC} is KRaft's own")
@@ -64,7 +70,7 @@ async def _create(topic: CreatableTopic, services: Services, *, validate_only: b
         topic = _resolved(topic, services)
     brokers = {broker.broker_id: broker.rack for broker in snapshot.alive_brokers.values()}
     result = await services.admin.create_topic(
-        topic, brokers, validate_only=validate_only, config_error=topic_config_problem
+        topic, brokers, validate_only=validate_only, config_error=topic_config_problem, permit=quota.record
     )
     if result.error_code != ErrorCode.NONE:
         return result

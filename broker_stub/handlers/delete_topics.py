@@ -6,6 +6,7 @@ import uuid
 from dataclasses import replace
 from typing import Final
 
+from broker_stub.client_quotas import MutationQuota
 from broker_stub.control_requests import NO_TOPIC_ID
 from broker_stub.errors import InvalidRequest
 from broker_stub.handlers.admin import wait_for
@@ -14,6 +15,7 @@ from broker_stub.reactor import RequestContext
 from wire import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse, ErrorCode
 
 _FIRST_VERSION_THAT_KNOWS_DISABLED: Final = 3
+_FIRST_VERSION_THAT_KNOWS_QUOTAS: Final = 5
 
 
 async def respond(message: DeleteTopicsRequest, context: RequestContext, services: Services) -> DeleteTopicsResponse:
@@ -24,18 +26,20 @@ async def respond(message: DeleteTopicsRequest, context: RequestContext, service
         knows = context.api_version >= _FIRST_VERSION_THAT_KNOWS_DISABLED
         disabled = ErrorCode.TOPIC_DELETION_DISABLED if knows else ErrorCode.INVALID_REQUEST
         return error_response(message, context, disabled)
-    results = [await _delete(name, topic_id, services) for name, topic_id in _asked(message)]
+    quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_THAT_KNOWS_QUOTAS)
+    results = [await _delete(name, topic_id, services, quota) for name, topic_id in _asked(message)]
     marked = {r.name for r in results if r.error_code == ErrorCode.NONE and r.name is not None}
     await wait_for(services, message.timeout_ms, lambda now: marked.isdisjoint(now.topics))
     topics = services.metadata_cache.snapshot.topics
     late = {name for name in marked if message.timeout_ms <= 0 or name in topics}
     return DeleteTopicsResponse(
+        throttle_time_ms=quota.throttle_time_ms,
         responses=tuple(
             replace(r, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=f"topic {r.name} is still being deleted")
             if r.name in late
             else r
             for r in results
-        )
+        ),
     )
 
 
@@ -49,7 +53,9 @@ def _asked(message: DeleteTopicsRequest) -> list[tuple[str | None, uuid.UUID]]:
     return list(dict.fromkeys(asked))
 
 
-async def _delete(name: str | None, topic_id: uuid.UUID, services: Services) -> DeletableTopicResult:
+async def _delete(
+    name: str | None, topic_id: uuid.UUID, services: Services, quota: MutationQuota
+) -> DeletableTopicResult:
     snapshot = services.metadata_cache.snapshot
     if name is None:
         name = snapshot.topic_names.get(topic_id)
@@ -60,6 +66,8 @@ async def _delete(name: str | None, topic_id: uuid.UUID, services: Services) -> 
     result = DeletableTopicResult(name=name, topic_id=snapshot.topic_id(name))
     if name not in snapshot.topics:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    elif not quota.record(len(snapshot.topics[name])):
+        error = ErrorCode.THROTTLING_QUOTA_EXCEEDED
     else:
         error = await services.admin.delete_topic(name)
     return result if error == ErrorCode.NONE else replace(result, error_code=error)

@@ -62,6 +62,7 @@ class Connection:
         self._finishing = False
         self._response: Response | None = None
         self._response_due = trio.Event()
+        self._muted_until = -math.inf
 
     def __repr__(self) -> str:
         return f"<Connection {self.context.connection_id}>"
@@ -104,6 +105,7 @@ class Connection:
             self._phase = Phase.READING
             if response.action is Action.CLOSE_CONNECTION:
                 return
+            await trio.sleep_until(self._muted_until)
 
     async def _next_frame(self) -> bytes | None:
         """None when the peer has closed. Raises wire.LimitExceeded."""
@@ -140,6 +142,11 @@ class Connection:
             if self._phase is not Phase.IN_PROGRESS:
                 self._scope.cancel()
         return math.inf
+
+    def throttle(self, seconds: float) -> None:
+        """Read nothing for so long; to be said before the response is delivered (rule B1.27)."""
+        if seconds > 0:
+            self._muted_until = trio.current_time() + seconds
 
     def deliver(self, response: Response) -> None:
         """The answer to the request in progress; unmutes once it has been written."""

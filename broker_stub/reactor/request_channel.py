@@ -121,10 +121,15 @@ class Request:
         return self._answered
 
     def respond(self, message: wire.Message) -> None:
-        """Raises wire.EncodeError, and is then still unanswered."""
+        """Raises wire.EncodeError, and is then still unanswered.
+
+        The answer is sent at once; for as long as it says that its requester is throttled, the connection is read no
+        further (rules B8.1, B8.4).
+        """
         header = self.context.header
         payload = wire.encode_response(message, api_version=header.api_version, correlation_id=header.correlation_id)
         self._errors = wire.error_counts(message)
+        self.connection.throttle(getattr(message, "throttle_time_ms", 0) / 1000)
         self._answer(Action.SEND, wire.frame(payload))
 
     def respond_encoded(self, encoded: bytes, error_code: int) -> None:

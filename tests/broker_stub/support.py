@@ -12,6 +12,7 @@ import trio
 import wire
 from broker_stub import Broker, BrokerConfig, Endpoint, FramedConnection, TopicPartition
 from broker_stub.alter_partition_manager import AlterPartitionItem, Callback, ControllerChannel
+from broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
 from broker_stub.handlers.base import Services
 from broker_stub.handlers.kafka_apis import HANDLERS, KafkaApis, served_apis
 from broker_stub.isr import IsrPolicy, LiveReplicasJoin
@@ -221,6 +222,7 @@ class Node:
         self.cache = MetadataCache(broker_id)
         self.logs = log_manager or InMemoryLogManager()
         self.submitter = RecordingSubmitter()
+        self.quotas = ClientQuotas()
         self.replicas = ReplicaManager(broker_id, self.cache, self.logs, isr_policy(self.cache, self.submitter))
         self.services = Services(
             config=self.config,
@@ -232,6 +234,9 @@ class Node:
             admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,
             producer_ids=ProducerIdManager(broker_id, lambda: self.broker_epoch, channel or NoChannel(), self._spawn),
+            mutation_quotas=ControllerMutationQuotas(
+                self.quotas, self.config.controller_quota_window_num, self.config.controller_quota_window_size_seconds
+            ),
             spawn=self._spawn,
         )
         self.apis = KafkaApis(self.services, HANDLERS)

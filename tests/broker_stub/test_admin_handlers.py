@@ -55,16 +55,23 @@ class Store(NoStore):
         self.deleted: list[str] = []
         self.configs: dict[tuple[str, str], dict[str, str]] = {}
 
-    async def create_topic(self, topic, brokers, *, validate_only, config_error) -> wire.CreatableTopicResult:
+    async def create_topic(self, topic, brokers, *, validate_only, config_error, permit) -> wire.CreatableTopicResult:
         problem = config_error({c.name: c.value or "" for c in topic.configs})
         if problem is not None:
             return wire.CreatableTopicResult(
                 name=topic.name, error_code=ErrorCode.INVALID_CONFIG, error_message=problem
             )
+        if not validate_only and not permit(topic.num_partitions):
+            return wire.CreatableTopicResult(name=topic.name, error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         self.created.append((topic, dict(brokers), validate_only))
         return wire.CreatableTopicResult(name=topic.name, num_partitions=topic.num_partitions, replication_factor=1)
 
-    async def create_partitions(self, topic, *, validate_only) -> tuple[wire.CreatePartitionsTopicResult, range]:
+    async def create_partitions(
+        self, topic, *, validate_only, permit
+    ) -> tuple[wire.CreatePartitionsTopicResult, range]:
+        if not validate_only and not permit(topic.count):
+            refused = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+            return wire.CreatePartitionsTopicResult(name=topic.name, error_code=refused), range(0)
         return wire.CreatePartitionsTopicResult(name=topic.name), range(0 if validate_only else topic.count)
 
     async def delete_topic(self, topic: str) -> ErrorCode:

@@ -141,6 +141,27 @@ async def test_only_validating_writes_nothing() -> None:  # rule 10.6
     assert await w.zk.get_children("/config/topics") == []
 
 
+async def test_a_quota_is_asked_for_what_is_written() -> None:  # rule 10.11
+    w = await World().start()
+    asked: list[int] = []
+
+    def refuse(partitions: int) -> bool:
+        asked.append(partitions)
+        return False
+
+    settings = {"config_error": lambda config: None, "permit": refuse}
+    tried = await w.admin.create_topic(topic(partitions=2, factor=1), BROKERS, validate_only=True, **settings)
+    refused = await w.admin.create_topic(topic(partitions=2, factor=1), BROKERS, validate_only=False, **settings)
+    assert (tried.error_code, refused.error_code) == (ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
+    assert await w.zk.get_topics(watch=False) == set()
+    assert await w.zk.get_children("/config/topics") == []
+    await w.create(topic(partitions=2, factor=1))
+    result, numbers = await w.admin.create_partitions(more(5), validate_only=False, permit=refuse)
+    assert (result.error_code, len(numbers)) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 0)
+    assert len(await w.assignment("t")) == 2
+    assert asked == [2, 3]
+
+
 def more(count: int, *assignments: tuple[int, ...]) -> CreatePartitionsTopic:
     given = tuple(CreatePartitionsAssignment(broker_ids=r) for r in assignments)
     return CreatePartitionsTopic(name="t", count=count, assignments=given or None)

@@ -11,10 +11,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from broker_stub.client_quotas import ClientQuotas
 from controller import admin, zk_data
 from controller.admin import AdminError
 from controller.assignment import RackAwareMode
-from controller.model import ReplicaAssignment, TopicPartition
+from controller.config_changes import ConfigChanges
+from controller.model import BrokerId, ReplicaAssignment, TopicPartition
 from controller.store import Create, value
 from tests.controller.conformance.bench import ids
 from tests.controller.support import World, world
@@ -231,6 +233,31 @@ async def test_broker_configuration(autojump_clock: MockClock, broker: str) -> N
 
 
 QUOTA = {"producer_byte_rate": "1000"}
+
+
+@pytest.mark.kafka("AZC-9")
+async def test_configuration_of_clients_that_is_there_at_the_start(autojump_clock: MockClock) -> None:  # rule B8.9
+    async with world([]) as w:
+        await w.zk.put_config("clients", zk_data.DEFAULT_ENTITY, {"producer_byte_rate": "2000"})
+        await w.zk.put_config("clients", "my%20client", {"producer_byte_rate": "1000", "consumer_byte_rate": "3000"})
+        await w.zk.put_config("users", "ANONYMOUS", {"SCRAM-SHA-256": "salt=,iterations=1"})
+        await w.zk.put_config("users", "ANONYMOUS/clients/of%20mine", {"producer_byte_rate": "10"})
+        quotas = ClientQuotas()
+        configs = ConfigChanges(
+            w.zk, BrokerId(1), static=False, put=lambda event: None, on_client_config=quotas.changed
+        )
+        await configs.start()
+
+        def limit(client_id: str, key: str = "producer_byte_rate") -> float | None:
+            found = quotas.quota(key, "ANONYMOUS", client_id)
+            return None if found is None else found[1]
+
+        assert (limit("my client"), limit("other"), limit("of mine")) == (1000, 2000, 10)
+        assert (limit("my client", "consumer_byte_rate"), limit("other", "consumer_byte_rate")) == (3000, None)
+        await w.start_controller(0)
+        await w.zk.change_config("clients", "my%20client", {"consumer_byte_rate": "4000"})
+        await configs.notified()
+        assert (limit("my client"), limit("my client", "consumer_byte_rate")) == (2000, 4000)
 
 
 @pytest.mark.kafka("AZC-10")
