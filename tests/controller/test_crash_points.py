@@ -17,7 +17,7 @@ from controller.errors import ApiError
 from controller.model import BrokerId, Leadership, ReplicaAssignment, TopicPartition
 from controller.store import Create, Delete, SetData, value
 from harness.errors import plain_error
-from tests.controller.conftest import StruckPoints
+from tests.controller.conftest import Struck
 from tests.controller.crash_support import SUCCESSOR, VICTIM, CrashWorld, Point, Strike, crash_world
 from tests.controller.support import alter_partition_request, join_isr
 
@@ -306,17 +306,17 @@ async def run_all(operation: type[Operation], strike: Strike, points: Sequence[P
 @pytest.mark.parametrize("strike", [Strike.KILL, Strike.EXPIRE, Strike.RESTART])
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_every_point(
-    autojump_clock: MockClock, operation: type[Operation], strike: Strike, struck: StruckPoints
+    autojump_clock: MockClock, operation: type[Operation], strike: Strike, struck: Struck
 ) -> None:
     (passed,) = await run(operation(), strike)
     points = list(dict.fromkeys(passed))
     assert len(points) > 20
-    struck[operation.__name__, strike.value] = await run_all(operation, strike, points)
+    struck(operation.__name__, strike.value, await run_all(operation, strike, points))
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_an_error_at_every_point(
-    autojump_clock: MockClock, operation: type[Operation], struck: StruckPoints, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, operation: type[Operation], struck: Struck, caplog: pytest.LogCaptureFixture
 ) -> None:  # rules 2.13, 2.18, 3.4
     (passed,) = await run(operation(), Strike.KILL)
     points = [point for point in dict.fromkeys(passed) if point[0] == "before" and not is_send(point)]
@@ -327,12 +327,12 @@ async def test_an_error_at_every_point(
         if "struck by the test" not in caplog.text:
             untold.append(point)
     assert not untold
-    struck[operation.__name__, Strike.ERROR.value] = len(points)
+    struck(operation.__name__, Strike.ERROR.value, len(points))
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_every_point_of_who_takes_over(
-    autojump_clock: MockClock, operation: type[Operation], struck: StruckPoints
+    autojump_clock: MockClock, operation: type[Operation], struck: Struck
 ) -> None:
     """The first one is killed half-way; its successor anywhere on the way to the end; then the first comes back."""
     (passed,) = await run(operation(), Strike.KILL)
@@ -341,4 +341,4 @@ async def test_every_point_of_who_takes_over(
     points = list(dict.fromkeys((await run(operation(), Strike.KILL, first))[1]))
     fell = await run_all(operation, Strike.KILL, points, first)
     assert fell > max(20, 0.9 * len(points))
-    struck[operation.__name__, f"{Strike.KILL.value} twice"] = fell
+    struck(operation.__name__, f"{Strike.KILL.value} twice", fell)

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pyarrow.parquet
 import pytest
@@ -31,11 +30,12 @@ pytestmark = pytest.mark.slow
 ZOMBIE = str(CAPTURES["kafka-3.9.1-zombie"])
 
 
-def kce(*arguments, cwd, timeout=400):
+def kce(*arguments, cwd, timeout=400, **environment):
     require("java")
     return subprocess.run(
         [sys.executable, "-c", "import sys; from harness.cli import main; sys.exit(main())", "analyze", *arguments],
         capture_output=True, text=True, timeout=timeout, cwd=cwd, check=False,
+        env={**os.environ, **environment},
     )  # fmt: skip
 
 
@@ -46,12 +46,12 @@ def ran(tmp_path_factory):
     names = ["kafka-3.9.1-zombie", "kafka-2.3.1-tour"]
     for name in names:
         (folder / CAPTURES[name].name).symlink_to(CAPTURES[name])
-    before = set(Path(os.environ.get("TMPDIR", "/tmp")).glob("kce-spark-*"))
+    temporary = tmp_path_factory.mktemp("temporary")
     result = kce(
         *(CAPTURES[name].name for name in names), "--report", "report.html", "--out", "tables", "--event-log", "events",
-        cwd=folder,
+        cwd=folder, TMPDIR=str(temporary),
     )  # fmt: skip
-    assert set(Path(os.environ.get("TMPDIR", "/tmp")).glob("kce-spark-*")) <= before
+    assert not list(temporary.glob("kce-spark-*"))
     return result, folder
 
 
