@@ -49,6 +49,7 @@ _OPENING_BYTES = 64
 #: Requests that wait for their answer, and responses seen before their request (capture cards swap packets).
 MAX_AWAITED = 10_000
 MAX_EARLY = 64
+MAX_EARLY_BYTES = 4 * 1024 * 1024
 
 _PRODUCE = 0
 _FETCH = 1
@@ -211,12 +212,11 @@ class Conversation:
             new = [event]
         for event in new:
             framer = self._candidates[event.side]
-            if isinstance(event, Gap):
-                framer.gap(event.size)
-            elif client in (None, event.side):
-                framer.data(event.data, event.place)
-                if not framer.searching:
-                    return self._begin(event.side, lost=True)
+            if client not in (None, event.side):
+                continue
+            frames = framer.gap(event.size) if isinstance(event, Gap) else framer.data(event.data, event.place)
+            if frames or not framer.searching:
+                return self._begin(event.side, lost=True)
         while self._undecided_bytes > MAX_UNDECIDED_BYTES:
             oldest = undecided.popleft()
             self._undecided_bytes -= len(oldest.data) if isinstance(oldest, Data) else 0
@@ -327,11 +327,15 @@ class Conversation:
         self.quality.unanswered += 1
 
     def _finish(self) -> list[Message]:
-        if self._peers is None:
-            return self._leave_alone()
         messages: list[Message] = []
-        for framer in (self._requests, self._responses):
-            framer.finish()
+        if self._peers is None:
+            client = next((side for side, framer in enumerate(self._candidates or ()) if framer.finish()), None)
+            if client is None:
+                return self._leave_alone()
+            messages = self._begin(client, lost=True)
+        for framer, take in ((self._requests, self._request), (self._responses, self._response)):
+            for frame in framer.finish():
+                take(frame, messages)
             self.quality.skipped_bytes += framer.skipped
             self.quality.unfinished += framer.unfinished
             for length, place in framer.bad_lengths:
@@ -345,29 +349,32 @@ class Conversation:
 
     # what the framers ask
 
-    def _find_first(self, buffer: bytes, begin: int, borders: Collection[int]) -> tuple[Verdict, int]:
-        return find_request(buffer, begin, borders, None)
+    def _find_first(self, buffer: bytes, begin: int, borders: Collection[int], final: bool) -> tuple[Verdict, int]:
+        return find_request(buffer, begin, borders, None, final=final)
 
-    def _find_request(self, buffer: bytes, begin: int, borders: Collection[int]) -> tuple[Verdict, int]:
-        return find_request(buffer, begin, borders, self._last)
+    def _find_request(self, buffer: bytes, begin: int, borders: Collection[int], final: bool) -> tuple[Verdict, int]:
+        return find_request(buffer, begin, borders, self._last, final=final)
 
-    def _find_response(self, buffer: bytes, begin: int, borders: Collection[int]) -> tuple[Verdict, int]:
+    def _find_response(self, buffer: bytes, begin: int, borders: Collection[int], _final: bool) -> tuple[Verdict, int]:
         awaited = [Awaited(request.correlation_id, request.api_key, request.version) for request in self._awaited]
         return find_response(buffer, begin, borders, awaited)
 
-    def _wants_request(self, head: bytes) -> bool:
+    def _wants_request(self, head: bytes, _length: int) -> bool:
         key = _KEY_AND_VERSION(head)[0]
         return key in BY_KEY and message_class(key, "request") is not None
 
-    def _wants_response(self, head: bytes) -> bool:
+    def _wants_response(self, head: bytes, length: int) -> bool:
         (correlation_id,) = _CORRELATION_ID(head)
-        api = next((request.api for request in self._awaited if request.correlation_id == correlation_id), None)
-        return api is not None and message_class(api.key, "response") is not None
+        for request in self._awaited:
+            if request.correlation_id == correlation_id:
+                return request.api is not None and message_class(request.api.key, "response") is not None
+        # its request may come yet
+        return length + sum(len(frame.payload) for frame in self._early.values()) <= MAX_EARLY_BYTES
 
 
 def _searching(find: Finder) -> Framer:
     """A framer that is there to find the first frame."""
-    return Framer(find, lambda head: False, lost=True)
+    return Framer(find, lambda _head, _length: False, lost=True)
 
 
 def read_request(peers: Peers, frame: Frame) -> Request:
@@ -427,6 +434,8 @@ def _decode_response(frame: Frame, request: Request) -> tuple[int, wire.Message 
         return request.version, None, f"{frame.lost} of its {frame.length} bytes are not in the capture", 0
     if request.api is None or message_class(request.api_key, "response") is None:
         return request.version, None, None, 0
+    if len(frame.payload) < frame.length:
+        return request.version, None, f"{frame.length} bytes, too many to keep until its request came", 0
     try:
         header, body = wire.decode_response(frame.payload, api_key=request.api_key, api_version=request.version)
     except wire.TrailingBytes as e:

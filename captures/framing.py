@@ -25,8 +25,9 @@ MAX_LOST_BYTES = 1024 * 1024
 
 _LENGTH = struct.Struct(">i")
 
-Finder = Callable[[bytes, int, Collection[int]], tuple[Verdict, int]]
-"""(buffer, where to begin, where packets begin) -> (YES, offset of a frame) or (MORE, where to begin next time)."""
+Finder = Callable[[bytes, int, Collection[int], bool], tuple[Verdict, int]]
+"""(buffer, where to begin, where packets begin, whether what follows is missing) -> (YES, offset of a frame) or
+(MORE, where to begin next time)."""
 
 
 class Frame(NamedTuple):
@@ -44,14 +45,14 @@ class Frame(NamedTuple):
 class Framer:
     """Cuts one direction into frames.
 
-    ``wants`` is asked, with the first HEAD_BYTES of a longer frame, whether the rest is to be kept. ``skipped`` counts
-    bytes in which no frame was recognised, ``bad_lengths`` the lengths that could be none. ``unfinished`` tells, at the
-    end, whether a frame was begun and not completed. A ``patient`` one keeps what ``find`` has passed over, for
-    something new may be learnt by which to recognise a frame in it (``search``).
+    ``wants`` is asked, with the first HEAD_BYTES of a longer frame and its length, if the rest is to be kept.
+    ``skipped`` counts bytes in which no frame was recognised, ``bad_lengths`` the lengths that could be none.
+    ``unfinished`` tells, at the end, whether a frame was begun and not completed. A ``patient`` one keeps what ``find``
+    has passed over, for something new may be learnt by which to recognise a frame in it (``search``).
     """
 
     def __init__(
-        self, find: Finder, wants: Callable[[bytes], bool], *, lost: bool = False, patient: bool = False
+        self, find: Finder, wants: Callable[[bytes, int], bool], *, lost: bool = False, patient: bool = False
     ) -> None:
         self.skipped = 0
         self.unfinished = False
@@ -96,8 +97,8 @@ class Framer:
         return self._feed(self._found())
 
     def gap(self, size: int) -> list[Frame]:
-        """``size`` bytes are missing here. The frames that thereby end, incomplete."""
-        frames: list[Frame] = []
+        """``size`` bytes are missing here. The frames that thereby end, incomplete, and those recognised before it."""
+        frames: list[Frame] = self._last_look()
         if self._lost:
             self._drop(len(self._chunks))
         elif self._length is not None and size <= (remaining := self._length - self._seen):
@@ -113,11 +114,18 @@ class Framer:
             self._lose()
         return frames
 
-    def finish(self) -> None:
-        """Nothing more comes: tell what is left over."""
+    def finish(self) -> list[Frame]:
+        """Nothing more comes: the frames that can still be recognised; tell what is left over."""
+        frames = self._last_look()
         self._drop(len(self._chunks))
         self.unfinished = bool(self._head) or self._length is not None
         self._reset()
+        return frames
+
+    def _last_look(self) -> list[Frame]:
+        """In what is kept, behind which bytes are missing."""
+        self._look_from = 0
+        return self._feed(self._found(final=True)) if self._chunks else []
 
     def _feed(self, chunks: Iterable[tuple[bytes, Place]]) -> list[Frame]:
         frames: list[Frame] = []
@@ -176,7 +184,7 @@ class Framer:
         room = self._keep - len(self._body)
         if room > 0:
             self._body += data[at : min(at + room, end)]
-            if len(self._body) == HEAD_BYTES and self._length > HEAD_BYTES and self._wants(bytes(self._body)):
+            if len(self._body) == HEAD_BYTES < self._length and self._wants(bytes(self._body), self._length):
                 self._keep = self._length
                 self._body += data[at + room : end]
         self._seen += end - at
@@ -203,13 +211,13 @@ class Framer:
         self._lost = True
         self._look_from = 0
 
-    def _found(self) -> list[tuple[bytes, Place]]:
+    def _found(self, *, final: bool = False) -> list[tuple[bytes, Place]]:
         """What is kept, from where a frame begins; empty while none is recognised."""
         if not self._chunks:
             return []
         buffer = b"".join(data for data, _ in self._chunks)
         borders = list(itertools.accumulate((len(data) for data, _ in self._chunks), initial=0))[:-1]
-        verdict, at = self._find(buffer, self._look_from, frozenset(borders))
+        verdict, at = self._find(buffer, self._look_from, frozenset(borders), final)
         if verdict is not Verdict.YES:
             self._look_from = at
             if not self._patient:

@@ -133,19 +133,22 @@ def other_protocol(client: bytes, server: bytes) -> str:
     return "unrecognised"
 
 
-def find_request(buffer: bytes, begin: int, borders: Collection[int], last: Start | None) -> tuple[Verdict, int]:
+def find_request(
+    buffer: bytes, begin: int, borders: Collection[int], last: Start | None, *, final: bool = False
+) -> tuple[Verdict, int]:
     """Where from ``begin`` on a request starts, beyond doubt: (YES, its offset), else (MORE, where to look again).
 
     ``borders`` are the offsets in ``buffer`` at which a packet's bytes begin. ``last`` is the connection's last request
-    seen, if any: the next one has its client id and a somewhat higher correlation id.
+    seen, if any: the next one has its client id and a somewhat higher correlation id. ``final``: what follows the
+    buffer is missing, so there is nothing to wait for.
     """
     undecided: int | None = None
     for match in _COULD_START.finditer(buffer, begin):
         at = match.start()
-        verdict = _judge(buffer, at, borders, last)
+        verdict = _judge(buffer, at, borders, last, final=final)
         if verdict is Verdict.YES:
             return Verdict.YES, at
-        if verdict is Verdict.MORE:
+        if verdict is Verdict.MORE and not final:
             undecided = at if undecided is None else undecided
             if at in borders:
                 break  # where a packet begins, a request that fills several begins more likely than inside one
@@ -154,7 +157,7 @@ def find_request(buffer: bytes, begin: int, borders: Collection[int], last: Star
     return Verdict.MORE, max(begin, len(buffer) - 14)
 
 
-def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None) -> Verdict:
+def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None, *, final: bool) -> Verdict:
     start = request_start(buffer, at, newer=False)
     if isinstance(start, Verdict):
         return start
@@ -183,7 +186,10 @@ def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None)
             return Verdict.NO
         else:
             borne_out = last is not None
-    return Verdict.YES if borne_out else _leads_to_a_border(buffer, start, end, borders)
+    if borne_out:
+        return Verdict.YES
+    verdict = _leads_to_a_border(buffer, start, end, borders)
+    return Verdict.YES if verdict is Verdict.MORE and final and at in borders else verdict
 
 
 def _follows(last: Start, start: Start) -> bool:

@@ -23,6 +23,9 @@ FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
 MAX_FRAGMENTED = 64
 MAX_DATAGRAM_BYTES = 65_535
 
+#: Fragments this far apart are of two datagrams whose sender counts them anew: hosts wait no longer (RFC 8200, 4.5).
+MAX_FRAGMENTED_NS = 60_000_000_000
+
 #: IP headers inside one another: more than a tunnel in a tunnel in a mirror port is nobody's network.
 MAX_DEPTH = 6
 
@@ -203,8 +206,8 @@ class Dissector:
         if len(piece) < end - begin or offset + len(piece) > MAX_DATAGRAM_BYTES:
             raise _NotASegment("IP fragment that is cut or beyond the end of a datagram")
         fragments = self._fragmented.get(key)
-        if fragments is None:
-            fragments = self._fragmented[key] = _Fragments()
+        if fragments is None or packet.time_ns - fragments.began_ns > MAX_FRAGMENTED_NS:
+            fragments = self._fragmented[key] = _Fragments(packet.time_ns)
             if len(self._fragmented) > MAX_FRAGMENTED:
                 self._fragmented.popitem(last=False)
         datagram = fragments.add(offset, piece, more)
@@ -247,7 +250,9 @@ class Dissector:
         if protocol == _ETHERTYPE_ERSPAN_I_OR_II:
             return self._ethernet(packet, at + (8 if sequenced else 0), depth)
         if protocol == _ETHERTYPE_ERSPAN_III:
-            return self._ethernet(packet, at + (20 if data[at + 11] & 1 else 12), depth)
+            inner = at + (20 if data[at + 11] & 1 else 12)
+            carries_ip = data[at + 10] >> 2 & 0x1F == 2  # the frame type: 0 is Ethernet, 2 IP
+            return self._ip(packet, inner, depth) if carries_ip else self._ethernet(packet, inner, depth)
         return self._tunnelled(packet, at, protocol, depth)
 
     def _tunnelled(self, packet: Packet, at: int, protocol: int, depth: int) -> Segment:
@@ -270,7 +275,8 @@ class Dissector:
 class _Fragments:
     """The fragments of one datagram, first bytes winning where they overlap."""
 
-    def __init__(self) -> None:
+    def __init__(self, began_ns: int) -> None:
+        self.began_ns = began_ns
         self._pieces: dict[int, bytes] = {}
         self._end: int | None = None
 

@@ -76,11 +76,12 @@ class _Piece(NamedTuple):
 class _Direction:
     """What one side sends. Positions are sequence numbers that do not wrap."""
 
-    __slots__ = ("acked", "fin", "held", "held_bytes", "hole_acked_ns", "hole_ns", "isn", "next", "side")
+    __slots__ = ("acked", "fin", "first", "held", "held_bytes", "hole_acked_ns", "hole_ns", "isn", "next", "side")
 
     def __init__(self, side: int) -> None:
         self.side = side
         self.isn: int | None = None
+        self.first: int | None = None  # of what was captured
         self.next: int | None = None
         self.fin: int | None = None
         self.acked: int | None = None  # the last acknowledgement of the other side, as it was sent
@@ -97,7 +98,7 @@ class _Direction:
         payload = segment.payload
         sequence = segment.sequence + (1 if segment.flags & SYN else 0)
         if self.next is None:
-            self.next = sequence & 0xFFFFFFFF
+            self.first = self.next = sequence & 0xFFFFFFFF
         begin = self.position(sequence)
         if begin == self.next and not self.held and not segment.cut:
             events.append(Data(self.side, payload, segment.place))
@@ -189,7 +190,8 @@ class _Direction:
                 self.next += lost
 
     def done(self) -> bool:
-        return self.fin is not None and self.next is not None and self.position(self.fin) <= self.next
+        """Whether all up to its FIN was seen; of a side of which nothing else was seen, that is all."""
+        return self.fin is not None and (self.next is None or self.position(self.fin) <= self.next)
 
 
 class Connection:
@@ -240,10 +242,19 @@ class Connection:
                 return direction.isn != segment.sequence
             if direction.next is None:
                 return False
-            return self.closed or abs(direction.position(segment.sequence + 1) - direction.next) > _ELSEWHERE
+            if self.closed or all(each.fin is not None for each in self._directions):
+                return True
+            # a SYN that is late comes before all that was seen of its connection
+            first = direction.next if direction.first is None else direction.first
+            return not 0 <= first - direction.position(segment.sequence + 1) <= _ELSEWHERE
         if not segment.payload or direction.next is None or not self.closed:
             return False
-        return abs(direction.position(segment.sequence) - direction.next) > _ELSEWHERE
+        begin = direction.position(segment.sequence)
+        if direction.fin is not None and begin + len(segment.payload) > direction.position(direction.fin):
+            return True
+        if direction.isn is not None and begin <= direction.position(direction.isn):
+            return True
+        return abs(begin - direction.next) > _ELSEWHERE
 
     def receive(self, segment: Segment) -> list[Event]:
         events: list[Event] = []

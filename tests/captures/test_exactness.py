@@ -17,7 +17,7 @@ from captures.exchanges import Request
 from captures.pcap import CaptureFile
 from tests.captures.wiretap import CONTROL, Key, Said, Wiretap, counted, observe
 
-SEEDS = range(2)
+SEEDS = range(4)
 
 CASES = {
     "whole": {},

@@ -416,6 +416,20 @@ def test_joining_in_the_middle_finds_the_rest():
         assert quality.undecodable == 0
 
 
+def test_a_long_response_whose_request_comes_late():
+    talk = Talk()
+    talk.ask(UPDATE, 5, 1)
+    talk.answer(wire.UpdateMetadataResponse(), 5, 1)
+    brokers = tuple(wire.MetadataResponseBroker(node_id=i, host="h" * 100, port=1) for i in range(800))
+    answer = wire.MetadataResponse(brokers=brokers)
+    talk.answer(answer, 9, 2)  # as if by a capture card that swaps packets
+    talk.ask(METADATA, 9, 2)
+    messages, quality = talk.decode()
+    (late,) = [m for m in messages if not isinstance(m, Request) and m.request.correlation_id == 2]
+    assert late.body == answer
+    assert quality.sound
+
+
 def test_a_response_that_was_captured_before_its_request():
     talk = long_talk(count=3)
     packets = list(CaptureFile(io.BytesIO(talk.target.getvalue())))
@@ -505,6 +519,25 @@ def test_frames_come_out_however_the_bytes_come_in(payloads, sizes):
     assert not framer.unfinished
 
 
+@pytest.mark.parametrize("end", ["gap", "end of the capture"])
+def test_between_what_is_missing_everything_is_recognised(end):
+    """Mid-stream, a packet begins with what could be the header of a long request: it is not waited for in vain."""
+    talk = Talk()
+    fake = struct.pack(">ihhih", 60_000, 6, 5, 9, 2) + b"me"
+    first = talk.tap
+    first.client_to_server(b"joined in the middle of a frame" + bytes(50))
+    first.client_to_server(fake + bytes(30))
+    for correlation_id in (7, 8):
+        talk.ask(UPDATE, 5, correlation_id, "1")
+    lost = []
+    if end == "gap":
+        first.client_to_server(bytes(100))
+        lost.append(11)
+        talk.ask(UPDATE, 5, 10, "1")
+    messages, _ = talk.decode(lambda number: number > 3 and number not in lost)
+    assert [m.correlation_id for m in messages] == ([7, 8, 10] if end == "gap" else [7, 8])
+
+
 def test_a_packet_full_of_broken_lengths_is_got_through():
     talk = Talk()
     talk.ask(UPDATE, 5, 1)
@@ -524,7 +557,7 @@ def test_of_a_long_frame_that_nobody_reads_only_the_head_is_kept(monkeypatch):
     monkeypatch.setattr(framing, "HEAD_BYTES", 100)
     asked = []
     for wanted in (True, False):
-        framer = framing.Framer(never, lambda head, wanted=wanted: asked.append(len(head)) or wanted)
+        framer = framing.Framer(never, lambda head, length, wanted=wanted: asked.append((len(head), length)) or wanted)
         stream = wire.frame(bytes(1000))
         frames = []
         for i in range(0, len(stream), 70):
@@ -532,7 +565,7 @@ def test_of_a_long_frame_that_nobody_reads_only_the_head_is_kept(monkeypatch):
         assert [(len(frame.payload), frame.length, frame.lost) for frame in frames] == [
             (1000 if wanted else 100, 1000, 0)
         ]
-    assert asked == [100, 100]
+    assert asked == [(100, 1000), (100, 1000)]
 
 
 def test_the_place_of_a_frame_is_the_last_packet_that_carried_a_byte_of_it():

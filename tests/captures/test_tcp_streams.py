@@ -79,6 +79,52 @@ def test_both_directions_and_the_end():
     assert wire.events[1][-1] == End()
 
 
+@pytest.mark.parametrize("silent", [True, False])
+@pytest.mark.parametrize("isn", [900, 5000])
+def test_ports_used_again_after_a_connection_whose_beginning_was_not_seen(isn, silent):
+    wire = Wire()
+    wire.send(CLIENT, 1001, b"old")
+    if not silent:  # a server that answers nothing, and one of which the last answer is missing
+        wire.send(SERVER, 5001, b"answer", ack=1004)
+    wire.send(CLIENT, 1004, flags=FIN | ACK)
+    wire.send(SERVER, 5001 if silent else 5017, flags=FIN | ACK)
+    wire.open(client_isn=isn)
+    wire.send(CLIENT, isn + 1, b"new")
+    wire.finish()
+    assert [wire.sent(CLIENT), wire.sent(CLIENT, 2)] == [[b"old"], [b"new"]]
+
+
+@pytest.mark.parametrize("begin", [500, 1100], ids=["before the first one's beginning", "behind its end"])
+def test_ports_used_again_with_numbers_close_by_and_a_handshake_that_was_lost(begin):
+    wire = Wire()
+    wire.open(client_isn=1000)
+    wire.send(CLIENT, 1001, b"old")
+    wire.send(CLIENT, 1004, flags=FIN | ACK)
+    wire.send(SERVER, 5001, flags=FIN | ACK)
+    wire.send(CLIENT, 1001, b"old")  # sent again
+    wire.send(CLIENT, begin, b"new")
+    wire.finish()
+    assert [wire.sent(CLIENT), wire.sent(CLIENT, 2)] == [[b"old"], [b"new"]]
+
+
+def test_ports_used_again_though_the_end_was_not_seen_either():
+    wire = Wire()
+    wire.send(CLIENT, 1001, b"old")
+    wire.open(client_isn=1002)  # inside of what was sent
+    wire.send(CLIENT, 1003, b"new")
+    wire.finish()
+    assert [wire.sent(CLIENT), wire.sent(CLIENT, 2)] == [[b"old"], [b"new"]]
+
+
+def test_a_handshake_that_was_captured_late():
+    wire = Wire()
+    wire.send(CLIENT, 1001, b"first")
+    wire.open()
+    wire.send(CLIENT, 1006, b" second")
+    wire.finish()
+    assert wire.sent(CLIENT) == [b"first second"]
+
+
 def test_places_are_those_of_the_packets_that_brought_the_bytes():
     wire = Wire()
     wire.open()

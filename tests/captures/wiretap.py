@@ -158,7 +158,8 @@ class Wiretap:
                 seen = now
                 if rng.random() < self.retransmits:
                     again = now + rng.choice([0.001, 0.21, 0.3])
-                    begin = at if rng.random() < 0.7 else max(0, at - rng.randrange(1, 2000))
+                    # together with what was sent before it, but for what must have been acknowledged: it was answered
+                    begin = at if rng.random() < 0.7 else max(messages[0].begin, at - rng.randrange(1, 2000))
                     longer = bytes(talk.streams[side][begin : at + len(data)])
                     self.packets.append(Packet(again, talk, side, begin, longer, 0x18))
                     if rng.random() < 0.5:
