@@ -71,8 +71,11 @@ def capture(
         writer = RotatingWriter(file, [comment], max_bytes=max_bytes, max_seconds=rotate_seconds, keep=keep)
         click.echo(f"kce: capturing on {interface}; Ctrl-C ends it", err=True)
         written = record(source, writer, stop=stop, max_packets=packets)
-    files = f"{file}" if len(writer.files) == 1 else f"{len(writer.files)} files"
-    click.echo(f"kce: {written:,} packets in {files}, {source.dropped:,} dropped by the kernel", err=True)
+    files = f"{file}" if len(writer.files) == 1 else f"{writer.files[0]} to {writer.files[-1]}"
+    kept = ", what was before them removed" if keep is not None and len(writer.files) == keep else ""
+    click.echo(
+        f"kce: {written:,} packets captured, {source.dropped:,} dropped by the kernel; in {files}{kept}", err=True
+    )
     return 0
 
 
