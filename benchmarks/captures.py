@@ -95,7 +95,7 @@ def do_exchanges(file: str) -> None:
 
 
 def our_packets(file: str) -> Iterator[int]:
-    from captures.columns import packet_batches
+    from captures.packet_columns import packet_batches
     from captures.pcap import CaptureFile
 
     with CaptureFile(file) as capture:

@@ -32,8 +32,7 @@ def exchanges(spark: SparkSession, file: str) -> DataFrame:
 
 def shuffled(spark: SparkSession, file: str) -> DataFrame:
     size = str(Path(file).stat().st_size // TASKS + 1)
-    packets = spark.read.format(KafkaCapture.name()).option("maxPartitionBytes", size).load(file)
-    return reassembly.exchanges(reassembly.decode(packets, TASKS))
+    return reassembly.exchanges(reassembly.decode(spark, [file], TASKS, maxPartitionBytes=size))
 
 
 WHAT: dict[str, Callable[[SparkSession, str], DataFrame]] = {

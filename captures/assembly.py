@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from captures.exchanges import Conversation, Message
+from captures.exchanges import Conversation, Message, Peers
 from captures.quality import Quality
 from captures.segments import Segment
 from captures.tcp_streams import Connection, End, Event, Streams
 
 
 class Assembly:
-    """The state of all connections that are under way. ``quality`` counts those that ended."""
+    """The state of all connections that are under way. ``quality`` counts those that ended.
 
-    def __init__(self, quality: Quality) -> None:
+    ``ended`` is told each of those in which requests were recognised.
+    """
+
+    def __init__(self, quality: Quality, ended: Callable[[Peers], object] = lambda peers: None) -> None:
         self.quality = quality
+        self.ended = ended
         self._streams = Streams()
         self._conversations: dict[Connection, Conversation] = {}
 
@@ -41,4 +45,7 @@ class Assembly:
             for event in events:
                 yield from conversation.receive(event)
             if events and isinstance(events[-1], End):
-                self.quality.add(self._conversations.pop(connection).quality)
+                del self._conversations[connection]
+                self.quality.add(conversation.quality)
+                if conversation.peers is not None:
+                    self.ended(conversation.peers)

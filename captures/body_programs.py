@@ -9,7 +9,7 @@ it refuses: then the decoder says what it is.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -65,9 +65,13 @@ class Program(NamedTuple):
 
 
 class Programs:
-    """All that were written so far, as arrays: ``ids[direction, key, version]`` is a program's row in the others."""
+    """All that were written so far, as arrays: ``ids[direction, key, version]`` is a program's row in the others.
 
-    def __init__(self) -> None:
+    The bodies of APIs that are not ``wanted`` are not looked into, but for what their answers depend on.
+    """
+
+    def __init__(self, wanted: Callable[[int], bool] | None = None) -> None:
+        self._wanted = wanted
         self.ids = np.full((2, MOST_KEYS, MOST_VERSIONS), UNKNOWN, np.int64)
         self.code = np.zeros((0, 4), np.int64)
         self.starts = np.zeros(0, np.int64)
@@ -81,7 +85,8 @@ class Programs:
             if api is None or not api.zk_broker or (api.name == "SaslHandshake" and version == 0):
                 self.ids[number, api_key, version] = REFUSED
                 continue
-            program = _program(api, version, direction)
+            looked_into = self._wanted is None or api.name in ("Produce", "Fetch") or self._wanted(api_key)
+            program = _program(api, version, direction) if looked_into else _ANYTHING
             base = len(self.code)
             moved = [(op, a, b, c + base if op in _JUMPS else c) for op, a, b, c in program.code]
             self.ids[number, api_key, version] = len(self.starts)
@@ -91,6 +96,7 @@ class Programs:
             self.values = np.concatenate([self.values, program.values[None]])
 
 
+_ANYTHING = Program([(DONE, 1, 0, 0)], np.zeros(VALUES, np.bool_), np.zeros(VALUES, np.int64))
 _DIRECTIONS: tuple[Direction, Direction] = ("request", "response")
 
 

@@ -1,7 +1,7 @@
 """A capture's exchanges by the thousand: the fast lane beside the exact code, and equal to it.
 
     with CaptureFile("incident.pcapng") as capture:
-        lane = FastLane(capture)
+        lane = FastLane.of(capture)
         for taken in lane.windows():            # what a stretch of the file completes
             taken.requests, taken.responses     # rows, of captures.frame_kernels
             taken.messages                      # what the exact code had to read
@@ -16,10 +16,9 @@ the exact code gets the same segments once more.
 
 from __future__ import annotations
 
-import functools
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +26,7 @@ import numpy.typing as npt
 from captures import frame_kernels as f
 from captures import packet_kernels as k
 from captures.assembly import Assembly
+from captures.blocks import Block, dissected, ends_of, segment_of
 from captures.body_programs import REFUSED, Programs
 from captures.exchanges import (
     Conversation,
@@ -39,11 +39,10 @@ from captures.exchanges import (
     start_of,
 )
 from captures.framing import Frame
-from captures.pcap import CaptureFile, Packet
+from captures.pcap import WINDOW_BYTES, CaptureFile
 from captures.quality import Quality
-from captures.segments import Dissector, Place, Segment
+from captures.segments import Place, Segment
 from captures.tcp_streams import Connection, Data, connection_key
-from captures.walkers import Stretch
 
 Rows = npt.NDArray[np.int64]
 
@@ -84,17 +83,16 @@ class _Lane:
 
 
 class FastLane:
-    """Reads one capture, once. ``quality`` is complete when ``windows`` has ended."""
+    """Reads blocks, whose FILE is a place in ``files``, once. ``quality`` is complete when ``windows`` has ended."""
 
-    def __init__(self, capture: CaptureFile, *, window_bytes: int | None = None) -> None:
-        self.quality = Quality()
+    def __init__(self, blocks: Iterable[Block], files: Sequence[str], quality: Quality) -> None:
+        self.quality = quality
+        self.files = files
+        self.assembly = Assembly(quality)
+        self.programs = Programs()
+        self._blocks = blocks
+        self._passed = 0
         self._talks: dict[Peers, int] = {}
-        self.name = capture.name
-        self._capture = capture
-        self._window_bytes = window_bytes
-        self._dissector = Dissector(capture.name)
-        self._assembly = Assembly(self.quality)
-        self._programs = Programs()
         self._flows = np.zeros((1024, f.FLOW_COLUMNS), np.int64)
         self._table = np.full(4096, -1, np.int64)
         self._used = 0
@@ -106,53 +104,37 @@ class FastLane:
         self._data = self._out = _NOTHING
         self._cursor = 0
         self._packets = np.empty((0, k.COLUMNS), np.int64)
-        self._dissected: dict[int, Segment] = {}
         self._messages: list[Message] = []
 
+    @classmethod
+    def of(cls, capture: CaptureFile, *, window_bytes: int = WINDOW_BYTES) -> Self:
+        """All of one capture."""
+        quality = Quality()
+        return cls(dissected(capture, quality, window_bytes=window_bytes), [capture.name], quality)
+
     def windows(self) -> Iterator[Window]:
-        capture = self._capture
-        stretches = capture.stretches() if self._window_bytes is None else capture.stretches(self._window_bytes)
-        for stretch in stretches:
-            if isinstance(stretch, Packet):
-                self._one(stretch)
-            else:
-                self._many(stretch)
+        for block in self._blocks:
+            self._take_block(block)
             if self._asked or self._answered or self._messages:
                 yield self._window()
         self._packets = self._packets[:0]
         self._asked = self._answered = 0
         for row in list(self._lanes):
             self._leave(row)
-        self._messages = [*self._messages, *self._assembly.finish()]
+        self._messages = [*self._messages, *self.assembly.finish()]
         yield self._window()
-        self.quality.dropped = capture.dropped
-        self.quality.problems += [f"{capture.name}: {problem}" for problem in capture.problems]
 
     def _window(self) -> Window:
         messages, self._messages = self._messages, []
         requests, responses = self._requests[: self._asked], self._responses[: self._answered]
         talks, self._talks = list(self._talks), {}
-        return Window(self._packets, self._out, requests, responses, talks, self._programs.present, messages)
+        return Window(self._packets, self._out, requests, responses, talks, self.programs.present, messages)
 
-    def _one(self, packet: Packet) -> None:
-        self._packets = self._packets[:0]
-        self._asked = self._answered = 0
-        self.quality.packets += 1
-        self.quality.cut_packets += packet.wire_bytes > len(packet.data)
-        segment = self._dissector.dissect(packet)
-        if isinstance(segment, Segment):
-            self._exactly(segment, _row_of(segment))
-        else:
-            self.quality.other_packets[segment] += 1
-
-    def _many(self, stretch: Stretch) -> None:
-        packets = self._packets = stretch.packets
-        self._data = stretch.data
+    def _take_block(self, block: Block) -> None:
+        self._passed += len(self._packets)
+        packets = self._packets = block.packets
+        self._data = block.data
         self._asked = self._answered = self._cursor = 0
-        self.quality.packets += len(packets)
-        self.quality.cut_packets += int(np.count_nonzero(packets[:, k.WIRE] > packets[:, k.CAPTURED]))
-        if k.dissect(stretch.data, packets):
-            self._dissect_others()
         rests = sum(len(rest) for lane in self._lanes.values() for rest in lane.rest)
         segments = packets[:, k.KIND] == k.SEGMENT
         needed = int(packets[segments, k.SIZE].sum()) + rests
@@ -160,28 +142,11 @@ class FastLane:
             self._out = np.empty(needed + needed // 8, np.uint8)
         index = 0
         while (index := f.route(packets, index, self._flows, self._table)) < len(packets):
-            segment = self._dissected.pop(index, None)
-            if segment is None:
-                self._exactly(self._segment(index), packets[index])
-            else:
-                self._exactly(segment, _row_of(segment))
+            self._exactly(self._segment(index), packets[index])
             index += 1
         for row in np.flatnonzero(self._flows[: self._used, f.FIRST] != f.NONE).tolist():
             if not self._take(row) or self._is_large(row):
                 self._leave(row)
-
-    def _dissect_others(self) -> None:
-        packets = self._packets
-        for index in np.flatnonzero(packets[:, k.KIND] == k.UNSURE).tolist():
-            number, time_ns, link_type, at, captured, wire_bytes = packets[index, k.NUMBER : k.WIRE + 1].tolist()
-            data = self._data[at : at + captured].tobytes()
-            segment = self._dissector.dissect(Packet(number, time_ns, link_type, data, wire_bytes))
-            if isinstance(segment, Segment):
-                packets[index, k.KIND] = k.EXACT
-                self._dissected[index] = segment
-            else:
-                packets[index, k.KIND] = k.OTHER
-                self.quality.other_packets[segment] += 1
 
     # between the kernels and the exact code
 
@@ -193,8 +158,8 @@ class FastLane:
         if row in self._lanes:
             self._take(row)
             self._leave(row)
-        self._messages += self._assembly.receive(segment)
-        under_way = self._assembly.under_way(connection_key(segment))
+        self._messages += self.assembly.receive(segment)
+        under_way = self.assembly.under_way(connection_key(segment))
         if under_way is not None and under_way[0].steady and under_way[1].steady:
             side = int((segment.source, segment.source_port) != under_way[0].endpoints[0])
             self._flows[row, f.TURNED] = side ^ is_higher
@@ -239,7 +204,7 @@ class FastLane:
         talk = self._talks.setdefault(peers, len(self._talks))
         waiting = np.array([_expectation(r) for r in awaited], np.int64) if awaited else _NO_ONE
         while True:
-            programs = self._programs
+            programs = self.programs
             came, cursor, asked, answered, *rest = f.take(
                 self._data, self._packets, flow, talk, lane.client, lane.rest[0], lane.rest[1],
                 self._out, self._cursor, waiting,
@@ -320,24 +285,15 @@ class FastLane:
 
     def _place(self, index: int) -> Place:
         packet = self._packets[index]
-        number = int(packet[k.NUMBER])
-        return Place(number, int(packet[k.TIME]), number, self._capture.name)
+        order = self._passed + index
+        return Place(order, int(packet[k.TIME]), int(packet[k.NUMBER]), self.files[packet[k.FILE]])
 
     def _segment(self, index: int) -> Segment:
-        packet = self._packets[index].tolist()
-        ports = packet[k.PORTS]
-        at = packet[k.PAYLOAD]
-        return Segment(
-            self._place(index),
-            address_of(packet[k.SOURCE_HIGH], packet[k.SOURCE_LOW], ports), ports >> k.PORT_BITS & 0xFFFF,
-            address_of(packet[k.DESTINATION_HIGH], packet[k.DESTINATION_LOW], ports), ports & 0xFFFF,
-            packet[k.SEQUENCE], packet[k.ACKNOWLEDGEMENT], packet[k.FLAGS],
-            self._data[at : at + packet[k.SIZE]].tobytes(), packet[k.CUT],
-        )  # fmt: skip
+        return segment_of(Block(self._data, self._packets), index, self._passed + index, self.files)
 
     def _make_room(self) -> None:
         """Forget connections that are over; if that are few, have more rows."""
-        rows = [row for row in range(self._used) if row in self._lanes or self._assembly.under_way(self._key(row))]
+        rows = [row for row in range(self._used) if row in self._lanes or self.assembly.under_way(self._key(row))]
         size = len(self._flows) * (2 if 2 * len(rows) > len(self._flows) else 1)
         flows = np.zeros((size, f.FLOW_COLUMNS), np.int64)
         flows[: len(rows)] = self._flows[rows]
@@ -348,30 +304,8 @@ class FastLane:
 
     def _key(self, row: int) -> tuple[bytes, int, bytes, int]:
         """As ``connection_key``."""
-        low_high, low_low, high_high, high_low, ports = self._flows[row, : f.BOTH_PORTS + 1].tolist()
-        lower = address_of(low_high, low_low, ports), ports >> k.PORT_BITS & 0xFFFF
-        higher = address_of(high_high, high_low, ports), ports & 0xFFFF
+        lower, higher = ends_of(self._flows[row])
         return (*lower, *higher) if lower < higher else (*higher, *lower)
-
-
-@functools.lru_cache(maxsize=4096)
-def address_of(high: int, low: int, ports: int) -> bytes:
-    """As packets have it, of its halves."""
-    if ports & k.IS_IPV6:
-        return struct.pack(">qq", high, low)
-    return struct.pack(">I", low)
-
-
-def _row_of(segment: Segment) -> Rows:
-    """Its ends, as a packet's row has them."""
-    row = np.zeros(k.COLUMNS, np.int64)
-    ports = segment.source_port << k.PORT_BITS | segment.destination_port
-    for column, address in ((k.SOURCE_HIGH, segment.source), (k.DESTINATION_HIGH, segment.destination)):
-        row[column : column + 2] = (
-            struct.unpack(">qq", address) if len(address) == 16 else (0, *struct.unpack(">I", address))
-        )
-    row[k.PORTS] = ports | (k.IS_IPV6 if len(segment.source) == 16 else 0)
-    return row
 
 
 def _expectation(request: Request) -> tuple[int, int, int]:

@@ -8,6 +8,7 @@ whether it is for control, for data or for both.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import wire
@@ -36,8 +37,13 @@ class Listener(NamedTuple):
 
 def announced_listeners(body: wire.UpdateMetadataRequest) -> list[Listener]:
     """The listeners that an UpdateMetadata request announces, whatever its version."""
+    return listeners_of(body.live_brokers)
+
+
+def listeners_of(brokers: Iterable[wire.UpdateMetadataBroker]) -> list[Listener]:
+    """The listeners of those that an UpdateMetadata request calls alive."""
     listeners = []
-    for broker in body.live_brokers:
+    for broker in brokers:
         if broker.v0_host:  # version 0 knows one listener, PLAINTEXT (rule 13.21)
             listeners.append(Listener(broker.id, "PLAINTEXT", broker.v0_host, broker.v0_port, broker.rack))
         for e in broker.endpoints:

@@ -1,9 +1,6 @@
-"""Packets, frames, exchanges and partitions as Arrow, by the thousand: the columns of ``captures.rows``.
+"""Frames, exchanges and partitions as Arrow, by the thousand: the columns of ``captures.rows``.
 
-    with CaptureFile("incident.pcapng") as capture:
-        for batch in packet_batches(capture): ...
-
-    reading = Reading(capture)
+    reading = Reading.of(capture)
     for window in reading.windows():
         reading.frames(window), reading.exchanges(window), reading.partitions(window)
 
@@ -14,121 +11,173 @@ rows of that kind, which come last in their batch.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-import wire
 from captures import body_programs as p
 from captures import frame_kernels as f
 from captures import packet_kernels as k
-from captures.bulk import FastLane, Rows, Window, address_of
+from captures.blocks import Block, Rows
+from captures.body_programs import Programs
+from captures.bulk import FastLane, Window
+from captures.control_columns import Said, said
 from captures.exchanges import NoResponse, Peers, Request, Response, read_request, read_response
 from captures.framing import Frame
-from captures.pcap import CaptureFile, Packet
-from captures.rows import EXCHANGES, FRAMES, PACKETS, PARTITIONS, TIME, Table
-from captures.segments import Dissector, Place, Segment, address_text
-from captures.tabulate import connection_text, exchange_row, frame_row, packet_row, partition_rows
+from captures.pcap import CaptureFile
+from captures.quality import Quality
+from captures.rows import DECODED, EXCHANGES, FRAMES, PARTITIONS, TIME, Table
+from captures.segments import Place, address_text
+from captures.tabulate import (
+    Evidence,
+    connection_text,
+    decoded_row,
+    evidence_of,
+    exchange_row,
+    frame_row,
+    has_evidence,
+    partition_rows,
+)
 from wire import error_name
-from wire.registry import BY_KEY, CONTROL_REQUESTS, LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA
+from wire.registry import BY_KEY, CONTROL_REQUESTS
 
 _Mask = npt.NDArray[np.bool_]
+
+#: Given some numbers of rows by the columns' names (times in microseconds), which of them are wanted.
+Wants = Callable[[Mapping[str, npt.NDArray[np.int64]]], _Mask]
 
 
 def read_exchanges(location: str) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
     """EXCHANGES and PARTITIONS of one capture, some MiB of it at a time. Raises CaptureError for what is none."""
     with CaptureFile(location) as capture:
-        reading = Reading(capture)
+        reading = Reading.of(capture)
         for window in reading.windows():
             yield reading.exchanges(window), reading.partitions(window)
 
 
+_Makes = dict[str, Callable[[], pa.Array]]
+
+
+class _Part(NamedTuple):
+    """Rows of a table, and how their columns are made; those that are missing are null."""
+
+    rows: int
+    made: _Makes
+
+
 class Reading(FastLane):
-    """A fast lane whose windows can be had as tables."""
+    """A fast lane whose windows can be had as tables.
+
+    ``names`` are the columns that are wanted, ``wants`` tells which rows are, by ``api_key``, ``version``,
+    ``correlation_id``, ``packet`` and ``time``, before more is made of them, ``wants_api`` which APIs may be among
+    these; None: all. Rows that are the exact code's are not chosen among.
+    """
+
+    def __init__(
+        self, blocks: Iterable[Block], files: Sequence[str], quality: Quality, *, names: frozenset[str] | None = None,
+        wants: Wants | None = None, wants_api: Callable[[int], bool] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(blocks, files, quality)
+        self.programs = Programs(wants_api)
+        self._names = names
+        self._wants = wants
 
     def frames(self, window: Window) -> pa.RecordBatch:
         """FRAMES, without bodies."""
-        requests = _read(window.requests)
-        responses = _read(window.responses)
+        asked = self._wanted(_Frames(window, _read(window.requests), self.files))
+        answered, of = self._answers(window, by_request=False)
         rows = [frame_row(message) for message in window.messages if not isinstance(message, NoResponse)]
-        if not (len(requests) or len(responses)):
-            return FRAMES.batch(rows)
-        asked = _Frames(window, requests, self.name).columns(FRAMES)
-        answered = _Frames(window, responses, self.name)
-        of = _Frames(window, window.requests[responses[:, f.PARTNER]], self.name)
-        told = of.columns(FRAMES) | answered.place("packet", "time")
-        told |= {
-            "is_response": pa.repeat(pa.scalar(True), len(responses)),
-            "frame_bytes": answered.number(f.LENGTH, pa.int32()),
-            "request_file": of.file(),
-            "request_packet": of.packet(),
-            "error_code": answered.noted(p.ERROR_CODE, pa.int16()),
+        told = of.made() | {
+            "is_response": lambda: pa.repeat(pa.scalar(True), len(answered)),
+            "packet": answered.packet,
+            "time": answered.time,
+            "frame_bytes": lambda: answered.number(f.LENGTH, pa.int32()),
+            "request_file": of.file,
+            "request_packet": of.packet,
+            "error_code": lambda: answered.noted(p.ERROR_CODE, pa.int16()),
+            "file": answered.file,
         }
-        return _joined(FRAMES, asked, told, rows)
+        return _joined(FRAMES, self._names, [_Part(len(asked), asked.made()), _Part(len(answered), told)], rows)
 
     def exchanges(self, window: Window) -> pa.RecordBatch:
         """EXCHANGES."""
-        responses = _read(window.responses)
-        requests = window.requests[responses[:, f.PARTNER]]
-        unanswered = window.requests[
-            (window.requests[:, f.PARTNER] == f.NOT_ANSWERED) & (window.requests[:, f.PROGRAM] >= 0)
-        ]
+        answered, asked = self._answers(window)
         rows = [exchange_row(*_pair(message)) for message in window.messages if not isinstance(message, Request)]
-        if not (len(responses) or len(unanswered)):
-            return EXCHANGES.batch(rows)
-        asked, answered = _Frames(window, requests, self.name), _Frames(window, responses, self.name)
-        code = answered.noted(p.ERROR_CODE, pa.int16())
-        told = asked.columns(EXCHANGES) | answered.place("response_packet", "response_time")
-        told |= {
-            "generation_id": _first_of(answered, asked),
-            "response_file": answered.file(),
-            "response_bytes": answered.number(f.LENGTH, pa.int32()),
-            "latency_ms": pa.array((answered.time_ns - asked.time_ns) / 1e6),
-            "error_code": code,
-            "error": _named(code, error_name),
-            "partition_errors": answered.number(f.NOTED + p.PARTITION_ERRORS, pa.int32()),
-        }
-        return _joined(EXCHANGES, told, _Frames(window, unanswered, self.name).columns(EXCHANGES), rows)
+        parts = [_Part(len(asked), _exchange(answered, asked)), self._unanswered(window)]
+        return _joined(EXCHANGES, self._names, parts, rows)
 
     def partitions(self, window: Window) -> pa.RecordBatch:
         """PARTITIONS."""
-        responses = _read(window.responses)
-        keys = window.requests[responses[:, f.PARTNER], f.KEY]
-        batches = self._updates(window, responses[keys == UPDATE_METADATA])
-        pairs: list[tuple[Request, Response | None]] = []
-        for response in responses[(keys == LEADER_AND_ISR) | (keys == STOP_REPLICA)]:
-            row = window.requests[response[f.PARTNER]]
-            request = read_request(window.talks[row[f.TALK]], self._frame_of(window, row))
-            pairs.append((request, read_response(request, self._frame_of(window, response))))
-        pairs += [_pair(message) for message in window.messages if not isinstance(message, Request)]
+        parts = []
+        answered, asked = self._answers(window)
+        for at, told in self._said(answered, asked):
+            requests, responses = asked.of(at), answered.of(at)
+            made: _Makes = dict(requests.made())
+            made["response_error_code"] = functools.partial(responses.noted, p.ERROR_CODE, pa.int16())
+            repeated = {name: functools.partial(_taken, make, told.request) for name, make in made.items()}
+            parts.append(_Part(len(told.request), repeated | {n: _as_made(c) for n, c in told.columns.items()}))
+        pairs = [_pair(message) for message in window.messages if not isinstance(message, Request)]
         rows = [row for pair in pairs for row in partition_rows(*pair)]
-        if rows or not batches:
-            batches.append(PARTITIONS.batch(rows))
-        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        return _joined(PARTITIONS, self._names, parts, rows)
 
-    def _updates(self, window: Window, responses: Rows) -> list[pa.RecordBatch]:
-        """What UpdateMetadata requests say, whose responses tell nothing of partitions: each version's at once."""
-        batches = []
-        for version in np.unique(responses[:, f.VERSION]).tolist():
-            of_version = responses[responses[:, f.VERSION] == version]
-            requests = window.requests[of_version[:, f.PARTNER]]
-            frames = [window.data[row[f.AT] : row[f.AT] + row[f.LENGTH]].tobytes() for row in requests]
-            said = wire.columns(UPDATE_METADATA, version, frames)
-            request_of = pa.array(said["topic_request"][said["topic"]])
-            asked, answered = _Frames(window, requests, self.name), _Frames(window, of_version, self.name)
-            told = asked.columns(PARTITIONS)
-            told["response_error_code"] = answered.noted(p.ERROR_CODE, pa.int16())
-            batches.append(_batch(PARTITIONS, {name: of.take(request_of) for name, of in told.items()} | _states(said)))
-        return batches
+    def decoded(self, window: Window, evidence: Evidence) -> pa.RecordBatch:
+        """DECODED: exchanges with what they hold."""
+        answered, asked = self._answers(window)
+        control = list(self._said(answered, asked))
+        made = _exchange(answered, asked) | {
+            "states": lambda: _scattered(len(asked), [(at, told.states()) for at, told in control]),
+            "live_brokers": lambda: _scattered(len(asked), [(at, told.live_brokers()) for at, told in control]),
+            "evidence": lambda: pa.array(list(self._evidence(window, answered, asked, evidence)), pa.string()),
+        }
+        rows = [decoded_row(*_pair(m), evidence) for m in window.messages if not isinstance(m, Request)]
+        return _joined(DECODED, self._names, [_Part(len(asked), made), self._unanswered(window)], rows)
+
+    def _evidence(self, window: Window, answered: _Frames, asked: _Frames, evidence: Evidence) -> Iterator[str | None]:
+        for response, row in zip(answered.rows, asked.rows, strict=True):
+            if not has_evidence(int(row[f.KEY]), evidence):
+                yield None
+                continue
+            request = read_request(window.talks[row[f.TALK]], self._frame_of(window, row))
+            yield evidence_of(request, read_response(request, self._frame_of(window, response)), evidence)
+
+    def _wanted(self, frames: _Frames) -> _Frames:
+        if self._wants is None:
+            return frames
+        return frames.of(np.flatnonzero(self._wants(frames.numbers(frames))))
+
+    def _answers(self, window: Window, *, by_request: bool = True) -> tuple[_Frames, _Frames]:
+        """Responses and their requests, where those (or the responses themselves) are wanted."""
+        answered = _Frames(window, _read(window.responses), self.files)
+        asked = _Frames(window, window.requests[answered.rows[:, f.PARTNER]], self.files)
+        if self._wants is None:
+            return answered, asked
+        at = np.flatnonzero(self._wants((asked if by_request else answered).numbers(asked)))
+        return answered.of(at), asked.of(at)
+
+    def _unanswered(self, window: Window) -> _Part:
+        """Exchanges whose requests are not answered."""
+        requests = window.requests
+        of = requests[(requests[:, f.PARTNER] == f.NOT_ANSWERED) & (requests[:, f.PROGRAM] >= 0)]
+        frames = self._wanted(_Frames(window, of, self.files))
+        return _Part(len(frames), frames.made())
+
+    def _said(self, answered: _Frames, asked: _Frames) -> Iterator[tuple[npt.NDArray[np.int64], Said]]:
+        """What control requests say, those of an API and version at once, and which rows these are."""
+        keys, versions = asked.rows[:, f.KEY], asked.rows[:, f.VERSION]
+        control = np.isin(keys, sorted(CONTROL_REQUESTS))
+        for key, version in np.unique(np.stack([keys[control], versions[control]], axis=1), axis=0).tolist():
+            at = np.flatnonzero((keys == key) & (versions == version))
+            requests, responses = asked.of(at), answered.of(at)
+            yield at, said(key, version, list(requests.payloads()), responses.payloads)
 
     def _frame_of(self, window: Window, row: Rows) -> Frame:
         at, length, packet = int(row[f.AT]), int(row[f.LENGTH]), window.packets[row[f.PACKET]]
         number = int(packet[k.NUMBER])
-        place = Place(number, int(packet[k.TIME]), number, self.name)
+        place = Place(number, int(packet[k.TIME]), number, self.files[packet[k.FILE]])
         return Frame(window.data[at : at + length].tobytes(), length, 0, place)
 
 
@@ -145,19 +194,45 @@ def _pair(message: Response | NoResponse) -> tuple[Request, Response | None]:
 class _Frames:
     """Rows of one kind, and the columns that they have in common."""
 
-    def __init__(self, window: Window, rows: Rows, file: str) -> None:
+    def __init__(self, window: Window, rows: Rows, files: Sequence[str]) -> None:
+        self.rows = rows
         self._window = window
-        self._rows = rows
-        self._file = file
-        packets = rows[:, f.PACKET]
-        self._numbers, self.time_ns = window.packets[packets, k.NUMBER], window.packets[packets, k.TIME]
+        self._files = files
+        self._packets = rows[:, f.PACKET]
+        self._numbers = window.packets[self._packets, k.NUMBER]
+        self.time_ns = window.packets[self._packets, k.TIME]
 
-    def columns(self, table: Table) -> dict[str, pa.Array]:
-        """Those of ``table`` that a request tells."""
-        rows = self._rows
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def of(self, at: npt.NDArray[np.int64]) -> _Frames:
+        """Some of them."""
+        return self if len(at) == len(self) else _Frames(self._window, self.rows[at], self._files)
+
+    def numbers(self, asked: _Frames) -> dict[str, npt.NDArray[np.int64]]:
+        """What rows are chosen by; ``asked`` are the requests."""
+        of_request = {"api_key": f.KEY, "version": f.VERSION, "correlation_id": f.CORRELATION}
+        told = {name: asked.rows[:, column] for name, column in of_request.items()}
+        return told | {"packet": self._numbers, "time": self.time_ns // 1000}
+
+    def payloads(self) -> Iterator[bytes]:
+        """The frames, without their lengths."""
+        for at, length in self.rows[:, [f.AT, f.LENGTH]].tolist():
+            yield self._window.data[at : at + length].tobytes()
+
+    def made(self) -> _Makes:
+        """The columns that a request tells."""
+        rows = self.rows
         keys = rows[:, f.KEY]
-        made: dict[str, Callable[[], pa.Array]] = {
+        return {
             "file": self.file,
+            "packet": self.packet,
+            "time": self.time,
+            "connection": lambda: self._of_ends(0, pa.string()),
+            "client": lambda: self._of_ends(1, pa.string()),
+            "client_port": lambda: self._of_ends(2, pa.int32()),
+            "server": lambda: self._of_ends(3, pa.string()),
+            "server_port": lambda: self._of_ends(4, pa.int32()),
             "is_response": lambda: pa.repeat(pa.scalar(False), len(rows)),
             "api_key": lambda: self.number(f.KEY, pa.int16()),
             "api": lambda: _named(pa.array(keys), lambda key: BY_KEY[key].name),
@@ -177,41 +252,34 @@ class _Frames:
             "group_id": lambda: self.text(p.GROUP_ID),
             "generation_id": lambda: self.noted(p.GENERATION_ID, pa.int32()),
         }
-        found = {name: made[name]() for name in (column.name for column in table.columns) if name in made}
-        return found | self.place("packet", "time") | self._ends()
 
-    def _ends(self) -> dict[str, pa.Array]:
-        talks = pa.array(self._rows[:, f.TALK])
-        told = [_told(peers) for peers in self._window.talks]
-        kinds = {"connection": pa.string(), "client": pa.string(), "client_port": pa.int32(), "server": pa.string(),
-                 "server_port": pa.int32()}  # fmt: skip
-        return {
-            name: pa.array([each[place] for each in told], kind).take(talks)
-            for place, (name, kind) in enumerate(kinds.items())
-        }
+    def _of_ends(self, place: int, kind: pa.DataType) -> pa.Array:
+        told = pa.array([_told(peers)[place] for peers in self._window.talks], kind)
+        return told.take(pa.array(self.rows[:, f.TALK]))
 
     def file(self) -> pa.Array:
-        return pa.repeat(pa.scalar(self._file), len(self._rows))
+        if len(self._files) == 1:
+            return pa.repeat(pa.scalar(self._files[0]), len(self))
+        return pa.array(self._files, pa.string()).take(pa.array(self._window.packets[self._packets, k.FILE]))
 
     def packet(self) -> pa.Array:
         return pa.array(self._numbers)
 
-    def place(self, packet: str, time: str) -> dict[str, pa.Array]:
-        return {packet: self.packet(), time: pa.array(self.time_ns // 1000).cast(TIME)}
+    def time(self) -> pa.Array:
+        return pa.array(self.time_ns // 1000).cast(TIME)
 
     def number(self, column: int, kind: pa.DataType) -> pa.Array:
-        return pa.array(np.ascontiguousarray(self._rows[:, column])).cast(kind)
-
-    def has(self, value: int) -> _Mask:
-        """Whether messages of that kind have the value at all."""
-        found: _Mask = self._window.present[self._rows[:, f.PROGRAM], value]
-        return found
+        return pa.array(np.ascontiguousarray(self.rows[:, column])).cast(kind)
 
     def noted(self, value: int, kind: pa.DataType) -> pa.Array:
-        return pa.array(np.ascontiguousarray(self._rows[:, f.NOTED + value]), mask=~self.has(value)).cast(kind)
+        """Null where messages of that kind have no such value."""
+        has = self._window.present[self.rows[:, f.PROGRAM], value]
+        if not has.any():
+            return pa.nulls(len(self), kind)
+        return pa.array(np.ascontiguousarray(self.rows[:, f.NOTED + value]), mask=~has).cast(kind)
 
     def text(self, value: int) -> pa.Array:
-        at, size = self._rows[:, f.NOTED + value], self._rows[:, f.NOTED + value + 1]
+        at, size = self.rows[:, f.NOTED + value], self.rows[:, f.NOTED + value + 1]
         ends = np.zeros(len(at) + 1, np.int32)
         np.cumsum(np.maximum(size, 0), out=ends[1:])
         data = np.empty(ends[-1], np.uint8)
@@ -221,7 +289,26 @@ class _Frames:
         return pa.Array.from_buffers(pa.string(), len(at), [valid, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
-def _told(peers: Peers) -> tuple[str, str, int, str, int]:
+def _exchange(answered: _Frames, asked: _Frames) -> _Makes:
+    """The columns of requests with their responses."""
+
+    def code() -> pa.Array:
+        return answered.noted(p.ERROR_CODE, pa.int16())
+
+    return asked.made() | {
+        "generation_id": lambda: _first_of(answered, asked),
+        "response_file": answered.file,
+        "response_packet": answered.packet,
+        "response_time": answered.time,
+        "response_bytes": lambda: answered.number(f.LENGTH, pa.int32()),
+        "latency_ms": lambda: pa.array((answered.time_ns - asked.time_ns) / 1e6),
+        "error_code": code,
+        "error": lambda: _named(code(), error_name),
+        "partition_errors": lambda: answered.number(f.NOTED + p.PARTITION_ERRORS, pa.int32()),
+    }
+
+
+def _told(peers: Peers) -> tuple[Any, ...]:
     client, server = peers.client, peers.server
     return connection_text(client, server), address_text(client[0]), client[1], address_text(server[0]), server[1]
 
@@ -240,128 +327,35 @@ def _named(numbers: pa.Array, name: Callable[[int], str]) -> pa.Array:
     return names.take(encoded.indices)
 
 
-def _states(said: dict[str, npt.NDArray[Any]]) -> dict[str, pa.Array]:
-    """The states of partitions in UpdateMetadata requests."""
-    topics = pa.array(said["topic"])
-    ids = said.get("topic_id")
-    texts = [None] * len(said["topic_name"]) if ids is None else [_topic_id(bytes(each)) for each in ids]
-    numbers = {"partition": "partition_index", "decision_epoch": "controller_epoch", "leader": "leader",
-               "leader_epoch": "leader_epoch", "partition_epoch": "zk_version"}  # fmt: skip
-    nobody = np.zeros(len(topics) + 1, np.int32)
-    return {
-        "topic": pa.array(said["topic_name"], pa.string()).take(topics),
-        "topic_id": pa.array(texts, pa.string()).take(topics),
-        **{name: pa.array(said[field]) for name, field in numbers.items()},
-        **{
-            name: pa.ListArray.from_arrays(
-                said.get(f"{name}_offsets", nobody).astype(np.int32), said.get(name, np.zeros(0, np.int32))
-            )
-            for name in ("isr", "replicas", "offline_replicas")
-        },
-    }
+def _as_made(column: pa.Array) -> Callable[[], pa.Array]:
+    return lambda: column
 
 
-def _topic_id(data: bytes) -> str | None:
-    return str(uuid.UUID(bytes=data)) if any(data) else None
+def _taken(make: Callable[[], pa.Array], at: npt.NDArray[np.int64]) -> pa.Array:
+    return make().take(pa.array(at))
 
 
-def _batch(table: Table, columns: dict[str, pa.Array]) -> pa.RecordBatch:
-    """Missing columns are null."""
-    count = len(columns["packet"])
-    arrays = [columns[c.name].cast(c.type) if c.name in columns else pa.nulls(count, c.type) for c in table.columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+def _scattered(count: int, pieces: Sequence[tuple[npt.NDArray[np.int64], pa.Array]]) -> pa.Array:
+    """An array of ``count`` that has each piece's values at their places, and null elsewhere."""
+    if not pieces:
+        return pa.nulls(count)
+    index = np.full(count, -1, np.int64)
+    index[np.concatenate([at for at, _ in pieces])] = np.arange(sum(len(at) for at, _ in pieces))
+    return pa.concat_arrays([values for _, values in pieces]).take(pa.array(index, mask=index < 0))
 
 
 def _joined(
-    table: Table, one: dict[str, pa.Array], other: dict[str, pa.Array], rows: list[tuple[Any, ...]]
+    table: Table, names: frozenset[str] | None, parts: Sequence[_Part], rows: list[tuple[Any, ...]]
 ) -> pa.RecordBatch:
-    """A batch of both and of rows."""
-    batches = [_batch(table, part) for part in (one, other) if len(part["packet"])]
+    """A batch of the parts, and of rows of the table."""
+    wanted = table.of(names)
+    batches = [_batch(wanted, part) for part in parts if part.rows]
     if rows or not batches:
-        batches.append(table.batch(rows))
+        batches.append(table.batch(rows).select([column.name for column in wanted.columns]))
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
-# packets
-
-
-def packet_batches(capture: CaptureFile) -> Iterator[pa.RecordBatch]:
-    """PACKETS of a capture, or of the split of it that was opened, without rows for what is wrong with it."""
-    dissector = Dissector(capture.name)
-    flows = Flows()
-    for stretch in capture.stretches():
-        if isinstance(stretch, Packet):
-            segment = dissector.dissect(stretch)
-            if stretch.number >= capture.first:
-                yield PACKETS.batch([packet_row(capture.name, stretch, segment)])
-            continue
-        data, packets = stretch
-        unsure: dict[int, Segment | str] = {}
-        if k.dissect(data, packets):
-            for index in np.flatnonzero(packets[:, k.KIND] == k.UNSURE).tolist():
-                unsure[index] = dissector.dissect(packet_at(data, packets[index]))
-        wanted = packets[:, k.NUMBER] >= capture.first
-        rows = [
-            packet_row(capture.name, packet_at(data, packets[index]), segment)
-            for index, segment in unsure.items()
-            if wanted[index]
-        ]
-        segments = packets[wanted & (packets[:, k.KIND] == k.SEGMENT)]
-        yield _joined(PACKETS, _segment_columns(capture.name, data, segments, flows), {"packet": pa.nulls(0)}, rows)
-
-
-def packet_at(data: npt.NDArray[np.uint8], packet: Rows) -> Packet:
-    """The packet of a row."""
-    number, time_ns, link_type, at, captured, wire_bytes = packet[k.NUMBER : k.WIRE + 1].tolist()
-    return Packet(number, time_ns, link_type, data[at : at + captured].tobytes(), wire_bytes)
-
-
-class Flows:
-    """The connections of a stretch, each with its texts in both directions."""
-
-    def __init__(self) -> None:
-        self._flows = np.zeros((1024, f.FLOW_COLUMNS), np.int64)
-
-    def directions(self, packets: Rows) -> tuple[npt.NDArray[np.int64], list[tuple[str, str, int, str, int]]]:
-        """(for each packet the place of its direction among these, their connection and ends)."""
-        while True:
-            table = np.full(4 * len(self._flows), -1, np.int64)
-            used = f.number_flows(packets, self._flows, table)
-            if used >= 0:
-                break
-            self._flows = np.zeros((2 * len(self._flows), f.FLOW_COLUMNS), np.int64)
-        told = []
-        for low_high, low_low, high_high, high_low, ports in self._flows[:used, : f.BOTH_PORTS + 1].tolist():
-            lower = address_of(low_high, low_low, ports), ports >> k.PORT_BITS & 0xFFFF
-            higher = address_of(high_high, high_low, ports), ports & 0xFFFF
-            text = connection_text(lower, higher)
-            low, high = (address_text(lower[0]), lower[1]), (address_text(higher[0]), higher[1])
-            told += [(text, *low, *high), (text, *high, *low)]
-        return packets[:, k.FLOW], told
-
-
-def _segment_columns(
-    file: str, data: npt.NDArray[np.uint8], packets: Rows, flows: Flows
-) -> dict[str, pa.Array]:  # fmt: skip
-    directions, told = flows.directions(packets)
-    place = pa.array(np.ascontiguousarray(directions))
-    size = packets[:, k.SIZE]
-    ends = np.zeros(len(packets) + 1, np.int32)
-    np.cumsum(size, out=ends[1:])
-    payload = np.empty(ends[-1], np.uint8)
-    k.gather(data, packets[:, k.PAYLOAD], size, payload)
-    times = np.ascontiguousarray(packets[:, k.TIME])
-    kinds = {"connection": pa.string(), "source": pa.string(), "source_port": pa.int32(),
-             "destination": pa.string(), "destination_port": pa.int32()}  # fmt: skip
-    numbers = {"packet": k.NUMBER, "sequence": k.SEQUENCE, "acknowledgement": k.ACKNOWLEDGEMENT, "flags": k.FLAGS,
-               "cut": k.CUT}  # fmt: skip
-    return {
-        "file": pa.repeat(pa.scalar(file), len(packets)),
-        "time": pa.array(times // 1000).cast(TIME),
-        "time_ns": pa.array(times),
-        "payload": pa.Array.from_buffers(
-            pa.binary(), len(packets), [None, pa.py_buffer(ends), pa.py_buffer(payload)]
-        ),
-        **{name: pa.array([each[i] for each in told], kinds[name]).take(place) for i, name in enumerate(kinds)},
-        **{name: pa.array(np.ascontiguousarray(packets[:, column])) for name, column in numbers.items()},
-    }  # fmt: skip
+def _batch(table: Table, part: _Part) -> pa.RecordBatch:
+    made = part.made
+    arrays = [made[c.name]().cast(c.type) if c.name in made else pa.nulls(part.rows, c.type) for c in table.columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=table.schema)

@@ -59,6 +59,9 @@ AWAITED, NOT_ANSWERED = -1, -2
 TOOK, UNUSUAL, NO_PROGRAM, NO_ROOM = range(4)
 
 _FIN_SYN_RST, _ACK = 0x07, 0x10
+
+#: Of sequence numbers those so far behind, and no others, were there before.
+_MOST_BEHIND = 0x80000000
 _MAX_FRAME_BYTES = 100 * 1024 * 1024
 _MAX_AWAITED = 10_000
 _PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
@@ -66,8 +69,8 @@ _QUORUM_TOPIC = np.frombuffer(b"__cluster_metadata", np.uint8)
 
 
 @compiled
-def _find(flows, table, packet):
-    """(row of the packet's connection or -1, its place in the table, whether the source is the higher end)."""
+def ends_of(packet):
+    """(whether the source is the higher end, the lower end's address and the higher's, in halves, and both ports)"""
     source_port, destination_port = packet[PORTS] >> 16 & 0xFFFF, packet[PORTS] & 0xFFFF
     turned = packet[SOURCE_HIGH] > packet[DESTINATION_HIGH]
     if packet[SOURCE_HIGH] == packet[DESTINATION_HIGH]:
@@ -76,19 +79,28 @@ def _find(flows, table, packet):
             turned = source_port > destination_port
     family = packet[PORTS] & IS_IPV6
     if turned:
-        low_high, low_low = packet[DESTINATION_HIGH], packet[DESTINATION_LOW]
-        high_high, high_low = packet[SOURCE_HIGH], packet[SOURCE_LOW]
         ports = destination_port << 16 | source_port | family
-    else:
-        low_high, low_low = packet[SOURCE_HIGH], packet[SOURCE_LOW]
-        high_high, high_low = packet[DESTINATION_HIGH], packet[DESTINATION_LOW]
-        ports = source_port << 16 | destination_port | family
+        return turned, packet[DESTINATION_HIGH], packet[DESTINATION_LOW], packet[SOURCE_HIGH], packet[SOURCE_LOW], ports
+    ports = source_port << 16 | destination_port | family
+    return turned, packet[SOURCE_HIGH], packet[SOURCE_LOW], packet[DESTINATION_HIGH], packet[DESTINATION_LOW], ports
+
+
+@compiled
+def mixed_ends(low_high, low_low, high_high, high_low, ports):
+    """A number below 2**44 that is the connection's, and looks like any other."""
     mixed = np.uint64(low_high) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(low_low)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9) ^ np.uint64(high_high)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x94D049BB133111EB) ^ np.uint64(high_low)
     mixed = (mixed ^ (mixed >> np.uint64(31))) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(ports)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0xBF58476D1CE4E5B9)
-    place = np.int64(mixed >> np.uint64(20)) & (len(table) - 1)
+    return np.int64(mixed >> np.uint64(20))
+
+
+@compiled
+def _find(flows, table, packet):
+    """(row of the packet's connection or -1, its place in the table, whether the source is the higher end)."""
+    turned, low_high, low_low, high_high, high_low, ports = ends_of(packet)
+    place = mixed_ends(low_high, low_low, high_high, high_low, ports) & (len(table) - 1)
     while table[place] >= 0:
         flow = flows[table[place]]
         if (
@@ -168,10 +180,16 @@ def route(packets, first, flows, table):
             return index
         side = np.int64(turned) ^ flow[TURNED]
         size = packet[SIZE]
+        again = False
         if size:
             expected = flow[EXPECTED + side]
-            if expected < 0 or expected & 0xFFFFFFFF != packet[SEQUENCE]:
+            if expected < 0:
                 return index
+            behind = (expected - packet[SEQUENCE]) & 0xFFFFFFFF
+            again = size <= behind < _MOST_BEHIND  # nothing in it is new
+            if behind and not again:
+                return index
+        if size and not again:
             flow[EXPECTED + side] = expected + size
             if flow[MODE] == FRAMES:
                 packet[FLOW] = side

@@ -5,7 +5,7 @@ header that are whole) exactly as ``captures.pcap`` and ``captures.segments`` do
 the walkers stop there, and ``dissect`` marks such a packet ``UNSURE``.
 
 A packet is a row of an int64 array; what its columns hold is said below. Addresses are two big-endian halves, those of
-IPv4 in the second one.
+IPv4 in the second one. FOLLOWING, FLOW and FILE are for whoever has the packets.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import numpy as np
 # columns of a packet
 KIND, NUMBER, TIME, LINK, OFFSET, CAPTURED, WIRE = range(7)
 SOURCE_HIGH, SOURCE_LOW, DESTINATION_HIGH, DESTINATION_LOW, PORTS = range(7, 12)
-SEQUENCE, ACKNOWLEDGEMENT, FLAGS, PAYLOAD, SIZE, CUT, FOLLOWING, FLOW = range(12, 20)
-COLUMNS = 20
+SEQUENCE, ACKNOWLEDGEMENT, FLAGS, PAYLOAD, SIZE, CUT, FOLLOWING, FLOW, FILE = range(12, 21)
+COLUMNS = 21
 
 # kinds of packets
-UNSURE, SEGMENT, OTHER, EXACT = range(4)
+UNSURE, SEGMENT, OTHER = range(3)
 
 #: in PORTS: the source's port, the destination's, and whether the addresses are IPv6's
 PORT_BITS = 16
@@ -165,6 +165,7 @@ def dissect(b, packets):
     for k in range(len(packets)):
         packet = packets[k]
         packet[KIND] = UNSURE
+        packet[FILE] = 0
         unsure += 1
         begin = packet[OFFSET]
         there = begin + packet[CAPTURED]

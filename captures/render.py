@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Iterable, Sequence
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import wire
@@ -212,14 +213,18 @@ def partition_errors(response: Response) -> list[tuple[str, int, int]]:
 
     LeaderAndIsr names topics by their id from version 5 on: their names are those of the request (rule 13.15).
     """
-    body, asked = response.body, response.request.body
+    asked = response.request.body
+    topics = asked.topic_states if isinstance(asked, wire.LeaderAndIsrRequest) else ()
+    return listed_errors(response.body, {t.topic_id: t.topic_name for t in topics})
+
+
+def listed_errors(body: wire.Message | None, names: Mapping[uuid.UUID, str]) -> list[tuple[str, int, int]]:
+    """The same of a response's body; ``names`` are those of the topic ids in its request."""
     if isinstance(body, wire.StopReplicaResponse):
         return [(p.topic_name, p.partition_index, p.error_code) for p in body.partition_errors]
     if not isinstance(body, wire.LeaderAndIsrResponse):
         return []
     errors = [(p.topic_name, p.partition_index, p.error_code) for p in body.partition_errors]
-    topics = asked.topic_states if isinstance(asked, wire.LeaderAndIsrRequest) else ()
-    names = {t.topic_id: t.topic_name for t in topics}
     errors += [
         (names.get(t.topic_id, str(t.topic_id)), p.partition_index, p.error_code)
         for t in body.topics

@@ -7,7 +7,7 @@ its Parquet. Whoever changes a column raises ``SCHEMA_VERSION``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -37,6 +37,10 @@ class Table(NamedTuple):
     @property
     def schema(self) -> pa.Schema:
         return pa.schema([(column.name, column.type) for column in self.columns])
+
+    def of(self, names: Collection[str] | None) -> Table:
+        """With these columns only; with all if that is None."""
+        return self if names is None else self._replace(columns=tuple(c for c in self.columns if c.name in names))
 
     def batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
         """Rows in the order of the columns, as Arrow."""
@@ -239,6 +243,24 @@ DECODED = Table(
         Column("live_brokers", pa.list_(pa.struct([(c.name, c.type) for c in LIVE_BROKER])), ""),
         Column("evidence", pa.string(), ""),
         Column("tcp", pa.struct([(c.name, c.type) for c in CONNECTIONS.columns]), ""),
+        Column("quality", pa.string(), ""),
+    ),
+)
+
+#: what tasks that read captures give to those that put connections together: the segments of a block of one bucket of
+#: connections (``captures.blocks.Divided``); and once per task a row of which only ``quality`` is more than a place
+BLOCKS = Table(
+    "blocks",
+    "",
+    (
+        Column("bucket", pa.int32(), ""),
+        Column("begin_ns", pa.int64(), ""),
+        Column("number", pa.int32(), "of the file, among all of them"),
+        Column("packet", pa.int64(), ""),
+        FILE,
+        Column("rows", pa.binary(), ""),
+        Column("flows", pa.binary(), ""),
+        Column("payload", pa.binary(), ""),
         Column("quality", pa.string(), ""),
     ),
 )

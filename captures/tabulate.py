@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import wire
 from captures.cluster import Cluster, announced_listeners
@@ -22,12 +22,15 @@ from wire.registry import CONTROL_REQUESTS
 MAX_EVIDENCE_PARTITIONS = 50
 MAX_EVIDENCE_TEXT = 8000
 
-#: the requests that make up the control plane, and those that make a group rebalance
-_OF_INTEREST = frozenset({*CONTROL_REQUESTS, 11, 13, 14})
-_NO_CLUSTER = Cluster()
-
 #: what a broker asks the controller in its own name and epoch
 BROKERS_TO_CONTROLLER = (wire.ControlledShutdownRequest, wire.AlterPartitionRequest, wire.AllocateProducerIdsRequest)
+
+#: the requests that make up the control plane, and those that make a group rebalance
+_OF_INTEREST = frozenset({*CONTROL_REQUESTS, 11, 13, 14, *(cls.__api_key__ for cls in BROKERS_TO_CONTROLLER)})
+_NO_CLUSTER = Cluster()
+
+#: Whether exchanges come with what a report shows of them, and that with payloads and secrets.
+Evidence = Literal["none", "redacted", "payloads"]
 
 
 def connection_text(one: Endpoint, other: Endpoint) -> str:
@@ -136,7 +139,7 @@ def partition_rows(request: Request, response: Response | None) -> list[tuple[An
     return [common + state for state in states]
 
 
-def decoded_row(request: Request, response: Response | None, *, payloads: bool = False) -> tuple[Any, ...]:
+def decoded_row(request: Request, response: Response | None, evidence: Evidence = "none") -> tuple[Any, ...]:
     """A row of DECODED."""
     states = _partition_states(request, response)
     live = None
@@ -146,7 +149,7 @@ def decoded_row(request: Request, response: Response | None, *, payloads: bool =
         *exchange_row(request, response),
         None if states is None else [_struct(PARTITION_STATE, state) for state in states],
         None if live is None else [_struct(LIVE_BROKER, broker) for broker in live],
-        _evidence(request, response, payloads),
+        evidence_of(request, response, evidence),
         None,
         None,
     )
@@ -216,14 +219,20 @@ def _partition_states(request: Request, response: Response | None) -> list[tuple
     return [state + _answer(errors.get((state[0], state[2]))) for state in states]
 
 
-def _evidence(request: Request, response: Response | None, payloads: bool) -> str | None:
+def has_evidence(api_key: int, evidence: Evidence) -> bool:
+    """Whether ``evidence_of`` tells anything of such exchanges."""
+    return evidence == "payloads" or (evidence == "redacted" and api_key in _OF_INTEREST)
+
+
+def evidence_of(request: Request, response: Response | None, evidence: Evidence) -> str | None:
     """What a report shows of an exchange that something is concluded from: both bodies, within limits.
 
     Of APIs other than those of the control plane and of groups only if payloads are asked for: they hold little else.
     """
     body = request.body
-    if body is None or not (payloads or request.api_key in _OF_INTEREST or isinstance(body, BROKERS_TO_CONTROLLER)):
+    if body is None or not has_evidence(request.api_key, evidence):
         return None
+    payloads = evidence == "payloads"
     if (_partition_count(body) or 0) > MAX_EVIDENCE_PARTITIONS:
         texts = [describe_request(body, _NO_CLUSTER)]
         texts += [describe_response(response, _NO_CLUSTER)[0]] if response is not None else []

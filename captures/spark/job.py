@@ -23,8 +23,9 @@ from captures.spark import findings, reassembly
 from captures.spark.analyses import ANALYSES, Frames, at_listeners, latency_counts, ticks
 from captures.spark.exports import check_report, write_report
 from captures.spark.session import local_session
-from captures.spark.source import KafkaCapture, register
+from captures.spark.source import register
 from captures.spark.tables import check_folder, write_tables
+from captures.tabulate import Evidence
 
 #: Compressed bytes of capture that one task puts together again.
 _BYTES_PER_TASK = 64 * 1024 * 1024
@@ -81,9 +82,8 @@ def analyze(
             brief = sum(map(location_bytes, names)) < _BYTES_PER_TASK
             spark = stack.enter_context(local_session(event_log, brief=brief, master=master))
         try:
-            found = _Job(spark, names, progress, stack, payloads=payloads).run(
-                only or ANALYSES, out, evidence=evidence or report is not None
-            )
+            kind: Evidence = "none" if not evidence and report is None else "payloads" if payloads else "redacted"
+            found = _Job(spark, names, progress, stack, kind).run(only or ANALYSES, out)
         except (PySparkException, Py4JError, ConnectionError) as e:  # the last when the JVM is gone
             first, *_ = str(e).strip().splitlines() or [type(e).__name__]
             raise CaptureError(f"Spark failed: {first}") from e
@@ -102,22 +102,21 @@ class _Job:
         names: Sequence[str],
         progress: Callable[[str], None],
         stack: contextlib.ExitStack,
-        *,
-        payloads: bool,
+        evidence: Evidence,
     ) -> None:
         self._names = names
         self._progress = progress
+        self._evidence = evidence
         self._stack = stack
         register(spark)
         self._spark = spark
-        packets = spark.read.format(KafkaCapture.name()).option("folder", str(Path.cwd())).load(list(names))
         size = sum(map(location_bytes, names))
         self._small = size < _BYTES_PER_TASK
         tasks = max(spark.sparkContext.defaultParallelism, size // _BYTES_PER_TASK)
-        self._decoded = reassembly.decode(packets, tasks, payloads=payloads).persist()
+        self._decoded = reassembly.decode(spark, names, tasks, evidence=evidence, folder=str(Path.cwd())).persist()
         stack.callback(self._decoded.unpersist)
 
-    def run(self, only: Collection[str], out: str | os.PathLike[str] | None, *, evidence: bool) -> findings.Findings:
+    def run(self, only: Collection[str], out: str | os.PathLike[str] | None) -> findings.Findings:
         self._progress("reading, and putting connections together")
         quality = self._quality()
         self._progress("analysing")
@@ -143,7 +142,9 @@ class _Job:
             write_tables(out, large, collected)
         rows = {name: _rows(findings.ROWS[name], table) for name, table in collected.items()}
         found = findings.Findings(files=tuple(self._names), quality=quality, ran=frozenset(small), **rows)
-        return replace(found, exchanges=self._exchanges(found, frames.exchanges)) if evidence else found
+        if self._evidence == "none":
+            return found
+        return replace(found, exchanges=self._exchanges(found, frames.exchanges))
 
     def _exchanges(self, found: findings.Findings, exchanges: DataFrame) -> tuple[findings.Exchange, ...]:
         """The requests that the findings name."""

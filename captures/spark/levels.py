@@ -7,24 +7,28 @@ another.
 
 from __future__ import annotations
 
-import functools
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from captures import packet_kernels as k
 from captures.assembly import Assembly
+from captures.blocks import Block, Chosen, Divided, Divider, Flows, dissected, in_time, segment_of
+from captures.bulk import Window
+from captures.columns import Reading
 from captures.errors import CaptureError
 from captures.exchanges import Message, NoResponse, Request, Response
 from captures.index import Split
-from captures.pcap import CaptureFile
+from captures.packet_columns import packet_batches as packet_columns
+from captures.pcap import WINDOW_BYTES, CaptureFile
 from captures.quality import Quality
-from captures.rows import LEVELS, PACKETS, Table
-from captures.segments import Dissector, Segment
-from captures.spark import bulk_levels
+from captures.rows import BLOCKS, LEVELS, PACKETS, Table
 from captures.spark.pushdown import Wanted
-from captures.tabulate import body_json, connection_text, exchange_row, frame_row, partition_rows
+from captures.tabulate import body_json, exchange_row, frame_row, partition_rows
 
 #: An Arrow batch is handed to Spark when it has this many rows or bytes of payload.
 BATCH_ROWS = 4096
@@ -49,81 +53,165 @@ class Share(NamedTuple):
     of: int
 
 
-def packet_batches(file: File, split: Split, wanted: Wanted, *, fail_fast: bool) -> Iterator[pa.RecordBatch]:
+def packet_batches(
+    file: File, split: Split, wanted: Wanted, *, fail_fast: bool, names: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows of PACKETS of one file, or of a split of it. Raises CaptureError only with ``fail_fast``."""
-    batches = Batches(PACKETS, wanted, fail_fast)
-    yield from _in_bulk(
-        batches, file, lambda: CaptureFile(file.path, file.name, split=split), bulk_levels.packets, tell=True
+    batches = Batches(PACKETS, wanted, fail_fast, names)
+    problems: list[Corrupt] = []
+    yield from batches.each(_packets(file, split, wanted, batches.needed, problems))
+    yield from batches.corrupt(problems)
+
+
+def block_batches(file: File, number: int, split: Split, buckets: int) -> Iterator[pa.RecordBatch]:
+    """The rows of BLOCKS of one file, or of a split of it."""
+    quality = Quality()
+    divider = Divider(buckets)
+    try:
+        with CaptureFile(file.path, file.name, split=split) as capture:
+            for block in dissected(capture, quality, window_bytes=BATCH_BYTES):
+                yield _divided(divider.divide(block), file.name, number)
+    except CaptureError as e:
+        quality.unreadable.append(str(e))
+    told = {"bucket": number % buckets, "begin_ns": 0, "number": number, "packet": 0, "quality": quality.to_json()}
+    yield BLOCKS.batch([tuple(told.get(column.name) for column in BLOCKS.columns)])
+
+
+def _divided(divided: Divided, file: str, number: int) -> pa.RecordBatch:
+    count = len(divided.buckets)
+
+    def binary(data: npt.NDArray[Any], ends: npt.NDArray[np.int64], size: int = 1) -> pa.Array:
+        offsets = pa.py_buffer((ends * size).astype(np.int32))
+        return pa.Array.from_buffers(pa.binary(), count, [None, offsets, pa.py_buffer(data)])
+
+    arrays = {
+        "bucket": pa.array(divided.buckets),
+        "begin_ns": pa.array(divided.begin_ns),
+        "number": pa.repeat(pa.scalar(number), count),
+        "packet": pa.array(divided.first),
+        "file": pa.repeat(pa.scalar(file), count),
+        "rows": binary(divided.rows, divided.row_ends, divided.rows.itemsize * divided.rows.shape[1]),
+        "flows": binary(divided.flows, divided.flow_ends, divided.flows.itemsize * divided.flows.shape[1]),
+        "payload": binary(divided.payload, divided.payload_ends),
+        "quality": pa.nulls(count, pa.string()),
+    }
+    return pa.RecordBatch.from_arrays(
+        [arrays[column.name].cast(column.type) for column in BLOCKS.columns], schema=BLOCKS.schema
     )
 
 
 def message_batches(
-    level: str, files: Sequence[File], share: Share, wanted: Wanted, *, bodies: Bodies, fail_fast: bool
-) -> Iterator[pa.RecordBatch]:
+    level: str, files: Sequence[File], share: Share, wanted: Wanted, *, bodies: Bodies, fail_fast: bool,
+    names: Sequence[str] | None = None,
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """The rows of frames, exchanges or partitions. Raises CaptureError only with ``fail_fast``.
 
-    Rows for what is wrong with a file are told by the first share alone.
+    Rows for what is wrong with a file are told by the first share alone. ``names`` are the columns that are wanted.
     """
-    batches = Batches(LEVELS[level], wanted, fail_fast)
-    chosen = _chosen(share, wanted)
-    if len(files) == 1 and bodies == "none":
-        (file,) = files
-        yield from _in_bulk(
-            batches, file, lambda: bulk_levels.ChosenConnections(file.path, file.name, chosen),
-            functools.partial(bulk_levels.messages, level), tell=share.number == 0,
-        )  # fmt: skip
-        return
+    batches = Batches(LEVELS[level], wanted, fail_fast, names)
+    problems: list[Corrupt] = []
+    blocks = _blocks(files, Chosen(share.number, share.of, wanted.values("connection")), problems)
+    named = [file.name for file in files]
+    if bodies == "none":
+        yield from batches.each(_in_bulk(level, blocks, named, wanted, batches.needed))
+    else:
+        yield from _one_by_one(batches, blocks, named, ROWS[level](bodies))
+    yield from batches.corrupt(problems if share.number == 0 else ())
+
+
+def _packets(
+    file: File, split: Split, wanted: Wanted, names: frozenset[str] | None, problems: list[Corrupt]
+) -> Iterator[pa.RecordBatch]:
+    try:
+        with CaptureFile(file.path, file.name, split=split) as capture:
+            yield from packet_columns(capture, names, wanted.numbers if wanted.conditions else None)
+            problems += [Corrupt(file.name, capture.packets, f"{file.name}: {said}") for said in capture.problems]
+    except CaptureError as e:
+        problems.append(Corrupt(file.name, None, str(e)))
+
+
+def _in_bulk(
+    level: str, blocks: Iterable[Block], files: Sequence[str], wanted: Wanted, names: frozenset[str] | None
+) -> Iterator[pa.RecordBatch]:
+    """Frames, exchanges or partitions by the thousand, with ``_corrupt_record``."""
+    wants = wanted.numbers if wanted.conditions else None
+    reading = Reading(blocks, files, Quality(), names=names, wants=wants, wants_api=wanted.values("api_key"))
+    make: Callable[[Window], pa.RecordBatch] = getattr(reading, level)
+    for window in reading.windows():
+        if len(window.requests) or len(window.responses) or window.messages:
+            rows = make(window)
+            yield rows.append_column("_corrupt_record", _corrupt_records(level, rows))
+
+
+def _one_by_one(
+    batches: Batches,
+    blocks: Iterable[Block],
+    files: Sequence[str],
+    rows: Callable[[Message], Iterable[tuple[Any, ...]]],
+) -> Iterator[pa.RecordBatch]:
     assembly = Assembly(Quality())
-    rows = ROWS[level](bodies)
-    for packet in in_order(files):
-        if isinstance(packet, _Corrupt):
-            if share.number == 0:
-                yield from batches.corrupt(packet.problem, packet.file, packet.packets)
-            continue
-        if chosen is not None and not chosen(_connection(packet)):
-            continue
-        for message in assembly.receive(packet):
-            for row in rows(message):
-                yield from batches.add(row)
+    order = 0
+    for block in blocks:
+        for index in np.flatnonzero(block.packets[:, k.KIND] == k.SEGMENT).tolist():
+            order += 1
+            for message in assembly.receive(segment_of(block, index, order, files)):
+                for row in rows(message):
+                    yield from batches.add(row)
     for message in assembly.finish():
         for row in rows(message):
             yield from batches.add(row)
     yield from batches.rest()
 
 
-_Capture = TypeVar("_Capture", bound=CaptureFile)
+#: Of several files that are read at once so much is kept of each.
+_BLOCK_BYTES = WINDOW_BYTES // 8
 
 
-def _in_bulk(
-    batches: Batches, file: File, opened: Callable[[], _Capture],
-    read: Callable[[_Capture], Iterable[pa.RecordBatch]], *, tell: bool,
-) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """What ``read`` gives of one capture and, if it is to be told here, what is wrong with the file."""
-    problems: list[tuple[str, int | None]] = []
+def _blocks(files: Sequence[File], chosen: Chosen, problems: list[Corrupt]) -> Iterator[Block]:
+    """The wanted segments of all files, by time as far as each file is in order itself; FILE is its place in these.
+
+    A file is opened when its time has come, so that those of a rotation are open one or two at a time.
+    """
+    if len(files) == 1:
+        return _blocks_of(files[0], 0, chosen, WINDOW_BYTES, problems)
+    return in_time(_by_begin([_blocks_of(file, at, chosen, _BLOCK_BYTES, problems) for at, file in enumerate(files)],
+                             [_begin_ns(file) for file in files]))  # fmt: skip
+
+
+def _blocks_of(file: File, number: int, chosen: Chosen, window_bytes: int, problems: list[Corrupt]) -> Iterator[Block]:
+    flows = Flows()
     try:
-        with opened() as capture:
-            for batch in read(capture):
-                yield from batches.of(batch)
-            problems = [(f"{file.name}: {problem}", capture.packets) for problem in capture.problems]
-    except Refused:
-        raise
+        with CaptureFile(file.path, file.name) as capture:
+            for block in dissected(capture, Quality(), window_bytes=window_bytes, file=number):
+                yield chosen.of_block(block, flows)
+            problems += [Corrupt(file.name, capture.packets, f"{file.name}: {said}") for said in capture.problems]
     except CaptureError as e:
-        problems = [(str(e), None)]
-    for problem, packets in problems if tell else ():
-        yield from batches.corrupt(problem, file.name, packets)
-    yield from batches.rest()
+        problems.append(Corrupt(file.name, None, str(e)))
 
 
-def _chosen(share: Share, wanted: Wanted) -> Callable[[str], bool] | None:
-    """Whether a connection is of the share and wanted; None if all are."""
-    test = wanted.values("connection")
-    if share.of == 1:
-        return test
-    return lambda connection: bulk_levels.is_of(share, connection) and (test is None or test(connection))
+def _begin_ns(file: File) -> int:
+    """When the file's first packet was captured."""
+    try:
+        with CaptureFile(file.path, file.name) as capture:
+            first = next(iter(capture), None)
+    except CaptureError:
+        first = None
+    return 0 if first is None else first.time_ns
 
 
-def _connection(segment: Segment) -> str:
-    return connection_text((segment.source, segment.source_port), (segment.destination, segment.destination_port))
+def _by_begin(captures: Sequence[Iterator[Block]], begins_ns: Sequence[int]) -> Iterator[Block]:
+    """The blocks of several captures, as ``in_time`` wants them."""
+    waiting: list[tuple[int, int, Block | None]] = [(begin_ns, at, None) for at, begin_ns in enumerate(begins_ns)]
+    heapq.heapify(waiting)
+    while waiting:
+        _, at, block = heapq.heappop(waiting)
+        if block is not None:
+            yield block
+        following = next(captures[at], None)
+        if following is not None:
+            # its rows may be used again
+            following = following._replace(packets=following.packets.copy())
+            heapq.heappush(waiting, (following.begin_ns, at, following))
 
 
 def _frames(bodies: Bodies) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
@@ -165,7 +253,31 @@ def _wrong(message: Request | Response) -> str | None:
     return f"{message.place.file}: packet {message.place.packet}: {message.error}"
 
 
-class _Corrupt(NamedTuple):
+#: How a level's row tells why something was not decoded, and the place of that.
+_WRONG: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "packets": (),
+    "frames": (("decode_error", "file", "packet"),),
+    "exchanges": (("request_error", "file", "packet"), ("response_error", "response_file", "response_packet")),
+    "partitions": (),
+}
+
+
+def _corrupt_records(level: str, rows: pa.RecordBatch) -> pa.Array:
+    told: list[str | None] | None = None
+    for error, file, packet in _WRONG[level]:
+        if not {error, file, packet} <= set(rows.schema.names):
+            continue
+        column = rows.column(error)
+        if column.null_count == len(column):
+            continue
+        told = told or [None] * len(column)
+        names, numbers = rows.column(file), rows.column(packet)
+        for at in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)).tolist():
+            told[at] = told[at] or f"{names[at]}: packet {numbers[at]}: {column[at]}"
+    return pa.nulls(len(rows), pa.string()) if told is None else pa.array(told, pa.string())
+
+
+class Corrupt(NamedTuple):
     """``packets`` is None for a file that is no capture at all."""
 
     file: str
@@ -173,65 +285,31 @@ class _Corrupt(NamedTuple):
     problem: str
 
 
-def in_order(files: Sequence[File]) -> Iterator[Segment | _Corrupt]:
-    """The segments of all files by time, as far as each file is in order itself; what is no segment is left out.
-
-    A file is opened when its time has come, so that those of a rotation are open one or two at a time.
-    """
-    if len(files) == 1:
-        yield from _segments(files[0])
-        return
-    waiting: list[tuple[int, int]] = []
-    for at, file in enumerate(files):
-        first = next((s for s in _segments(file) if isinstance(s, Segment)), None)
-        waiting.append((first.place.time_ns if first is not None else 0, at))
-    waiting.sort()
-    merged: list[tuple[int, int, Segment, Iterator[Segment | _Corrupt]]] = []
-    order = 0
-    while waiting or merged:
-        if waiting and (not merged or waiting[0][0] <= merged[0][0]):
-            _, at = waiting.pop(0)
-            segments = _segments(files[at])
-        else:
-            _, at, segment, segments = heapq.heappop(merged)
-            order += 1
-            yield segment._replace(place=segment.place._replace(order=order))
-        for following in segments:
-            if isinstance(following, Segment):
-                heapq.heappush(merged, (following.place.time_ns, at, following, segments))
-                break
-            yield following
-
-
-def _segments(file: File) -> Iterator[Segment | _Corrupt]:
-    try:
-        with CaptureFile(file.path, file.name) as capture:
-            dissector = Dissector(file.name)
-            for packet in capture:
-                segment = dissector.dissect(packet)
-                if isinstance(segment, Segment):
-                    yield segment
-            for problem in capture.problems:
-                yield _Corrupt(file.name, capture.packets, f"{file.name}: {problem}")
-    except CaptureError as e:
-        yield _Corrupt(file.name, None, str(e))
-
-
 class Refused(CaptureError):
     """What FAILFAST does not let pass."""
 
 
 class Batches:
-    """Collects the wanted rows of ``table``; gives them as batches when there are enough."""
+    """Collects the wanted rows of ``table``; gives them as batches when there are enough, with the columns ``names``.
 
-    def __init__(self, table: Table, wanted: Wanted, fail_fast: bool) -> None:
+    Without ``_corrupt_record`` among these there are no rows that are nothing else.
+    """
+
+    def __init__(self, table: Table, wanted: Wanted, fail_fast: bool, names: Sequence[str] | None = None) -> None:
         self._table = table
         self._wanted = wanted.rows(table)
         self._conditions = [(condition.column, condition.holds) for condition in wanted.conditions]
         self._fail_fast = fail_fast
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0
-        self._names = [column.name for column in table.columns]
+        self._all = [column.name for column in table.columns]
+        self._names = self._all if names is None else list(names)
+        #: columns that batches must have; None: all
+        self.needed: frozenset[str] | None = None
+        if names is not None:
+            self.needed = frozenset(names).union(column for column, _ in self._conditions)
+            if fail_fast or "_corrupt_record" in names:
+                self.needed = self.needed.union(*_WRONG[table.name])
 
     def add(self, row: tuple[Any, ...], size: int = 0) -> Iterator[pa.RecordBatch]:
         if self._fail_fast and row[-1] is not None:
@@ -243,24 +321,38 @@ class Batches:
         if len(self._rows) >= BATCH_ROWS or self._bytes >= BATCH_BYTES:
             yield from self.rest()
 
-    def of(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of a batch."""
-        corrupt = batch.column("_corrupt_record")
-        if self._fail_fast and corrupt.null_count < len(corrupt):
-            raise Refused(corrupt.drop_null()[0].as_py())
-        for column, holds in self._conditions:
-            values = batch.column(column)
-            if pa.types.is_timestamp(values.type):
-                values = values.cast(pa.int64())
-            batch = batch.filter(bulk_levels.matching(values, holds))
-        if len(batch):
-            yield batch
+    def each(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of batches, which have the columns ``needed``."""
+        for batch in batches:
+            if self._fail_fast and "_corrupt_record" in batch.schema.names:
+                corrupt = batch.column("_corrupt_record")
+                if corrupt.null_count < len(corrupt):
+                    raise Refused(corrupt.drop_null()[0].as_py())
+            for column, holds in self._conditions:
+                values = batch.column(column)
+                if pa.types.is_timestamp(values.type):
+                    values = values.cast(pa.int64())
+                batch = batch.filter(_matching(values, holds))
+            if len(batch):
+                yield batch.select(self._names)
 
-    def corrupt(self, problem: str, file: str, packets: int | None) -> Iterator[pa.RecordBatch]:
-        told = {"file": file, "packet": packets, "_corrupt_record": problem}
-        return self.add(tuple(told.get(name) for name in self._names))
+    def corrupt(self, problems: Iterable[Corrupt]) -> Iterator[pa.RecordBatch]:
+        """Rows for what is wrong with files."""
+        for file, packets, problem in problems:
+            told = {"file": file, "packet": packets, "_corrupt_record": problem}
+            if self._fail_fast or "_corrupt_record" in self._names:
+                yield from self.add(tuple(told.get(name) for name in self._all))
+        yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
         if self._rows:
-            yield self._table.batch(self._rows)
+            yield self._table.batch(self._rows).select(self._names)
             self._rows, self._bytes = [], 0
+
+
+def _matching(column: pa.Array, holds: Callable[..., bool]) -> pa.Array:
+    """For each value whether it ``holds``, which is asked once of each value that there is."""
+    encoded = column.dictionary_encode()
+    verdicts = pa.array([holds(value) for value in encoded.dictionary.to_pylist()], pa.bool_())
+    found = verdicts.take(encoded.indices)
+    return found.fill_null(holds(None)) if column.null_count else found

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import datetime
 import operator
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.datasource import (
     EqualNullSafe,
@@ -61,6 +63,17 @@ class Condition(NamedTuple):
             return False
         return _COMPARISONS[self.kind](value, self.value) is not self.negated
 
+    def among(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """The same of numbers, none of which is null."""
+        if self.kind is IsNull or self.value is None:
+            return np.full(len(values), self.holds(0))
+        if self.kind is In:
+            found = np.isin(values, list(self.value))
+        else:
+            compare: Callable[[Any, Any], npt.NDArray[np.bool_]] = _COMPARISONS.get(self.kind, operator.eq)
+            found = compare(values, self.value)
+        return found ^ self.negated
+
 
 class Wanted:
     """All of ``conditions`` must hold. Pickled into every task."""
@@ -80,6 +93,12 @@ class Wanted:
         """A predicate on the values of one column, for leaving out early what cannot become a row; None as above."""
         tests = [condition.holds for condition in self.conditions if condition.column == column]
         return (lambda value: all(holds(value) for holds in tests)) if tests else None
+
+    def numbers(self, columns: Mapping[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.bool_]:
+        """For each row whether it may be wanted, by those of its columns that are here: numbers, and none null."""
+        known = [condition for condition in self.conditions if condition.column in columns]
+        told = [condition.among(columns[condition.column]) for condition in known]
+        return np.logical_and.reduce(told) if told else np.ones(len(next(iter(columns.values()))), np.bool_)
 
 
 def conditions(filters: Iterable[Filter], table: Table) -> tuple[list[Condition], list[Filter]]:

@@ -2,81 +2,110 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
+import numpy as np
+
+from captures import block_kernels as b
+from captures import frame_kernels as f
+from captures import packet_kernels as k
+from captures.blocks import Block, Rows, ends_of
 from captures.rows import MAX_EVIDENCE
-from captures.segments import RST, SYN, Segment
+from captures.segments import RST, SYN
+from captures.tcp_streams import Endpoint
 
 #: Holes remembered in one direction: of more, the oldest counts as filled.
 MAX_HOLES = 256
 
 
 class SegmentCounts:
-    """Takes the segments of both directions, by time."""
+    """Counts the segments of blocks, which come in the order of their time, by connection; FILE is one of ``files``.
 
-    def __init__(self) -> None:
-        self._first_us: int | None = None
-        self._last_us = 0
-        self._packets = 0
-        self._bytes = 0
-        self._retransmits = 0
-        self._out_of_order = 0
-        self._resets = 0
-        self._evidence: list[tuple[int, str]] = []
-        self._sent: dict[tuple[bytes, int], _Sent] = {}
+    What comes in order is counted by the thousand (``captures.block_kernels``), the rest one by one here.
+    """
 
-    def add(self, segment: Segment) -> None:
-        place = segment.place
-        self._last_us = place.time_ns // 1000
-        if self._first_us is None:
-            self._first_us = self._last_us
-        self._packets += 1
-        size = len(segment.payload) + segment.cut
-        self._bytes += size
-        end = segment.source, segment.source_port
-        if segment.flags & SYN or end not in self._sent:
-            self._sent[end] = _Sent(segment.sequence + bool(segment.flags & SYN))
-        again = False
+    def __init__(self, files: Sequence[str]) -> None:
+        self._files = files
+        self._flows = np.zeros((1024, f.FLOW_COLUMNS), np.int64)
+        self._counts = np.zeros((1024, b.COUNT_COLUMNS), np.int64)
+        self._table = np.full(4096, -1, np.int64)
+        self._used = 0
+        self._holes: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._evidence: dict[int, list[tuple[int, str]]] = {}
+
+    def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """``blocks``, counted."""
+        for block in blocks:
+            self.add(block.packets)
+            yield block
+
+    def add(self, packets: Rows) -> None:
+        index = 0
+        while True:
+            index, row, side, self._used = b.count(packets, index, self._flows, self._table, self._used, self._counts)
+            if index == len(packets):
+                return
+            if row < 0:
+                self._make_room()
+            else:
+                self._one(packets[index], row, side)
+                index += 1
+
+    def connections(self) -> Iterator[tuple[tuple[Endpoint, Endpoint], tuple[object, ...]]]:
+        """Both ends of each, the lower first, and its columns of CONNECTIONS from ``first_time`` on."""
+        for row in range(self._used):
+            evidence = self._evidence.get(row, [])
+            packets, files = [packet for packet, _ in evidence], [file for _, file in evidence]
+            lower, higher = sorted(ends_of(self._flows[row]))
+            yield (lower, higher), (*self._counts[row, : b.RESETS + 1].tolist(), packets, files)
+
+    def _one(self, packet: Rows, row: int, side: int) -> None:
+        """What more there is to a segment that is counted as such already."""
+        of = self._counts[row]
+        flags, sequence = int(packet[k.FLAGS]), int(packet[k.SEQUENCE])
+        size = int(packet[k.SIZE] + packet[k.CUT])
+        if flags & SYN or not of[b.KNOWN + side]:
+            of[b.KNOWN + side] = 1
+            of[b.NEXT + side] = sequence + bool(flags & SYN)
+            self._holes.pop((row, side), None)
+        again = late = False
         if size:
-            again, late = self._sent[end].receive(segment.sequence, size)
-            self._retransmits += again
-            self._out_of_order += late
-        reset = bool(segment.flags & RST)
-        self._resets += reset
-        if (again or reset) and len(self._evidence) < MAX_EVIDENCE:
-            self._evidence.append((place.packet, place.file))
+            again, late = self._receive(row, side, sequence, size)
+        reset = bool(flags & RST)
+        of[b.RETRANSMITS] += again
+        of[b.OUT_OF_ORDER] += late
+        of[b.RESETS] += reset
+        evidence = self._evidence.setdefault(row, []) if again or reset else []
+        if (again or reset) and len(evidence) < MAX_EVIDENCE:
+            evidence.append((int(packet[k.NUMBER]), self._files[packet[k.FILE]]))
 
-    def columns(self) -> tuple[Any, ...]:
-        """Those of CONNECTIONS from ``first_time`` on."""
-        return (
-            self._first_us, self._last_us, self._packets, self._bytes, self._retransmits, self._out_of_order,
-            self._resets, [packet for packet, _ in self._evidence], [file for _, file in self._evidence],
-        )  # fmt: skip
+    def _receive(self, row: int, side: int, sequence: int, size: int) -> tuple[bool, bool]:
+        """(whether bytes of the segment came before, whether it is late instead).
 
-
-class _Sent:
-    """How far one side has sent, and what is missing before that. Positions are sequence numbers that do not wrap."""
-
-    def __init__(self, sequence: int) -> None:
-        self._next = sequence
-        self._holes: list[tuple[int, int]] = []
-
-    def receive(self, sequence: int, size: int) -> tuple[bool, bool]:
-        """(whether bytes of the segment came before, whether it is late instead)."""
-        begin = self._next + ((sequence - self._next + 0x80000000) & 0xFFFFFFFF) - 0x80000000
+        Positions are sequence numbers that do not wrap; holes are what is missing before the next one.
+        """
+        following = int(self._counts[row, b.NEXT + side])
+        begin = following + ((sequence - following + 0x80000000) & 0xFFFFFFFF) - 0x80000000
         end = begin + size
-        if begin >= self._next:
-            if begin > self._next:
-                self._holes.append((self._next, begin))
-                del self._holes[:-MAX_HOLES]
-            self._next = end
+        holes = self._holes.get((row, side), [])
+        if begin >= following:
+            if begin > following:
+                self._holes[row, side] = [*holes, (following, begin)][-MAX_HOLES:]
+            self._counts[row, b.NEXT + side] = end
             return False, False
-        if size == 1 and begin == self._next - 1:
+        if size == 1 and begin == following - 1:
             return False, False  # a keep-alive: it repeats the last byte, to be acknowledged
-        for at, (low, high) in enumerate(self._holes):
+        for at, (low, high) in enumerate(holes):
             if low <= begin and end <= high:
-                self._holes[at : at + 1] = [hole for hole in ((low, begin), (end, high)) if hole[0] < hole[1]]
+                holes[at : at + 1] = [hole for hole in ((low, begin), (end, high)) if hole[0] < hole[1]]
                 return False, True
-        self._next = max(self._next, end)
-        self._holes = [(low, high) for low, high in self._holes if high <= begin or low >= end]
+        self._counts[row, b.NEXT + side] = max(following, end)
+        if holes:
+            self._holes[row, side] = [(low, high) for low, high in holes if high <= begin or low >= end]
         return True, False
+
+    def _make_room(self) -> None:
+        self._flows = np.concatenate([self._flows, np.zeros_like(self._flows)])
+        self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        self._table = np.full(4 * len(self._flows), -1, np.int64)
+        f.fill_table(self._flows, self._table, self._used)

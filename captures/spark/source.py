@@ -5,8 +5,10 @@
 
 Spark finds it by itself (``pyspark_kafka_capture``). Only tasks open files. What cannot be read gives, in the default
 ``mode`` PERMISSIVE, a row with ``_corrupt_record``; with ``option("mode", "FAILFAST")`` the task fails. The columns of
-each level are in docs/schema.md. Filters on them are applied while reading, those on ``connection`` before anything is
-put together, where ``spark.sql.python.filterPushdown.enabled`` is true; the rows are the same where it is not.
+each level are in docs/schema.md; with ``schema`` only those that it names are made (Spark does not tell a Python source
+which it needs), and without ``_corrupt_record`` among them no rows for files that cannot be read. Filters are applied
+while reading where ``spark.sql.python.filterPushdown.enabled`` is true, those on ``connection`` before anything is put
+together, those on APIs and time before bodies are looked into; the rows are the same where it is not.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from pyspark.sql.types import StructType
 from captures.errors import CaptureError
 from captures.index import WHOLE, Split, splits
 from captures.locations import expand, is_uri, location_bytes
-from captures.rows import LEVELS
-from captures.spark.levels import Bodies, File, Share, message_batches, packet_batches
+from captures.rows import BLOCKS, LEVELS, Table
+from captures.spark.levels import Bodies, File, Share, block_batches, message_batches, packet_batches
 from captures.spark.pushdown import Wanted, conditions
 from captures.spark.schemas import spark_schema
 
@@ -58,13 +60,14 @@ class KafkaCapture(DataSource):
         return "kafka-capture"
 
     def schema(self) -> StructType:
-        return spark_schema(LEVELS[self._choice("level", tuple(LEVELS))])
+        return spark_schema(self._table())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return CaptureReader(
-            self._choice("level", tuple(LEVELS)), files(self._paths(), self.options.get("folder", "")),
+            self._table().name, files(self._paths(), self.options.get("folder", "")),
             fail_fast=self._fail_fast(), bodies=self._bodies(), tasks=self._number("tasks", MAX_TASKS_ASKED),
             bytes_per_task=self._number("maxPartitionBytes", 2**62) or BYTES_PER_TASK,
+            buckets=self._number("buckets", 2**31 - 1) or 1, names=self._names(schema),
         )  # fmt: skip
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -77,6 +80,27 @@ class KafkaCapture(DataSource):
             Path(self.options.get("folder", ""), folder), self._choice("level", tuple(LEVELS)),
             fail_fast=self._fail_fast(), bodies=self._bodies(),
         )  # fmt: skip
+
+    def _table(self) -> Table:
+        if self.options.get("level") == BLOCKS.name:
+            return BLOCKS
+        return LEVELS[self._choice("level", tuple(LEVELS))]
+
+    def _names(self, schema: StructType | None) -> list[str] | None:
+        """The columns that are wanted; None: all, in their order."""
+        table = self._table()
+        known = spark_schema(table)
+        if schema is None or schema == known:
+            return None
+        types = {field.name: field.dataType for field in known}
+        for field in schema:
+            if types.get(field.name) != field.dataType:
+                told = types[field.name].simpleString() if field.name in types else "unknown"
+                raise ValueError(
+                    f"kafka-capture: column {field.name} of level {table.name} is {told}, not "
+                    f"{field.dataType.simpleString()}"
+                )
+        return list(schema.names)
 
     def _choice(self, option: str, known: tuple[str, ...]) -> str:
         value: str = self.options.get(option, known[0])
@@ -141,18 +165,24 @@ def files(paths: Iterable[str], folder: str) -> list[File]:
 
 
 class _Task(InputPartition):
-    """A ``split`` of one file for packets, a ``share`` of all files' connections for the other levels."""
+    """A split of one file for packets, a share of all files' connections for the other levels.
 
-    def __init__(self, files: Sequence[File], part: Split | Share) -> None:
+    ``number`` is the file's.
+    """
+
+    def __init__(self, files: Sequence[File], part: Split | Share, number: int = 0) -> None:
         self.files = files
         self.part = part
+        self.number = number
 
 
 class CaptureReader(DataSourceReader):
     def __init__(
         self, level: str, files: Sequence[File], *, fail_fast: bool, bodies: Bodies, tasks: int | None,
-        bytes_per_task: int,
+        bytes_per_task: int, buckets: int = 1, names: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
+        self._buckets = buckets
+        self._names = names
         self._level = level
         self._bytes_per_task = bytes_per_task
         self._files = files
@@ -173,24 +203,34 @@ class CaptureReader(DataSourceReader):
         return push
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        if self._level == BLOCKS.name:
+            return filters
         taken, left = conditions(filters, LEVELS[self._level])
         self._wanted = Wanted(taken)
         return left
 
     def partitions(self) -> list[InputPartition]:
-        if self._level == "packets":
-            return [_Task([file], split) for file in self._files for split in _splits(file, self._bytes_per_task)]
+        if self._level in ("packets", BLOCKS.name):
+            return [
+                _Task([file], split, number)
+                for number, file in enumerate(self._files)
+                for split in _splits(file, self._bytes_per_task)
+            ]
         size = sum(location_bytes(file.path) for file in self._files)
         tasks = self._tasks or max(1, min(MAX_TASKS, size // self._bytes_per_task))
         return [_Task(self._files, Share(index, tasks)) for index in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Task)
-        if isinstance(partition.part, Split):
-            return packet_batches(partition.files[0], partition.part, self._wanted, fail_fast=self._fail_fast)
-        return message_batches(
-            self._level, partition.files, partition.part, self._wanted, bodies=self._bodies, fail_fast=self._fail_fast
-        )
+        if isinstance(partition.part, Share):
+            return message_batches(
+                self._level, partition.files, partition.part, self._wanted, bodies=self._bodies,
+                fail_fast=self._fail_fast, names=self._names,
+            )  # fmt: skip
+        (file,) = partition.files
+        if self._level == BLOCKS.name:
+            return block_batches(file, partition.number, partition.part, self._buckets)
+        return packet_batches(file, partition.part, self._wanted, fail_fast=self._fail_fast, names=self._names)
 
 
 def _splits(file: File, target_bytes: int) -> list[Split]:

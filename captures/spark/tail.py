@@ -24,7 +24,7 @@ from captures.pcap import CaptureFile
 from captures.quality import Quality
 from captures.rows import LEVELS
 from captures.segments import Dissector, Segment
-from captures.spark.levels import ROWS, Batches, Bodies
+from captures.spark.levels import ROWS, Batches, Bodies, Corrupt
 from captures.spark.pushdown import Wanted
 from captures.tabulate import packet_row
 
@@ -109,9 +109,10 @@ class FolderTail(DataSourceStreamReader):
                                 for row in rows(message) if fresh else ():
                                     yield from batches.add(row)
             except OSError as e:
-                yield from batches.corrupt(f"{piece.name}: cannot be read ({e.strerror or e})", piece.name, None)
+                problem = f"{piece.name}: cannot be read ({e.strerror or e})"
+                yield from batches.corrupt([Corrupt(piece.name, None, problem)])
             except CaptureError as e:
-                yield from batches.corrupt(str(e), piece.name, None)
+                yield from batches.corrupt([Corrupt(piece.name, None, str(e))])
         yield from batches.rest()
 
 

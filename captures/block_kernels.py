@@ -1,0 +1,175 @@
+"""Loops over the rows of blocks (``captures.blocks``), compiled by numba: choosing, dividing, and counting."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from captures.frame_kernels import BOTH_PORTS, HIGH_HIGH, ends_of, flow_of, mixed_ends
+from captures.packet_kernels import (
+    ACKNOWLEDGEMENT,
+    CUT,
+    DESTINATION_HIGH,
+    FILE,
+    FLAGS,
+    FLOW,
+    IS_IPV6,
+    KIND,
+    NUMBER,
+    PAYLOAD,
+    PORTS,
+    SEGMENT,
+    SEQUENCE,
+    SIZE,
+    SOURCE_HIGH,
+    TIME,
+    compiled,
+)
+
+# columns of a packed packet: number, time, two numbers of 32 bits each in the next two, flow and flags
+PACKED_COLUMNS = 5
+
+#: columns of a connection that are packed: its ends
+PACKED_FLOW = BOTH_PORTS + 1
+
+# columns of what is counted of a connection; NEXT and KNOWN of each side
+FIRST_US, LAST_US, SEGMENTS, BYTES, RETRANSMITS, OUT_OF_ORDER, RESETS, NEXT, KNOWN = 0, 1, 2, 3, 4, 5, 6, 7, 9
+COUNT_COLUMNS = 11
+
+_SYN, _RST = 0x02, 0x04
+
+
+@compiled
+def keep_share(packets, number, of):
+    """Move the segments of connections of that share to the front. How many they are."""
+    count = 0
+    for index in range(len(packets)):
+        packet = packets[index]
+        if packet[KIND] == SEGMENT:
+            _, low_high, low_low, high_high, high_low, ports = ends_of(packet)
+            if mixed_ends(low_high, low_low, high_high, high_low, ports) % of == number:
+                if count < index:
+                    packets[count] = packet
+                count += 1
+    return count
+
+
+@compiled
+def keep_flows(packets, kept):
+    """Move the segments of connections (half of FLOW) that are kept to the front. How many they are."""
+    count = 0
+    for index in range(len(packets)):
+        packet = packets[index]
+        if packet[KIND] == SEGMENT and kept[packet[FLOW] >> 1]:
+            if count < index:
+                packets[count] = packet
+            count += 1
+    return count
+
+
+@compiled
+def buckets_of(flows, of):
+    """The bucket of each connection."""
+    found = np.empty(len(flows), np.int64)
+    for row in range(len(flows)):
+        flow = flows[row]
+        found[row] = mixed_ends(flow[0], flow[1], flow[2], flow[3], flow[4]) % of
+    return found
+
+
+@compiled
+def pack(data, packets, buckets, ranks, count, rows, payload):
+    """Divide segments, whose FLOW was numbered, by the bucket of their connection.
+
+    ``ranks`` are the places of connections among those of their bucket. Fills ``rows`` and ``payload``; gives the ends
+    of each bucket's part in both.
+    """
+    row_ends = np.zeros(count + 1, np.int64)
+    byte_ends = np.zeros(count + 1, np.int64)
+    for index in range(len(packets)):
+        bucket = buckets[packets[index, FLOW] >> 1]
+        row_ends[bucket + 1] += 1
+        byte_ends[bucket + 1] += packets[index, SIZE]
+    for bucket in range(count):
+        row_ends[bucket + 1] += row_ends[bucket]
+        byte_ends[bucket + 1] += byte_ends[bucket]
+    row_at, byte_at = row_ends[:-1].copy(), byte_ends[:-1].copy()
+    for index in range(len(packets)):
+        packet = packets[index]
+        connection = packet[FLOW] >> 1
+        bucket = buckets[connection]
+        row = rows[row_at[bucket]]
+        row_at[bucket] += 1
+        row[0], row[1] = packet[NUMBER], packet[TIME]
+        row[2] = packet[SEQUENCE] << 32 | packet[ACKNOWLEDGEMENT]
+        row[3] = packet[SIZE] << 32 | packet[CUT]
+        row[4] = (2 * ranks[connection] + (packet[FLOW] & 1)) << 8 | packet[FLAGS]
+        begin, size, at = packet[PAYLOAD], packet[SIZE], byte_at[bucket]
+        byte_at[bucket] += size
+        if size < 64:
+            for j in range(size):
+                payload[at + j] = data[begin + j]
+        else:
+            payload[at : at + size] = data[begin : begin + size]
+    return row_ends, byte_ends
+
+
+@compiled
+def unpack(rows, flows, file, packets):
+    """Segments, their payloads one behind the other, from packed ones."""
+    at = 0
+    for index in range(len(rows)):
+        row, packet = rows[index], packets[index]
+        flow = flows[row[4] >> 9]
+        turned = row[4] >> 8 & 1
+        packet[KIND], packet[FILE] = SEGMENT, file
+        packet[NUMBER], packet[TIME] = row[0], row[1]
+        packet[SEQUENCE], packet[ACKNOWLEDGEMENT] = row[2] >> 32 & 0xFFFFFFFF, row[2] & 0xFFFFFFFF
+        packet[SIZE], packet[CUT] = row[3] >> 32, row[3] & 0xFFFFFFFF
+        packet[FLAGS] = row[4] & 0xFF
+        low, high = (DESTINATION_HIGH, SOURCE_HIGH) if turned else (SOURCE_HIGH, DESTINATION_HIGH)
+        packet[low], packet[low + 1] = flow[0], flow[1]
+        packet[high], packet[high + 1] = flow[HIGH_HIGH], flow[HIGH_HIGH + 1]
+        ports = flow[BOTH_PORTS]
+        if turned:
+            ports = (ports & IS_IPV6) | (ports & 0xFFFF) << 16 | (ports >> 16 & 0xFFFF)
+        packet[PORTS] = ports
+        packet[PAYLOAD] = at
+        at += packet[SIZE]
+
+
+@compiled
+def count(packets, first, flows, table, used, counts):
+    """Count segments from ``first`` on by connection, until one is more than the next in its order, or there is no
+    room for its connection.
+
+    (where that is, its connection or -1 if there is no room, its side, connections so far)
+    """
+    for index in range(first, len(packets)):
+        packet = packets[index]
+        if packet[KIND] != SEGMENT:
+            continue
+        if used == len(flows):
+            return index, np.int64(-1), np.int64(0), used
+        before = used
+        row, used, turned = flow_of(flows, table, used, packet)
+        of = counts[row]
+        side = np.int64(turned)
+        size = packet[SIZE] + packet[CUT]
+        syn = packet[FLAGS] & _SYN
+        if row == before:
+            of[:] = 0
+            of[FIRST_US] = packet[TIME] // 1000
+        of[LAST_US] = packet[TIME] // 1000
+        of[SEGMENTS] += 1
+        of[BYTES] += size
+        known = of[KNOWN + side]
+        if packet[FLAGS] & _RST or (syn and (known or size)):
+            return index, row, side, used
+        if not known:
+            of[KNOWN + side] = 1
+            of[NEXT + side] = packet[SEQUENCE] + (1 if syn else 0)
+        if size:
+            if (of[NEXT + side] - packet[SEQUENCE]) & 0xFFFFFFFF:
+                return index, row, side, used
+            of[NEXT + side] += size
+    return len(packets), np.int64(-1), np.int64(0), used

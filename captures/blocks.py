@@ -1,0 +1,335 @@
+"""TCP segments by the thousand, in blocks: out of captures, of some connections, in one order, and packed.
+
+    quality = Quality()
+    with CaptureFile("incident.pcapng") as capture:
+        for block in dissected(capture, quality): ...
+
+A ``Divider`` divides blocks by connection, for others to put together what they are given (``undivided``, ``in_time``).
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from captures import block_kernels as b
+from captures import frame_kernels as f
+from captures import packet_kernels as k
+from captures.pcap import WINDOW_BYTES, CaptureFile, Packet
+from captures.quality import Quality
+from captures.segments import Dissector, Place, Segment, address_text
+from captures.tabulate import connection_text
+
+Rows = npt.NDArray[np.int64]
+
+#: Something of bytes that numpy can look at.
+Buffer = Any
+
+#: Packets that no kernel takes are put together until they are so many, or a window's bytes.
+_TOGETHER = 1024
+
+
+class Block(NamedTuple):
+    """Segments of a capture, in its order: rows of ``captures.packet_kernels``, their PAYLOAD an offset in ``data``.
+
+    Rows whose KIND is not SEGMENT are to be passed over. Rows may be used again for the next block. ``begin_ns`` is
+    the latest time before them in the capture, or that of the first of them.
+    """
+
+    data: npt.NDArray[np.uint8]
+    packets: Rows
+    begin_ns: int = 0
+
+
+def dissected(
+    capture: CaptureFile, quality: Quality, *, window_bytes: int = WINDOW_BYTES, file: int = 0
+) -> Iterator[Block]:
+    """The segments of a capture, or of the split of it that was opened; what else there is goes into ``quality``.
+
+    FILE of each is ``file``.
+    """
+    dissector = Dissector(capture.name)
+    begin_ns = 0
+    for data, packets in _stretches(capture, window_bytes):
+        wanted = packets[:, k.NUMBER] >= capture.first
+        quality.packets += int(np.count_nonzero(wanted))
+        quality.cut_packets += int(np.count_nonzero(wanted & (packets[:, k.WIRE] > packets[:, k.CAPTURED])))
+        if k.dissect(data, packets):
+            data = _dissect_others(dissector, data, packets, wanted, quality)
+        if not wanted.all():
+            packets = packets[wanted]
+        if file:
+            packets[:, k.FILE] = file
+        if len(packets):
+            begin_ns = max(begin_ns, int(packets[0, k.TIME]))
+            yield Block(data, packets, begin_ns)
+            begin_ns = max(begin_ns, int(packets[:, k.TIME].max()))
+    quality.dropped += capture.dropped
+    quality.problems += [f"{capture.name}: {problem}" for problem in capture.problems]
+
+
+def _stretches(capture: CaptureFile, window_bytes: int) -> Iterator[tuple[npt.NDArray[np.uint8], Rows]]:
+    alone: list[Packet] = []
+    waiting = 0
+    for stretch in capture.stretches(window_bytes):
+        if isinstance(stretch, Packet):
+            alone.append(stretch)
+            waiting += len(stretch.data)
+            if len(alone) < _TOGETHER and waiting < window_bytes:
+                continue
+        if alone:
+            yield _as_rows(alone)
+            alone, waiting = [], 0
+        if not isinstance(stretch, Packet):
+            yield stretch
+    if alone:
+        yield _as_rows(alone)
+
+
+def _as_rows(packets: list[Packet]) -> tuple[npt.NDArray[np.uint8], Rows]:
+    rows = np.zeros((len(packets), k.COLUMNS), np.int64)
+    at = 0
+    for row, packet in zip(rows, packets, strict=True):
+        size = len(packet.data)
+        row[k.NUMBER : k.WIRE + 1] = packet.number, packet.time_ns, packet.link_type, at, size, packet.wire_bytes
+        at += size
+    return np.frombuffer(b"".join(packet.data for packet in packets), np.uint8), rows
+
+
+def _dissect_others(
+    dissector: Dissector, data: npt.NDArray[np.uint8], packets: Rows, wanted: npt.NDArray[np.bool_], quality: Quality
+) -> npt.NDArray[np.uint8]:
+    """Those that were left UNSURE, by the exact code; where their payloads are, too."""
+    payloads = [data]
+    at = len(data)
+    for index in np.flatnonzero(packets[:, k.KIND] == k.UNSURE).tolist():
+        packet = packets[index]
+        segment = dissector.dissect(packet_at(data, packet))
+        if not isinstance(segment, Segment):
+            packet[k.KIND] = k.OTHER
+            if wanted[index]:
+                quality.other_packets[segment] += 1
+            continue
+        packet[k.SOURCE_HIGH : k.SOURCE_HIGH + 2] = _halves(segment.source)
+        packet[k.DESTINATION_HIGH : k.DESTINATION_HIGH + 2] = _halves(segment.destination)
+        ports = segment.source_port << k.PORT_BITS | segment.destination_port
+        packet[k.PORTS] = ports | (k.IS_IPV6 if len(segment.source) == 16 else 0)
+        packet[k.SEQUENCE : k.FLAGS + 1] = segment.sequence, segment.acknowledgement, segment.flags
+        packet[k.PAYLOAD : k.CUT + 1] = at, len(segment.payload), segment.cut
+        packet[k.KIND] = k.SEGMENT
+        payloads.append(np.frombuffer(segment.payload, np.uint8))
+        at += len(segment.payload)
+    return np.concatenate(payloads) if len(payloads) > 1 else data
+
+
+def packet_at(data: npt.NDArray[np.uint8], packet: Rows) -> Packet:
+    """The packet of a row."""
+    number, time_ns, link_type, at, captured, wire_bytes = packet[k.NUMBER : k.WIRE + 1].tolist()
+    return Packet(number, time_ns, link_type, data[at : at + captured].tobytes(), wire_bytes)
+
+
+def _halves(address: bytes) -> tuple[int, int]:
+    high, low = struct.unpack(">qq", address) if len(address) == 16 else (0, *struct.unpack(">I", address))
+    return high, low
+
+
+class Flows:
+    """The connections of a block, each with its texts in both directions."""
+
+    def __init__(self) -> None:
+        self._flows = np.zeros((1024, f.FLOW_COLUMNS), np.int64)
+
+    def number(self, packets: Rows) -> Rows:
+        """Give every packet the number of its direction in FLOW; the connections, as ``captures.frame_kernels``."""
+        while True:
+            table = np.full(4 * len(self._flows), -1, np.int64)
+            used = f.number_flows(packets, self._flows, table)
+            if used >= 0:
+                return self._flows[:used]
+            self._flows = np.zeros((2 * len(self._flows), f.FLOW_COLUMNS), np.int64)
+
+    def directions(self, packets: Rows) -> tuple[npt.NDArray[np.int64], list[tuple[str, str, int, str, int]]]:
+        """(for each packet the place of its direction among these, their connection and ends)."""
+        told = []
+        for flow in self.number(packets)[:, : f.BOTH_PORTS + 1]:
+            lower, higher = ends_of(flow)
+            text = connection_text(lower, higher)
+            low, high = (address_text(lower[0]), lower[1]), (address_text(higher[0]), higher[1])
+            told += [(text, *low, *high), (text, *high, *low)]
+        return packets[:, k.FLOW], told
+
+
+def ends_of(flow: Rows) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
+    """The lower end and the higher one, as the kernels compare them, of a connection's row."""
+    low_high, low_low, high_high, high_low, ports = flow[: f.BOTH_PORTS + 1].tolist()
+    return (
+        (address_of(low_high, low_low, ports), ports >> k.PORT_BITS & 0xFFFF),
+        (address_of(high_high, high_low, ports), ports & 0xFFFF),
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def address_of(high: int, low: int, ports: int) -> bytes:
+    """As packets have it, of its halves."""
+    return struct.pack(">qq", high, low) if ports & k.IS_IPV6 else struct.pack(">I", low)
+
+
+class Chosen(NamedTuple):
+    """Which connections are wanted: a share (its number, of how many), and those whose text passes a test."""
+
+    number: int = 0
+    of: int = 1
+    test: Callable[[str], bool] | None = None
+
+    def of_block(self, block: Block, flows: Flows) -> Block:
+        """The segments of wanted connections, in the rows of ``block``."""
+        packets = block.packets
+        if self.of > 1:
+            packets = packets[: b.keep_share(packets, self.number, self.of)]
+        if self.test is not None:
+            if self.of == 1:
+                packets = packets[: b.keep_share(packets, 0, 1)]  # what is no segment has no ends
+            _, told = flows.directions(packets)
+            kept = np.array([self.test(text) for text, *_ in told[::2]], np.bool_)
+            packets = packets[: b.keep_flows(packets, kept)]
+        return block._replace(packets=packets)
+
+
+def segment_of(block: Block, index: int, order: int, files: Sequence[str]) -> Segment:
+    """One of a block's segments as the exact code has them; FILE is a place in ``files``."""
+    packet = block.packets[index].tolist()
+    ports, at = packet[k.PORTS], packet[k.PAYLOAD]
+    return Segment(
+        Place(order, packet[k.TIME], packet[k.NUMBER], files[packet[k.FILE]]),
+        address_of(packet[k.SOURCE_HIGH], packet[k.SOURCE_LOW], ports), ports >> k.PORT_BITS & 0xFFFF,
+        address_of(packet[k.DESTINATION_HIGH], packet[k.DESTINATION_LOW], ports), ports & 0xFFFF,
+        packet[k.SEQUENCE], packet[k.ACKNOWLEDGEMENT], packet[k.FLAGS],
+        block.data[at : at + packet[k.SIZE]].tobytes(), packet[k.CUT],
+    )  # fmt: skip
+
+
+# several captures
+
+
+def in_time(blocks: Iterable[Block], least_bytes: int = WINDOW_BYTES) -> Iterator[Block]:
+    """All segments by time, those of a capture in its own order, of blocks that come in the order of ``begin_ns``.
+
+    Blocks of one capture (FILE) come in its order, and first those of the capture with the lower number where they
+    begin at one time. What is given has about ``least_bytes``; what is kept are blocks that overlap in time.
+    """
+    pool: list[_Waiting] = []
+    there = 0
+    for block in blocks:
+        packets = block.packets
+        if not len(packets):
+            continue
+        file = int(packets[0, k.FILE])
+        if there >= least_bytes:
+            yield from _before(pool, block.begin_ns, file)
+            pool = [waiting for waiting in pool if waiting.at < len(waiting.block.packets)]
+            there = sum(waiting.bytes for waiting in pool)
+        times = np.maximum(np.maximum.accumulate(packets[:, k.TIME]), block.begin_ns)
+        pool.append(_Waiting(block, times, file))
+        there += pool[-1].bytes
+    yield from _before(pool, None, 0)
+
+
+class _Waiting:
+    """A block of which all before ``at`` was given."""
+
+    def __init__(self, block: Block, times: Rows, file: int) -> None:
+        self.block = block
+        self.times = times
+        self.file = file
+        self.at = 0
+        self.bytes = int(block.packets[:, k.SIZE].sum()) + block.packets.nbytes
+
+    def take(self, time_ns: int | None, file: int) -> tuple[Rows, Rows]:
+        """(times, rows) of what comes before a block of ``file`` that begins at a time; all without one."""
+        end = len(self.times)
+        if time_ns is not None:
+            end = int(np.searchsorted(self.times, time_ns, "right" if self.file <= file else "left"))
+        begin, self.at = self.at, max(self.at, end)
+        return self.times[begin : self.at], self.block.packets[begin : self.at]
+
+
+def _before(pool: list[_Waiting], time_ns: int | None, file: int) -> Iterator[Block]:
+    taken = [(waiting, *waiting.take(time_ns, file)) for waiting in sorted(pool, key=lambda waiting: waiting.file)]
+    taken = [each for each in taken if len(each[1])]
+    if not taken:
+        return
+    rows = np.concatenate([packets for _, _, packets in taken])
+    data = np.empty(int(rows[:, k.SIZE].sum()), np.uint8)
+    at = 0
+    for waiting, _, packets in taken:
+        size = int(packets[:, k.SIZE].sum())
+        k.gather(waiting.block.data, packets[:, k.PAYLOAD], packets[:, k.SIZE], data[at : at + size])
+        at += size
+    np.cumsum(rows[:-1, k.SIZE], out=rows[1:, k.PAYLOAD])
+    rows[0, k.PAYLOAD] = 0
+    if len(taken) > 1:
+        times = np.concatenate([times for _, times, _ in taken])
+        if not (times[1:] >= times[:-1]).all():
+            rows = rows[np.argsort(times, kind="stable")]
+    yield Block(data, rows, int(rows[0, k.TIME]))
+
+
+# divided by connection
+
+
+class Divided(NamedTuple):
+    """The segments of a block by bucket of their connection, of ``buckets`` that have any.
+
+    Bucket i's are ``rows[row_ends[i] : row_ends[i + 1]]``, and so on; ``flows`` are its connections, ``payload`` the
+    data of its segments one behind the other. ``begin_ns`` and ``first`` are the first row's, as of a block of its own.
+    """
+
+    buckets: npt.NDArray[np.int64]
+    begin_ns: npt.NDArray[np.int64]
+    first: npt.NDArray[np.int64]
+    rows: Rows
+    row_ends: npt.NDArray[np.int64]
+    flows: Rows
+    flow_ends: npt.NDArray[np.int64]
+    payload: npt.NDArray[np.uint8]
+    payload_ends: npt.NDArray[np.int64]
+
+
+class Divider:
+    """Divides blocks among ``count`` buckets: every connection has one, whichever capture it is in."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._flows = Flows()
+
+    def divide(self, block: Block) -> Divided:
+        packets = block.packets[: b.keep_share(block.packets, 0, 1)]
+        flows = self._flows.number(packets)[:, : b.PACKED_FLOW]
+        of_flow = b.buckets_of(flows, self._count)
+        order = np.argsort(of_flow, kind="stable")
+        buckets, flow_begins = np.unique(of_flow[order], return_index=True)
+        places = np.searchsorted(buckets, of_flow)
+        ranks = np.empty(len(flows), np.int64)
+        ranks[order] = np.arange(len(flows)) - flow_begins[places[order]]
+        rows = np.empty((len(packets), b.PACKED_COLUMNS), np.int64)
+        payload = np.empty(int(packets[:, k.SIZE].sum()), np.uint8)
+        row_ends, payload_ends = b.pack(block.data, packets, places, ranks, len(buckets), rows, payload)
+        first, begin_ns = rows[row_ends[:-1], 0], np.maximum(rows[row_ends[:-1], 1], block.begin_ns)
+        flow_ends = np.append(flow_begins, len(flows))
+        return Divided(
+            buckets, begin_ns, first, rows, row_ends, np.ascontiguousarray(flows[order]), flow_ends, payload,
+            payload_ends,
+        )  # fmt: skip
+
+
+def undivided(rows: Buffer, flows: Buffer, payload: Buffer, begin_ns: int, file: int) -> Block:
+    """The block of one bucket, of what ``Divided`` has of it."""
+    packed = np.frombuffer(rows, np.int64).reshape(-1, b.PACKED_COLUMNS)
+    packets = np.empty((len(packed), k.COLUMNS), np.int64)
+    b.unpack(packed, np.frombuffer(flows, np.int64).reshape(-1, b.PACKED_FLOW), file, packets)
+    return Block(np.frombuffer(payload, np.uint8), packets, begin_ns)

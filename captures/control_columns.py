@@ -1,0 +1,123 @@
+"""What control requests say of partitions and brokers, as Arrow, many requests of one API and version at once.
+
+The values are those that ``captures.tabulate`` finds in them one by one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+import wire
+from captures.cluster import listeners_of
+from captures.render import listed_errors
+from captures.rows import LIVE_BROKER, PARTITION_STATE
+from wire import error_name
+from wire.registry import LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA
+
+_Columns = dict[str, npt.NDArray[Any]]
+
+#: column of PARTITION_STATE -> field of a partition state
+_NUMBERS = {
+    LEADER_AND_ISR: {"partition": "partition_index", "decision_epoch": "controller_epoch", "leader": "leader",
+                     "leader_epoch": "leader_epoch", "partition_epoch": "partition_epoch", "is_new": "is_new"},
+    UPDATE_METADATA: {"partition": "partition_index", "decision_epoch": "controller_epoch", "leader": "leader",
+                      "leader_epoch": "leader_epoch", "partition_epoch": "zk_version"},
+    STOP_REPLICA: {"partition": "partition_index", "leader_epoch": "leader_epoch", "delete": "delete_partition"},
+}  # fmt: skip
+_LISTS = {
+    LEADER_AND_ISR: ("isr", "replicas", "adding_replicas", "removing_replicas"),
+    UPDATE_METADATA: ("isr", "replicas", "offline_replicas"),
+    STOP_REPLICA: (),
+}
+
+
+class Said(NamedTuple):
+    """``columns`` are those of PARTITION_STATE, ``request`` tells for each row which request says it."""
+
+    requests: int
+    request: npt.NDArray[np.int64]
+    columns: dict[str, pa.Array]
+    fields: _Columns
+
+    def states(self) -> pa.Array:
+        """The partition states of each request, as a list."""
+        kinds = {c.name: c.type for c in PARTITION_STATE}
+        rows = len(self.request)
+        arrays = [self.columns[n].cast(t) if n in self.columns else pa.nulls(rows, t) for n, t in kinds.items()]
+        fields = [pa.field(*kind) for kind in kinds.items()]
+        return _lists(self._ends(), pa.StructArray.from_arrays(arrays, fields=fields))
+
+    def live_brokers(self) -> pa.Array:
+        """The listeners that each request announces; null if that is no UpdateMetadata."""
+        kind = pa.list_(pa.struct([(c.name, c.type) for c in LIVE_BROKER]))
+        told = self.fields.get("request_live_brokers")
+        if told is None:
+            return pa.nulls(self.requests, kind)
+        names = [c.name for c in LIVE_BROKER]
+        listeners = [[(o.broker_id, o.name, o.host, o.port, o.rack) for o in listeners_of(each)] for each in told]
+        return pa.array([[dict(zip(names, one, strict=True)) for one in each] for each in listeners], kind)
+
+    def _ends(self) -> npt.NDArray[np.int32]:
+        return np.searchsorted(self.request, np.arange(self.requests + 1)).astype(np.int32)
+
+
+def said(api_key: int, version: int, requests: Sequence[bytes], responses: Callable[[], Iterator[bytes]]) -> Said:
+    """What ``requests`` say, all of one API and version, and what is answered to each; both without their lengths."""
+    fields = wire.columns(api_key, version, requests)
+    topics = pa.array(fields["topic"])
+    ids = fields.get("topic_id")
+    id_texts = [None] * len(fields["topic_name"]) if ids is None else [_topic_id(bytes(each)) for each in ids]
+    request = fields["topic_request"][fields["topic"]]
+    columns: dict[str, pa.Array] = {
+        "topic": pa.array(fields["topic_name"], pa.string()).take(topics),
+        "topic_id": pa.array(id_texts, pa.string()).take(topics),
+    }
+    columns |= {name: pa.array(fields[field]) for name, field in _NUMBERS[api_key].items() if field in fields}
+    nothing = np.zeros(len(topics) + 1, np.int64), np.zeros(0, np.int32)
+    for name in _LISTS[api_key]:
+        ends, values = (fields[f"{name}_offsets"], fields[name]) if name in fields else nothing
+        columns[name] = _lists(ends.astype(np.int32), pa.array(values))
+    if api_key == LEADER_AND_ISR:
+        columns.setdefault("is_new", pa.repeat(pa.scalar(False), len(topics)))
+    if api_key == STOP_REPLICA and "delete" not in columns:
+        columns["delete"] = pa.array(fields["request_delete_partitions"][request])
+    if api_key != UPDATE_METADATA:
+        columns |= _answers(api_key, version, fields, columns, request, responses())
+    return Said(len(requests), request, columns, fields)
+
+
+def _answers(
+    api_key: int, version: int, fields: _Columns, columns: dict[str, pa.Array], request: npt.NDArray[np.int64],
+    responses: Iterator[bytes],
+) -> dict[str, pa.Array]:  # fmt: skip
+    """The errors of partitions. Topics without an id are known by their name, others by both."""
+    names: list[dict[uuid.UUID, str]] = [{} for _ in range(len(fields["request_correlation_id"]))]
+    if "topic_id" in fields:
+        for of, name, topic_id in zip(fields["topic_request"], fields["topic_name"], fields["topic_id"], strict=True):
+            names[of][uuid.UUID(bytes=bytes(topic_id))] = name
+    errors = []
+    for known, frame in zip(names, responses, strict=True):
+        _, body = wire.decode_response(frame, api_key=api_key, api_version=version)
+        errors.append({(topic, partition): code for topic, partition, code in listed_errors(body, known)})
+    topics, partitions = fields["topic_name"][fields["topic"]], fields["partition_index"].tolist()
+    places = zip(request.tolist(), zip(topics, partitions, strict=True), strict=True)
+    codes = [errors[of].get(place) for of, place in places]
+    texts = {code: None if code is None else error_name(code) for code in set(codes)}
+    return {
+        "error_code": pa.array(codes, pa.int16()),
+        "error": pa.array([texts[code] for code in codes], pa.string()),
+    }
+
+
+def _lists(ends: npt.NDArray[np.int32], values: pa.Array) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(ends), values)
+
+
+def _topic_id(data: bytes) -> str | None:
+    return str(uuid.UUID(bytes=data)) if any(data) else None

@@ -1,0 +1,79 @@
+"""What a task of ``captures.spark.reassembly`` does: BLOCKS rows in, sorted by bucket and time; DECODED rows out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from captures.blocks import Block, Buffer, in_time, undivided
+from captures.columns import Reading
+from captures.exchanges import Peers
+from captures.quality import Quality
+from captures.rows import DECODED
+from captures.spark.segment_counts import SegmentCounts
+from captures.tabulate import Evidence, connection_row, connection_text, quality_row
+
+_BATCH_ROWS = 2000
+
+
+class _Row(NamedTuple):
+    """One of BLOCKS."""
+
+    bucket: int
+    begin_ns: int
+    number: int
+    rows: Buffer
+    flows: Buffer
+    payload: Buffer
+
+
+def decoded(batches: Iterable[pa.RecordBatch], evidence: Evidence) -> Iterator[pa.RecordBatch]:
+    """DECODED of BLOCKS."""
+    quality = Quality()
+    files: list[str] = []
+    for _, of_bucket in itertools.groupby(_rows(batches, files, quality), key=lambda row: row.bucket):
+        blocks = (undivided(row.rows, row.flows, row.payload, row.begin_ns, row.number) for row in of_bucket)
+        yield from _bucket(blocks, files, quality, evidence)
+    yield DECODED.batch([quality_row(quality.to_json())])
+
+
+def _rows(batches: Iterable[pa.RecordBatch], files: list[str], quality: Quality) -> Iterator[_Row]:
+    """The blocks; on the way the names of files are learnt, and what tasks before have counted."""
+    for batch in batches:
+        numbers = [batch.column(name).to_pylist() for name in ("bucket", "begin_ns", "number", "file", "quality")]
+        data = [batch.column(name) for name in ("rows", "flows", "payload")]
+        for at, (bucket, begin_ns, number, file, counted) in enumerate(zip(*numbers, strict=True)):
+            if counted is not None:
+                quality.add(Quality.from_json(counted))
+                continue
+            files += [""] * (number + 1 - len(files))
+            files[number] = file
+            yield _Row(bucket, begin_ns, number, *(column[at].as_buffer() for column in data))
+
+
+def _bucket(
+    blocks: Iterable[Block], files: list[str], quality: Quality, evidence: Evidence
+) -> Iterator[pa.RecordBatch]:
+    counts = SegmentCounts(files)
+    of_kafka: set[str] = set()
+
+    def ended(peers: Peers) -> None:
+        of_kafka.add(connection_text(peers.client, peers.server))
+
+    reading = Reading(counts.passing(in_time(blocks)), files, quality)
+    reading.assembly.ended = ended
+    for window in reading.windows():
+        if len(window.responses) or len(window.requests) or window.messages:
+            yield reading.decoded(window, evidence)
+    rows = []
+    for ends, columns in counts.connections():
+        text = connection_text(*ends)
+        rows.append(connection_row((text, text in of_kafka, *columns)))
+        if len(rows) >= _BATCH_ROWS:
+            yield DECODED.batch(rows)
+            rows.clear()
+    if rows:
+        yield DECODED.batch(rows)
