@@ -2,8 +2,10 @@
 
     python -m benchmarks.captures_spark FILE [--repeats 3] [--only warm|shuffle|cold]
 
-warm      the level exchanges of the data source, in which each task has a share of the connections: no shuffle
-shuffle   packets, shuffled by connection and put together then, as `kce analyze` does
+warm      the level exchanges of the data source, in which each task has a share of the connections: no shuffle;
+          with the columns that tshark is asked for
+warm-all  the same with all columns
+shuffle   segments, shuffled by connection and put together then, as `kce analyze` does; with the columns of warm
 cold      as warm, but once; whoever started this process measures how long it took, Java and all
 
 Prints JSON: {what: seconds of each repeat}, and what was found; in a session that has done the same before.
@@ -18,25 +20,40 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
+from captures.rows import LEVELS
 from captures.spark import reassembly
+from captures.spark.schemas import spark_schema
 from captures.spark.session import local_session
 from captures.spark.source import KafkaCapture, register
 
 TASKS = 2
 
 
-def exchanges(spark: SparkSession, file: str) -> DataFrame:
+#: what tshark is asked for
+FIELDS = ("packet", "time", "api_key", "api", "version", "correlation_id", "client_id")
+
+
+def everything(spark: SparkSession, file: str) -> DataFrame:
     return spark.read.format(KafkaCapture.name()).option("level", "exchanges").option("tasks", TASKS).load(file)
+
+
+def exchanges(spark: SparkSession, file: str) -> DataFrame:
+    schema = spark_schema(LEVELS["exchanges"].of(FIELDS))
+    source = spark.read.format(KafkaCapture.name()).schema(schema)
+    return source.option("level", "exchanges").option("tasks", TASKS).load(file)
 
 
 def shuffled(spark: SparkSession, file: str) -> DataFrame:
     size = str(Path(file).stat().st_size // TASKS + 1)
-    return reassembly.exchanges(reassembly.decode(spark, [file], TASKS, maxPartitionBytes=size))
+    decoded = reassembly.decode(spark, [file], TASKS, names=FIELDS, maxPartitionBytes=size)
+    return decoded.where(f.col("quality").isNull() & f.col("tcp").isNull())
 
 
 WHAT: dict[str, Callable[[SparkSession, str], DataFrame]] = {
     "warm": exchanges,
+    "warm-all": everything,
     "shuffle": shuffled,
     "cold": exchanges,
 }
@@ -51,7 +68,7 @@ def main() -> None:
     told: dict[str, object] = {}
     with local_session(master=f"local[{TASKS}]") as spark:
         register(spark)
-        for what in [args.only] if args.only else ["warm", "shuffle"]:
+        for what in [args.only] if args.only else ["warm", "warm-all", "shuffle"]:
             seconds = []
             for _ in range(1 if what == "cold" else 1 + args.repeats):
                 begin = time.perf_counter()

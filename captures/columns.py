@@ -131,8 +131,10 @@ class Reading(FastLane):
         made = _exchange(answered, asked) | {
             "states": lambda: _scattered(len(asked), [(at, told.states()) for at, told in control]),
             "live_brokers": lambda: _scattered(len(asked), [(at, told.live_brokers()) for at, told in control]),
-            "evidence": lambda: pa.array(list(self._evidence(window, answered, asked, evidence)), pa.string()),
         }
+        if evidence != "none":
+            told = self._evidence(window, answered, asked, evidence)
+            made["evidence"] = lambda: pa.array(list(told), pa.string())
         rows = [decoded_row(*_pair(m), evidence) for m in window.messages if not isinstance(m, Request)]
         return _joined(DECODED, self._names, [_Part(len(asked), made), self._unanswered(window)], rows)
 
@@ -336,12 +338,20 @@ def _taken(make: Callable[[], pa.Array], at: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _scattered(count: int, pieces: Sequence[tuple[npt.NDArray[np.int64], pa.Array]]) -> pa.Array:
-    """An array of ``count`` that has each piece's values at their places, and null elsewhere."""
+    """An array of ``count`` lists that has each piece's lists at their places, and null elsewhere."""
     if not pieces:
         return pa.nulls(count)
-    index = np.full(count, -1, np.int64)
-    index[np.concatenate([at for at, _ in pieces])] = np.arange(sum(len(at) for at, _ in pieces))
-    return pa.concat_arrays([values for _, values in pieces]).take(pa.array(index, mask=index < 0))
+    lists = pa.concat_arrays([lists for _, lists in pieces])
+    at = np.concatenate([at for at, _ in pieces])
+    order = np.argsort(at)
+    if (order[1:] < order[:-1]).any():
+        at, lists = at[order], lists.take(pa.array(order))
+    there = np.zeros(count, np.bool_)
+    there[at] = np.asarray(lists.is_valid())
+    sizes = np.zeros(count + 1, np.int32)
+    sizes[at + 1] = np.asarray(lists.value_lengths().fill_null(0))
+    ends = pa.array(np.cumsum(sizes, dtype=np.int32))
+    return pa.ListArray.from_arrays(ends, lists.flatten(), mask=pa.array(~there))
 
 
 def _joined(

@@ -30,13 +30,23 @@ class _Row(NamedTuple):
     payload: Buffer
 
 
-def decoded(batches: Iterable[pa.RecordBatch], evidence: Evidence) -> Iterator[pa.RecordBatch]:
-    """DECODED of BLOCKS."""
+def decoded(
+    batches: Iterable[pa.RecordBatch], evidence: Evidence, names: frozenset[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """DECODED of BLOCKS, with the columns ``names``; all without them."""
+    given = [column.name for column in DECODED.of(names).columns]
+    for batch in _decoded(batches, evidence, names):
+        yield batch.select(given)
+
+
+def _decoded(
+    batches: Iterable[pa.RecordBatch], evidence: Evidence, names: frozenset[str] | None
+) -> Iterator[pa.RecordBatch]:
     quality = Quality()
     files: list[str] = []
     for _, of_bucket in itertools.groupby(_rows(batches, files, quality), key=lambda row: row.bucket):
         blocks = (undivided(row.rows, row.flows, row.payload, row.begin_ns, row.number) for row in of_bucket)
-        yield from _bucket(blocks, files, quality, evidence)
+        yield from _bucket(blocks, files, quality, evidence, names)
     yield DECODED.batch([quality_row(quality.to_json())])
 
 
@@ -55,7 +65,7 @@ def _rows(batches: Iterable[pa.RecordBatch], files: list[str], quality: Quality)
 
 
 def _bucket(
-    blocks: Iterable[Block], files: list[str], quality: Quality, evidence: Evidence
+    blocks: Iterable[Block], files: list[str], quality: Quality, evidence: Evidence, names: frozenset[str] | None
 ) -> Iterator[pa.RecordBatch]:
     counts = SegmentCounts(files)
     of_kafka: set[str] = set()
@@ -63,7 +73,7 @@ def _bucket(
     def ended(peers: Peers) -> None:
         of_kafka.add(connection_text(peers.client, peers.server))
 
-    reading = Reading(counts.passing(in_time(blocks)), files, quality)
+    reading = Reading(counts.passing(in_time(blocks)), files, quality, names=names)
     reading.assembly.ended = ended
     for window in reading.windows():
         if len(window.responses) or len(window.requests) or window.messages:

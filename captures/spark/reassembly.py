@@ -8,7 +8,7 @@ bucket after the other, and hold the state of the connections that are open in i
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -24,18 +24,26 @@ _BUCKETS_PER_TASK = 16
 
 
 def decode(
-    spark: SparkSession, paths: Sequence[str], tasks: int, *, evidence: Evidence = "none", **options: str
+    spark: SparkSession,
+    paths: Sequence[str],
+    tasks: int,
+    *,
+    evidence: Evidence = "none",
+    names: Collection[str] | None = None,
+    **options: str,
 ) -> DataFrame:
     """DECODED rows of captures, put together in ``tasks`` tasks: exchanges, connections, and a row of counts per task.
 
-    ``evidence``: whether exchanges come with what a report shows of them; ``options`` are the data source's.
+    ``evidence``: whether exchanges come with what a report shows of them; ``names`` are the columns to make, all
+    without it (and ``tcp`` and ``quality`` always); ``options`` are the data source's.
     """
+    wanted = None if names is None else frozenset({*names, "tcp", "quality"})
     source = spark.read.format(KafkaCapture.name()).options(**options)
     blocks = source.option("level", BLOCKS.name).option("buckets", tasks * _BUCKETS_PER_TASK).load(list(paths))
     return (
         blocks.repartitionById(tasks, f.col("bucket") % tasks)
         .sortWithinPartitions("bucket", "begin_ns", "number", "packet")
-        .mapInArrow(functools.partial(_decode, evidence=evidence), spark_schema(DECODED))
+        .mapInArrow(functools.partial(_decode, evidence=evidence, names=wanted), spark_schema(DECODED.of(wanted)))
     )
 
 
@@ -84,7 +92,9 @@ def endpoints(decoded: DataFrame) -> DataFrame:
     )
 
 
-def _decode(batches: Iterable[pa.RecordBatch], *, evidence: Evidence) -> Iterator[pa.RecordBatch]:
+def _decode(
+    batches: Iterable[pa.RecordBatch], *, evidence: Evidence, names: frozenset[str] | None
+) -> Iterator[pa.RecordBatch]:
     from captures.spark.buckets import decoded  # here, for it takes a while to import, and the driver has no use for it
 
-    return decoded(batches, evidence)
+    return decoded(batches, evidence, names)

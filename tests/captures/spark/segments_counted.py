@@ -1,0 +1,82 @@
+"""What ``captures.spark.segment_counts`` counts by the thousand, counted segment by segment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from captures.rows import MAX_EVIDENCE
+from captures.segments import RST, SYN, Segment
+
+#: Holes remembered in one direction: of more, the oldest counts as filled.
+MAX_HOLES = 256
+
+
+class SegmentsCounted:
+    """Takes the segments of both directions, by time."""
+
+    def __init__(self) -> None:
+        self._first_us: int | None = None
+        self._last_us = 0
+        self._packets = 0
+        self._bytes = 0
+        self._retransmits = 0
+        self._out_of_order = 0
+        self._resets = 0
+        self._evidence: list[tuple[int, str]] = []
+        self._sent: dict[tuple[bytes, int], _Sent] = {}
+
+    def add(self, segment: Segment) -> None:
+        place = segment.place
+        self._last_us = place.time_ns // 1000
+        if self._first_us is None:
+            self._first_us = self._last_us
+        self._packets += 1
+        size = len(segment.payload) + segment.cut
+        self._bytes += size
+        end = segment.source, segment.source_port
+        if segment.flags & SYN or end not in self._sent:
+            self._sent[end] = _Sent(segment.sequence + bool(segment.flags & SYN))
+        again = False
+        if size:
+            again, late = self._sent[end].receive(segment.sequence, size)
+            self._retransmits += again
+            self._out_of_order += late
+        reset = bool(segment.flags & RST)
+        self._resets += reset
+        if (again or reset) and len(self._evidence) < MAX_EVIDENCE:
+            self._evidence.append((place.packet, place.file))
+
+    def columns(self) -> tuple[Any, ...]:
+        """Those of CONNECTIONS from ``first_time`` on."""
+        return (
+            self._first_us, self._last_us, self._packets, self._bytes, self._retransmits, self._out_of_order,
+            self._resets, [packet for packet, _ in self._evidence], [file for _, file in self._evidence],
+        )  # fmt: skip
+
+
+class _Sent:
+    """How far one side has sent, and what is missing before that. Positions are sequence numbers that do not wrap."""
+
+    def __init__(self, sequence: int) -> None:
+        self._next = sequence
+        self._holes: list[tuple[int, int]] = []
+
+    def receive(self, sequence: int, size: int) -> tuple[bool, bool]:
+        """(whether bytes of the segment came before, whether it is late instead)."""
+        begin = self._next + ((sequence - self._next + 0x80000000) & 0xFFFFFFFF) - 0x80000000
+        end = begin + size
+        if begin >= self._next:
+            if begin > self._next:
+                self._holes.append((self._next, begin))
+                del self._holes[:-MAX_HOLES]
+            self._next = end
+            return False, False
+        if size == 1 and begin == self._next - 1:
+            return False, False  # a keep-alive: it repeats the last byte, to be acknowledged
+        for at, (low, high) in enumerate(self._holes):
+            if low <= begin and end <= high:
+                self._holes[at : at + 1] = [hole for hole in ((low, begin), (end, high)) if hole[0] < hole[1]]
+                return False, True
+        self._next = max(self._next, end)
+        self._holes = [(low, high) for low, high in self._holes if high <= begin or low >= end]
+        return True, False
