@@ -5,9 +5,11 @@ What goes wrong while reading ends the bytes, told in ``failure``.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import zlib
+from collections.abc import Callable
 from typing import Any, BinaryIO, Protocol
 
 _CHUNK_BYTES = 1024 * 1024
@@ -29,8 +31,11 @@ class ByteSource:
         self.buffer = b""
         self.at = 0
         self.base = 0
+        # in a file what is left of a chunk is read again with the next one: that is cheaper than joining them
+        self._back = stream.back if isinstance(stream, Part) else _back(stream)
         self.failure: str | None = None
         self.chunk_bytes = _CHUNK_BYTES
+        self._last_bytes = 0  # of the last chunk: what is left of the buffer may be another's
 
     @property
     def offset(self) -> int:
@@ -40,11 +45,15 @@ class ByteSource:
     def have(self, count: int) -> bool:
         """Whether ``count`` bytes stand at the cursor; reads on as far as needed."""
         while len(self.buffer) - self.at < count:
+            rest = len(self.buffer) - self.at
+            back = self._back if rest <= self._last_bytes and max(count, 2 * rest) <= self.chunk_bytes else None
+            if back is not None:
+                back(rest)
             chunk = self._next_chunk()
-            if not chunk:
+            if len(chunk) <= (0 if back is None else rest):
                 return False
             self.base += self.at
-            self.buffer = self.buffer[self.at :] + chunk
+            self.buffer = self.buffer[self.at :] + chunk if back is None else chunk
             self.at = 0
         return True
 
@@ -74,6 +83,7 @@ class ByteSource:
         except OSError as e:
             self.failure = f"reading failed ({e.strerror or e})"
         else:
+            self._last_bytes = len(chunk)
             return chunk
         return b""
 
@@ -102,16 +112,29 @@ class Rest(io.RawIOBase):
 
 
 class Part:
-    """The next ``size`` bytes of a stream."""
+    """The next ``size`` bytes of a stream. ``back`` goes back in it, by so many bytes; None if it cannot."""
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
         self._stream = stream
         self._left = size
+        back = _back(stream)
+        self.back = None if back is None else functools.partial(self._go_back, back)
+
+    def _go_back(self, back: Callable[[int], object], count: int) -> None:
+        back(count)
+        self._left += count
 
     def read(self, size: int, /) -> bytes:
         data = self._stream.read(min(size, self._left))
         self._left -= len(data)
         return data
+
+
+def _back(stream: object) -> Callable[[int], object] | None:
+    """Goes back in a file by so many bytes; None for other streams."""
+    if not isinstance(stream, io.FileIO) or not stream.seekable():
+        return None
+    return lambda count: stream.seek(-count, io.SEEK_CUR)
 
 
 class ZstdError(Exception):

@@ -9,8 +9,8 @@
 ``analyze`` needs Java 17 or later. It returns a ``Findings`` of plain values (``captures.spark.findings``) and raises
 ``captures.errors.CaptureError``, in one line, for what it cannot read. This package alone imports pyspark.
 
-source       the data source; levels, bulk_levels, pushdown, tail: its rows, filters and stream
-reassembly   packets -> exchanges, partitions, endpoints
+source       the data source; levels, pushdown, tail: its rows, filters and stream
+reassembly   captures -> exchanges, partitions, endpoints; buckets, segment_counts: what its tasks do
 analyses     DataFrame -> DataFrame                   job          analyze()
 findings     what comes out; sentences: in words      report, exports, text: as HTML, JSON, Markdown, text
 session      a quiet local Spark                      schemas      captures.rows as Spark sees it

@@ -24,8 +24,10 @@ if importlib.util.find_spec("pandas") is None:
 
 _LOOPBACK = re.compile(r"^local|://(127\.0\.0\.1|localhost)\b")
 
-#: A JVM that is to be done soon.
+#: A JVM that is to be done soon; one that shares a machine's cores with the workers. Its own work is to hand on rows,
+#: which repays neither what the second compiler takes, nor collecting garbage meanwhile.
 _BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_LOCAL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
 
 _LOG4J = """\
 rootLogger.level = error
@@ -55,6 +57,8 @@ def local_session(
         log4j.write_text(_LOG4J)
         if master is None and not _is_submitted():
             master = "local[*]"
+        is_local = master is not None and master.startswith("local")
+        jvm = _BRIEF_JVM if brief else _LOCAL_JVM if is_local else ""
         builder = (
             SparkSession.builder.appName("kce analyze")
             .config("spark.ui.enabled", "false")
@@ -63,7 +67,7 @@ def local_session(
             .config("spark.python.sql.dataFrameDebugging.enabled", "false")
             .config(
                 "spark.driver.extraJavaOptions",
-                f"-Dlog4j2.configurationFile={log4j.as_uri()}" + (f" {_BRIEF_JVM}" if brief else ""),
+                f"-Dlog4j2.configurationFile={log4j.as_uri()} {jvm}",
             )
             .config("spark.sql.codegen.wholeStage", str(not brief).lower())
             .config("spark.sql.codegen.factoryMode", "NO_CODEGEN" if brief else "FALLBACK")
@@ -76,7 +80,7 @@ def local_session(
             .config("spark.sql.execution.arrow.maxRecordsPerBatch", "4096")
             .config("spark.sql.execution.arrow.maxBytesPerBatch", str(16 * 1024 * 1024))
         )
-        if brief or (master is not None and master.startswith("local")):
+        if brief or is_local:
             builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
         if brief:
             builder = builder.config("spark.executor.extraJavaOptions", _BRIEF_JVM)
