@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -45,6 +45,9 @@ LEAD_PACKETS = 64
 #: A guess must be borne out by so many headers in a row, and is sought in so many bytes.
 _CHAIN = 6
 _GUESS_BYTES = 1024 * 1024
+
+#: What is read at a time.
+_CHUNK_BYTES = 4 * 1024 * 1024
 
 _BLOCK_KINDS = np.array([1, 2, 3, 4, 5, 6, 9, 10, SECTION_HEADER], np.uint32)
 
@@ -264,15 +267,30 @@ class _Walked:
     def __init__(self) -> None:
         self.packets = 0
         self.declarations: list[tuple[int, bytes]] = []
-        self._marks: list[tuple[int, int]] = []
+        self._marks = np.full((2, 2), -1, np.int64)  # of the last two: the offset, and the packets before it
 
-    def mark(self, offset: int, packets: int) -> None:
-        self._marks = [*self._marks[-1:], (offset, packets)]
+    def one(self, offset: int) -> None:
+        """A packet, at ``offset``."""
+        if not self.packets % LEAD_PACKETS:
+            self._marks[0] = self._marks[1]
+            self._marks[1] = offset, self.packets
+        self.packets += 1
+
+    def many(self, step: Callable[..., tuple[int, int]], source: ByteSource, order: str, end: int) -> None:
+        """As many plain ones as ``step`` (of ``captures.packet_kernels``) takes of those that begin before ``end``."""
+        offset = np.array([source.base, 0])
+        marks = self._marks - offset
+        data = np.frombuffer(source.buffer, np.uint8)
+        limit = end - source.base - 1
+        source.at, self.packets = step(data, source.at, limit, order == ">", self.packets, LEAD_PACKETS, marks)
+        self._marks = marks + offset
 
     def lead(self, end: int) -> tuple[int, int]:
         """Where to begin before ``end``, and how many packets that is."""
-        offset, packets = self._marks[0] if self._marks else (end, self.packets)
-        return offset, self.packets - packets
+        for offset, packets in self._marks.tolist():
+            if packets >= 0:
+                return offset, self.packets - packets
+        return end, 0
 
 
 def _walk(
@@ -284,6 +302,7 @@ def _walk(
         stream.seek(begin)
         source = ByteSource(stream)
         source.base = begin
+        source.chunk_bytes = _CHUNK_BYTES
         walked = _Walked()
         whole = walk(source, order, cut[1], walked)
     if source.failure is not None:
@@ -304,6 +323,8 @@ def _walk(
 
 def _walk_pcap(source: ByteSource, order: str, end: int, walked: _Walked) -> bool:
     """Whether the end was reached."""
+    from captures.packet_kernels import pass_pcap  # here, for it takes a while to import
+
     captured_at = struct.Struct(order + "I").unpack_from
     while source.offset < end:
         if not source.have(16):
@@ -311,26 +332,22 @@ def _walk_pcap(source: ByteSource, order: str, end: int, walked: _Walked) -> boo
         (captured,) = captured_at(source.buffer, source.at + 8)
         if captured > MAX_BLOCK_BYTES or not source.have(16 + captured):
             return False
-        buffer, base, packets = source.buffer, source.base, walked.packets
-        at, limit = source.at, min(len(buffer) - 16, end - base - 1)
-        while at <= limit:
-            after = at + 16 + captured_at(buffer, at + 8)[0]
-            if after > len(buffer):
-                break
-            if not packets % LEAD_PACKETS:
-                walked.mark(base + at, packets)
-            packets += 1
-            at = after
-        source.at, walked.packets = at, packets
+        walked.many(pass_pcap, source, order, end)
     return True
 
 
 def _walk_pcapng(source: ByteSource, order: str, end: int, walked: _Walked) -> bool:
     """Whether the end was reached."""
+    from captures.packet_kernels import pass_pcapng
+
     header = struct.Struct(order + "II").unpack_from
     while source.offset < end:
         if not source.have(12):
             return False
+        before = source.at
+        walked.many(pass_pcapng, source, order, end)
+        if source.at > before:
+            continue
         if source.buffer[source.at : source.at + 4] == SECTION_HEADER_BYTES:
             order = BYTE_ORDERS.get(source.buffer[source.at + 8 : source.at + 12], "")
             if not order:
@@ -349,9 +366,7 @@ def _walk_pcapng(source: ByteSource, order: str, end: int, walked: _Walked) -> b
         if buffer[at + length - 4 : at + length] != buffer[at + 4 : at + 8]:
             return False
         if kind in NUMBERED_BLOCKS:
-            if not walked.packets % LEAD_PACKETS:
-                walked.mark(source.offset, walked.packets)
-            walked.packets += 1
+            walked.one(source.offset)
         elif kind in (SECTION_HEADER, INTERFACE_DESCRIPTION):
             walked.declarations.append((source.offset, buffer[at : at + length]))
         source.at = at + length

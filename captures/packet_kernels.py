@@ -129,6 +129,46 @@ def walk_pcapng(b, at, big, interfaces, number, packets):
 
 
 @compiled
+def pass_pcap(b, at, limit, big, passed, every, marks):
+    """Pass the whole records that begin at ``at`` and up to ``limit``; ``passed`` were before them.
+
+    ``marks`` are the places of the last two of which a multiple of ``every`` came before, and how many that were.
+    (where, passed)
+    """
+    limit = min(limit, len(b) - 16)
+    while at <= limit:
+        captured = _word(b, at + 8, big)
+        after = at + 16 + captured
+        if captured > _MAX_BLOCK_BYTES or after > len(b):
+            break
+        if passed % every == 0:
+            marks[0] = marks[1]
+            marks[1, 0], marks[1, 1] = at, passed
+        passed += 1
+        at = after
+    return at, passed
+
+
+@compiled
+def pass_pcapng(b, at, limit, big, passed, every, marks):
+    """The same of enhanced packet blocks, until one of another kind."""
+    limit = min(limit, len(b) - 12)
+    while at <= limit:
+        length = _word(b, at + 4, big)
+        after = at + length
+        if _word(b, at, big) != 6 or length < 12 or length % 4 or length > _MAX_BLOCK_BYTES or after > len(b):
+            break
+        if _word(b, after - 4, big) != length:
+            break
+        if passed % every == 0:
+            marks[0] = marks[1]
+            marks[1, 0], marks[1, 1] = at, passed
+        passed += 1
+        at = after
+    return at, passed
+
+
+@compiled
 def _network(b, at, end, link_type):
     """(where the IP header begins, its ethertype); 0 as the type where that is to be left alone."""
     if link_type == 1:
