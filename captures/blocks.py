@@ -225,7 +225,7 @@ def in_time(blocks: Iterable[Block], least_bytes: int = WINDOW_BYTES) -> Iterato
     pool: list[_Waiting] = []
     there = 0
     for block in blocks:
-        packets = block.packets
+        packets = block.packets[block.packets[:, k.KIND] == k.SEGMENT]
         if not len(packets):
             continue
         file = int(packets[0, k.FILE])
@@ -234,7 +234,7 @@ def in_time(blocks: Iterable[Block], least_bytes: int = WINDOW_BYTES) -> Iterato
             pool = [waiting for waiting in pool if waiting.at < len(waiting.block.packets)]
             there = sum(waiting.bytes for waiting in pool)
         times = np.maximum(np.maximum.accumulate(packets[:, k.TIME]), block.begin_ns)
-        pool.append(_Waiting(block, times, file))
+        pool.append(_Waiting(block._replace(packets=packets), times, file))
         there += pool[-1].bytes
     yield from _before(pool, None, 0)
 

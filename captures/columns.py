@@ -127,10 +127,10 @@ class Reading(FastLane):
     def decoded(self, window: Window, evidence: Evidence) -> pa.RecordBatch:
         """DECODED: exchanges with what they hold."""
         answered, asked = self._answers(window)
-        control = list(self._said(answered, asked))
+        control = functools.cache(lambda: list(self._said(answered, asked)))  # two columns are made of it, or none
         made = _exchange(answered, asked) | {
-            "states": lambda: _scattered(len(asked), [(at, told.states()) for at, told in control]),
-            "live_brokers": lambda: _scattered(len(asked), [(at, told.live_brokers()) for at, told in control]),
+            "states": lambda: _scattered(len(asked), [(at, told.states()) for at, told in control()]),
+            "live_brokers": lambda: _scattered(len(asked), [(at, told.live_brokers()) for at, told in control()]),
         }
         if evidence != "none":
             told = self._evidence(window, answered, asked, evidence)

@@ -20,18 +20,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from captures.spark.findings import Findings
-
 if TYPE_CHECKING:
+    from captures.spark.findings import Findings
     from captures.spark.job import analyze
 
 __all__ = ["Findings", "analyze"]
 
 
 def __getattr__(name: str) -> Any:
-    """``analyze``, when it is asked for: Spark's workers import this package, too, and have no use for the job."""
+    """What is here, when it is asked for: Spark's workers import this package, too, and have no use for the job."""
     if name == "analyze":
         from captures.spark.job import analyze
 
         return analyze
+    if name == "Findings":
+        from captures.spark.findings import Findings
+
+        return Findings
     raise AttributeError(f"module 'captures.spark' has no attribute {name!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,29 +28,12 @@ from captures.pcap import WINDOW_BYTES, CaptureFile
 from captures.quality import Quality
 from captures.rows import BLOCKS, LEVELS, PACKETS, Table
 from captures.spark.pushdown import Wanted
+from captures.spark.work import Bodies, File, Share
 from captures.tabulate import body_json, exchange_row, frame_row, partition_rows
 
 #: An Arrow batch is handed to Spark when it has this many rows or bytes of payload.
 BATCH_ROWS = 4096
 BATCH_BYTES = 4 * 1024 * 1024
-
-
-class File(NamedTuple):
-    """A capture: ``name`` is what rows call it."""
-
-    name: str
-    path: str
-
-
-#: Whether frames come with their decoded bodies, and those with the payloads and secrets in them.
-Bodies = Literal["none", "redacted", "payloads"]
-
-
-class Share(NamedTuple):
-    """One of ``of`` shares of all connections."""
-
-    number: int
-    of: int
 
 
 def packet_batches(
@@ -209,8 +192,7 @@ def _by_begin(captures: Sequence[Iterator[Block]], begins_ns: Sequence[int]) -> 
             yield block
         following = next(captures[at], None)
         if following is not None:
-            # its rows may be used again
-            following = following._replace(packets=following.packets.copy())
+            following = following._replace(packets=following.packets.copy())  # its rows are used again
             heapq.heappush(waiting, (following.begin_ns, at, following))
 
 

@@ -30,9 +30,9 @@ from captures.errors import CaptureError
 from captures.index import WHOLE, Split, splits
 from captures.locations import expand, is_uri, location_bytes
 from captures.rows import BLOCKS, LEVELS, Table
-from captures.spark.levels import Bodies, File, Share, block_batches, message_batches, packet_batches
 from captures.spark.pushdown import Wanted, conditions
 from captures.spark.schemas import spark_schema
+from captures.spark.work import Bodies, File, Share
 
 #: Bytes of capture that one task reads; most of the tasks that share connections, for each reads all files; and how
 #: many of them may be asked for.
@@ -221,6 +221,9 @@ class CaptureReader(DataSourceReader):
         return [_Task(self._files, Share(index, tasks)) for index in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # here, for it takes a while to import, and those that plan have no use for it
+        from captures.spark.levels import block_batches, message_batches, packet_batches
+
         assert isinstance(partition, _Task)
         if isinstance(partition.part, Share):
             return message_batches(

@@ -24,8 +24,9 @@ from captures.pcap import CaptureFile
 from captures.quality import Quality
 from captures.rows import LEVELS
 from captures.segments import Dissector, Segment
-from captures.spark.levels import ROWS, Batches, Bodies, Corrupt
+from captures.spark.levels import ROWS, Batches, Corrupt
 from captures.spark.pushdown import Wanted
+from captures.spark.work import Bodies
 from captures.tabulate import packet_row
 
 #: Names that captures have; tcpdump -C numbers them at the end.

@@ -19,7 +19,8 @@ from captures.quality import Quality
 from captures.rows import BLOCKS, DECODED
 from captures.segments import Dissector, Segment
 from captures.spark.buckets import decoded
-from captures.spark.levels import File, block_batches
+from captures.spark.levels import block_batches
+from captures.spark.work import File
 from captures.tabulate import connection_row, connection_text, decoded_row
 from tests.captures.files import START_NS, ipv4, pcap, tcp
 from tests.captures.samples import CAPTURES, unzipped

@@ -13,18 +13,21 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import datasource
 from pyspark.sql import functions as f
+from pyspark.sql.types import IntegerType, ShortType, StructField, StructType
 
+from captures import body_programs
 from captures.decode import Decoder
 from captures.errors import CaptureError
 from captures.exchanges import Request, Response
 from captures.index import WHOLE
 from captures.pcap import CaptureFile
 from captures.rows import LEVELS, PACKETS
-from captures.spark.levels import File, Share, message_batches, packet_batches
+from captures.spark.levels import message_batches, packet_batches
 from captures.spark.pushdown import Wanted, conditions
 from captures.spark.schemas import spark_schema
 from captures.spark.source import KafkaCapture, files
 from captures.spark.tail import FolderTail
+from captures.spark.work import File, Share
 from captures.tabulate import decoded_row, frame_row
 from tests.captures.files import pcap
 from tests.captures.samples import CAPTURES, unzipped
@@ -38,14 +41,15 @@ TOUR = CAPTURES["kafka-2.8.2-tour"]
 EVERYTHING = Share(0, 1)
 
 
-def table(level, *paths, share=EVERYTHING, wanted=None, bodies="none", fail_fast=False):
+def table(level, *paths, share=EVERYTHING, wanted=None, bodies="none", fail_fast=False, names=None):
     given = [File(str(path), str(path)) for path in paths]
     wanted = wanted or Wanted()
     if level == "packets":
-        batches = [batch for file in given for batch in packet_batches(file, WHOLE, wanted, fail_fast=fail_fast)]
+        batches = [b for file in given for b in packet_batches(file, WHOLE, wanted, fail_fast=fail_fast, names=names)]
     else:
-        batches = list(message_batches(level, given, share, wanted, bodies=bodies, fail_fast=fail_fast))
-    return pa.Table.from_batches(batches, LEVELS[level].schema)
+        batches = list(message_batches(level, given, share, wanted, bodies=bodies, fail_fast=fail_fast, names=names))
+    schema = LEVELS[level].schema
+    return pa.Table.from_batches(batches, schema if names is None else pa.schema([schema.field(n) for n in names]))
 
 
 def rows(read, *but):
@@ -151,6 +155,40 @@ class TestLevels:
             table("frames", awkward, fail_fast=True)
 
     @pytest.mark.parametrize("level", ["frames", "exchanges", "partitions"])
+    def test_in_bulk_or_one_by_one_rows_of_several_files_are_the_same(self, level, halves, awkward):
+        in_bulk = table(level, *halves, awkward)
+        assert rows(in_bulk, "body") == rows(table(level, *halves, awkward, bodies="redacted"), "body")
+        assert set(in_bulk.column("file").to_pylist()) <= {str(path) for path in (*halves, awkward)}
+
+    @pytest.mark.parametrize(
+        ("level", "names"),
+        [
+            ("packets", ["payload", "packet"]),
+            ("frames", ["_corrupt_record", "api", "time"]),
+            ("exchanges", ["response_packet", "api", "client_id", "server_port"]),
+            ("partitions", ["isr", "packet", "error", "topic"]),
+        ],
+    )
+    def test_only_the_columns_that_are_wanted(self, level, names, awkward, tmp_path):
+        (tmp_path / "cut.pcap").write_bytes(unzipped("kafka-3.9.1-zombie")[:100_000])
+        given = [awkward, tmp_path / "cut.pcap"]
+        everything = table(level, *given)
+        if "_corrupt_record" not in names:  # then there are no rows that are nothing else
+            told = everything["_corrupt_record"].is_null() if level == "packets" else everything["api_key"].is_valid()
+            everything = everything.filter(told)
+        assert rows(table(level, *given, names=names)) == rows(everything.select(names))
+        if level in ("frames", "exchanges"):
+            with pytest.raises(CaptureError, match=r"awkward\.pcap: packet \d+: "):
+                table(level, awkward, fail_fast=True, names=names)
+
+    def test_columns_that_there_are_not(self):
+        options = {"path": str(ZOMBIE), "level": "exchanges"}
+        for name, told in (("offset", "offset of level exchanges is unknown"), ("api", "api .* is string, not int")):
+            schema = StructType([StructField("version", ShortType()), StructField(name, IntegerType())])
+            with pytest.raises(ValueError, match=told):
+                KafkaCapture(options).reader(schema)
+
+    @pytest.mark.parametrize("level", ["frames", "exchanges", "partitions"])
     def test_a_connection_that_runs_across_files_is_whole(self, level, halves):
         places = ("file", "packet", "request_file", "request_packet", "response_file", "response_packet")
         assert rows(table(level, *halves), *places) == rows(table(level, ZOMBIE), *places)
@@ -213,6 +251,47 @@ class TestFilters:
     def test_others_are_left_to_spark(self, given):
         assert conditions([given], LEVELS["exchanges"]) == ([], [given])
         assert conditions([datasource.EqualTo(("payload",), b"x")], PACKETS)[0] == []
+
+    @pytest.mark.parametrize("level", ["frames", "exchanges", "partitions", "packets"])
+    @pytest.mark.parametrize(
+        "given",
+        [
+            datasource.EqualTo(("packet",), 386),
+            datasource.Not(datasource.EqualTo(("packet",), 386)),
+            datasource.In(("packet",), (386, 388)),
+            datasource.GreaterThan(("time",), TIME),
+            datasource.EqualNullSafe(("packet",), None),
+            datasource.IsNull(("packet",)),
+            datasource.IsNotNull(("packet",)),
+        ],
+        ids=str,
+    )
+    def test_rows_that_are_left_out_early_are_those_that_are_not_wanted(self, level, given, awkward):
+        taken, _ = conditions([given], LEVELS[level])
+        for path in (ZOMBIE, awkward):
+            everything = table(level, path)
+            at = [column.name for column in LEVELS[level].columns].index(taken[0].column)
+            values = everything.column(at)
+            values = values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
+            wanted = everything.filter(pa.array([taken[0].holds(value) for value in values.to_pylist()], pa.bool_()))
+            assert rows(table(level, path, wanted=Wanted(taken))) == rows(wanted)
+
+    def test_bodies_of_other_apis_are_not_looked_into(self, monkeypatch):
+        looked_into = set()
+        program = body_programs._program
+
+        def watched(api, version, direction):
+            looked_into.add(api.name)
+            return program(api, version, direction)
+
+        monkeypatch.setattr(body_programs, "_program", watched)
+        taken, _ = conditions([datasource.In(("api_key",), (4, 6))], LEVELS["exchanges"])
+        found = table("exchanges", TOUR, wanted=Wanted(taken))
+        assert "UpdateMetadata" in looked_into <= {"LeaderAndIsr", "UpdateMetadata", "Produce", "Fetch"}
+        everything = table("exchanges", TOUR)
+        assert rows(found) == rows(
+            everything.filter(pa.array([key in (4, 6) for key in everything["api_key"].to_pylist()]))
+        )
 
     def test_other_connections_are_not_put_together(self, monkeypatch):
         from captures.spark import levels
