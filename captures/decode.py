@@ -14,7 +14,7 @@ something older may still come out of a connection (bytes are missing and may ye
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 from captures.cluster import Cluster
@@ -40,15 +40,16 @@ class Source(Protocol):
 
 
 class Decoder:
-    """Reads one capture, or an incident, once.
+    """Reads one capture, or an incident, once. ``ports``: those of listeners, if they are given; others are left out.
 
     ``quality`` is complete when ``messages()`` has ended; ``cluster`` grows meanwhile.
     """
 
-    def __init__(self, capture: CaptureFile | Source) -> None:
+    def __init__(self, capture: CaptureFile | Source, ports: Collection[int] = ()) -> None:
         self.quality = Quality()
         self.cluster = Cluster()
         self._capture = capture
+        self._ports = frozenset(ports)
         self._streams = Streams()
         self._conversations: dict[Connection, Conversation] = {}
         self._waiting: set[Conversation] = set()
@@ -62,6 +63,9 @@ class Decoder:
             self.quality.cut_packets += packet.wire_bytes > len(packet.data)
             if isinstance(segment, str):
                 self.quality.other_packets[segment] += 1
+                continue
+            if self._ports and self._ports.isdisjoint((segment.source_port, segment.destination_port)):
+                self.quality.other_packets["TCP of other ports"] += 1
                 continue
             for connection, events in self._streams.receive(segment):
                 self._converse(connection, events)
@@ -82,7 +86,7 @@ class Decoder:
     def _converse(self, connection: Connection, events: list[Event]) -> None:
         conversation = self._conversations.get(connection)
         if conversation is None:
-            conversation = self._conversations[connection] = Conversation(connection)
+            conversation = self._conversations[connection] = Conversation(connection, self._ports)
         for event in events:
             for message in conversation.receive(event):
                 self._take(message)

@@ -5,8 +5,7 @@ the capture began: when requests are recognised in it, beyond doubt); all others
 answers in order, so a response belongs to the oldest request that waits; its correlation id proves it, or, after a
 gap, finds the right one. Produce requests with acks=0 are not answered.
 
-What cannot be decoded has ``body`` None and says why in ``error``. Where bytes are left over behind a whole body, as
-some clients send them and Kafka ignores them, ``left_over`` counts them. Nothing here raises on any bytes.
+What a message is, and what it says where it cannot be decoded: ``captures.messages``, whose names are here, too.
 """
 
 from __future__ import annotations
@@ -14,10 +13,19 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 
-import wire
 from captures.framing import Finder, Frame, Framer
+from captures.messages import (
+    Message,
+    NoResponse,
+    Peers,
+    Request,
+    Response,
+    count_decoding,
+    read_request,
+    read_response,
+    start_of,
+)
 from captures.quality import Quality
 from captures.recognise import (
     MAX_FRAME_BYTES,
@@ -29,12 +37,15 @@ from captures.recognise import (
     first_request,
     is_quorum_fetch,
     other_protocol,
-    produce_acks,
     request_start,
 )
-from captures.segments import Place
-from captures.tcp_streams import Connection, Data, End, Endpoint, Event, Gap
-from wire.registry import BY_KEY, ApiKey, message_class
+from captures.tcp_streams import Connection, Data, End, Event, Gap
+from wire.registry import BY_KEY, message_class
+
+__all__ = [
+    "Conversation", "Message", "NoResponse", "Peers", "Request", "Response", "count_decoding", "read_request",
+    "read_response", "start_of",
+]  # fmt: skip
 
 #: What is kept of a connection while it is not known whether it is Kafka's.
 MAX_UNDECIDED_BYTES = 2 * 1024 * 1024
@@ -51,86 +62,22 @@ MAX_AWAITED = 10_000
 MAX_EARLY = 64
 MAX_EARLY_BYTES = 4 * 1024 * 1024
 
-_PRODUCE = 0
 _FETCH = 1
 _SASL_HANDSHAKE = 17
 _KEY_AND_VERSION = struct.Struct(">hhi").unpack_from
 _CORRELATION_ID = struct.Struct(">i").unpack_from
 
 
-@dataclass(frozen=True, slots=True)
-class Peers:
-    """Who talks to whom. ``connection`` numbers the connections of a capture."""
-
-    connection: int
-    client: Endpoint
-    server: Endpoint
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """One request. ``api`` is None for a key that no API has. ``frame_bytes`` is without the four of the length."""
-
-    peers: Peers
-    place: Place
-    api_key: int
-    api: ApiKey | None
-    version: int
-    correlation_id: int
-    client_id: str | None
-    body: wire.Message | None
-    error: str | None
-    frame_bytes: int
-    left_over: int
-    answered: bool  # whether Kafka answers it at all
-
-    @property
-    def api_name(self) -> str:
-        return f"Unknown({self.api_key})" if self.api is None else self.api.name
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Response:
-    """The response to ``request``. ``version`` is that of its body: 0 where an ApiVersions version was refused."""
-
-    request: Request
-    place: Place
-    version: int
-    body: wire.Message | None
-    error: str | None
-    frame_bytes: int
-    left_over: int
-
-    @property
-    def error_code(self) -> int | None:
-        """The top-level error; None of a response that has none in its version, or was not decoded."""
-        body = self.body
-        if body is None or not any(f.name == "error_code" and self.version in f.versions for f in body.__fields__):
-            return None
-        code: int = body.error_code  # type: ignore[attr-defined]  # the line above has seen it
-        return code
-
-    @property
-    def latency_ns(self) -> int:
-        return self.place.time_ns - self.request.place.time_ns
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class NoResponse:
-    """The response to ``request`` will not come: Kafka sends none, or none was captured."""
-
-    request: Request
-
-
-Message = Request | Response | NoResponse
-
-
 class Conversation:
-    """One connection: takes its events, gives its messages, counts what happened to it in ``quality``."""
+    """One connection: takes its events, gives its messages, counts what happened to it in ``quality``.
 
-    def __init__(self, connection: Connection) -> None:
+    ``ports`` are those of listeners, if they are known: then who the client is need not be found out.
+    """
+
+    def __init__(self, connection: Connection, ports: Collection[int] = ()) -> None:
         self.quality = Quality()
         self._connection = connection
+        self._server_ports = [port in ports for _, port in connection.endpoints]
         self._peers: Peers | None = None
         self._client: int | None = None
         self._undecided: deque[Data | Gap] | None = deque()
@@ -205,6 +152,8 @@ class Conversation:
                 if verdict is Verdict.NO:
                     return self._leave_alone()
             return self._leave_alone() if self._undecided_bytes > MAX_UNDECIDED_BYTES else []
+        if client is None and sum(self._server_ports) == 1:
+            client = self._server_ports.index(False)
         if self._candidates is None:
             self._candidates = (_searching(self._find_first), _searching(self._find_first))
             new = list(undecided)
@@ -375,78 +324,3 @@ class Conversation:
 def _searching(find: Finder) -> Framer:
     """A framer that is there to find the first frame."""
     return Framer(find, lambda _head, _length: False, lost=True)
-
-
-def read_request(peers: Peers, frame: Frame) -> Request:
-    """The request in ``frame``, of which at least eight bytes are there."""
-    payload = frame.payload
-    key, version, correlation_id = _KEY_AND_VERSION(payload)
-    client_id, body, error, left_over = _decode_request(frame, key)
-    answered = key != _PRODUCE or produce_acks(payload) != 0
-    return Request(
-        peers, frame.place, key, BY_KEY.get(key), version, correlation_id, client_id, body, error, frame.length,
-        left_over, answered,
-    )  # fmt: skip
-
-
-def read_response(request: Request, frame: Frame) -> Response:
-    """The response to ``request`` that ``frame`` is."""
-    version, body, error, left_over = _decode_response(frame, request)
-    return Response(request, frame.place, version, body, error, frame.length, left_over)
-
-
-def count_decoding(quality: Quality, message: Request | Response, *, lost: bool) -> None:
-    """What is to be said of a message that was decoded, or not; ``lost``: bytes of it are missing."""
-    quality.left_over += message.left_over > 0
-    of_no_api = isinstance(message, Request) and message.api is None
-    quality.undecodable += of_no_api or (message.error is not None and not lost)
-
-
-def start_of(request: Request) -> Start | None:
-    if request.api is None:
-        return None
-    return Start(request.frame_bytes, request.api, request.version, request.correlation_id, request.client_id)
-
-
-def _decode_request(frame: Frame, key: int) -> tuple[str | None, wire.Message | None, str | None, int]:
-    """(client id, body, what is wrong, bytes left over)."""
-    body, error, left_over = None, None, 0
-    if frame.lost:
-        error = f"{frame.lost} of its {frame.length} bytes are not in the capture"
-    elif key not in BY_KEY or message_class(key, "request") is not None:
-        try:
-            header, body = wire.decode_request(frame.payload)
-        except wire.TrailingBytes as e:
-            body, error, left_over = _but_for_the_rest(e)
-        except wire.DecodeError as e:
-            error = str(e)
-        else:
-            return header.client_id, body, None, 0
-    try:
-        return wire.decode_request_header(frame.payload).client_id, body, error, left_over
-    except wire.DecodeError as e:
-        return None, None, error or str(e), 0
-
-
-def _decode_response(frame: Frame, request: Request) -> tuple[int, wire.Message | None, str | None, int]:
-    """(version of the body, body, what is wrong, bytes left over)."""
-    if frame.lost:
-        return request.version, None, f"{frame.lost} of its {frame.length} bytes are not in the capture", 0
-    if request.api is None or message_class(request.api_key, "response") is None:
-        return request.version, None, None, 0
-    if len(frame.payload) < frame.length:
-        return request.version, None, f"{frame.length} bytes, too many to keep until its request came", 0
-    try:
-        header, body = wire.decode_response(frame.payload, api_key=request.api_key, api_version=request.version)
-    except wire.TrailingBytes as e:
-        return request.version, *_but_for_the_rest(e)
-    except wire.DecodeError as e:
-        return request.version, None, str(e), 0
-    return header.api_version, body, None, 0
-
-
-def _but_for_the_rest(e: wire.TrailingBytes) -> tuple[wire.Message | None, str | None, int]:
-    """(body, what is wrong, bytes left over): the whole body if they are behind it, none if inside a tagged field."""
-    if isinstance(e.message, wire.Message):
-        return e.message, None, len(e.left_over)
-    return None, str(e), 0

@@ -1,4 +1,7 @@
-"""What pcap and pcapng files are made of. Sources: pcap-savefile(5) and draft-ietf-opsawg-pcapng."""
+"""What pcap and pcapng files are made of, and how others begin.
+
+Sources: pcap-savefile(5) and draft-ietf-opsawg-pcapng.
+"""
 
 from __future__ import annotations
 
@@ -29,3 +32,34 @@ PACKET_BLOCKS = frozenset({OBSOLETE_PACKET, SIMPLE_PACKET, ENHANCED_PACKET})
 
 #: Wireshark numbers journal entries among the packets.
 NUMBERED_BLOCKS = PACKET_BLOCKS | {JOURNAL_ENTRY}
+
+#: How other files begin, for saying what was found instead of a capture.
+_OTHER_FILES = (
+    (b"\x7fELF", "an ELF program"),
+    (b"\xfd7zXZ\x00", "compressed with xz; decompress it first"),
+    (b"BZh", "compressed with bzip2; decompress it first"),
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"%PDF", "a PDF document"),
+    (b"\x89PNG", "a PNG picture"),
+    (b"PAR1", "a Parquet file"),
+    (b"snoop\x00", "a snoop capture; convert it with editcap"),
+    (b"\x34\xcd\xb2\xa1", "a pcap of the modified kind; convert it with editcap"),
+)
+
+
+def other_file(head: bytes) -> str | None:
+    """What a file is that begins so and is no capture, for people; None if that is not known."""
+    for magic, what in _OTHER_FILES:
+        if head.startswith(magic):
+            return what
+    return "text" if _is_text(head) else None
+
+
+def _is_text(head: bytes) -> bool:
+    try:
+        text = head.decode()
+    except UnicodeDecodeError as e:
+        if e.start < len(head) - 3:
+            return False
+        text = head[: e.start].decode()
+    return all(c.isprintable() or c.isspace() for c in text)

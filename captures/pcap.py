@@ -37,6 +37,7 @@ from captures.formats import (
     SECTION_HEADER,
     SECTION_HEADER_BYTES,
     SIMPLE_PACKET,
+    other_file,
 )
 from captures.index import WHOLE, Split
 from captures.locations import location_bytes, open_location
@@ -52,18 +53,6 @@ _BYTES_PER_ROW = 100
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-#: How other files begin, for saying what was found instead of a capture.
-_OTHER_FILES = (
-    (b"\x7fELF", "an ELF program"),
-    (b"\xfd7zXZ\x00", "compressed with xz; decompress it first"),
-    (b"BZh", "compressed with bzip2; decompress it first"),
-    (b"PK\x03\x04", "a ZIP archive"),
-    (b"%PDF", "a PDF document"),
-    (b"\x89PNG", "a PNG picture"),
-    (b"PAR1", "a Parquet file"),
-    (b"snoop\x00", "a snoop capture; convert it with editcap"),
-    (b"\x34\xcd\xb2\xa1", "a pcap of the modified kind; convert it with editcap"),
-)
 
 
 class Packet(NamedTuple):
@@ -227,11 +216,8 @@ class CaptureFile:
             return f"{source.failure} at offset {len(source.buffer)}"
         if not head:
             return f"{self._packing} data with nothing in it" if inside else "the file is empty"
-        for magic, what in _OTHER_FILES:
-            if head.startswith(magic):
-                return f"{inside or 'it is '}{what}"
-        if _is_text(head):
-            return f"{inside or 'it is '}text"
+        if (what := other_file(head)) is not None:
+            return f"{inside or 'it is '}{what}"
         return f"{inside or 'it '}begins with {head[:8].hex(' ')} at offset 0, which neither pcap nor pcapng do"
 
     # pcap
@@ -379,16 +365,6 @@ class CaptureFile:
                 time_ns = last_time_ns
         data = block[begin : begin + captured]
         return Packet(self.packets, time_ns, interface.link_type, data, max(on_wire, captured))
-
-
-def _is_text(head: bytes) -> bool:
-    try:
-        text = head.decode()
-    except UnicodeDecodeError as e:
-        if e.start < len(head) - 3:
-            return False
-        text = head[: e.start].decode()
-    return all(c.isprintable() or c.isspace() for c in text)
 
 
 def _options(order: str, data: bytes) -> Iterator[tuple[int, bytes]]:

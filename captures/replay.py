@@ -13,7 +13,7 @@ most ``answer_seconds``. Where a recorded broker had been restarted, ``restart``
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -64,8 +64,8 @@ class Recording(NamedTuple):
     quality: Quality
 
     @classmethod
-    def read(cls, source: CaptureFile | Source) -> Recording:
-        decoder = Decoder(source)
+    def read(cls, source: CaptureFile | Source, ports: Collection[int] = ()) -> Recording:
+        decoder = Decoder(source, ports)
         steps: dict[Request, Step] = {}
         left_out: list[Request] = []
         for message in decoder.messages():

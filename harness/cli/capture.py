@@ -12,17 +12,13 @@ import click
 
 from captures.live import BUFFER_BYTES, LiveSource, RotatingWriter, record
 from captures.packet_filter import MAX_PORTS
+from harness.cli.options import port_list
 
 
-def _ports(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int]:
-    if not value:
-        return []
-    try:
-        ports = [int(text) for text in value.split(",")]
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is no list of ports, such as 9092,9093") from None
-    if not all(0 < port < 65_536 for port in ports) or len(ports) > MAX_PORTS:
-        raise click.BadParameter(f"{value!r}: up to {MAX_PORTS} ports from 1 to 65535")
+def _ports(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int]:
+    ports = port_list(ctx, param, value)
+    if len(ports) > MAX_PORTS:
+        raise click.BadParameter(f"{value!r}: up to {MAX_PORTS} ports")
     return ports
 
 

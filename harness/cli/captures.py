@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, BinaryIO
 
@@ -23,6 +23,7 @@ from captures.locations import expand
 from captures.pcap import CaptureFile
 from captures.render import Renderer, json_line
 from captures.tls import Decrypted
+from harness.cli.options import ports_option
 from harness.java import find_java
 
 #: What of a capture on stdin is kept on disk when it has to be read twice (for --broker).
@@ -77,6 +78,7 @@ traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
     help="Only from this time on (ISO 8601, UTC if it names no zone).",
 )  # fmt: skip
 @click.option("--to", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time.")
+@ports_option
 @click.option("--tls-keys", metavar="FILE", help="Open TLS with this key log (SSLKEYLOGFILE); needs tshark.")
 @click.option("--show-payloads", is_flag=True, help="With --json: record sets and credentials as well, as hex.")
 def decode(
@@ -86,6 +88,7 @@ def decode(
     brokers: tuple[str, ...],
     since_ns: int | None,
     until_ns: int | None,
+    ports: list[int],
     tls_keys: str | None,
     show_payloads: bool,
 ) -> int:
@@ -101,7 +104,7 @@ def decode(
         raise CaptureError("TLS is opened in one file at a time")
     file = names[0]
     with opened(names, tls_keys, twice=bool(brokers)) as open_capture:
-        cluster = _learn(open_capture()) if brokers else None
+        cluster = _learn(open_capture(), ports) if brokers else None
         try:
             wanted = selection.Selection(
                 api_keys=apis, brokers=brokers, cluster=cluster, since_ns=since_ns, until_ns=until_ns
@@ -109,7 +112,7 @@ def decode(
         except ValueError as e:
             raise CaptureError(f"{', '.join(names)}: {e}") from None
         with closing(open_capture()) as capture:
-            decoder = Decoder(capture)
+            decoder = Decoder(capture, ports)
             renderer = Renderer(decoder.cluster, colour=sys.stdout.isatty())
             try:
                 for message in _with_progress(capture, decoder.messages()):
@@ -166,10 +169,10 @@ def closing(capture: CaptureFile | Source) -> AbstractContextManager[CaptureFile
     return capture if isinstance(capture, CaptureFile) else nullcontext(capture)
 
 
-def _learn(capture: CaptureFile | Source) -> Cluster:
+def _learn(capture: CaptureFile | Source, ports: Collection[int]) -> Cluster:
     """Read a capture for what it teaches about its cluster."""
     with closing(capture):
-        decoder = Decoder(capture)
+        decoder = Decoder(capture, ports)
         for _ in _with_progress(capture, decoder.messages()):
             pass
         return decoder.cluster

@@ -39,6 +39,26 @@ def zookeeper_option(function: F) -> F:
     )(function)
 
 
+def port_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int]:
+    """A callback for ``9092,9093``."""
+    if not value:
+        return []
+    try:
+        ports = [int(text) for text in value.split(",")]
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is no list of ports, such as 9092,9093") from None
+    if not all(0 < port < 65_536 for port in ports):
+        raise click.BadParameter(f"{value!r}: ports are from 1 to 65535")
+    return ports
+
+
+def ports_option(function: F) -> F:
+    return click.option(
+        "--ports", callback=port_list, metavar="PORT,...",
+        help="The brokers' ports; other connections are left out. Not needed: Kafka is recognised by what is said.",
+    )(function)  # fmt: skip
+
+
 def plain_console() -> Console:
     """Writes to stdout; where that is no terminal, nothing is wrapped to the width of one."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else 500)

@@ -29,7 +29,7 @@ from captures.segments import endpoint_text
 from controller.kafka_zk_client import KafkaZkClient
 from harness.cli.captures import closing, each, opened
 from harness.cli.impersonate import be_broker
-from harness.cli.options import cluster_option, connected, zookeeper_option
+from harness.cli.options import cluster_option, connected, ports_option, zookeeper_option
 from harness.cluster import CONTROL, DATA
 from harness.errors import HarnessError
 from harness.supervisor import command, find_cluster, running_clusters
@@ -52,6 +52,7 @@ listeners. code is 1 if an answer is different from the recorded one, or missing
 """
 )
 @click.argument("files", metavar="FILE", nargs=-1, required=True, type=click.Path(allow_dash=True))
+@ports_option
 @click.option("--tls-keys", metavar="FILE", help="Open TLS with this key log (SSLKEYLOGFILE); needs tshark.")
 @click.option("--as", "role", type=click.Choice(["controller", "broker", "client"]), required=True, help="Who to be.")
 @click.option(
@@ -108,10 +109,10 @@ listeners. code is 1 if an answer is different from the recorded one, or missing
 @zookeeper_option
 @cluster_option
 def replay(
-    files: tuple[str, ...], tls_keys: str | None, role: str, to: tuple[str, ...], broker_id: int | None,
-    connection: int | None, apis: tuple[int, ...], since_ns: int | None, until_ns: int | None, speed: float,
-    no_wait: bool, controller_epoch: str | None, broker_epoch: str | None, restart: bool, answer_seconds: float,
-    record: str | None, volatile: tuple[str, ...], dry_run: bool, listeners: tuple[str, ...],
+    files: tuple[str, ...], ports: list[int], tls_keys: str | None, role: str, to: tuple[str, ...],
+    broker_id: int | None, connection: int | None, apis: tuple[int, ...], since_ns: int | None, until_ns: int | None,
+    speed: float, no_wait: bool, controller_epoch: str | None, broker_epoch: str | None, restart: bool,
+    answer_seconds: float, record: str | None, volatile: tuple[str, ...], dry_run: bool, listeners: tuple[str, ...],
     zookeeper: str | None, cluster_file: Path | None,
 ) -> int:  # fmt: skip
     """Send what a capture holds again, and compare the answers; or be a recorded broker for a live controller.
@@ -131,7 +132,7 @@ def replay(
     ):
         raise click.UsageError(f"--record {record} would overwrite what is replayed")
     name = ", ".join(files)
-    recording = _read(expand(files), tls_keys)
+    recording = _read(expand(files), ports, tls_keys)
     steps = recording.of_controllers() if role == "controller" else recording.steps
     steps = [
         step for step in steps
@@ -188,9 +189,9 @@ def replay(
         return code if whole else 130
 
 
-def _read(names: list[str], tls_keys: str | None) -> Recording:
+def _read(names: list[str], ports: list[int], tls_keys: str | None) -> Recording:
     with opened(names, tls_keys, twice=False) as open_capture, closing(open_capture()) as capture:
-        recording = Recording.read(capture)
+        recording = Recording.read(capture, ports)
     if not recording.quality.sound:
         for line in (recording.quality.summary(), *recording.quality.lines()):
             click.echo(f"kce: {line}", err=True)
@@ -229,8 +230,9 @@ def _of_cluster(cluster_file: Path | None, listener: str) -> dict[int | None, Ta
     nodes: list[dict[str, Any]] = command(find_cluster(cluster_file), "describe")["nodes"]
     targets: dict[int | None, Target] = {}
     for node in nodes:
-        host, _, port = node["listeners"][listener].rpartition(":")
-        targets[node["id"]] = host, int(port)
+        if listener in node["listeners"]:
+            host, _, port = node["listeners"][listener].rpartition(":")
+            targets[node["id"]] = host, int(port)
     return targets
 
 

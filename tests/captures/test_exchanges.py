@@ -576,6 +576,30 @@ def test_the_place_of_a_frame_is_the_last_packet_that_carried_a_byte_of_it():
     assert frame.place.packet == 9
 
 
+def test_given_ports_tell_who_the_client_is_and_leave_others_out():
+    """Mid-stream, and what the broker sends looks like requests: it is a response with Kafka's own traffic in it."""
+    talk = Talk()
+    for correlation_id in (1, 2):
+        request = wire.encode_request(UPDATE, api_version=5, correlation_id=correlation_id, client_id="mirrored")
+        talk.tap.server_to_client(wire.frame(request))
+    talk.ask(UPDATE, 5, 7, "1")
+    talk.answer(wire.UpdateMetadataResponse(), 5, 7)
+    packets = list(CaptureFile(io.BytesIO(talk.target.getvalue())))[3:]
+    mid_stream = io.BytesIO()
+    writer = PcapngWriter(mid_stream)
+    for packet in packets:
+        writer.packet(packet.time_ns, packet.link_type, packet.data)
+
+    def read(*ports):
+        decoder = Decoder(CaptureFile(io.BytesIO(mid_stream.getvalue()), "x"), ports)
+        return [m.correlation_id for m in decoder.messages() if isinstance(m, Request)], decoder.quality
+
+    assert read()[0] == [1, 2]
+    assert read(SERVER[1])[0] == [7]
+    found, quality = read(SERVER[1] + 1)
+    assert (found, quality.other_packets) == ([], {"TCP of other ports": len(packets)})
+
+
 def test_names_cannot_take_over_a_terminal_or_break_a_line():
     state = wire.UpdateMetadataTopicState(
         topic_name="\x1b[2Jevil\nkce: all is well",

@@ -1,0 +1,163 @@
+"""Requests and responses as they were captured, read with ``wire`` from the frames that hold them.
+
+What cannot be decoded has ``body`` None and says why in ``error``. Where bytes are left over behind a whole body, as
+some clients send them and Kafka ignores them, ``left_over`` counts them. Nothing here raises on any bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import wire
+from captures.framing import Frame
+from captures.quality import Quality
+from captures.recognise import Start, produce_acks
+from captures.segments import Place
+from captures.tcp_streams import Endpoint
+from wire.registry import BY_KEY, ApiKey, message_class
+
+_PRODUCE = 0
+_KEY_AND_VERSION = struct.Struct(">hhi").unpack_from
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Who talks to whom. ``connection`` numbers the connections of a capture."""
+
+    connection: int
+    client: Endpoint
+    server: Endpoint
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """One request. ``api`` is None for a key that no API has. ``frame_bytes`` is without the four of the length."""
+
+    peers: Peers
+    place: Place
+    api_key: int
+    api: ApiKey | None
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: wire.Message | None
+    error: str | None
+    frame_bytes: int
+    left_over: int
+    answered: bool  # whether Kafka answers it at all
+
+    @property
+    def api_name(self) -> str:
+        return f"Unknown({self.api_key})" if self.api is None else self.api.name
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Response:
+    """The response to ``request``. ``version`` is that of its body: 0 where an ApiVersions version was refused."""
+
+    request: Request
+    place: Place
+    version: int
+    body: wire.Message | None
+    error: str | None
+    frame_bytes: int
+    left_over: int
+
+    @property
+    def error_code(self) -> int | None:
+        """The top-level error; None of a response that has none in its version, or was not decoded."""
+        body = self.body
+        if body is None or not any(f.name == "error_code" and self.version in f.versions for f in body.__fields__):
+            return None
+        code: int = body.error_code  # type: ignore[attr-defined]  # the line above has seen it
+        return code
+
+    @property
+    def latency_ns(self) -> int:
+        return self.place.time_ns - self.request.place.time_ns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NoResponse:
+    """The response to ``request`` will not come: Kafka sends none, or none was captured."""
+
+    request: Request
+
+
+Message = Request | Response | NoResponse
+
+
+def read_request(peers: Peers, frame: Frame) -> Request:
+    """The request in ``frame``, of which at least eight bytes are there."""
+    payload = frame.payload
+    key, version, correlation_id = _KEY_AND_VERSION(payload)
+    client_id, body, error, left_over = _decode_request(frame, key)
+    answered = key != _PRODUCE or produce_acks(payload) != 0
+    return Request(
+        peers, frame.place, key, BY_KEY.get(key), version, correlation_id, client_id, body, error, frame.length,
+        left_over, answered,
+    )  # fmt: skip
+
+
+def read_response(request: Request, frame: Frame) -> Response:
+    """The response to ``request`` that ``frame`` is."""
+    version, body, error, left_over = _decode_response(frame, request)
+    return Response(request, frame.place, version, body, error, frame.length, left_over)
+
+
+def count_decoding(quality: Quality, message: Request | Response, *, lost: bool) -> None:
+    """What is to be said of a message that was decoded, or not; ``lost``: bytes of it are missing."""
+    quality.left_over += message.left_over > 0
+    of_no_api = isinstance(message, Request) and message.api is None
+    quality.undecodable += of_no_api or (message.error is not None and not lost)
+
+
+def start_of(request: Request) -> Start | None:
+    if request.api is None:
+        return None
+    return Start(request.frame_bytes, request.api, request.version, request.correlation_id, request.client_id)
+
+
+def _decode_request(frame: Frame, key: int) -> tuple[str | None, wire.Message | None, str | None, int]:
+    """(client id, body, what is wrong, bytes left over)."""
+    body, error, left_over = None, None, 0
+    if frame.lost:
+        error = f"{frame.lost} of its {frame.length} bytes are not in the capture"
+    elif key not in BY_KEY or message_class(key, "request") is not None:
+        try:
+            header, body = wire.decode_request(frame.payload)
+        except wire.TrailingBytes as e:
+            body, error, left_over = _but_for_the_rest(e)
+        except wire.DecodeError as e:
+            error = str(e)
+        else:
+            return header.client_id, body, None, 0
+    try:
+        return wire.decode_request_header(frame.payload).client_id, body, error, left_over
+    except wire.DecodeError as e:
+        return None, None, error or str(e), 0
+
+
+def _decode_response(frame: Frame, request: Request) -> tuple[int, wire.Message | None, str | None, int]:
+    """(version of the body, body, what is wrong, bytes left over)."""
+    if frame.lost:
+        return request.version, None, f"{frame.lost} of its {frame.length} bytes are not in the capture", 0
+    if request.api is None or message_class(request.api_key, "response") is None:
+        return request.version, None, None, 0
+    if len(frame.payload) < frame.length:
+        return request.version, None, f"{frame.length} bytes, too many to keep until its request came", 0
+    try:
+        header, body = wire.decode_response(frame.payload, api_key=request.api_key, api_version=request.version)
+    except wire.TrailingBytes as e:
+        return request.version, *_but_for_the_rest(e)
+    except wire.DecodeError as e:
+        return request.version, None, str(e), 0
+    return header.api_version, body, None, 0
+
+
+def _but_for_the_rest(e: wire.TrailingBytes) -> tuple[wire.Message | None, str | None, int]:
+    """(body, what is wrong, bytes left over): the whole body if they are behind it, none if inside a tagged field."""
+    if isinstance(e.message, wire.Message):
+        return e.message, None, len(e.left_over)
+    return None, str(e), 0
