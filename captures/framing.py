@@ -30,6 +30,9 @@ Finder = Callable[[bytes, int, Collection[int], bool], tuple[Verdict, int]]
 (MORE, where to begin next time)."""
 
 
+_Chunk = tuple[bytes, Place]
+
+
 class Frame(NamedTuple):
     """A frame without its length. ``payload`` is what was kept from its beginning, ``lost`` how much is missing.
 
@@ -48,7 +51,8 @@ class Framer:
     ``wants`` is asked, with the first HEAD_BYTES of a longer frame and its length, if the rest is to be kept.
     ``skipped`` counts bytes in which no frame was recognised, ``bad_lengths`` the lengths that could be none.
     ``unfinished`` tells, at the end, whether a frame was begun and not completed. A ``patient`` one keeps what ``find``
-    has passed over, for something new may be learnt by which to recognise a frame in it (``search``).
+    has passed over, also from before a gap, for something new may be learnt by which to recognise a frame in it
+    (``search``).
     """
 
     def __init__(
@@ -68,9 +72,10 @@ class Framer:
         self._place: Place | None = None
         self._lost = lost
         self._patient = patient
-        self._chunks: list[tuple[bytes, Place]] = []
+        self._chunks: list[_Chunk] = []
         self._chunk_bytes = 0
         self._look_from = 0
+        self._aside: list[tuple[list[_Chunk], int]] = []  # what a patient one keeps from before a gap, and its size
 
     @property
     def idle(self) -> bool:
@@ -80,7 +85,7 @@ class Framer:
     @property
     def waiting(self) -> bool:
         """Whether bytes are kept in which no frame has been recognised yet."""
-        return bool(self._chunks)
+        return bool(self._chunks or self._aside)
 
     @property
     def searching(self) -> bool:
@@ -93,6 +98,19 @@ class Framer:
 
     def search(self) -> list[Frame]:
         """Look again in what is kept: something new may be known by which to recognise a frame."""
+        for index, (chunks, size) in enumerate(self._aside):
+            found, at = self._look(chunks, 0, final=True)
+            if found is None:
+                continue
+            following = [*self._aside[index + 1 :], (self._chunks, 0)]
+            self.skipped += at + _bytes_of(self._aside[:index])
+            self._find_again()
+            frames = self._feed(found)
+            for chunks, next_size in following:
+                frames += self.gap(size)
+                frames += self._feed(chunks)
+                size = next_size
+            return frames
         self._look_from = 0
         return self._feed(self._found())
 
@@ -100,6 +118,8 @@ class Framer:
         """``size`` bytes are missing here. The frames that thereby end, incomplete, and those recognised before it."""
         frames: list[Frame] = self._last_look()
         if self._lost:
+            if self._patient:
+                self._set_aside(size)
             self._drop(len(self._chunks))
         elif self._length is not None and size <= (remaining := self._length - self._seen):
             self._missing += size
@@ -116,8 +136,11 @@ class Framer:
 
     def finish(self) -> list[Frame]:
         """Nothing more comes: the frames that can still be recognised; tell what is left over."""
-        frames = self._last_look()
+        frames = self.search() if self._aside else []
+        frames += self._last_look()
         self._drop(len(self._chunks))
+        self.skipped += _bytes_of(self._aside)
+        self._aside.clear()
         self.unfinished = bool(self._head) or self._length is not None
         self._reset()
         return frames
@@ -127,7 +150,19 @@ class Framer:
         self._look_from = 0
         return self._feed(self._found(final=True)) if self._chunks else []
 
-    def _feed(self, chunks: Iterable[tuple[bytes, Place]]) -> list[Frame]:
+    def _set_aside(self, size: int) -> None:
+        """A gap of ``size`` bytes follows what is kept."""
+        if self._chunks:
+            self._aside.append((self._chunks, size))
+            self._chunks, self._chunk_bytes, self._look_from = [], 0, 0
+        elif self._aside:
+            chunks, before = self._aside[-1]
+            self._aside[-1] = chunks, before + size
+        while _bytes_of(self._aside) > MAX_LOST_BYTES:
+            self.skipped += _bytes_of(self._aside[:1])
+            del self._aside[0]
+
+    def _feed(self, chunks: Iterable[_Chunk]) -> list[Frame]:
         frames: list[Frame] = []
         coming = deque(chunks)
         while coming:
@@ -211,26 +246,36 @@ class Framer:
         self._lost = True
         self._look_from = 0
 
-    def _found(self, *, final: bool = False) -> list[tuple[bytes, Place]]:
+    def _found(self, *, final: bool = False) -> list[_Chunk]:
         """What is kept, from where a frame begins; empty while none is recognised."""
         if not self._chunks:
             return []
-        buffer = b"".join(data for data, _ in self._chunks)
-        borders = list(itertools.accumulate((len(data) for data, _ in self._chunks), initial=0))[:-1]
-        verdict, at = self._find(buffer, self._look_from, frozenset(borders), final)
-        if verdict is not Verdict.YES:
+        found, at = self._look(self._chunks, self._look_from, final=final)
+        if found is None:
             self._look_from = at
             if not self._patient:
-                self._drop(bisect.bisect_right(borders, at) - 1)
+                self._drop(bisect.bisect_right(_borders(self._chunks), at) - 1)
             return []
-        self.skipped += at
-        found = [
-            (data[max(0, at - begin) :], place)
-            for (data, place), begin in zip(self._chunks, borders, strict=True)
-            if begin + len(data) > at
-        ]
-        self._chunks, self._chunk_bytes, self._look_from, self._lost = [], 0, 0, False
+        self.skipped += at + _bytes_of(self._aside)
+        self._find_again()
         return found
+
+    def _look(self, chunks: list[_Chunk], begin: int, *, final: bool) -> tuple[list[_Chunk] | None, int]:
+        """(``chunks`` from where a frame begins, the offset of that); (None, where to begin next time) if none does."""
+        borders = _borders(chunks)
+        verdict, at = self._find(b"".join(data for data, _ in chunks), begin, frozenset(borders), final)
+        if verdict is not Verdict.YES:
+            return None, at
+        return [
+            (data[max(0, at - border) :], place)
+            for (data, place), border in zip(chunks, borders, strict=True)
+            if border + len(data) > at
+        ], at
+
+    def _find_again(self) -> None:
+        """The next byte begins a frame; nothing is kept any more."""
+        self._chunks, self._chunk_bytes, self._look_from, self._lost = [], 0, 0, False
+        self._aside.clear()
 
     def _drop(self, count: int) -> None:
         dropped = sum(len(data) for data, _ in self._chunks[:count])
@@ -238,3 +283,12 @@ class Framer:
         self.skipped += dropped
         self._chunk_bytes -= dropped
         self._look_from = max(0, self._look_from - dropped)
+
+
+def _borders(chunks: list[_Chunk]) -> list[int]:
+    """Where in their bytes each begins."""
+    return list(itertools.accumulate((len(data) for data, _ in chunks), initial=0))[:-1]
+
+
+def _bytes_of(aside: list[tuple[list[_Chunk], int]]) -> int:
+    return sum(len(data) for chunks, _ in aside for data, _ in chunks)

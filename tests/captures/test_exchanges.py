@@ -21,6 +21,7 @@ from captures.errors import CaptureError
 from captures.exchanges import Conversation, Request
 from captures.pcap import CaptureFile
 from captures.pcapng_writer import PcapngWriter
+from captures.recognise import Verdict
 from captures.recorder import MAX_SEGMENT_BYTES, Recorder
 from captures.render import Renderer, json_line
 from captures.segments import Place
@@ -566,6 +567,37 @@ def test_of_a_long_frame_that_nobody_reads_only_the_head_is_kept(monkeypatch):
             (1000 if wanted else 100, 1000, 0)
         ]
     assert asked == [(100, 1000), (100, 1000)]
+
+
+def test_what_was_passed_over_before_a_gap_is_recognised_when_its_requests_have_come(monkeypatch):
+    known = []
+
+    def find(buffer, _begin, _borders, _final):
+        at = [buffer.find(frame) for frame in known if frame in buffer]
+        return (Verdict.YES, min(at)) if at else (Verdict.MORE, len(buffer))
+
+    frames = [wire.frame(bytes([i]) * 8) for i in range(5)]
+
+    def fed():
+        known.clear()
+        framer = framing.Framer(find, lambda _head, _length: True, lost=True, patient=True)
+        for number, piece in enumerate([b"xy" + frames[0] + frames[1][:-3], 5, 6, frames[2] + frames[3], 7, frames[4]]):
+            assert (framer.gap(piece) if isinstance(piece, int) else framer.data(piece, place(number))) == []
+        return framer
+
+    framer = fed()
+    assert framer.search() == []
+    known[:] = frames
+    assert [(frame.payload[0], frame.lost) for frame in framer.search()] == [(0, 0), (1, 3), (2, 0), (3, 0), (4, 0)]
+    assert (framer.skipped, framer.waiting) == (2, False)
+    framer = fed()
+    known[:] = frames[3:]  # what is before it will not be recognised any more: Kafka answers in order
+    assert [frame.payload[0] for frame in framer.search()] == [3, 4]
+    assert framer.skipped == 2 + 12 + 9 + 12
+    monkeypatch.setattr(framing, "MAX_LOST_BYTES", 30)
+    framer = fed()
+    assert framer.finish() == []
+    assert framer.skipped == 2 + 12 + 9 + 12 * 3
 
 
 def test_the_place_of_a_frame_is_the_last_packet_that_carried_a_byte_of_it():
