@@ -32,7 +32,17 @@ from broker_stub.isr import IsrPolicy, LiveReplicasJoin, NoIsrChanges
 from broker_stub.log_manager import InMemoryLogManager, LogManager
 from broker_stub.metadata_cache import MetadataCache
 from broker_stub.node_to_controller import NodeToControllerChannel
-from broker_stub.ports import AdminPort, ControllerPort, Dial, IsrStore, NoController, NoStore, Tap, no_tap
+from broker_stub.ports import (
+    AdminPort,
+    ControllerPort,
+    Dial,
+    IsrStore,
+    LogDirEvents,
+    NoController,
+    NoStore,
+    Tap,
+    no_tap,
+)
 from broker_stub.producer_ids import ProducerIdManager
 from broker_stub.reactor import SocketServer
 from broker_stub.replica_manager import ReplicaManager
@@ -76,6 +86,7 @@ class Broker:
         log_manager: LogManager | None = None,
         isr_policy: IsrPolicy | None = None,
         isr_store: IsrStore | None = None,
+        log_dir_events: LogDirEvents | None = None,
     ) -> None:
         self.config = config
         self.state = BrokerState.NOT_RUNNING
@@ -111,7 +122,9 @@ class Broker:
             self.metadata_cache,
             log_manager or InMemoryLogManager(),
             self.isr_policy,
+            self._log_dir_failed,
         )
+        self._log_dir_events = log_dir_events
         services = Services(
             config=config,
             cluster_id=cluster_id,
@@ -135,6 +148,19 @@ class Broker:
     def _spawn(self, run: Callable[[], Awaitable[None]]) -> None:
         assert self._nursery is not None, "no request is handled by a broker that does not run"
         self._nursery.start_soon(run)
+
+    def _log_dir_failed(self) -> None:
+        events = self._log_dir_events
+        if events is None:
+            return
+
+        async def tell() -> None:
+            try:
+                await events.log_dir_failed()
+            except Exception:  # whatever the store says: the partitions are offline all the same
+                logger.exception("the controller could not be told of a log directory that failed")
+
+        self._spawn(tell)
 
     def _default_isr_policy(self, isr_store: IsrStore | None) -> IsrPolicy:
         version = self.config.inter_broker_protocol_version

@@ -69,6 +69,13 @@ class IsrStore(Protocol):
 Outcome: TypeAlias = tuple[ErrorCode, str]
 
 
+class LogDirEvents(Protocol):
+    """Where a broker says that a log directory has failed (rules 1.33, 9.68)."""
+
+    async def log_dir_failed(self) -> None:
+        """May raise what the metadata store raises."""
+
+
 class Reassignment(Protocol):
     """A partition's replicas, those being added included, and which come and go."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from broker_stub.control_requests import StopReplica, leader_and_isr_states, leader_and_isr_topic_ids
@@ -36,8 +36,14 @@ class ReplicaManager:
     """Owns the hosted partitions and the highest controller epoch seen (rule 9.8; not persisted)."""
 
     def __init__(
-        self, broker_id: int, metadata_cache: MetadataCache, log_manager: LogManager, isr_policy: IsrPolicy
+        self,
+        broker_id: int,
+        metadata_cache: MetadataCache,
+        log_manager: LogManager,
+        isr_policy: IsrPolicy,
+        on_log_dir_failure: Callable[[], None] = lambda: None,
     ) -> None:
+        """``on_log_dir_failure``: replicas have gone offline with their directory, the controller is to hear of it."""
         self.broker_id = broker_id
         self.controller_epoch = 0
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -45,6 +51,7 @@ class ReplicaManager:
         self._metadata_cache = metadata_cache
         self._log_manager = log_manager
         self._isr_policy = isr_policy
+        self._on_log_dir_failure = on_log_dir_failure
 
     def become_leader_or_follower(self, request: LeaderAndIsrRequest, correlation_id: int) -> LeaderAndIsrOutcome:
         """Raises ValueError for a request that contradicts itself (rule 13.11)."""
@@ -102,6 +109,7 @@ class ReplicaManager:
         """Leaders before followers (rule 9.20)."""
         leading = [(partition, state) for partition, state in accepted if state.leader == self.broker_id]
         following = [(partition, state) for partition, state in accepted if state.leader != self.broker_id]
+        failed = False
         for partition, state in leading + following:
             topic_partition = partition.topic_partition
             try:
@@ -109,9 +117,12 @@ class ReplicaManager:
             except KafkaStorageError as e:  # rule 9.24
                 codes[topic_partition] = error_code(e)
                 self.mark_offline(topic_partition)
+                failed = True
                 continue
             if changed:
                 self._isr_policy.partition_changed(partition)
+        if failed:
+            self._on_log_dir_failure()  # rule 9.68
 
     def _change_role(self, partition: Partition, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None) -> bool:
         if state.leader == self.broker_id:

@@ -34,7 +34,7 @@ from harness.broker_metrics import broker_metrics
 from harness.errors import HarnessError, plain_error
 from harness.faults import Hold
 from harness.transport import Dialer
-from harness.zk_isr_store import ZkIsrStore
+from harness.zk_isr_store import ZkIsrStore, ZkLogDirEvents
 from harness.zookeeper_client import ZooKeeperClientConfig, boolean, integer
 
 log = logging.getLogger(__name__)
@@ -164,6 +164,7 @@ class Node:
                 admin=ZkAdminManager(zk, self.config.inter_broker_protocol_version, Random()),
                 tap=self._tap,
                 isr_store=ZkIsrStore(zk),
+                log_dir_events=ZkLogDirEvents(zk, self.id),
             )
             self._zk = zk
             latency = MetricName("kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs")

@@ -1,4 +1,5 @@
-"""The way from a stub broker to the partition states in ZooKeeper: a `broker_stub.ports.IsrStore`."""
+"""What a stub broker writes into ZooKeeper by itself: partition states (a `broker_stub.ports.IsrStore`), and that a log
+directory has failed (a `LogDirEvents`)."""
 
 from __future__ import annotations
 
@@ -46,3 +47,14 @@ class ZkIsrStore:
     async def notify_isr_changes(self, partitions: Collection[TopicPartition]) -> None:
         data = zk_data.encode_partition_list(partitions)
         value((await self._zk.store.write([Create(zk_data.ISR_CHANGE_PREFIX, data, sequential=True)]))[0])
+
+
+class ZkLogDirEvents:
+    """Sequential notifications in `/log_dir_event_notification`."""
+
+    def __init__(self, zk: KafkaZkClient, broker: int) -> None:
+        self._zk = zk
+        self._broker = broker
+
+    async def log_dir_failed(self) -> None:
+        await self._zk.propagate_log_dir_event(self._broker)

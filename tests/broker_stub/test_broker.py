@@ -10,6 +10,7 @@ import wire
 from broker_stub import BindError, Broker, BrokerState, InMemoryLogManager, TopicPartition
 from broker_stub.isr import LiveReplicasJoin, NoIsrChanges
 from tests.broker_stub.fake_nodes import FakeNodes, answering
+from tests.broker_stub.logs import FailingLogManager
 from tests.broker_stub.support import (
     ID_A,
     ONE_LISTENER,
@@ -125,6 +126,35 @@ async def test_an_old_inter_broker_protocol_changes_no_isr(caplog) -> None:  # r
     broker.replica_manager.maybe_update_metadata_cache(update_metadata(), 1)
     broker.replica_manager.become_leader_or_follower(leader_and_isr(lai_state(isr=(1,))), 2)
     assert broker.replica_manager.partitions[A0].pending is None
+
+
+class LogDirEvents:
+    """A store that may refuse."""
+
+    def __init__(self, error: Exception | None) -> None:
+        self.told = trio.Event()
+        self._error = error
+
+    async def log_dir_failed(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.told.set()
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.parametrize("error", [None, OSError("no store")])
+async def test_a_failed_log_directory_is_told(error, caplog) -> None:  # rule 9.68
+    logs, events = FailingLogManager(), LogDirEvents(error)
+    logs.broken.add(A0)
+    running = running_broker(log_manager=logs, log_dir_events=events)
+    async with running as broker, connect(broker.endpoints[0]) as controller:
+        await controller.ask(update_metadata(alive=[_alive(broker)]))
+        for _ in range(2):  # the second time it is known to be offline
+            answer = await controller.ask(leader_and_isr(lai_state()))
+            assert list(codes(answer).values()) == [ErrorCode.KAFKA_STORAGE_ERROR]
+        with trio.fail_after(5):
+            await events.told.wait()
+    assert ("could not be told of a log directory" in caplog.text) == (error is not None)
 
 
 async def test_shutdown_says_goodbye_first() -> None:  # rules 11.48, B11.11, B11.14, B11.15

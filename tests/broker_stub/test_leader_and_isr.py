@@ -235,6 +235,19 @@ async def test_only_a_new_replica_may_be_created_while_a_directory_is_offline(le
     assert await _code(node, lai_state(leader=leader, is_new=is_new)) == expected
 
 
+async def test_a_failed_directory_is_told_once_for_a_request() -> None:  # rule 9.68
+    node = Node(log_manager=FailingLogManager())
+    told = []
+    node.replicas._on_log_dir_failure = lambda: told.append(sorted(node.replicas.offline_partitions))
+    await node.ask(update_metadata())
+    await node.ask(leader_and_isr(*(lai_state(i) for i in range(4))))
+    assert told == []
+    node.logs.broken |= {A0, TopicPartition("a", 2)}
+    await node.ask(leader_and_isr(*(lai_state(i, leader=2 if i == 2 else 1, leader_epoch=1) for i in range(4))))
+    await node.ask(leader_and_isr(*(lai_state(i, leader_epoch=2) for i in range(4))))
+    assert told == [[A0, TopicPartition("a", 2)]]
+
+
 async def test_leaders_are_made_before_followers() -> None:  # rule 9.20
     order = []
 

@@ -35,6 +35,26 @@ async def test_traffic_of_a_fresh_topic(autojump_clock: MockClock) -> None:  # r
         assert [{(x.broker_id, x.port) for x in some} for some in leaders] == [{(1, 2001), (2, 2002)}] * 2  # rule 8.15
 
 
+async def test_a_topic_whose_node_is_no_json_has_no_partitions(autojump_clock: MockClock) -> None:  # rules 1.26, 4.7
+    async with world() as w:
+        await w.zk.make_top_level_paths()
+        for topic, content in {"before": b"{nonsense", "fine": b'{"version":1,"partitions":{"0":[1]}}'}.items():
+            await w.store.write([Create(zk_data.topic_path(topic), content)])
+        controller = await w.start_controller(1)
+        await w.store.write([Create(zk_data.topic_path("after"), b"nonsense")])
+        await w.settle()
+        assert controller.context.topics == {"before", "fine", "after"}
+        assert controller.context.topic_ids.keys() == {"before", "fine", "after"}
+        for topic in ("before", "after"):  # written anew, for its id
+            node = json.loads(await w.get(zk_data.topic_path(topic)) or b"")
+            assert (node["version"], node["partitions"]) == (3, {})
+        assert await w.state("fine") == (1, 0, (1,))
+        found, added = await admin.plan_partitions(w.zk, "fine", 2, None, random=Random(0))
+        await admin.add_partitions(w.zk, found, added)
+        await w.settle()
+        assert len(controller.context.topic_assignments("fine")) == 2
+
+
 async def test_a_dead_replica_is_assigned_but_not_in_the_isr(autojump_clock: MockClock) -> None:  # rule 10.30; CI-9
     async with world() as w:
         await w.start_controller(1)

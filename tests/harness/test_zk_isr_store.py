@@ -12,7 +12,7 @@ from broker_stub.alter_partition_manager import AlterPartitionItem
 from controller import zk_data
 from controller.model import TopicPartition
 from controller.store import Delete
-from harness.zk_isr_store import ZkIsrStore
+from harness.zk_isr_store import ZkIsrStore, ZkLogDirEvents
 from tests.controller.support import texts, world
 from wire.metadata_version import MetadataVersion
 
@@ -81,3 +81,14 @@ async def test_writes_on_condition_of_a_version(autojump_clock: MockClock) -> No
         assert await w.state("t") == (2, 0, (2, 3))
         await w.store.write([Delete(zk_data.partition_state_path(TP))])
         assert await store.update_isr(ITEM) is None
+
+
+async def test_the_controller_hears_of_a_failed_log_directory(autojump_clock: MockClock) -> None:  # rules 9.68, 11.65
+    async with world() as w:
+        await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 3]})
+        w.take()
+        await ZkLogDirEvents(w.zk, 2).log_dir_failed()
+        await w.settle()
+        assert texts(w.take(), 2) == ["LAI t-0:2@0[2, 3]", "UMR alive=[1, 2, 3] t-0:2@0[2, 3]"]
+        assert await w.zk.get_children("/log_dir_event_notification") == []
