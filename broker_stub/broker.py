@@ -26,6 +26,7 @@ from broker_stub.alter_partition_manager import AlterPartitionManager
 from broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
 from broker_stub.config import BrokerConfig
 from broker_stub.controlled_shutdown import ControlledShutdown
+from broker_stub.finalized_features import FinalizedFeatureCache
 from broker_stub.handlers.base import Services
 from broker_stub.handlers.kafka_apis import KafkaApis, served_apis
 from broker_stub.isr import IsrPolicy, LiveReplicasJoin, NoIsrChanges
@@ -106,6 +107,8 @@ class Broker:
         ]
         #: told by whoever reads the configuration in ZooKeeper
         self.client_quotas = ClientQuotas()
+        #: likewise; this broker supports no features of its own (rule 1.18)
+        self.finalized_features = FinalizedFeatureCache({})
         self.alter_partition_manager: AlterPartitionManager | ZkAlterPartitionManager
         if isr_store is None or config.inter_broker_protocol_version.supports_alter_partition:
             self.alter_partition_manager = AlterPartitionManager(
@@ -128,7 +131,7 @@ class Broker:
         services = Services(
             config=config,
             cluster_id=cluster_id,
-            served_apis=served_apis(),
+            served_apis=served_apis(features=self.finalized_features),
             metadata_cache=self.metadata_cache,
             replica_manager=self.replica_manager,
             controller=controller or NoController(),

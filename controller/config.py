@@ -27,6 +27,7 @@ class ControllerConfig:
     #: feature -> (lowest, highest level); Kafka's brokers in ZooKeeper mode have none
     supported_features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     request_timeout_ms: int = 30_000
+    zookeeper_connection_timeout_ms: int = 18_000
     controller_socket_timeout_ms: int = 30_000
 
     @property

@@ -19,7 +19,7 @@ from controller.channel_manager import ChannelManager, Dial
 from controller.config import ControllerConfig
 from controller.config_changes import ConfigChanges, OnClientConfig
 from controller.context import ControllerContext
-from controller.core import Core
+from controller.core import Core, WaitForFeatures, no_feature_cache
 from controller.election.api import LeaderContender
 from controller.election.kafka import ControllerElector, ControllerToken
 from controller.errors import BrokenBatch, BrokerNotAvailable, ControllerMoved, StaleBrokerEpoch
@@ -49,7 +49,8 @@ class Controller(LeaderContender[ControllerToken]):
 
     ``register`` registers the broker anew; it is called when a new session has followed one that expired (2.31), and
     once at the start by whoever runs the node. ``on_client_config`` is told the configurations of users and clients,
-    which a broker enforces. ``run`` serves until it is cancelled or ``close`` is called.
+    which a broker enforces; ``wait_for_features`` ends when the broker knows a version of /feature. ``run`` serves
+    until it is cancelled or ``close`` is called.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Controller(LeaderContender[ControllerToken]):
         *,
         register: Callable[[], Awaitable[object]],
         on_client_config: OnClientConfig = lambda kind, name, config: None,
+        wait_for_features: WaitForFeatures = no_feature_cache,
     ) -> None:
         self.config = config
         self.context = ControllerContext()
@@ -98,6 +100,7 @@ class Controller(LeaderContender[ControllerToken]):
             ),
             replicas=ReplicaStateMachine(self.context, zk, batch()),
             put=self.loop.put,
+            wait_for_features=wait_for_features,
         )
         self._gauges = KafkaControllerGauges(
             self.metrics, self.context, lambda: self.is_active, lambda: self.loop.state.value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,6 +17,13 @@ from controller.partition_state_machine import PartitionStateMachine
 from controller.replica_state_machine import ReplicaStateMachine
 from controller.request_batch import ControllerRequestBatch
 
+#: of a version of /feature, for so many seconds; raises TimeoutError
+WaitForFeatures = Callable[[int, float], Awaitable[None]]
+
+
+async def no_feature_cache(version: int, timeout_s: float) -> None:
+    """Of a controller without a broker that could know features."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
@@ -30,6 +37,7 @@ class Core:
     partitions: PartitionStateMachine
     replicas: ReplicaStateMachine
     put: Callable[[ControllerEvent], None]
+    wait_for_features: WaitForFeatures
 
     @contextmanager
     def new_batch(self) -> Iterator[ControllerRequestBatch]:

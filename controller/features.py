@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class Features:
-    """``finalized``: feature -> its level, as /feature had it when it was last read or written here."""
+    """``finalized``: feature -> its level, as /feature had it when it was last read or written here.
+
+    Whatever is written is waited for: the broker of this node is to know of it (rules 4.22, 11.83).
+    """
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -37,14 +40,17 @@ class Features:
         elif enabled and found is not None:
             was_enabled, known = zk_data.decode_feature(found.data)
             self.finalized = known if was_enabled else {}
-        await self._write(self.finalized, enabled=enabled)
+        version = await self._write(self.finalized, enabled=enabled)
+        if enabled and version is not None:
+            await self._core.wait_for_features(version, self._core.config.zookeeper_connection_timeout_ms / 1000)
 
-    async def _write(self, features: Mapping[str, int], *, enabled: bool) -> None:
-        """Unless it stands there already."""
+    async def _write(self, features: Mapping[str, int], *, enabled: bool) -> int | None:
+        """The version that was written; None if it stood there already."""
         wanted = zk_data.encode_feature(self._ibp.feature_znode_version, enabled=enabled, features=features)
         found = await self._core.zk.get_feature()
         if found is None or not zk_data.is_same_json(found.data, wanted):
-            await self._core.zk.put_feature(wanted, create=found is None)
+            return await self._core.zk.put_feature(wanted, create=found is None)
+        return None
 
     def are_compatible(self, broker: Broker) -> bool:
         """Whether the broker supports every finalized level (rules 4.5, 11.53)."""
@@ -66,8 +72,10 @@ class Features:
                 wanted[update.feature] = update.max_version_level
         try:
             if wanted != self.finalized and not event.validate_only:
-                await self._write(wanted, enabled=True)
+                version = await self._write(wanted, enabled=True)
                 self.finalized = wanted
+                if version is not None:
+                    await self._core.wait_for_features(version, self._core.config.request_timeout_ms / 1000)
         except SessionExpired:
             raise
         except Exception as e:

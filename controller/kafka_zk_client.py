@@ -392,10 +392,11 @@ class KafkaZkClient(ZkClient):
     async def get_feature(self) -> Data | None:
         return await self.get_one(zd.FEATURE)
 
-    async def put_feature(self, data: bytes, *, create: bool) -> None:
-        """Unconditional (rule 4.25)."""
+    async def put_feature(self, data: bytes, *, create: bool) -> int:
+        """Unconditional (rule 4.25); the version that the node has now."""
         op = Create(zd.FEATURE, data) if create else SetData(zd.FEATURE, data)
-        value((await self.store.write([op]))[0])
+        written = value((await self.store.write([op]))[0])
+        return written.version if isinstance(written, Stat) else 0
 
     # deletion
 

@@ -24,7 +24,7 @@ from controller.kafka_zk_client import BrokerIdInUse, KafkaZkClient
 from controller.metrics import Metric, MetricName
 from controller.model import Broker as RegisteredBroker
 from controller.model import BrokerId, Endpoint
-from controller.store import MetadataStore, StoreUnavailable
+from controller.store import MetadataStore, SessionState, StoreUnavailable
 from controller.store.metered import MeteredStore
 from controller.store.zookeeper import KazooStore
 from controller.zk_admin_manager import ZkAdminManager
@@ -33,6 +33,7 @@ from harness.broker_metadata import BrokerMetadata, check_cluster_id, choose_bro
 from harness.broker_metrics import broker_metrics
 from harness.errors import HarnessError, plain_error
 from harness.faults import Hold
+from harness.feature_listener import FinalizedFeatureChangeListener
 from harness.transport import Dialer
 from harness.zk_isr_store import ZkIsrStore, ZkLogDirEvents
 from harness.zookeeper_client import ZooKeeperClientConfig, boolean, integer
@@ -47,7 +48,9 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def controller_config(broker: BrokerConfig, properties: Mapping[str, str]) -> ControllerConfig:
+def controller_config(
+    broker: BrokerConfig, zookeeper: ZooKeeperClientConfig, properties: Mapping[str, str]
+) -> ControllerConfig:
     """The controller's part of a server.properties. Raises ValueError."""
     return ControllerConfig(
         broker_id=BrokerId(broker.broker_id),
@@ -63,6 +66,7 @@ def controller_config(broker: BrokerConfig, properties: Mapping[str, str]) -> Co
         ),
         request_timeout_ms=broker.request_timeout_ms,
         controller_socket_timeout_ms=broker.controller_socket_timeout_ms,
+        zookeeper_connection_timeout_ms=zookeeper.connection_timeout_ms,
     )
 
 
@@ -99,8 +103,8 @@ class Node:
             self._metrics_port = None if metrics_port is None else _port(metrics_port)
             self._min_insync_replicas = integer(self.properties, "min.insync.replicas", 1)
             self.config = BrokerConfig.from_properties(self.properties)
-            self._controller_config = controller_config(self.config, self.properties)
             self._zookeeper = ZooKeeperClientConfig.from_properties(self.properties)
+            self._controller_config = controller_config(self.config, self._zookeeper, self.properties)
         except KeyError as e:
             raise HarnessError(f"the setting {e.args[0]} is missing") from None
         except (ConfigError, ValueError) as e:
@@ -155,6 +159,7 @@ class Node:
                 nursery,
                 register=self._register,
                 on_client_config=lambda kind, name, config: self.broker.client_quotas.changed(kind, name, config),
+                wait_for_features=lambda *wanted: self.broker.finalized_features.wait_until_epoch(*wanted),
             )
             self.broker = Broker(
                 self.config,
@@ -170,6 +175,7 @@ class Node:
             latency = MetricName("kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs")
             self.controller.metrics.add(latency, metered.latency)
             await self._serve_metrics(nursery)
+            await self._follow_features(nursery)
             await nursery.start(self.broker.run)
             self._start_recording()
             await zk.check_endpoints_free(self._registration())
@@ -179,6 +185,19 @@ class Node:
             self.broker.enable_request_processing()
             log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
             task_status.started()
+
+    async def _follow_features(self, nursery: trio.Nursery) -> None:
+        if not self._controller_config.inter_broker_protocol_version.supports_feature_versioning:
+            return
+        listener = FinalizedFeatureChangeListener(self._zk, self.broker.finalized_features)
+        controller_told = self._zk.store.on_session
+
+        def told(state: SessionState) -> None:
+            controller_told(state)
+            listener.session_changed(state)
+
+        self._zk.store.on_session = told
+        await nursery.start(listener.run)
 
     async def _identify(self, zk: KafkaZkClient, cluster_id: str) -> None:
         """Settle the broker's id (rule B11.7). Raises HarnessError."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import wire
 from broker_stub.errors import error_code
+from broker_stub.finalized_features import FinalizedFeatureCache
 from broker_stub.handlers import (
     allocate_producer_ids,
     alter_configs,
@@ -63,8 +64,10 @@ HANDLERS: Final[tuple[Handler[Any], ...]] = (
 )
 
 
-def served_apis(handlers: Iterable[Handler[Any]] = HANDLERS) -> ServedApis:
-    return ServedApis(tuple(sorted((h.versions for h in handlers), key=lambda entry: entry.api_key)))
+def served_apis(
+    handlers: Iterable[Handler[Any]] = HANDLERS, features: FinalizedFeatureCache | None = None
+) -> ServedApis:
+    return ServedApis(tuple(sorted((h.versions for h in handlers), key=lambda entry: entry.api_key)), features)
 
 
 class KafkaApis:

@@ -15,6 +15,7 @@ import trio
 import wire
 from controller.config import ControllerConfig
 from controller.controller import Controller
+from controller.core import WaitForFeatures, no_feature_cache
 from controller.kafka_zk_client import KafkaZkClient
 from controller.model import Broker, BrokerId, Endpoint, Leadership, ReplicaAssignment, TopicPartition
 from controller.store import Create, value
@@ -167,6 +168,8 @@ class World:
     ) -> None:
         #: of brokers that are yet to register
         self.features = features
+        #: of controllers that are yet to start
+        self.wait_for_features: WaitForFeatures = no_feature_cache
         self.server = MemoryZooKeeper()
         self.ibp = ibp
         self.log: list[Sent] = []
@@ -242,7 +245,9 @@ class World:
 
         async def serve() -> None:
             async with trio.open_nursery() as nursery:
-                controller = Controller(config, zk, self.dial, nursery, register=register)
+                controller = Controller(
+                    config, zk, self.dial, nursery, register=register, wait_for_features=self.wait_for_features
+                )
                 self.nodes[broker_id] = Node(controller, store, zk, nursery.cancel_scope)
                 nursery.start_soon(controller.run)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from typing import Any
 
 import pytest
 import trio
@@ -408,3 +409,61 @@ async def test_the_feature_node_at_failover(
         assert stat is not None
         assert stat.version == (0 if before is None or after is None else 1)
         assert json.loads(await w.get("/feature") or b"") == (after or before)
+
+
+@pytest.mark.parametrize(
+    ("ibp", "waited"), [("3.9", [(0, 18.0)]), ("2.6", [])], ids=["features are versioned", "they are not"]
+)
+async def test_a_failover_waits_for_what_it_wrote_of_features(
+    autojump_clock: MockClock, ibp: str, waited: list[tuple[int, float]]
+) -> None:  # rules 4.22-4.24
+    async with world(brokers=(), ibp=MetadataVersion.parse(ibp)) as w:
+        seen: list[tuple[int, float]] = []
+
+        async def wait(version: int, timeout_s: float) -> None:
+            seen.append((version, timeout_s))
+            await trio.sleep(1)
+
+        w.wait_for_features = wait
+        controller = await w.start_controller(1)
+        assert seen == waited
+        assert controller.is_settled == (not waited)
+        await trio.sleep(2)
+        assert controller.is_settled
+        await w.zk.delete_controller(controller.context.epoch_zk_version)
+        await w.settle()
+        assert controller.context.epoch == 2
+        assert seen == waited  # nothing is written the second time
+
+
+async def test_a_failover_fails_when_its_broker_learns_of_no_features(autojump_clock: MockClock) -> None:  # 4.21, 4.22
+    async with world(brokers=()) as w:
+
+        async def wait(version: int, timeout_s: float) -> None:
+            await trio.sleep(timeout_s)
+            raise TimeoutError
+
+        w.wait_for_features = wait
+        controller = await w.start_controller(1)
+        assert (controller.context.epoch, controller.failovers) == (1, 0)
+        await trio.sleep(18.1)
+        # it has resigned, and found in the next election that /feature is as it should be
+        assert (controller.context.epoch, controller.failovers) == (2, 1)
+
+
+async def test_an_update_of_features_that_the_broker_does_not_learn_of(autojump_clock: MockClock) -> None:  # rule 11.83
+    async with world(brokers=(), features={"f": (1, 2)}) as w:
+        seen: list[tuple[int, float]] = []
+
+        async def wait(version: int, timeout_s: float) -> None:
+            seen.append((version, timeout_s))
+            if version:
+                raise TimeoutError("too late")
+
+        w.wait_for_features = wait
+        controller = await w.start_controller(1, supported_features={"f": (1, 2)})
+        answers: list[Any] = []
+        controller.update_features([FeatureUpdate("f", 1, UpgradeType.SAFE_DOWNGRADE)], answers.append)
+        await w.settle()
+        assert answers == [{"f": ApiError(ErrorCode.FEATURE_UPDATE_FAILED, "too late")}]
+        assert seen == [(0, 18.0), (1, 30.0)]
