@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 import wire
 from controller.controller import Controller
+from controller.model import TopicPartition
 from controller.store import Create, SetData
 from tests.controller.support import World, texts, world
 from wire import ErrorCode
@@ -59,6 +60,19 @@ async def ask(
 def only(response: wire.AlterPartitionResponse) -> wire.AlterPartitionResponsePartitionData:
     ((partition,),) = (topic.partitions for topic in response.topics)
     return partition
+
+
+async def test_what_could_not_be_written_is_not_read_again(autojump_clock: MockClock) -> None:  # rules 11.78, 11.79
+    async with world() as w:
+        controller = await w.start_controller(2)
+        topic_id = await w.create_topic("t", {0: [1, 2, 3]})
+        path = "/brokers/topics/t/partitions/0/state"
+        other = {"version": 1, "leader": 3, "leader_epoch": 0, "controller_epoch": 1, "isr": [3]}
+        await w.store.write([SetData(path, json.dumps(other).encode())])
+        refused = only(await ask(w, controller, topic_id, (1, 2)))
+        assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        known = controller.context.leadership[TopicPartition("t", 0)].leader_and_isr
+        assert (known.leader, known.isr, known.partition_epoch) == (1, (1, 2, 3), 0)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])

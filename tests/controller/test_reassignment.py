@@ -13,7 +13,7 @@ from controller import zk_data
 from controller.controller import Controller
 from controller.errors import ApiError
 from controller.model import BrokerId, ReplicaAssignment, TopicPartition
-from controller.store import Create, SetData, value
+from controller.store import Create, Delete, SetData, value
 from tests.controller.support import World, join_isr, texts, world
 from wire import ErrorCode
 from wire.metadata_version import MetadataVersion
@@ -211,6 +211,22 @@ async def test_what_is_refused(autojump_clock: MockClock) -> None:  # rules 11.2
         assert await reassign(w, idle, {TP: [1]}) == ApiError(ErrorCode.NOT_CONTROLLER)
         assert await listed(w, idle) == ApiError(ErrorCode.NOT_CONTROLLER)
         assert await listed(w, controller, [TP, TopicPartition("u", 0)]) == {}
+
+
+async def test_refusals_say_why(autojump_clock: MockClock) -> None:  # rules 11.12, 11.26
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [1, 2], 1: [1, 2]})
+        gone = TopicPartition("t", 1)
+        await w.store.write([Delete(zk_data.partition_state_path(gone))])
+        answers: list[dict[TopicPartition, ApiError]] = []
+        controller.alter_partition_reassignments({TP: [1, -2], gone: [3, 1]}, answers.append)  # type: ignore[arg-type]
+        await w.settle()
+        ((negative, lost),) = (answer.values() for answer in answers)
+        assert negative.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert "A broker id is negative" in str(negative.message)
+        assert lost.code is ErrorCode.UNKNOWN_SERVER_ERROR
+        assert "there is no leader and ISR" in str(lost.message)
 
 
 async def test_a_move_goes_on_when_one_of_its_target_starts(autojump_clock: MockClock) -> None:  # rule 11.17

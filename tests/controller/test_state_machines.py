@@ -58,6 +58,20 @@ async def test_replica_transitions(
         assert core.context.replica_state(replica) is (target if allowed else before)
 
 
+async def test_an_invalid_transition_of_one_replica_beside_valid_ones(autojump_clock: MockClock) -> None:  # rule 6.19
+    async with world() as w:
+        core = await prepared(w)
+        for target, allowed in VALID_PREVIOUS_REPLICA_STATES.items():
+            before = [*allowed, *(state for state in ReplicaState if state not in allowed)]
+            partitions = [TopicPartition("t", number) for number in range(len(before))]
+            replicas = [PartitionReplica(tp, BrokerId(3)) for tp in partitions]
+            for tp, replica, state in zip(partitions, replicas, before, strict=True):
+                core.context.set_assignment(tp, ReplicaAssignment((BrokerId(2), BrokerId(3))))
+                core.context.put_replica_state(replica, state)
+            await core.replicas.handle_state_changes(replicas[: len(allowed) + 1], target)
+            assert core.context.replica_state(replicas[len(allowed)]) is before[len(allowed)], target
+
+
 async def test_one_invalid_transition_does_not_hold_up_the_others(autojump_clock: MockClock) -> None:  # rule 5.22
     async with world() as w:
         core = await prepared(w)
