@@ -88,6 +88,7 @@ TARGETS: dict[str, Sequence[str]] = {
     "broker_stub/replica_manager.py": [
         "tests/broker_stub/test_fencing.py", "tests/broker_stub/test_leader_and_isr.py",
         "tests/broker_stub/test_stop_replica.py", "tests/broker_stub/test_properties.py",
+        "tests/broker_stub/test_isr.py",
     ],
     "broker_stub/partition.py": [
         "tests/broker_stub/test_leader_and_isr.py", "tests/broker_stub/test_isr.py",
@@ -95,8 +96,12 @@ TARGETS: dict[str, Sequence[str]] = {
     ],
     "broker_stub/control_requests.py": [
         "tests/wire/conformance", "tests/broker_stub/test_metadata_cache.py", "tests/broker_stub/test_fencing.py",
+        "tests/broker_stub/test_leader_and_isr.py",
     ],
-    "broker_stub/handlers/base.py": ["tests/broker_stub/test_fencing.py"],
+    "broker_stub/handlers/base.py": [
+        "tests/broker_stub/test_fencing.py", "tests/broker_stub/test_client_quotas.py",
+        "tests/broker_stub/test_admin_handlers.py",
+    ],
     "broker_stub/handlers/leader_and_isr.py": ["tests/broker_stub/test_fencing.py", "tests/wire/conformance"],
     "broker_stub/handlers/stop_replica.py": ["tests/broker_stub/test_fencing.py"],
     "broker_stub/handlers/update_metadata.py": ["tests/broker_stub/test_fencing.py"],

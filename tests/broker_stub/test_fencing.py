@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import wire
+from broker_stub.control_requests import leader_and_isr_topic_ids
 from tests.broker_stub.support import (
     ID_A,
     ID_B,
@@ -215,6 +216,9 @@ async def test_a_topic_named_twice_fails_the_whole_request() -> None:  # rules 9
     other = wire.LeaderAndIsrTopicState(topic_name="a", topic_id=ID_A, partition_states=(lai_state(1),))
     answer = await node.ask(wire.LeaderAndIsrRequest(controller_epoch=1, topic_states=(one, other)))
     assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    another = wire.LeaderAndIsrTopicState(topic_name="b", topic_id=ID_A, partition_states=(lai_state(0),))
+    with pytest.raises(ValueError, match="names topic a twice"):
+        leader_and_isr_topic_ids(wire.LeaderAndIsrRequest(topic_states=(another, one, other)))
     assert codes(answer) == {(ID_A, 0): -1, (ID_A, 1): -1}
     assert not node.replicas.partitions
 

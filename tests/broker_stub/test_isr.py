@@ -202,7 +202,9 @@ async def test_what_is_hosted_no_more_proposes_nothing_more(how) -> None:
     if how == "deleted":
         await node.ask(stop_replica((0, -2, True)))
     else:
+        partition = node.partition()
         node.replicas.mark_offline(A0)
+        assert (partition.is_leader, partition.isr, partition.pending) == (False, (), None)
     assert (await node.ask(update_metadata())).error_code == ErrorCode.NONE
     assert node.submitter.proposed == []
 

@@ -219,6 +219,21 @@ async def test_the_imbalance_has_to_be_above_the_limit(
         assert (await w.state("t"))[0] == (2 if balanced else 3)
 
 
+async def test_topics_to_be_deleted_do_not_count_for_the_balance(autojump_clock: MockClock) -> None:  # rule 11.38
+    async with world() as w:
+        controller = await w.start_controller(1, leader_imbalance_per_broker_percentage=50)
+        await led_by_the_second(w, controller)
+        await w.create_topic("balanced", {0: [2, 3], 1: [2, 3]})
+        await w.create_topic("going", {number: [2, 9] for number in range(3)})  # 9 cannot delete its replicas
+        await w.zk.ensure_paths([zk_data.delete_topic_path("going")])
+        await w.settle()
+        assert controller.context.is_queued_for_deletion("going")
+        assert [(await w.state("going", number))[0] for number in range(3)] == [-1, -1, -1]
+        await trio.sleep(5.1)
+        await w.settle()
+        assert (await w.state("t"))[0] == 3  # one of three is misplaced; with those that go it would be four of six
+
+
 async def test_what_is_not_rebalanced(autojump_clock: MockClock) -> None:  # rules 11.38, 11.40
     async with world() as w:
         controller = await w.start_controller(1)
