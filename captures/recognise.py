@@ -188,8 +188,7 @@ def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None,
             borne_out = last is not None
     if borne_out:
         return Verdict.YES
-    verdict = _leads_to_a_border(buffer, start, end, borders)
-    return Verdict.YES if verdict is Verdict.MORE and final and at in borders else verdict
+    return _leads_to_a_border(buffer, start, end, borders, broken_off=final and at in borders)
 
 
 def _follows(last: Start, start: Start) -> bool:
@@ -197,8 +196,9 @@ def _follows(last: Start, start: Start) -> bool:
     return start.client_id == last.client_id and 0 < start.correlation_id - last.correlation_id < _MAX_CORRELATION_STEP
 
 
-def _leads_to_a_border(buffer: bytes, start: Start, end: int, borders: Collection[int]) -> Verdict:
-    """Whether requests of one client fill ``buffer`` from ``end`` to where a packet ends.
+def _leads_to_a_border(buffer: bytes, start: Start, end: int, borders: Collection[int], *, broken_off: bool) -> Verdict:
+    """Whether requests of one client fill ``buffer`` from ``end`` to where a packet ends; the last need not be whole
+    if it is ``broken_off``.
 
     A record may hold Kafka's requests, one behind the other, but hardly so that the last ends with a packet.
     """
@@ -210,7 +210,7 @@ def _leads_to_a_border(buffer: bytes, start: Start, end: int, borders: Collectio
             return Verdict.NO
         start = following
         end += 4 + start.length
-    return Verdict.MORE if end > len(buffer) else Verdict.YES
+    return Verdict.MORE if end > len(buffer) and not broken_off else Verdict.YES
 
 
 class Awaited(NamedTuple):
