@@ -39,7 +39,7 @@ def test_the_demo_tells_its_story_and_leaves_its_files_which_can_be_replayed(
 
     with up(tmp_path, env, "--set", "controlled.shutdown.enable=false"):
         (command,) = re.findall(r"Again +kce (replay .*? --restart)", story)
-        again = kce(*command.split(), "--no-wait", env=env)
+        again = kce(*command.split(), "--no-wait", env=env, timeout=180)
     assert again.returncode == 0, again.stderr
     assert re.fullmatch(r"(\d+) requests replayed: (\d+) same(, \d+ no answer recorded)?\n", again.stdout)
     assert int(again.stdout.split()[0]) > 80
