@@ -12,6 +12,8 @@ It serves seven APIs and holds no records: leaders, epochs and ISRs are real, lo
     alter_partition_manager    sends those proposals, one request in flight
     zk_alter_partition_manager  writes them into ZooKeeper instead, as brokers before 2.7 did
       node_to_controller       ... to whichever broker is controller
+    client_quotas              which quota is whose; the one on partitions created and deleted
+    finalized_features         which feature levels the cluster has agreed on
     controlled_shutdown        says goodbye first
     broker                     wires all of it; starts and drains
     ports                      what others hand in: dialling, taps, the controller of this node

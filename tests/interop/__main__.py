@@ -73,7 +73,7 @@ def page(ours: Run, kafkas: Run) -> str:
             "",
             f"Acknowledged and found again: {ours.acknowledged:,} records under our controller,"
             f" {kafkas.acknowledged:,} under Kafka's.",
-            "Seconds are those of one run each, tools included, which take 1 to 2 s each to start.",
+            "Seconds are those of one run each, tools included, which share a JVM.",
             "",
             "## Refused requests",
             "",

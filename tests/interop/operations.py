@@ -102,6 +102,33 @@ class Peers:
 
         await self.cluster.wait_until(check, what)
 
+    async def until_told(self, topic: str) -> None:
+        """Whichever node a client asks, it knows the topic's replicas as ZooKeeper has them, or knows of no topic.
+
+        The next tool may ask a node that would otherwise learn of them a moment later.
+        """
+        addresses = [broker.address for broker in self.brokers.values() if broker.is_running]
+        if self.kafka_controller is not None:
+            addresses += [self.kafka_controller.address] * self.kafka_controller.is_running
+        elif self.cluster.member(NODE).state == "running":
+            addresses.append(self.cluster.member(NODE).addresses["DATA"])
+        request = wire.MetadataRequest(topics=None)
+
+        async def told() -> bool:
+            there = await self.cluster._exists(topic_path(topic))
+            wanted = {n: replicas for n, (replicas, _, _) in (await self.states(topic)).items()} if there else {}
+            for address in addresses:
+                answer = await ask(address, request, 9)
+                assert isinstance(answer, wire.MetadataResponse)
+                known = {
+                    p.partition_index: p.replica_nodes for t in answer.topics if t.name == topic for p in t.partitions
+                }
+                if known != wanted:
+                    return False
+            return True
+
+        await self.cluster.wait_until(told, f"all nodes to know of {topic}")
+
     async def tool(self, main_class: str, *arguments: str) -> str:
         command = (main_class, "--bootstrap-server", self.bootstrap, *arguments)
         return await trio.to_thread.run_sync(self.tools.run, *command)
@@ -192,6 +219,7 @@ def as_tool_wants(assignment: dict[int, tuple[int, ...]]) -> str:
 async def create_topic(p: Peers) -> str:
     await p.tool(TOPICS, "--create", "--topic", TOPIC, "--replica-assignment", as_tool_wants(_AS_CREATED))
     await p.until("all replicas", lambda replicas, leader, isr: leader == replicas[0] and isr == set(replicas))
+    await p.until_told(TOPIC)
     assert {n: replicas for n, (replicas, _, _) in (await p.states()).items()} == _AS_CREATED
     described = await p.tool(TOPICS, "--describe", "--topic", TOPIC)
     assert described.count("Leader: ") == len(_AS_CREATED), described
@@ -362,6 +390,7 @@ async def lose_the_controller(p: Peers) -> str:
     new = await p.cluster.wait_for_controller(other_than=old)
     assert (new.id != NODE, new.epoch) == (True, old.epoch + 1)
     await p.tool(TOPICS, "--create", "--topic", "meanwhile", "--replica-assignment", as_tool_wants(_AS_CREATED))
+    await p.until_told("meanwhile")
     await p.tool(TOPICS, "--delete", "--topic", "meanwhile")
     return f"kill -9 of node 100: epoch {old.epoch} -> {new.epoch} under a real broker, which creates and deletes"
 
@@ -395,6 +424,7 @@ async def delete_topics(p: Peers) -> str:
         )
 
     await p.cluster.wait_until(gone, f"topic {TOPIC} to be deleted")
+    await p.until_told(TOPIC)
     listed = (await p.tool(TOPICS, "--list")).split()
     assert TOPIC not in listed, listed
     return "gone from ZooKeeper, from TopicCommand's list, and marked for deletion on the brokers' disks"

@@ -100,6 +100,10 @@ class RealBroker:
         return path.read_text(errors="replace") if path.exists() else ""
 
     @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
     def address(self) -> str:
         """Where clients reach it."""
         return f"127.0.0.1:{self.data_port}"

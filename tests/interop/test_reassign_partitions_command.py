@@ -14,10 +14,9 @@ import trio
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-import wire
 from controller.zk_data import topic_path
 from tests.background import InBackground
-from tests.interop.operations import NODE, Peers, as_tool_wants, ask, peers
+from tests.interop.operations import Peers, as_tool_wants, peers
 from tests.interop.tools import REASSIGN, TOPICS
 
 pytestmark = pytest.mark.slow
@@ -56,24 +55,7 @@ class Kafka:
             return not await self._peers.cluster._exists(topic_path(topic)) and not self.folders(topic)
 
         self._running.call(self._peers.cluster.wait_until, gone, f"topic {topic} to be deleted")
-        self._until_told(topic, None)
-
-    def _until_told(self, topic: str, replicas: tuple[int, ...] | None) -> None:
-        """Whichever node a client asks, it knows these replicas, or no topic."""
-        addresses = [broker.address for broker in self._peers.brokers.values()]
-        addresses.append(self._peers.cluster.member(NODE).addresses["DATA"])
-        request = wire.MetadataRequest(topics=None)
-
-        async def told() -> bool:
-            for address in addresses:
-                answer = await ask(address, request, 9)
-                assert isinstance(answer, wire.MetadataResponse)
-                known = {t.name: t.partitions[0].replica_nodes for t in answer.topics if t.partitions}
-                if known.get(topic) != replicas:
-                    return False
-            return True
-
-        self._running.call(self._peers.cluster.wait_until, told, f"all to know of {topic} on {replicas}")
+        self._running.call(self._peers.until_told, topic)
 
     def until_compacted(self, topic: str) -> None:
         """The log cleaner has been there."""
@@ -96,7 +78,7 @@ class Kafka:
             return now == replicas and leader == replicas[0] and isr == set(replicas)
 
         self._running.call(self._peers.until, f"{topic} on {replicas}", holds, topic)
-        self._until_told(topic, replicas)
+        self._running.call(self._peers.until_told, topic)
 
     def state(self, topic: str) -> tuple[tuple[int, ...], int, frozenset[int]]:
         return self._running.call(self._peers.states, topic)[0]
