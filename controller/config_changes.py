@@ -19,7 +19,7 @@ from controller.events import (
 from controller.kafka_zk_client import KafkaZkClient
 from controller.model import BrokerId
 from controller.partition_state_machine import UNCLEAN
-from controller.store import Data, Delete, NoNode, StoreError, value
+from controller.store import Data, Delete, NoNode, SessionExpired, StoreError, value
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +85,10 @@ class ConfigChanges:
                     await self._changed(*zk_data.decode_config_change(path, found.data))
                 except zk_data.BadZNode as e:
                     log.error("a change of configuration is passed over: %s", e)
+                except SessionExpired:
+                    raise
+                except Exception:  # the next ones are looked at all the same (rule 1.36)
+                    log.exception("the change of configuration in %s could not be followed", path)
         await self._purge(notifications)
 
     async def _purge(self, notifications: Mapping[str, Data | StoreError]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from trio.testing import MockClock
 
@@ -122,6 +124,7 @@ async def test_notifications_are_seen_once_and_bad_ones_passed_over(autojump_clo
         assert put[-1] == UncleanLeaderElectionEnabled()
 
 
+@pytest.mark.kafka("NCL-1")
 async def test_old_notifications_are_removed(autojump_clock: MockClock) -> None:  # rule 1.36
     async with world(brokers=()) as w:
         for name in ("a", "b"):
@@ -131,8 +134,36 @@ async def test_old_notifications_are_removed(autojump_clock: MockClock) -> None:
         assert oldest is not None
         for now, left in ((oldest.ctime + CHANGE_EXPIRATION_MS, 2), (oldest.ctime + CHANGE_EXPIRATION_MS + 10**6, 0)):
             late = KafkaZkClient(w.store, now_ms=lambda now=now: now)  # type: ignore[misc]
-            await ConfigChanges(late, BrokerId(1), static=False, put=lambda _: None).start()
+            put: list[ControllerEvent] = []
+            configs = ConfigChanges(late, BrokerId(1), static=False, put=put.append)
+            await configs.start()
             assert len(await w.zk.get_children("/config/changes")) == left
+            await configs.notified()  # what is left has been seen
+            followed = [event for event in put if event != ConfigChangesNotified()]
+            assert followed == [TopicUncleanLeaderElectionEnabled(name) for name in ("a", "b")]
+
+
+@pytest.mark.kafka("NCL-2")
+async def test_a_change_that_cannot_be_followed_is_passed_over(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # rule 1.36
+    async with world(brokers=()) as w:
+        followed: list[str] = []
+
+        def follow(kind: str, name: str, config: Mapping[str, str]) -> None:
+            if name == "bad":
+                raise RuntimeError("broken for the test")
+            followed.append(name)
+
+        configs = ConfigChanges(w.zk, BrokerId(1), static=False, put=lambda _: None, on_client_config=follow)
+        await configs.start()
+        for name in ("one", "bad", "two"):
+            await configure(w, "clients", name, "true")
+        await configs.notified()
+        assert followed == ["one", "two"]
+        assert "config_change_0000000001 could not be followed" in caplog.text
+        await configs.notified()
+        assert followed == ["one", "two"]
 
 
 async def test_a_new_session_listens_again(autojump_clock: MockClock) -> None:  # rule 1.36
