@@ -8,7 +8,8 @@ packets/...   Arrow rows of all packets, with payloads; against dpkt, which walk
               scapy, on the first packets only: it takes minutes). Without what a process takes to start: each reads
               the first packets before its time begins
 spark-...     the exchanges by API in Spark's local[2] (``benchmarks.captures_spark``), against the same tshark: warm
-              (a session that did it before), shuffle (packets shuffled by connection) and cold (from nothing)
+              (a session that did it before, the columns that tshark is asked for), warm-all (all columns), shuffle
+              (segments shuffled by connection) and cold (from nothing)
 memory/...    the largest resident size of these processes
 
 The traffic is small requests and answers, of which some hundred thousand pass a second in a broker: Produce requests
@@ -21,6 +22,7 @@ its peer; told are the medians, and the median of the repeats' ratios. What was 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import itertools
 import json
@@ -148,37 +150,77 @@ def compared(mine: list[float], theirs: list[float], unit: str, peer: str) -> di
 
 
 def single(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[str, dict[str, Any]]:
-    """Time and memory of the exchanges of a file."""
+    """Time and memory of the exchanges of a file: by tshark, one process, and Spark, in turns."""
     wanted = {api.split()[0]: count for api, count in truth["requests"].items()}
-    mine, theirs = [], []
-    for _ in range(repeats):
-        theirs.append(tshark(file))
-        mine.append(ours("exchanges", file))
-        found = json.loads(mine[-1].output)
-        if found["exchanges"] != wanted or found["answered"] != sum(wanted.values()):
-            raise SystemExit(f"{file}: {found} is not the truth, {wanted}")
+
+    def checked(what: str, found: dict[str, int]) -> None:
+        if found != wanted:
+            raise SystemExit(f"{file}: {what} finds {found}, not {wanted}")
+
+    mine: dict[str, list[float]] = {}
+    theirs: list[Run] = []
+    runs: list[Run] = []
+    with Session(file) if repeats > 1 else contextlib.nullcontext() as session:
+        if session is not None:
+            for what in WARM:
+                session.seconds(what)
+        for _ in range(repeats):
+            theirs.append(tshark(file))
+            runs.append(ours("exchanges", file))
+            found = json.loads(runs[-1].output)
+            checked("our process", found["exchanges"])
+            if found["answered"] != sum(wanted.values()):
+                raise SystemExit(f"{file}: of {sum(wanted.values())} requests {found['answered']} were answered")
+            if session is None:
+                cold = run(sys.executable, "-m", "benchmarks.captures_spark", str(file), "cold")
+                checked("Spark", json.loads(cold.output)["exchanges"])
+                mine.setdefault("cold", []).append(cold.seconds)
+            for what in WARM if session is not None else ():
+                seconds, exchanges = session.seconds(what)
+                checked("Spark", exchanges)
+                mine.setdefault(what, []).append(seconds)
     lines = theirs[-1].output.count(b"\n")
-    of_spark = spark(name, file, wanted, [r.seconds for r in theirs])
     print(f"{name}: {2 * sum(wanted.values()):,} frames; tshark tells {lines:,} packets with Kafka", flush=True)
+    seconds_of_peer = [r.seconds for r in theirs]
     return {
-        f"single/{name}": compared([r.seconds for r in mine], [r.seconds for r in theirs], "s", "tshark"),
+        f"single/{name}": compared([r.seconds for r in runs], seconds_of_peer, "s", "tshark"),
         f"memory/{name}": compared(
-            [r.peak_bytes / 2**20 for r in mine], [r.peak_bytes / 2**20 for r in theirs], "MiB", "tshark"
+            [r.peak_bytes / 2**20 for r in runs], [r.peak_bytes / 2**20 for r in theirs], "MiB", "tshark"
         ),
-        **of_spark,
+        **{f"spark-{what}/{name}": compared(of_it, seconds_of_peer, "s", "tshark") for what, of_it in mine.items()},
     }
 
 
-def spark(name: str, file: Path, wanted: dict[str, int], theirs: list[float]) -> dict[str, dict[str, Any]]:
-    """Warm and shuffled where tshark ran more than once; cold where it ran once."""
-    what = ["--repeats", str(len(theirs))] if len(theirs) > 1 else ["--only", "cold"]
-    ran = run(sys.executable, "-m", "benchmarks.captures_spark", str(file), *what)
-    told = json.loads(ran.output)
-    if (found := told.pop("exchanges")) != wanted:
-        raise SystemExit(f"{file}: Spark finds {found}, not {wanted}")
-    if "cold" in told:
-        told["cold"] = [ran.seconds]
-    return {f"spark-{what}/{name}": compared(mine, theirs, "s", "tshark") for what, mine in told.items()}
+#: what a session of Spark is asked for that has done the same before
+WARM = ("warm", "warm-all", "shuffle")
+
+
+class Session:
+    """A process with Spark in it."""
+
+    def __init__(self, file: Path) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.captures_spark", str(file)], stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()
+
+    def seconds(self, what: str) -> tuple[float, dict[str, int]]:
+        """How long it took, and the exchanges by API."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"Spark's process ended with {self._process.wait()}")
+        told = json.loads(line)
+        return told["seconds"], told["exchanges"]
 
 
 def packets(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[str, dict[str, Any]]:

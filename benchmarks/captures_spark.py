@@ -1,20 +1,22 @@
 """Spark's part of ``benchmarks.captures``: the exchanges of a capture by API, in a session of local[2].
 
-    python -m benchmarks.captures_spark FILE [--repeats 3] [--only warm|shuffle|cold]
+    python -m benchmarks.captures_spark FILE [warm|warm-all|shuffle|cold ...]
 
 warm      the level exchanges of the data source, in which each task has a share of the connections: no shuffle;
           with the columns that tshark is asked for
 warm-all  the same with all columns
 shuffle   segments, shuffled by connection and put together then, as `kce analyze` does; with the columns of warm
-cold      as warm, but once; whoever started this process measures how long it took, Java and all
+cold      the same as warm; whoever started this process measures how long it took, Java and all
 
-Prints JSON: {what: seconds of each repeat}, and what was found; in a session that has done the same before.
+All are done in one session, one after the other; without any, those that are asked for on stdin, a line each. Prints
+JSON for each: how many seconds it took, and what was found.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -62,21 +64,18 @@ WHAT: dict[str, Callable[[SparkSession, str], DataFrame]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", choices=WHAT)
+    parser.add_argument("what", nargs="*", metavar="|".join(WHAT))
     args = parser.parse_args()
-    told: dict[str, object] = {}
+    if unknown := set(args.what) - set(WHAT):
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
     with local_session(master=f"local[{TASKS}]") as spark:
         register(spark)
-        for what in [args.only] if args.only else ["warm", "warm-all", "shuffle"]:
-            seconds = []
-            for _ in range(1 if what == "cold" else 1 + args.repeats):
-                begin = time.perf_counter()
-                counted = WHAT[what](spark, args.file).groupBy("api").count().collect()
-                seconds.append(time.perf_counter() - begin)
-            told[what] = seconds if what == "cold" else seconds[1:]
-            told["exchanges"] = {row["api"]: row["count"] for row in counted}
-    print(json.dumps(told))
+        for what in args.what or map(str.strip, sys.stdin):
+            begin = time.perf_counter()
+            counted = WHAT[what](spark, args.file).groupBy("api").count().collect()
+            seconds = time.perf_counter() - begin
+            found = {row["api"]: row["count"] for row in counted}
+            print(json.dumps({"seconds": seconds, "exchanges": found}), flush=True)
 
 
 if __name__ == "__main__":

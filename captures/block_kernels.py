@@ -23,6 +23,7 @@ from captures.packet_kernels import (
     SOURCE_HIGH,
     TIME,
     compiled,
+    copy,
 )
 
 # columns of a packed packet: number, time, two numbers of 32 bits each in the next two, flow and flags
@@ -105,11 +106,7 @@ def pack(data, packets, buckets, ranks, count, rows, payload):
         row[4] = (2 * ranks[connection] + (packet[FLOW] & 1)) << 8 | packet[FLAGS]
         begin, size, at = packet[PAYLOAD], packet[SIZE], byte_at[bucket]
         byte_at[bucket] += size
-        if size < 64:
-            for j in range(size):
-                payload[at + j] = data[begin + j]
-        else:
-            payload[at : at + size] = data[begin : begin + size]
+        copy(data, begin, size, payload, at)
     return row_ends, byte_ends
 
 

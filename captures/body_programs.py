@@ -86,7 +86,8 @@ class Programs:
                 self.ids[number, api_key, version] = REFUSED
                 continue
             looked_into = self._wanted is None or api.name in ("Produce", "Fetch") or self._wanted(api_key)
-            program = _program(api, version, direction) if looked_into else _ANYTHING
+            looked_into |= version not in api.versions
+            program = (_program if looked_into else _head)(api, version, direction)
             base = len(self.code)
             moved = [(op, a, b, c + base if op in _JUMPS else c) for op, a, b, c in program.code]
             self.ids[number, api_key, version] = len(self.starts)
@@ -96,20 +97,13 @@ class Programs:
             self.values = np.concatenate([self.values, program.values[None]])
 
 
-_ANYTHING = Program([(DONE, 1, 0, 0)], np.zeros(VALUES, np.bool_), np.zeros(VALUES, np.int64))
 _DIRECTIONS: tuple[Direction, Direction] = ("request", "response")
 
 
 @functools.cache
 def _program(api: ApiKey, version: int, direction: Direction) -> Program:
     """Begins behind the correlation id."""
-    writer = _Writer()
-    asks = direction == "request"
-    header = api.request_header_version(version) if asks else api.response_header_version(version)
-    if asks and header >= 1:
-        writer.emit(TEXT, NULLABLE, CLIENT_ID)
-    if header == 2 or (header == 1 and not asks):
-        writer.emit(TAGS)
+    writer = _headed(api, version, direction)
     cls = message_class(api.key, direction)
     if version not in api.versions:
         writer.emit(REFUSE)
@@ -118,6 +112,25 @@ def _program(api: ApiKey, version: int, direction: Direction) -> Program:
     else:
         writer.body(cls, version, version in api.flexible)
     return Program(writer.code, writer.present, writer.values)
+
+
+@functools.cache
+def _head(api: ApiKey, version: int, direction: Direction) -> Program:
+    """The same without the body, which may be anything."""
+    writer = _headed(api, version, direction)
+    writer.emit(DONE, 1)
+    return Program(writer.code, writer.present, writer.values)
+
+
+def _headed(api: ApiKey, version: int, direction: Direction) -> _Writer:
+    writer = _Writer()
+    asks = direction == "request"
+    header = api.request_header_version(version) if asks else api.response_header_version(version)
+    if asks and header >= 1:
+        writer.emit(TEXT, NULLABLE, CLIENT_ID)
+    if header == 2 or (header == 1 and not asks):
+        writer.emit(TAGS)
+    return writer
 
 
 class _Writer:

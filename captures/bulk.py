@@ -16,7 +16,7 @@ the exact code gets the same segments once more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -27,7 +27,7 @@ from captures import frame_kernels as f
 from captures import packet_kernels as k
 from captures.assembly import Assembly
 from captures.blocks import Block, dissected, ends_of, segment_of
-from captures.body_programs import REFUSED, Programs
+from captures.body_programs import CLIENT_ID, REFUSED, Programs
 from captures.exchanges import (
     Conversation,
     Message,
@@ -41,8 +41,10 @@ from captures.exchanges import (
 from captures.framing import Frame
 from captures.pcap import WINDOW_BYTES, CaptureFile
 from captures.quality import Quality
+from captures.recognise import Start
 from captures.segments import Place, Segment
 from captures.tcp_streams import Connection, Data, connection_key
+from wire.registry import BY_KEY
 
 Rows = npt.NDArray[np.int64]
 
@@ -276,8 +278,18 @@ class FastLane:
             self._messages.append(response)
         pending = np.flatnonzero(requests[:, f.PARTNER] == f.AWAITED) + self._asked
         waiting = waiting[of_before:] + [request_at(index) for index in pending.tolist()]
-        last = start_of(request_at(asked - 1)) if len(requests) else None
+        last = self._start_at(asked - 1, request_at) if len(requests) else None
         conversation.took(len(requests), len(responses), last, waiting)
+
+    def _start_at(self, index: int, request_at: Callable[[int], Request]) -> Start | None:
+        """How a request begins, which is known without reading it."""
+        row = self._requests[index]
+        if row[f.PROGRAM] < 0:
+            return start_of(request_at(index))
+        key, version, correlation_id = row[f.KEY : f.CORRELATION + 1].tolist()
+        at, size = row[f.NOTED + CLIENT_ID : f.NOTED + CLIENT_ID + 2].tolist()
+        client_id = None if size < 0 else self._out[at : at + size].tobytes().decode()
+        return Start(int(row[f.LENGTH]), BY_KEY[key], version, correlation_id, client_id)
 
     def _frame(self, frame: Rows) -> Frame:
         at, length = int(frame[f.AT]), int(frame[f.LENGTH])

@@ -31,6 +31,7 @@ from captures.packet_kernels import (
     SOURCE_HIGH,
     SOURCE_LOW,
     compiled,
+    copy,
     uint16,
     uint32,
 )
@@ -228,7 +229,8 @@ def _is_quorum_fetch(b, at, end, version, client_id_bytes):
 @compiled
 def _accept(frame, program, out, starts, code, defaults, stack):
     """Run a program over a frame, from behind its correlation id; what it noted, or that it refused."""
-    frame[NOTED:] = defaults[program]
+    for k in range(p.VALUES):
+        frame[NOTED + k] = defaults[program, k]
     at = frame[AT]
     begin = at + (8 if frame[KEY] >= 0 else 4)
     accepted = run(code, starts[program], out, begin, at + frame[LENGTH], frame[NOTED:], stack)
@@ -267,7 +269,7 @@ def take(
                 continue
             size = packet[SIZE]
             begin = packet[PAYLOAD]
-            out[cursor : cursor + size] = data[begin : begin + size]
+            copy(data, begin, size, out, cursor)
             cursor += size
             while cursor - at >= 4:
                 length = uint32(out, at)

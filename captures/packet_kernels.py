@@ -30,6 +30,9 @@ IS_IPV6 = 1 << 32
 LINK_TYPE, NUMERATOR, DENOMINATOR, OFFSET_NS = range(4)
 INTERFACE_COLUMNS = 4
 
+# numba looks whether a signed index counts from the end, but not an unsigned one
+_1, _2, _3 = np.uint64(1), np.uint64(2), np.uint64(3)
+
 _MAX_BLOCK_BYTES = 16 * 1024 * 1024
 _MAX_TIME_NS = np.int64(2**63 - 1)
 
@@ -44,19 +47,22 @@ def compiled(function):
 
 @compiled
 def uint16(b, at):
-    return np.int64(b[at]) << 8 | np.int64(b[at + 1])
+    at = np.uint64(at)
+    return np.int64(b[at]) << 8 | np.int64(b[at + _1])
 
 
 @compiled
 def uint32(b, at):
-    return np.int64(b[at]) << 24 | np.int64(b[at + 1]) << 16 | np.int64(b[at + 2]) << 8 | np.int64(b[at + 3])
+    at = np.uint64(at)
+    return np.int64(b[at]) << 24 | np.int64(b[at + _1]) << 16 | np.int64(b[at + _2]) << 8 | np.int64(b[at + _3])
 
 
 @compiled
 def _word(b, at, big):
     if big:
         return uint32(b, at)
-    return np.int64(b[at + 3]) << 24 | np.int64(b[at + 2]) << 16 | np.int64(b[at + 1]) << 8 | np.int64(b[at])
+    at = np.uint64(at)
+    return np.int64(b[at + _3]) << 24 | np.int64(b[at + _2]) << 16 | np.int64(b[at + _1]) << 8 | np.int64(b[at])
 
 
 @compiled
@@ -255,15 +261,18 @@ def dissect(b, packets):
 
 
 @compiled
+def copy(b, begin, size, out, at):
+    """Put ``size`` bytes of ``b`` to ``at`` in another array."""
+    begin, at = np.uint64(begin), np.uint64(at)
+    for j in range(np.uint64(size)):
+        out[at + j] = b[begin + j]
+
+
+@compiled
 def gather(b, at, size, out):
     """Put pieces of ``b`` one behind the other; of a size below 0 there is nothing."""
     cursor = 0
     for index in range(len(at)):
         n = max(size[index], 0)
-        begin = at[index]
-        if n < 64:
-            for j in range(n):
-                out[cursor + j] = b[begin + j]
-        else:
-            out[cursor : cursor + n] = b[begin : begin + n]
+        copy(b, at[index], n, out, cursor)
         cursor += n

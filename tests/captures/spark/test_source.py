@@ -466,6 +466,9 @@ def test_in_spark_filters_find_the_same_with_and_without_push_down(spark, enable
             if row["time"] >= TestFilters.TIME and row["api_key"] in (4, 6) and ":39235" in row["connection"]
         ]  # fmt: skip
         assert sorted(row.packet for row in found.collect()) == sorted(wanted) != []
+        some = spark.read.format("kafka-capture").schema("api_key short, packet bigint").option("level", "exchanges")
+        of_some = some.load(str(ZOMBIE)).where("api_key = 6").collect()
+        assert sorted(of_some) == sorted(read.where("api_key = 6").select("api_key", "packet").collect()) != []
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
