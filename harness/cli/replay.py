@@ -38,9 +38,9 @@ CURRENT = "current"
 
 
 @click.command(
-    epilog="""\\b
+    epilog="""\b
 Examples:
-  kce replay incident.pcapng --as controller --broker 2 --to 127.0.0.1:9093 \\\\
+  kce replay incident.pcapng --as controller --broker 2 --to 127.0.0.1:9093 \\
       --controller-epoch current --broker-epoch current
   kce replay incident.pcapng --as controller --to 1=127.0.0.1:9093 --to 2=127.0.0.1:9095 --controller-epoch +1 --dry-run
   kce replay incident.pcapng --as client --connection 12 --to 127.0.0.1:9092 --speed 10
@@ -48,7 +48,9 @@ Examples:
   kce replay demo/capture.pcapng --as controller --controller-epoch +10 --broker-epoch current --restart
 
 Without --to, requests go to the running `kce up`: from a controller to its control listeners, else to its data
-listeners. code is 1 if an answer is different from the recorded one, or missing, or the capture is damaged.
+listeners.
+
+The exit code is 1 if an answer is different from the recorded one, or missing.
 """
 )
 @click.argument("files", metavar="FILE", nargs=-1, required=True, type=click.Path(allow_dash=True))

@@ -77,6 +77,7 @@ def test_help_and_version(env: dict[str, str]) -> None:
         shown = kce(name, "--help", env=env)
         assert shown.returncode == 0, shown.stderr
         assert "Usage: kce" in shown.stdout
+        assert r"\b" not in shown.stdout  # of click, which is to leave examples as they are
     assert kce("--version", env=env).stdout.startswith("kce, version 0.")
     wrong = kce("frobnicate", env=env)
     assert wrong.returncode == 2
