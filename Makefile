@@ -8,7 +8,7 @@ FUZZ_INPUTS ?= 1000000
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast fuzz conformance mutants interop check docs format lock clean
+.PHONY: help setup demo test test-fast fuzz kill-points conformance mutants interop check docs format lock clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,6 +34,9 @@ test-fast: setup ## what needs neither JVM nor Spark, for the inner loop
 
 fuzz: setup ## every decoder against a million nearly-messages (some ten minutes; FUZZ_INPUTS=n for more or fewer)
 	KCE_FUZZ_INPUTS=$(FUZZ_INPUTS) $(BIN)/python -m pytest tests/wire/test_fuzz.py -q
+
+kill-points: setup ## kill -9 of a controller's process at each point of what it does (some five minutes)
+	KCE_KILL_EVERY=1 $(BIN)/python -m pytest tests/harness/test_kill_points.py -q
 
 conformance: setup ## which upstream test cases are ported, which not, and why
 	$(BIN)/python -m tests.conformance

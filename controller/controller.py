@@ -128,12 +128,15 @@ class Controller(LeaderContender[ControllerToken]):
         return self._elector.active_controller_id
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until ``close``. However it ends, ``stopped`` is set."""
         self.loop.put(ev.Started())
         task_status.started()
-        await self.loop.run()
-        await self.revoke_leadership()
-        self._gauges.remove()
-        self.stopped.set()
+        try:
+            await self.loop.run()
+            await self.revoke_leadership()
+            self._gauges.remove()
+        finally:
+            self.stopped.set()
 
     def close(self) -> None:
         """End ``run`` after the event under way; /controller goes with the session (rule 2.21)."""

@@ -261,15 +261,10 @@ class KazooStore(store.MetadataStore):
         hosts, slash, chroot = connect_string.partition("/")
         if slash and chroot.strip("/"):
             root = await cls._started(hosts, *timeouts, auth, tls)
+            if acls_of is not None:
+                root._acls_of = acls_of
             try:
-                path = "/" + chroot.strip("/")
-                if create_chroot:
-                    acls = None if acls_of is None else _kazoo_acls(acls_of(path))
-                    await trio.to_thread.run_sync(root._client.ensure_path, path, acls)
-                elif await root.exists([path]) == [None]:
-                    raise StoreUnavailable(f"there is no {path} in ZooKeeper at {hosts}")
-            except kz.NoAuthError:
-                raise StoreUnavailable(f"{path} cannot be made in ZooKeeper at {hosts}: it is not allowed") from None
+                await root._enter("/" + chroot.strip("/"), create=create_chroot)
             finally:
                 await root.aclose()
             hosts = f"{hosts}/{chroot.strip('/')}"
@@ -277,6 +272,19 @@ class KazooStore(store.MetadataStore):
         if acls_of is not None:
             made._acls_of = acls_of
         return made
+
+    async def _enter(self, chroot: str, *, create: bool) -> None:
+        """Make what is missing of it. Raises StoreUnavailable."""
+        names = chroot.strip("/").split("/")
+        paths = ["/" + "/".join(names[: i + 1]) for i in range(len(names))]
+        there = await self.exists(paths)
+        if not create and there[-1] is None:
+            raise StoreUnavailable(f"there is no {chroot} in ZooKeeper at {self._where}")
+        missing = [path for path, stat in zip(paths, there, strict=True) if stat is None]
+        for path, answer in zip(missing, await self.write([Create(path) for path in missing]), strict=True):
+            if isinstance(answer, StoreError) and not isinstance(answer, store.NodeExists):
+                why = "it is not allowed" if isinstance(answer, store.NoAuth) else answer
+                raise StoreUnavailable(f"{path} cannot be made in ZooKeeper at {self._where}: {why}")
 
     @classmethod
     async def _started(

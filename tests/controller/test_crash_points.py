@@ -17,7 +17,7 @@ from controller.errors import ApiError
 from controller.model import BrokerId, Leadership, ReplicaAssignment, TopicPartition
 from controller.store import Create, Delete, SetData, value
 from harness.errors import plain_error
-from tests.controller.conftest import Struck
+from tests.conftest import Struck
 from tests.controller.crash_support import SUCCESSOR, VICTIM, CrashWorld, Point, Strike, crash_world
 from tests.controller.support import alter_partition_request, join_isr
 

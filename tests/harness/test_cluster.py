@@ -304,3 +304,12 @@ async def test_a_dialled_connection_carries_frames_and_says_when_it_is_lost() ->
         nursery.cancel_scope.cancel()
     with pytest.raises(OSError, match="127"):
         await Dialer()("127.0.0.1", free_port())
+
+
+async def test_what_is_cancelled_ends(zookeeper: str) -> None:
+    """As by Ctrl-C: its nodes are cancelled at the same time as it lets them go."""
+    with trio.CancelScope() as scope:
+        async with Cluster(2, zookeeper=f"{zookeeper}/cancelled") as cluster:
+            scope.cancel()
+    assert scope.cancelled_caught
+    assert [member.state for member in cluster.members] == ["stopped", "stopped"]
