@@ -8,8 +8,8 @@ packets/...   Arrow rows of all packets, with payloads; against dpkt, which walk
               scapy, on the first packets only: it takes minutes). Without what a process takes to start: each reads
               the first packets before its time begins
 spark-...     the exchanges by API in Spark's local[2] (``benchmarks.captures_spark``), against the same tshark: warm
-              (a session that did it before, the columns that tshark is asked for), warm-all (all columns), shuffle
-              (segments shuffled by connection) and cold (from nothing)
+              (the second of two runs in a session, of the columns that tshark is asked for), warm-all (all columns),
+              shuffle (segments shuffled by connection; both the second run, too) and cold (from nothing)
 memory/...    the largest resident size of these processes
 
 The traffic is small requests and answers, of which some hundred thousand pass a second in a broker: Produce requests
@@ -161,9 +161,6 @@ def single(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[s
     theirs: list[Run] = []
     runs: list[Run] = []
     with Session(file) if repeats > 1 else contextlib.nullcontext() as session:
-        if session is not None:
-            for what in WARM:
-                session.seconds(what)
         for _ in range(repeats):
             theirs.append(tshark(file))
             runs.append(ours("exchanges", file))
@@ -176,6 +173,7 @@ def single(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[s
                 checked("Spark", json.loads(cold.output)["exchanges"])
                 mine.setdefault("cold", []).append(cold.seconds)
             for what in WARM if session is not None else ():
+                session.seconds(what)  # the second run is told
                 seconds, exchanges = session.seconds(what)
                 checked("Spark", exchanges)
                 mine.setdefault(what, []).append(seconds)

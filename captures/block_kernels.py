@@ -39,18 +39,44 @@ COUNT_COLUMNS = 11
 _SYN, _RST = 0x02, 0x04
 
 
+#: places of the table of connections that are looked at
+MOST_TRIES = 32
+#: what a connection is expected to bring, in bytes, and a segment beside its payload
+NEW_CONNECTION, OF_A_SEGMENT = 1 << 16, 100
+
+
 @compiled
-def keep_share(packets, number, of):
-    """Move the segments of connections of that share to the front. How many they are."""
+def keep_share(packets, number, of, known, loads):
+    """Move the segments of connections of that share to the front. How many they are.
+
+    Without ``known`` a connection's share is a matter of its ends. With it, a table of (mixed ends, share) whose share
+    is -1 where nothing is yet, a new connection belongs to the share that had the least until then: whoever goes
+    through the same packets in the same order finds the same. ``loads`` are the bytes of each share.
+    """
     count = 0
     for index in range(len(packets)):
         packet = packets[index]
-        if packet[KIND] == SEGMENT:
+        if packet[KIND] != SEGMENT:
+            continue
+        share = np.int64(0)
+        if of > 1:
             _, low_high, low_low, high_high, high_low, ports = ends_of(packet)
-            if mixed_ends(low_high, low_low, high_high, high_low, ports) % of == number:
-                if count < index:
-                    packets[count] = packet
-                count += 1
+            mixed = mixed_ends(low_high, low_low, high_high, high_low, ports)
+            share = mixed % of
+            if len(known):
+                place, tries = mixed % len(known), 0
+                while known[place, 1] >= 0 and known[place, 0] != mixed and tries < MOST_TRIES:
+                    place, tries = (place + 1) % len(known), tries + 1
+                if known[place, 1] < 0:
+                    known[place, 0], known[place, 1] = mixed, np.argmin(loads)
+                    loads[known[place, 1]] += NEW_CONNECTION
+                if known[place, 0] == mixed:  # or the table is full: as without it
+                    share = known[place, 1]
+                loads[share] += packet[SIZE] + OF_A_SEGMENT
+        if share == number:
+            if count < index:
+                packets[count] = packet
+            count += 1
     return count
 
 

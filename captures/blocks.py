@@ -179,21 +179,37 @@ def address_of(high: int, low: int, ports: int) -> bytes:
     return struct.pack(">qq", high, low) if ports & k.IS_IPV6 else struct.pack(">I", low)
 
 
+class Shares:
+    """Which connections belong to which of ``of`` shares, so that the shares are about equal; see `keep_share`. All who
+    ask must go through the same packets in the same order."""
+
+    def __init__(self, of: int) -> None:
+        self.known = np.full((_CONNECTIONS, 2), -1, np.int64)
+        self.loads = np.zeros(of, np.int64)
+
+
+_CONNECTIONS = 1 << 16
+_NOTHING_KNOWN = np.empty((0, 2), np.int64), np.empty(0, np.int64)
+
+
 class Chosen(NamedTuple):
-    """Which connections are wanted: a share (its number, of how many), and those whose text passes a test."""
+    """Which connections are wanted: a share (its number, of how many, and by what if not by their ends), and of these
+    those whose text passes a test."""
 
     number: int = 0
     of: int = 1
     test: Callable[[str], bool] | None = None
+    shares: Shares | None = None
 
     def of_block(self, block: Block, flows: Flows) -> Block:
         """The segments of wanted connections, in the rows of ``block``."""
         packets = block.packets
         if self.of > 1:
-            packets = packets[: b.keep_share(packets, self.number, self.of)]
+            by = _NOTHING_KNOWN if self.shares is None else (self.shares.known, self.shares.loads)
+            packets = packets[: b.keep_share(packets, self.number, self.of, *by)]
         if self.test is not None:
             if self.of == 1:
-                packets = packets[: b.keep_share(packets, 0, 1)]  # what is no segment has no ends
+                packets = packets[: b.keep_share(packets, 0, 1, *_NOTHING_KNOWN)]  # what is no segment has no ends
             _, told = flows.directions(packets)
             kept = np.array([self.test(text) for text, *_ in told[::2]], np.bool_)
             packets = packets[: b.keep_flows(packets, kept)]
@@ -308,7 +324,7 @@ class Divider:
         self._flows = Flows()
 
     def divide(self, block: Block) -> Divided:
-        packets = block.packets[: b.keep_share(block.packets, 0, 1)]
+        packets = block.packets[: b.keep_share(block.packets, 0, 1, *_NOTHING_KNOWN)]
         flows = self._flows.number(packets)[:, : b.PACKED_FLOW]
         of_flow = b.buckets_of(flows, self._count)
         order = np.argsort(of_flow, kind="stable")

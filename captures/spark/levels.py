@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from captures import packet_kernels as k
 from captures.assembly import Assembly
-from captures.blocks import Block, Chosen, Divided, Divider, Flows, dissected, in_time, segment_of
+from captures.blocks import Block, Chosen, Divided, Divider, Flows, Shares, dissected, in_time, segment_of
 from captures.bulk import Window
 from captures.columns import Reading
 from captures.errors import CaptureError
@@ -93,7 +93,9 @@ def message_batches(
     """
     batches = Batches(LEVELS[level], wanted, fail_fast, names)
     problems: list[Corrupt] = []
-    blocks = _blocks(files, Chosen(share.number, share.of, wanted.values("connection")), problems)
+    # of several files, which packets come first depends on those that were kept
+    shares = Shares(share.of) if len(files) == 1 else None
+    blocks = _blocks(files, Chosen(share.number, share.of, wanted.values("connection"), shares), problems)
     named = [file.name for file in files]
     if bodies == "none":
         yield from batches.each(_in_bulk(level, blocks, named, wanted, batches.needed))
