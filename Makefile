@@ -26,8 +26,8 @@ $(STAMP): requirements.lock pyproject.toml
 demo: setup ## a cluster, a failover, a zombie and the report: demo/report.html, demo/capture.pcapng
 	$(BIN)/kce demo
 
-test: setup ## the whole suite, a file at a time in each of two processes
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: setup ## the whole suite
+	$(BIN)/python -m pytest
 
 test-fast: setup ## what needs neither JVM nor Spark, for the inner loop
 	$(BIN)/python -m pytest -m "not slow"
