@@ -1,4 +1,4 @@
-"""Kafka's nodes as typed operations: what the controller and the node's registration ask of ZooKeeper.
+"""Kafka's nodes as typed operations: what the controller asks of ZooKeeper, beside `zk_registration`.
 
 Paths and JSON are `zk_data`'s, watches and fencing `zk_client`'s. Errors about single nodes come back in place where
 the rules sort them one by one; ControllerMoved and SessionExpired are raised.
@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller import zk_data as zd
-from controller.errors import ControllerMoved, IllegalState
+from controller.errors import ControllerMoved
 from controller.model import (
-    Broker,
-    BrokerEpoch,
-    BrokerId,
     ControllerEpoch,
     EpochZkVersion,
     LeaderAndIsr,
@@ -31,25 +28,19 @@ from controller.store import (
     Create,
     Data,
     Delete,
-    MetadataStore,
     MultiFailed,
     NodeExists,
     NoNode,
     NotEmpty,
-    Op,
     SetData,
     Stat,
     StoreError,
     value,
 )
-from controller.zk_client import UNFENCED, ZkClient
-from wire.metadata_version import MetadataVersion
+from controller.zk_client import UNFENCED
+from controller.zk_registration import RegistrationClient
 
 log = logging.getLogger(__name__)
-
-
-class BrokerIdInUse(Exception):
-    """Another live session has registered that broker id, or those endpoints (rules 1.22, 1.24)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,152 +52,8 @@ class UpdateResult:
     failed: dict[TopicPartition, StoreError]
 
 
-class KafkaZkClient(ZkClient):
-    """``now_ms`` is wall-clock time for the timestamps in nodes; ``new_uuid`` makes cluster and topic ids."""
-
-    def __init__(
-        self, store: MetadataStore, *, now_ms: Callable[[], int], new_uuid: Callable[[], uuid.UUID] = uuid.uuid4
-    ) -> None:
-        super().__init__(store)
-        self.now_ms = now_ms
-        self.new_uuid = new_uuid
-        self._registered_session = 0
-
-    # start-up
-
-    async def ensure_paths(self, paths: Iterable[str]) -> None:
-        """Make persistent nodes, parents included; those that exist are left alone."""
-        wanted = list(paths)
-        missing = [p for p, stat in zip(wanted, await self.store.exists(wanted), strict=True) if stat is None]
-        levels: dict[int, dict[str, None]] = {}
-        for path in missing:
-            parts = path.strip("/").split("/")
-            for depth in range(1, len(parts) + 1):
-                levels.setdefault(depth, {})["/" + "/".join(parts[:depth])] = None
-        for depth in sorted(levels):
-            for answer in await self.store.write([Create(path) for path in levels[depth]]):
-                if not isinstance(answer, NodeExists):
-                    value(answer)
-
-    async def make_top_level_paths(self) -> None:
-        await self.ensure_paths(zd.TOP_LEVEL)  # rule 1.3
-
-    async def get_or_create_cluster_id(self) -> str:
-        """Rule 1.40: who loses the race reads the winner's."""
-        if (found := await self.get_one(zd.CLUSTER_ID)) is not None:
-            return zd.decode_cluster_id(found.data)
-        await self.ensure_paths(["/cluster"])
-        made = zd.encode_topic_id(self.new_uuid())
-        answer = (await self.store.write([Create(zd.CLUSTER_ID, zd.encode_cluster_id(made))]))[0]
-        if isinstance(answer, NodeExists):
-            return await self.get_or_create_cluster_id()
-        value(answer)
-        return made
-
-    # broker registration
-
-    async def check_endpoints_free(self, broker: Broker) -> None:
-        """Rule 1.24. Raises BrokerIdInUse when another broker has registered one of our addresses."""
-        ours = {(e.host, e.port) for e in broker.endpoints}
-        for other, _ in (await self.get_brokers(watch=False)).values():
-            for endpoint in other.endpoints:
-                if other.id != broker.id and (endpoint.host, endpoint.port) in ours:
-                    raise BrokerIdInUse(
-                        f"{endpoint.host}:{endpoint.port} of broker {broker.id} is already registered by broker "
-                        f"{other.id} in {zd.broker_path(other.id)}"
-                    )
-
-    async def register_broker(self, broker: Broker, ibp: MetadataVersion) -> BrokerEpoch:
-        """Register under the current session and return the broker epoch (1.20-1.22). Raises BrokerIdInUse."""
-        path = zd.broker_path(broker.id)
-        data = zd.encode_broker(broker, ibp, self.now_ms())
-        while True:
-            session = self.store.session_id
-            answer = (await self.store.multi([[Create(path, ephemeral=True), SetData(path, data, 0)]]))[0]
-            if not isinstance(answer, MultiFailed):
-                stat = answer[1]
-                assert isinstance(stat, Stat)
-                self._registered_session = session
-                return BrokerEpoch(stat.czxid)
-            if not isinstance(answer.error, NodeExists):
-                raise answer.error
-            found = (await self.store.exists([path]))[0]
-            if found is None:
-                continue
-            if found.ephemeral_owner == session:
-                self._registered_session = session
-                return BrokerEpoch(found.czxid)
-            if self._registered_session != found.ephemeral_owner:
-                raise BrokerIdInUse(
-                    f"broker id {broker.id} is already registered in {path} by another ZooKeeper session "
-                    f"(0x{found.ephemeral_owner:x}): stop that broker, or wait until its session has expired"
-                )
-            await self.store.write([Delete(path)])
-
-    async def get_brokers(self, *, watch: bool = True) -> dict[BrokerId, tuple[Broker, BrokerEpoch]]:
-        """Every registered broker with its epoch; unreadable registrations are left out with a warning."""
-        ids = [int(name) for name in await self.get_children(zd.BROKER_IDS, watch=watch) if name.isdigit()]
-        brokers: dict[BrokerId, tuple[Broker, BrokerEpoch]] = {}
-        for broker_id, answer in zip(ids, await self.get_data([zd.broker_path(i) for i in ids]), strict=True):
-            if isinstance(answer, NoNode):
-                continue
-            data = value(answer)
-            try:
-                brokers[BrokerId(broker_id)] = zd.decode_broker(broker_id, data.data), BrokerEpoch(data.stat.czxid)
-            except zd.BadZNode as e:
-                log.warning("left out of the brokers: %s", e)
-        return brokers
-
-    async def get_broker(self, broker_id: int) -> Broker | None:
-        found = await self.get_one(zd.broker_path(broker_id))
-        return None if found is None else zd.decode_broker(broker_id, found.data)
-
-    # election
-
-    async def get_controller_id(self) -> BrokerId | None:
-        found = await self.get_one(zd.CONTROLLER)
-        return None if found is None else zd.decode_controller(found.data)
-
-    async def get_controller_epoch(self) -> tuple[ControllerEpoch, EpochZkVersion] | None:
-        found = await self.get_one(zd.CONTROLLER_EPOCH)
-        if found is None:
-            return None
-        return zd.decode_controller_epoch(found.data), EpochZkVersion(found.stat.version)
-
-    async def register_controller(self, broker: BrokerId) -> tuple[ControllerEpoch, EpochZkVersion]:
-        """Win /controller and the next epoch in one multi (rules 2.7-2.11). Raises ControllerMoved, IllegalState."""
-        current = await self.get_controller_epoch()
-        if current is None:
-            created = Create(zd.CONTROLLER_EPOCH, zd.encode_controller_epoch(zd.INITIAL_CONTROLLER_EPOCH))
-            answer = (await self.store.write([created]))[0]
-            if not isinstance(answer, NodeExists):
-                value(answer)
-            current = await self.get_controller_epoch()
-            if current is None:
-                raise IllegalState(f"{zd.CONTROLLER_EPOCH} vanished during the election")
-        epoch, zk_version = ControllerEpoch(current[0] + 1), current[1]
-        claim: list[Op] = [
-            Create(zd.CONTROLLER, zd.encode_controller(broker, self.now_ms()), ephemeral=True),
-            SetData(zd.CONTROLLER_EPOCH, zd.encode_controller_epoch(epoch), zk_version),
-        ]
-        won = (await self.store.multi([claim]))[0]
-        if not isinstance(won, MultiFailed):
-            stat = won[1]
-            assert isinstance(stat, Stat)
-            return epoch, EpochZkVersion(stat.version)
-        if not isinstance(won.error, (NodeExists, BadVersion)):
-            raise won.error
-        # the answer to an earlier attempt may have been lost (2.10)
-        if await self.get_controller_id() == broker:
-            current = await self.get_controller_epoch()
-            if current is None:
-                raise IllegalState(f"{zd.CONTROLLER_EPOCH} vanished during the election")
-            if current[0] == epoch:
-                return current
-        raise ControllerMoved("another controller was elected")
-
-    async def delete_controller(self, expected: EpochZkVersion) -> None:
-        await self._delete([zd.CONTROLLER], expected)
+class KafkaZkClient(RegistrationClient):
+    """Everything that the controller asks of ZooKeeper: registrations, topics, partition states, notifications."""
 
     # topics
 
@@ -266,7 +113,7 @@ class KafkaZkClient(ZkClient):
             controller = await self.get_one(zd.CONTROLLER)
             if controller is None:
                 raise ControllerMoved(f"there is no {zd.CONTROLLER}: configurations cannot be changed now")
-            if zd.is_kraft_controller(controller.data):
+            if zd.kraft_controller_epoch(controller.data) > 0:
                 raise ControllerMoved(f"{zd.CONTROLLER} is a KRaft controller's: configurations are its to change")
             in_charge = Check(zd.CONTROLLER, controller.stat.version)
             answer = (await self.store.multi([[in_charge, SetData(path, data)]]))[0]
@@ -284,13 +131,13 @@ class KafkaZkClient(ZkClient):
         return set(await self.get_children(zd.DELETE_TOPICS))
 
     async def delete_topic_deletions(self, topics: Iterable[str], expected: EpochZkVersion) -> None:
-        await self._delete([zd.delete_topic_path(t) for t in sorted(topics)], expected)
+        await self.delete([zd.delete_topic_path(t) for t in sorted(topics)], expected)
 
     async def delete_topic_nodes(self, topic: str, expected: EpochZkVersion) -> None:
         """Rule 10.48: the topic's node with all below it, its configuration, then the marker."""
         await self._delete_recursive(zd.topic_path(topic), expected)
-        await self._delete([zd.topic_config_path(topic)], expected)
-        await self._delete([zd.delete_topic_path(topic)], expected)
+        await self.delete([zd.topic_config_path(topic)], expected)
+        await self.delete([zd.delete_topic_path(topic)], expected)
 
     async def existing_partitions(self, topic: str) -> set[int]:
         names = await self.get_children(zd.partitions_path(topic), watch=False)
@@ -382,10 +229,10 @@ class KafkaZkClient(ZkClient):
         value((await self.store.write([event]))[0])
 
     async def delete_notifications(self, paths: Iterable[str], expected: EpochZkVersion) -> None:
-        await self._delete(list(paths), expected)
+        await self.delete(list(paths), expected)
 
     async def delete_all_notifications(self, parent: str, expected: EpochZkVersion) -> None:
-        await self._delete([f"{parent}/{name}" for name in await self.get_children(parent)], expected)
+        await self.delete([f"{parent}/{name}" for name in await self.get_children(parent)], expected)
 
     # features
 
@@ -399,12 +246,6 @@ class KafkaZkClient(ZkClient):
         return written.version if isinstance(written, Stat) else 0
 
     # deletion
-
-    async def _delete(self, paths: Sequence[str], expected: EpochZkVersion) -> None:
-        """Delete nodes; those that are gone already are fine."""
-        for answer in await self.fenced([Delete(path) for path in paths], expected):
-            if not isinstance(answer, NoNode):
-                value(answer)
 
     async def _delete_recursive(self, path: str, expected: EpochZkVersion) -> None:
         """Children first, each delete fenced by itself (rule 1.55)."""
@@ -428,4 +269,4 @@ class KafkaZkClient(ZkClient):
         return None
 
 
-__all__ = ["UNFENCED", "BrokerIdInUse", "KafkaZkClient", "UpdateResult"]
+__all__ = ["UNFENCED", "KafkaZkClient", "UpdateResult"]

@@ -16,6 +16,7 @@ from controller.store import (
     BadVersion,
     Check,
     Data,
+    Delete,
     MetadataStore,
     MultiFailed,
     NoNode,
@@ -132,3 +133,9 @@ class ZkClient:
             if isinstance(e.error, BadVersion):
                 raise ControllerMoved(f"{CONTROLLER_EPOCH} is no longer at version {expected}") from None
             raise e.error from None
+
+    async def delete(self, paths: Sequence[str], expected: EpochZkVersion) -> None:
+        """Delete nodes, fenced; those that are gone already are fine."""
+        for answer in await self.fenced([Delete(path) for path in paths], expected):
+            if not isinstance(answer, NoNode):
+                value(answer)

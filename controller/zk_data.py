@@ -136,8 +136,11 @@ def _load(data: bytes) -> dict[str, Any] | None:
 # controller, rules 1.8-1.14
 
 
-def encode_controller(broker: int, now_ms: int) -> bytes:
-    return orjson.dumps({"version": 2, "brokerid": broker, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
+def encode_controller(broker: int, now_ms: int, kraft_epoch: int = -1) -> bytes:
+    """A KRaft controller in migration has an epoch there (rule 1.11)."""
+    return orjson.dumps(
+        {"version": 2, "brokerid": broker, "timestamp": str(now_ms), "kraftControllerEpoch": kraft_epoch}
+    )
 
 
 def decode_controller(data: bytes) -> BrokerId | None:
@@ -164,13 +167,13 @@ def decode_controller_epoch(data: bytes) -> ControllerEpoch:
         raise BadZNode(f"{CONTROLLER_EPOCH} holds no number: {data[:100]!r}") from None
 
 
-def is_kraft_controller(data: bytes) -> bool:
-    """Whether /controller is held by a KRaft controller in migration (rule 1.11)."""
+def kraft_controller_epoch(data: bytes) -> int:
+    """Of the KRaft controller in migration that holds /controller; -1 where none does (rule 1.11)."""
     try:
         epoch = orjson.loads(data).get("kraftControllerEpoch", -1)
     except (ValueError, AttributeError):
-        return False
-    return isinstance(epoch, int) and epoch > 0
+        return -1
+    return epoch if isinstance(epoch, int) else -1
 
 
 # brokers, rules 1.15-1.19

@@ -20,7 +20,7 @@ from broker_stub import BindError, Broker, BrokerConfig, ConfigError
 from captures.recorder import Recorder, record_accepted
 from controller.config import ControllerConfig
 from controller.controller import Controller
-from controller.kafka_zk_client import BrokerIdInUse, KafkaZkClient
+from controller.kafka_zk_client import KafkaZkClient
 from controller.metrics import Metric, MetricName
 from controller.model import Broker as RegisteredBroker
 from controller.model import BrokerId, Endpoint
@@ -28,6 +28,7 @@ from controller.store import MetadataStore, SessionState, StoreUnavailable
 from controller.store.metered import MeteredStore
 from controller.store.zookeeper import KazooStore
 from controller.zk_admin_manager import ZkAdminManager
+from controller.zk_registration import BrokerIdInUse
 from harness import prometheus
 from harness.broker_metadata import BrokerMetadata, check_cluster_id, choose_broker_id, read_metadata, write_metadata
 from harness.broker_metrics import broker_metrics

@@ -13,8 +13,8 @@ import trio
 
 from captures.impersonation import Impersonator
 from captures.recorder import Recorder, record_accepted
-from controller.kafka_zk_client import BrokerIdInUse
 from controller.model import Broker, BrokerId
+from controller.zk_registration import BrokerIdInUse
 from harness.cli.options import connected
 from harness.errors import HarnessError
 from wire.metadata_version import MetadataVersion

@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Awaitable, Callable
 
 import pytest
+import trio
 
 from controller import admin, admin_nodes, zk_data
-from controller.errors import ControllerMoved
-from controller.kafka_zk_client import BrokerIdInUse, KafkaZkClient
+from controller.errors import ControllerMoved, IllegalState
+from controller.kafka_zk_client import KafkaZkClient
 from controller.model import (
     RECOVERING,
     Broker,
@@ -28,7 +29,6 @@ from controller.store import (
     Create,
     Data,
     Delete,
-    MultiFailed,
     NodeExists,
     NoNode,
     SetData,
@@ -38,6 +38,7 @@ from controller.store import (
 )
 from controller.store.memory import MemoryStore, MemoryZooKeeper
 from controller.zk_client import UNFENCED, ChangeHandler
+from controller.zk_registration import BrokerIdInUse
 from tests.controller.conformance.bench import ids
 from tests.controller.support import broker
 from wire.metadata_version import LATEST
@@ -613,38 +614,71 @@ async def test_controller_epoch() -> None:  # rules 1.12, 1.13, 2.7-2.9
     assert await f.zk.get_controller_epoch() == (8, 2)
 
 
-async def kraft_claims(f: Fixture, epoch: int) -> int:
-    """As a KRaft controller does during a migration (rule 2.34); gives the version of /controller_epoch."""
-    (known,) = await f.zk.get_data(["/controller_epoch"])
-    (held,) = await f.zk.exists(["/controller"])
-    data = b'{"version":2,"brokerid":3000,"timestamp":"0","kraftControllerEpoch":%d}' % epoch
-    (claimed,) = await f.zk.store.multi(
-        [
-            [
-                SetData("/controller_epoch", b"%d" % epoch, value(known).stat.version),
-                *([Delete("/controller", held.version)] if held else []),
-                Create("/controller", data),
-            ]
-        ]
-    )
-    assert not isinstance(claimed, MultiFailed)
-    assert isinstance(claimed[0], Stat)
-    return claimed[0].version
+KRAFT = BrokerId(3000)
 
 
 @pytest.mark.kafka("ZKCT-44")
 async def test_a_kraft_controller_is_not_deposed() -> None:  # rules 1.11, 2.10, 2.34
     f = Fixture()
     await f.put("/controller_epoch", b"1")
-    assert await kraft_claims(f, 2) == 1
+    assert await f.zk.register_kraft_controller(KRAFT, 42) == (2, 1)
+    assert json.loads(await f.data("/controller") or b"") == {
+        "version": 2, "brokerid": 3000, "timestamp": str(f.zk.now_ms()), "kraftControllerEpoch": 42,
+    }  # fmt: skip
     with pytest.raises(ControllerMoved):
         await f.zk.register_controller(BrokerId(1))
-    assert await f.zk.get_controller_id() == 3000
+    assert await f.zk.get_controller_id() == KRAFT
     f.zk.store = f.server.connect()  # the node stays when its session ends: it is not ephemeral
     assert await f.zk.get_controller_epoch() == (2, 1)
     await f.zk.store.write([Delete("/controller")])
     assert await f.zk.register_controller(BrokerId(1)) == (3, 2)
-    assert await kraft_claims(f, 4) == 3
+    assert await f.zk.register_kraft_controller(KRAFT, 43) == (4, 3)  # whoever holds it
+    assert await f.zk.get_controller_id() == KRAFT
+
+
+@pytest.mark.kafka("ZKCT-45")
+async def test_of_two_kraft_controllers_at_once_one_wins() -> None:  # rule 2.34
+    f = Fixture()
+    await f.put("/controller_epoch", b"1")
+    gate = trio.Event()
+    outcomes: dict[int, object] = {}
+
+    class Held(KafkaZkClient):
+        """Reads what there is, and claims when both have read."""
+
+        async def get_one(self, path: str) -> Data | None:
+            found = await super().get_one(path)
+            if path == "/controller":
+                if outcomes.setdefault(-1, self) is not self:
+                    gate.set()
+                await gate.wait()
+            return found
+
+    async def claim(controller: int) -> None:
+        zk = Held(f.server.connect(), now_ms=lambda: 5)
+        outcomes[controller] = await zk.register_kraft_controller(BrokerId(controller), 42)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(claim, 3000)
+        nursery.start_soon(claim, 3001)
+    (winner,) = (c for c in (3000, 3001) if outcomes[c] is not None)
+    assert outcomes[winner] == (2, 1)
+    assert await f.zk.get_controller_id() == winner
+
+
+@pytest.mark.parametrize("epoch", [41, 42])
+async def test_a_kraft_controller_of_no_later_epoch_is_refused(epoch: int) -> None:  # rule 2.34
+    f = Fixture()
+    await f.put("/controller_epoch", b"1")
+    assert await f.zk.register_kraft_controller(KRAFT, 42) == (2, 1)
+    with pytest.raises(ControllerMoved, match=f"a KRaft controller of epoch 42 holds /controller: not for {epoch}"):
+        await f.zk.register_kraft_controller(BrokerId(3001), epoch)
+    assert await f.zk.get_controller_epoch() == (2, 1)
+
+
+async def test_a_kraft_controller_needs_an_epoch_to_follow() -> None:  # rule 2.34
+    with pytest.raises(IllegalState, match="there is no /controller_epoch"):
+        await Fixture().zk.register_kraft_controller(KRAFT, 42)
 
 
 @pytest.mark.kafka("ZKCT-46")
