@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from captures.exchanges import Conversation, Message, Peers
 from captures.quality import Quality
@@ -13,11 +13,15 @@ from captures.tcp_streams import Connection, End, Event, Streams
 class Assembly:
     """The state of all connections that are under way. ``quality`` counts those that ended.
 
-    ``ended`` is told each of those in which requests were recognised.
+    ``ports`` are those of listeners, if they are known. ``ended`` is told each connection that ended, and in which
+    requests were recognised.
     """
 
-    def __init__(self, quality: Quality, ended: Callable[[Peers], object] = lambda peers: None) -> None:
+    def __init__(
+        self, quality: Quality, ports: Collection[int] = (), *, ended: Callable[[Peers], object] = lambda peers: None
+    ) -> None:
         self.quality = quality
+        self._ports = ports
         self.ended = ended
         self._streams = Streams()
         self._conversations: dict[Connection, Conversation] = {}
@@ -41,7 +45,7 @@ class Assembly:
         for connection, events in happened:
             conversation = self._conversations.get(connection)
             if conversation is None:
-                conversation = self._conversations[connection] = Conversation(connection)
+                conversation = self._conversations[connection] = Conversation(connection, self._ports)
             for event in events:
                 yield from conversation.receive(event)
             if events and isinstance(events[-1], End):

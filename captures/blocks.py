@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from captures import block_kernels as b
 from captures import frame_kernels as f
 from captures import packet_kernels as k
 from captures.pcap import WINDOW_BYTES, CaptureFile, Packet
-from captures.quality import Quality
+from captures.quality import OF_OTHER_PORTS, Quality
 from captures.segments import Dissector, Place, Segment, address_text
 from captures.tabulate import connection_text
 
@@ -47,11 +47,12 @@ class Block(NamedTuple):
 
 
 def dissected(
-    capture: CaptureFile, quality: Quality, *, window_bytes: int = WINDOW_BYTES, file: int = 0
-) -> Iterator[Block]:
+    capture: CaptureFile, quality: Quality, *, window_bytes: int = WINDOW_BYTES, file: int = 0,
+    ports: Collection[int] = (),
+) -> Iterator[Block]:  # fmt: skip
     """The segments of a capture, or of the split of it that was opened; what else there is goes into ``quality``.
 
-    FILE of each is ``file``.
+    FILE of each is ``file``. With ``ports``, only segments to and from these.
     """
     dissector = Dissector(capture.name)
     begin_ns = 0
@@ -61,6 +62,8 @@ def dissected(
         quality.cut_packets += int(np.count_nonzero(wanted & (packets[:, k.WIRE] > packets[:, k.CAPTURED])))
         if k.dissect(data, packets):
             data = _dissect_others(dissector, data, packets, wanted, quality)
+        if ports:
+            _leave_out_others(packets, ports, wanted, quality)
         if not wanted.all():
             packets = packets[wanted]
         if file:
@@ -71,6 +74,17 @@ def dissected(
             begin_ns = max(begin_ns, int(packets[:, k.TIME].max()))
     quality.dropped += capture.dropped
     quality.problems += [f"{capture.name}: {problem}" for problem in capture.problems]
+
+
+def _leave_out_others(packets: Rows, ports: Collection[int], wanted: npt.NDArray[np.bool_], quality: Quality) -> None:
+    """Of the segments those with other ports."""
+    of_packets = packets[:, k.PORTS]
+    known = np.array(sorted(ports))
+    found = np.isin(of_packets >> k.PORT_BITS & 0xFFFF, known) | np.isin(of_packets & 0xFFFF, known)
+    others = (packets[:, k.KIND] == k.SEGMENT) & ~found
+    packets[others, k.KIND] = k.OTHER
+    if count := int(np.count_nonzero(others & wanted)):
+        quality.other_packets[OF_OTHER_PORTS] += count
 
 
 def _stretches(capture: CaptureFile, window_bytes: int) -> Iterator[tuple[npt.NDArray[np.uint8], Rows]]:

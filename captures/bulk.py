@@ -16,7 +16,7 @@ the exact code gets the same segments once more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -85,12 +85,17 @@ class _Lane:
 
 
 class FastLane:
-    """Reads blocks, whose FILE is a place in ``files``, once. ``quality`` is complete when ``windows`` has ended."""
+    """Reads blocks, whose FILE is a place in ``files``, once. ``quality`` is complete when ``windows`` has ended.
 
-    def __init__(self, blocks: Iterable[Block], files: Sequence[str], quality: Quality) -> None:
+    ``ports`` are those of listeners, if they are known.
+    """
+
+    def __init__(
+        self, blocks: Iterable[Block], files: Sequence[str], quality: Quality, *, ports: Collection[int] = ()
+    ) -> None:
         self.quality = quality
         self.files = files
-        self.assembly = Assembly(quality)
+        self.assembly = Assembly(quality, ports)
         self.programs = Programs()
         self._blocks = blocks
         self._passed = 0
@@ -109,10 +114,11 @@ class FastLane:
         self._messages: list[Message] = []
 
     @classmethod
-    def of(cls, capture: CaptureFile, *, window_bytes: int = WINDOW_BYTES) -> Self:
-        """All of one capture."""
+    def of(cls, capture: CaptureFile, *, window_bytes: int = WINDOW_BYTES, ports: Collection[int] = ()) -> Self:
+        """All of one capture, or all of it that goes to ``ports`` and comes from them."""
         quality = Quality()
-        return cls(dissected(capture, quality, window_bytes=window_bytes), [capture.name], quality)
+        blocks = dissected(capture, quality, window_bytes=window_bytes, ports=ports)
+        return cls(blocks, [capture.name], quality, ports=ports)
 
     def windows(self) -> Iterator[Window]:
         for block in self._blocks:

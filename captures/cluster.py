@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import wire
+from captures.ports import NO_PORTS, Ports
 from captures.segments import address_text
 from captures.tcp_streams import Endpoint
 
@@ -54,9 +55,13 @@ def listeners_of(brokers: Iterable[wire.UpdateMetadataBroker]) -> list[Listener]
 
 
 class Cluster:
-    """Learns from control requests; the last announcement counts, for a broker may come back on another port."""
+    """Learns from control requests; the last announcement counts, for a broker may come back on another port.
 
-    def __init__(self) -> None:
+    ``ports`` tell what listeners are for, where that is given and not to be found out.
+    """
+
+    def __init__(self, ports: Ports = NO_PORTS) -> None:
+        self._ports = ports
         self.listeners: set[Listener] = set()
         self._by_address: dict[tuple[str, int], Listener] = {}
         self._by_port: dict[int, Listener] = {}
@@ -70,6 +75,8 @@ class Cluster:
 
     def plane(self, server: Endpoint) -> str | None:
         """By what an address was asked so far: ``control``, ``data``, ``both``; None if nothing tells (KIP-291)."""
+        if given := self._ports.get(server[1]):
+            return given
         asked = self._asked.get(server)
         if not asked:
             return None

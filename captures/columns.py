@@ -12,7 +12,7 @@ rows of that kind, which come last in their batch.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,9 +79,9 @@ class Reading(FastLane):
 
     def __init__(
         self, blocks: Iterable[Block], files: Sequence[str], quality: Quality, *, names: frozenset[str] | None = None,
-        wants: Wants | None = None, wants_api: Callable[[int], bool] | None = None,
+        wants: Wants | None = None, wants_api: Callable[[int], bool] | None = None, ports: Collection[int] = (),
     ) -> None:  # fmt: skip
-        super().__init__(blocks, files, quality)
+        super().__init__(blocks, files, quality, ports=ports)
         self.programs = Programs(wants_api)
         self._names = names
         self._wants = wants

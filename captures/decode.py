@@ -14,13 +14,14 @@ something older may still come out of a connection (bytes are missing and may ye
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 from captures.cluster import Cluster
 from captures.exchanges import Conversation, Message, NoResponse, Request, Response
 from captures.pcap import CaptureFile, Packet
-from captures.quality import Quality
+from captures.ports import NO_PORTS, Ports
+from captures.quality import OF_OTHER_PORTS, Quality
 from captures.segments import Dissector, Place, Segment
 from captures.tcp_streams import Connection, End, Event, Streams
 
@@ -40,16 +41,17 @@ class Source(Protocol):
 
 
 class Decoder:
-    """Reads one capture, or an incident, once. ``ports``: those of listeners, if they are given; others are left out.
+    """Reads one capture, or an incident, once. ``ports``: those of listeners, if they are given, and what each is for
+    (``captures.ports``); others are left out.
 
     ``quality`` is complete when ``messages()`` has ended; ``cluster`` grows meanwhile.
     """
 
-    def __init__(self, capture: CaptureFile | Source, ports: Collection[int] = ()) -> None:
+    def __init__(self, capture: CaptureFile | Source, ports: Ports = NO_PORTS) -> None:
         self.quality = Quality()
-        self.cluster = Cluster()
+        self.cluster = Cluster(ports)
         self._capture = capture
-        self._ports = frozenset(ports)
+        self._ports = ports.keys()
         self._streams = Streams()
         self._conversations: dict[Connection, Conversation] = {}
         self._waiting: set[Conversation] = set()
@@ -65,7 +67,7 @@ class Decoder:
                 self.quality.other_packets[segment] += 1
                 continue
             if self._ports and self._ports.isdisjoint((segment.source_port, segment.destination_port)):
-                self.quality.other_packets["TCP of other ports"] += 1
+                self.quality.other_packets[OF_OTHER_PORTS] += 1
                 continue
             for connection, events in self._streams.receive(segment):
                 self._converse(connection, events)

@@ -10,6 +10,9 @@ from dataclasses import dataclass, field, fields
 #: Notes kept; what they tell one by one is counted in full besides.
 MAX_NOTES = 20
 
+#: What packets are that go to no port that was asked for, and come from none.
+OF_OTHER_PORTS = "TCP of other ports"
+
 
 @dataclass(slots=True)
 class Quality:

@@ -13,7 +13,7 @@ most ``answer_seconds``. Where a recorded broker had been restarted, ``restart``
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -25,6 +25,7 @@ from captures.decode import Decoder, Source
 from captures.errors import CaptureError
 from captures.exchanges import Peers, Request, Response
 from captures.pcap import CaptureFile
+from captures.ports import NO_PORTS, Ports
 from captures.quality import Quality
 from captures.restarts import Restart
 from captures.rewrite import VOLATILE, differences
@@ -64,7 +65,7 @@ class Recording(NamedTuple):
     quality: Quality
 
     @classmethod
-    def read(cls, source: CaptureFile | Source, ports: Collection[int] = ()) -> Recording:
+    def read(cls, source: CaptureFile | Source, ports: Ports = NO_PORTS) -> Recording:
         decoder = Decoder(source, ports)
         steps: dict[Request, Step] = {}
         left_out: list[Request] = []

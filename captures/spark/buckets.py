@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from captures.blocks import Block, Buffer, in_time, undivided
+from captures.blocks import Buffer, in_time, undivided
 from captures.columns import Reading
 from captures.exchanges import Peers
 from captures.quality import Quality
@@ -31,22 +31,25 @@ class _Row(NamedTuple):
 
 
 def decoded(
-    batches: Iterable[pa.RecordBatch], evidence: Evidence, names: frozenset[str] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """DECODED of BLOCKS, with the columns ``names``; all without them."""
+    batches: Iterable[pa.RecordBatch], evidence: Evidence, names: frozenset[str] | None = None,
+    ports: Collection[int] = (),
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
+    """DECODED of BLOCKS, with the columns ``names``, all without them; ``ports`` are those of listeners, if known."""
     given = [column.name for column in DECODED.of(names).columns]
-    for batch in _decoded(batches, evidence, names):
+    for batch in _decoded(batches, evidence, names, ports):
         yield batch.select(given)
 
 
 def _decoded(
-    batches: Iterable[pa.RecordBatch], evidence: Evidence, names: frozenset[str] | None
+    batches: Iterable[pa.RecordBatch], evidence: Evidence, names: frozenset[str] | None, ports: Collection[int]
 ) -> Iterator[pa.RecordBatch]:
     quality = Quality()
     files: list[str] = []
     for _, of_bucket in itertools.groupby(_rows(batches, files, quality), key=lambda row: row.bucket):
         blocks = (undivided(row.rows, row.flows, row.payload, row.begin_ns, row.number) for row in of_bucket)
-        yield from _bucket(blocks, files, quality, evidence, names)
+        counts = SegmentCounts(files)
+        reading = Reading(counts.passing(in_time(blocks)), files, quality, names=names, ports=ports)
+        yield from _bucket(reading, counts, evidence)
     yield DECODED.batch([quality_row(quality.to_json())])
 
 
@@ -64,16 +67,12 @@ def _rows(batches: Iterable[pa.RecordBatch], files: list[str], quality: Quality)
             yield _Row(bucket, begin_ns, number, *(column[at].as_buffer() for column in data))
 
 
-def _bucket(
-    blocks: Iterable[Block], files: list[str], quality: Quality, evidence: Evidence, names: frozenset[str] | None
-) -> Iterator[pa.RecordBatch]:
-    counts = SegmentCounts(files)
+def _bucket(reading: Reading, counts: SegmentCounts, evidence: Evidence) -> Iterator[pa.RecordBatch]:
     of_kafka: set[str] = set()
 
     def ended(peers: Peers) -> None:
         of_kafka.add(connection_text(peers.client, peers.server))
 
-    reading = Reading(counts.passing(in_time(blocks)), files, quality, names=names)
     reading.assembly.ended = ended
     for window in reading.windows():
         if len(window.responses) or len(window.requests) or window.messages:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 
 from captures.errors import CaptureError
 from captures.locations import check_location, expand, location_bytes
+from captures.ports import NO_PORTS, Ports
 from captures.quality import Quality
 from captures.spark import findings, reassembly
 from captures.spark.analyses import ANALYSES, Frames, at_listeners, latency_counts, ticks
@@ -50,6 +51,7 @@ def analyze(
     only: Collection[str] = (),
     evidence: bool = False,
     payloads: bool = False,
+    ports: Ports = NO_PORTS,
     master: str | None = None,
     event_log: str | os.PathLike[str] | None = None,
     spark: SparkSession | None = None,
@@ -60,9 +62,10 @@ def analyze(
     ``report`` is a file to write, in one of ``captures.spark.exports.FORMS``; ``out`` a folder for Parquet, which must
     be empty unless ``overwrite``. ``only`` names the analyses to run (those of ``captures.spark.analyses.ANALYSES``),
     all without it. ``evidence`` asks for the decoded requests that findings rest on, as a report does, ``payloads`` for
-    what is otherwise left out of these. ``event_log`` is a folder for Spark's event log. ``spark`` is a session to use;
-    without one a session is started, on this machine or on the cluster ``master``, and stopped. ``progress`` is told
-    each step. Raises CaptureError for what is no capture, or holds no Kafka traffic.
+    what is otherwise left out of these. ``ports`` are those of listeners, if they are given, and what each is for
+    (``captures.ports``): others are left out. ``event_log`` is a folder for Spark's event log. ``spark`` is a session
+    to use; without one a session is started, on this machine or on the cluster ``master``, and stopped. ``progress`` is
+    told each step. Raises CaptureError for what is no capture, or holds no Kafka traffic.
     """
     names = expand(paths)
     if not names:
@@ -83,7 +86,7 @@ def analyze(
             spark = stack.enter_context(local_session(event_log, brief=brief, master=master))
         try:
             kind: Evidence = "none" if not evidence and report is None else "payloads" if payloads else "redacted"
-            found = _Job(spark, names, progress, stack, kind).run(only or ANALYSES, out)
+            found = _Job(spark, names, progress, stack, kind, ports).run(only or ANALYSES, out)
         except (PySparkException, Py4JError, ConnectionError) as e:  # the last when the JVM is gone
             first, *_ = str(e).strip().splitlines() or [type(e).__name__]
             raise CaptureError(f"Spark failed: {first}") from e
@@ -103,8 +106,10 @@ class _Job:
         progress: Callable[[str], None],
         stack: contextlib.ExitStack,
         evidence: Evidence,
+        ports: Ports,
     ) -> None:
         self._names = names
+        self._ports = ports
         self._progress = progress
         self._evidence = evidence
         self._stack = stack
@@ -113,7 +118,9 @@ class _Job:
         size = sum(map(location_bytes, names))
         self._small = size < _BYTES_PER_TASK
         tasks = max(spark.sparkContext.defaultParallelism, size // _BYTES_PER_TASK)
-        self._decoded = reassembly.decode(spark, names, tasks, evidence=evidence, folder=str(Path.cwd())).persist()
+        self._decoded = reassembly.decode(
+            spark, names, tasks, evidence=evidence, ports=ports, folder=str(Path.cwd())
+        ).persist()
         stack.callback(self._decoded.unpersist)
 
     def run(self, only: Collection[str], out: str | os.PathLike[str] | None) -> findings.Findings:
@@ -123,8 +130,8 @@ class _Job:
         endpoints = self._keep(reassembly.endpoints(self._decoded))
         connections = reassembly.connections(self._decoded)
         frames = Frames(
-            self._keep(at_listeners(reassembly.exchanges(self._decoded), endpoints)),
-            self._keep(at_listeners(reassembly.partitions(self._decoded), endpoints)),
+            self._keep(at_listeners(reassembly.exchanges(self._decoded), endpoints, self._ports)),
+            self._keep(at_listeners(reassembly.partitions(self._decoded), endpoints, self._ports)),
             reassembly.live_brokers(self._decoded),
             connections,
         )

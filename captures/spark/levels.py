@@ -8,7 +8,7 @@ another.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,13 +46,15 @@ def packet_batches(
     yield from batches.corrupt(problems)
 
 
-def block_batches(file: File, number: int, split: Split, buckets: int) -> Iterator[pa.RecordBatch]:
+def block_batches(
+    file: File, number: int, split: Split, buckets: int, ports: Collection[int] = ()
+) -> Iterator[pa.RecordBatch]:
     """The rows of BLOCKS of one file, or of a split of it."""
     quality = Quality()
     divider = Divider(buckets)
     try:
         with CaptureFile(file.path, file.name, split=split) as capture:
-            for block in dissected(capture, quality, window_bytes=BATCH_BYTES):
+            for block in dissected(capture, quality, window_bytes=BATCH_BYTES, ports=ports):
                 yield _divided(divider.divide(block), file.name, number)
     except CaptureError as e:
         quality.unreadable.append(str(e))
@@ -85,22 +87,23 @@ def _divided(divided: Divided, file: str, number: int) -> pa.RecordBatch:
 
 def message_batches(
     level: str, files: Sequence[File], share: Share, wanted: Wanted, *, bodies: Bodies, fail_fast: bool,
-    names: Sequence[str] | None = None,
+    names: Sequence[str] | None = None, ports: Collection[int] = (),
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """The rows of frames, exchanges or partitions. Raises CaptureError only with ``fail_fast``.
 
-    Rows for what is wrong with a file are told by the first share alone. ``names`` are the columns that are wanted.
+    Rows for what is wrong with a file are told by the first share alone. ``names`` are the columns that are wanted,
+    ``ports`` those of listeners, if they are known.
     """
     batches = Batches(LEVELS[level], wanted, fail_fast, names)
     problems: list[Corrupt] = []
     # of several files, which packets come first depends on those that were kept
     shares = Shares(share.of) if len(files) == 1 else None
-    blocks = _blocks(files, Chosen(share.number, share.of, wanted.values("connection"), shares), problems)
+    blocks = _blocks(files, Chosen(share.number, share.of, wanted.values("connection"), shares), ports, problems)
     named = [file.name for file in files]
     if bodies == "none":
-        yield from batches.each(_in_bulk(level, blocks, named, wanted, batches.needed))
+        yield from batches.each(_in_bulk(level, blocks, named, wanted, batches.needed, ports))
     else:
-        yield from _one_by_one(batches, blocks, named, ROWS[level](bodies))
+        yield from _one_by_one(batches, blocks, named, ROWS[level](bodies), ports)
     yield from batches.corrupt(problems if share.number == 0 else ())
 
 
@@ -116,11 +119,14 @@ def _packets(
 
 
 def _in_bulk(
-    level: str, blocks: Iterable[Block], files: Sequence[str], wanted: Wanted, names: frozenset[str] | None
-) -> Iterator[pa.RecordBatch]:
+    level: str, blocks: Iterable[Block], files: Sequence[str], wanted: Wanted, names: frozenset[str] | None,
+    ports: Collection[int],
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Frames, exchanges or partitions by the thousand, with ``_corrupt_record``."""
     wants = wanted.numbers if wanted.conditions else None
-    reading = Reading(blocks, files, Quality(), names=names, wants=wants, wants_api=wanted.values("api_key"))
+    reading = Reading(
+        blocks, files, Quality(), names=names, wants=wants, wants_api=wanted.values("api_key"), ports=ports
+    )
     make: Callable[[Window], pa.RecordBatch] = getattr(reading, level)
     for window in reading.windows():
         if len(window.requests) or len(window.responses) or window.messages:
@@ -133,8 +139,9 @@ def _one_by_one(
     blocks: Iterable[Block],
     files: Sequence[str],
     rows: Callable[[Message], Iterable[tuple[Any, ...]]],
+    ports: Collection[int],
 ) -> Iterator[pa.RecordBatch]:
-    assembly = Assembly(Quality())
+    assembly = Assembly(Quality(), ports)
     order = 0
     for block in blocks:
         for index in np.flatnonzero(block.packets[:, k.KIND] == k.SEGMENT).tolist():
@@ -152,22 +159,24 @@ def _one_by_one(
 _BLOCK_BYTES = WINDOW_BYTES // 8
 
 
-def _blocks(files: Sequence[File], chosen: Chosen, problems: list[Corrupt]) -> Iterator[Block]:
+def _blocks(files: Sequence[File], chosen: Chosen, ports: Collection[int], problems: list[Corrupt]) -> Iterator[Block]:
     """The wanted segments of all files, by time as far as each file is in order itself; FILE is its place in these.
 
     A file is opened when its time has come, so that those of a rotation are open one or two at a time.
     """
     if len(files) == 1:
-        return _blocks_of(files[0], 0, chosen, WINDOW_BYTES, problems)
-    return in_time(_by_begin([_blocks_of(file, at, chosen, _BLOCK_BYTES, problems) for at, file in enumerate(files)],
-                             [_begin_ns(file) for file in files]))  # fmt: skip
+        return _blocks_of(files[0], 0, chosen, ports, WINDOW_BYTES, problems)
+    of_files = [_blocks_of(file, at, chosen, ports, _BLOCK_BYTES, problems) for at, file in enumerate(files)]
+    return in_time(_by_begin(of_files, [_begin_ns(file) for file in files]))
 
 
-def _blocks_of(file: File, number: int, chosen: Chosen, window_bytes: int, problems: list[Corrupt]) -> Iterator[Block]:
+def _blocks_of(
+    file: File, number: int, chosen: Chosen, ports: Collection[int], window_bytes: int, problems: list[Corrupt]
+) -> Iterator[Block]:
     flows = Flows()
     try:
         with CaptureFile(file.path, file.name) as capture:
-            for block in dissected(capture, Quality(), window_bytes=window_bytes, file=number):
+            for block in dissected(capture, Quality(), window_bytes=window_bytes, file=number, ports=ports):
                 yield chosen.of_block(block, flows)
             problems += [Corrupt(file.name, capture.packets, f"{file.name}: {said}") for said in capture.problems]
     except CaptureError as e:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from captures.ports import NO_PORTS, Ports
 from captures.rows import BLOCKS, DECODED, ENDPOINTS, EXCHANGES, PARTITION_STATE, PARTITIONS
 from captures.spark.schemas import spark_schema
 from captures.spark.source import KafkaCapture
@@ -30,20 +31,25 @@ def decode(
     *,
     evidence: Evidence = "none",
     names: Collection[str] | None = None,
+    ports: Ports = NO_PORTS,
     **options: str,
 ) -> DataFrame:
     """DECODED rows of captures, put together in ``tasks`` tasks: exchanges, connections, and a row of counts per task.
 
     ``evidence``: whether exchanges come with what a report shows of them; ``names`` are the columns to make, all
-    without it (and ``tcp`` and ``quality`` always); ``options`` are the data source's.
+    without it (and ``tcp`` and ``quality`` always); ``ports`` are those of listeners, if they are known: others are
+    left out. ``options`` are the data source's.
     """
+    if ports:
+        options["ports"] = ",".join(map(str, ports))
     wanted = None if names is None else frozenset({*names, "tcp", "quality"})
     source = spark.read.format(KafkaCapture.name()).options(**options)
     blocks = source.option("level", BLOCKS.name).option("buckets", tasks * _BUCKETS_PER_TASK).load(list(paths))
+    task = functools.partial(_decode, evidence=evidence, names=wanted, ports=frozenset(ports))
     return (
         blocks.repartitionById(tasks, f.col("bucket") % tasks)
         .sortWithinPartitions("bucket", "begin_ns", "number", "packet")
-        .mapInArrow(functools.partial(_decode, evidence=evidence, names=wanted), spark_schema(DECODED.of(wanted)))
+        .mapInArrow(task, spark_schema(DECODED.of(wanted)))
     )
 
 
@@ -93,8 +99,8 @@ def endpoints(decoded: DataFrame) -> DataFrame:
 
 
 def _decode(
-    batches: Iterable[pa.RecordBatch], *, evidence: Evidence, names: frozenset[str] | None
+    batches: Iterable[pa.RecordBatch], *, evidence: Evidence, names: frozenset[str] | None, ports: Collection[int]
 ) -> Iterator[pa.RecordBatch]:
     from captures.spark.buckets import decoded  # here, for it takes a while to import, and the driver has no use for it
 
-    return decoded(batches, evidence, names)
+    return decoded(batches, evidence, names, ports)

@@ -17,7 +17,7 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 from captures.errors import CaptureError
 from captures.index import WHOLE, Split, splits
 from captures.locations import expand, is_uri, location_bytes
+from captures.ports import listener_ports
 from captures.rows import BLOCKS, LEVELS, Table
 from captures.spark.pushdown import Wanted, conditions
 from captures.spark.schemas import spark_schema
@@ -52,6 +53,8 @@ class KafkaCapture(DataSource):
     many share the connections, for levels other than packets; ``maxPartitionBytes``: for how many bytes of the files
     there is one, or of one file is one split of its packets. ``bodies``: whether frames come with their decoded
     bodies; ``payloads``: with these and all that is in them, where otherwise record sets and credentials are sizes.
+    ``ports``: those of listeners, ``9092,9093``, if they are known; connections to others are left out, and who is the
+    client is certain also of connections that were under way (levels other than packets).
     ``folder`` is where relative paths start; without it, where the workers happen to run.
     """
 
@@ -67,7 +70,7 @@ class KafkaCapture(DataSource):
             self._table().name, files(self._paths(), self.options.get("folder", "")),
             fail_fast=self._fail_fast(), bodies=self._bodies(), tasks=self._number("tasks", MAX_TASKS_ASKED),
             bytes_per_task=self._number("maxPartitionBytes", 2**62) or BYTES_PER_TASK,
-            buckets=self._number("buckets", 2**31 - 1) or 1, names=self._names(schema),
+            buckets=self._number("buckets", 2**31 - 1) or 1, names=self._names(schema), ports=self._ports(),
         )  # fmt: skip
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -78,7 +81,7 @@ class KafkaCapture(DataSource):
             raise ValueError("kafka-capture reads a stream from one folder")
         return FolderTail(
             Path(self.options.get("folder", ""), folder), self._choice("level", tuple(LEVELS)),
-            fail_fast=self._fail_fast(), bodies=self._bodies(),
+            fail_fast=self._fail_fast(), bodies=self._bodies(), ports=self._ports(),
         )  # fmt: skip
 
     def _table(self) -> Table:
@@ -121,6 +124,13 @@ class KafkaCapture(DataSource):
         if self.options.get("payloads", "false").lower() == "true":
             return "payloads"
         return "redacted" if self.options.get("bodies", "false").lower() == "true" else "none"
+
+    def _ports(self) -> frozenset[int]:
+        value = self.options.get("ports")
+        try:
+            return frozenset(listener_ports(value)) if value else frozenset()
+        except ValueError as e:
+            raise ValueError(f"kafka-capture: ports: {e}") from None
 
     def _number(self, option: str, most: int) -> int | None:
         value = self.options.get(option)
@@ -179,9 +189,10 @@ class _Task(InputPartition):
 class CaptureReader(DataSourceReader):
     def __init__(
         self, level: str, files: Sequence[File], *, fail_fast: bool, bodies: Bodies, tasks: int | None,
-        bytes_per_task: int, buckets: int = 1, names: Sequence[str] | None = None,
+        bytes_per_task: int, buckets: int = 1, names: Sequence[str] | None = None, ports: Collection[int] = (),
     ) -> None:  # fmt: skip
         self._buckets = buckets
+        self._ports = ports
         self._names = names
         self._level = level
         self._bytes_per_task = bytes_per_task
@@ -228,11 +239,11 @@ class CaptureReader(DataSourceReader):
         if isinstance(partition.part, Share):
             return message_batches(
                 self._level, partition.files, partition.part, self._wanted, bodies=self._bodies,
-                fail_fast=self._fail_fast, names=self._names,
+                fail_fast=self._fail_fast, names=self._names, ports=self._ports,
             )  # fmt: skip
         (file,) = partition.files
         if self._level == BLOCKS.name:
-            return block_batches(file, partition.number, partition.part, self._buckets)
+            return block_batches(file, partition.number, partition.part, self._buckets, self._ports)
         return packet_batches(file, partition.part, self._wanted, fail_fast=self._fail_fast, names=self._names)
 
 

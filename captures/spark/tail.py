@@ -50,11 +50,12 @@ class _Batch(InputPartition):
 
 
 class FolderTail(DataSourceStreamReader):
-    def __init__(self, folder: Path, level: str, *, fail_fast: bool, bodies: Bodies) -> None:
+    def __init__(self, folder: Path, level: str, *, fail_fast: bool, bodies: Bodies, ports: frozenset[int]) -> None:
         self._folder = folder
         self._level = level
         self._fail_fast = fail_fast
         self._bodies = bodies
+        self._ports = ports
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return {"files": []}
@@ -89,7 +90,7 @@ class FolderTail(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Batch)
         batches = Batches(LEVELS[self._level], Wanted(), self._fail_fast)
-        assembly = Assembly(Quality())
+        assembly = Assembly(Quality(), self._ports)
         rows = None if self._level == "packets" else ROWS[self._level](self._bodies)
         order = 0
         for piece in partition.pieces:
@@ -103,7 +104,7 @@ class FolderTail(DataSourceStreamReader):
                         if rows is None:
                             if fresh:
                                 yield from batches.add(packet_row(piece.name, packet, segment), len(packet.data))
-                        elif isinstance(segment, Segment):
+                        elif isinstance(segment, Segment) and self._is_wanted(segment):
                             order += 1
                             placed = segment._replace(place=segment.place._replace(order=order))
                             for message in assembly.receive(placed):
@@ -115,6 +116,9 @@ class FolderTail(DataSourceStreamReader):
             except CaptureError as e:
                 yield from batches.corrupt([Corrupt(piece.name, None, str(e))])
         yield from batches.rest()
+
+    def _is_wanted(self, segment: Segment) -> bool:
+        return not self._ports or not self._ports.isdisjoint((segment.source_port, segment.destination_port))
 
 
 class _Beginning(io.RawIOBase):

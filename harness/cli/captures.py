@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, BinaryIO
 
@@ -21,6 +21,7 @@ from captures.exchanges import Request, Response
 from captures.incident import Incident
 from captures.locations import expand
 from captures.pcap import CaptureFile
+from captures.ports import Ports
 from captures.render import Renderer, json_line
 from captures.tls import Decrypted
 from harness.cli.options import ports_option
@@ -88,7 +89,7 @@ def decode(
     brokers: tuple[str, ...],
     since_ns: int | None,
     until_ns: int | None,
-    ports: list[int],
+    ports: Ports,
     tls_keys: str | None,
     show_payloads: bool,
 ) -> int:
@@ -169,7 +170,7 @@ def closing(capture: CaptureFile | Source) -> AbstractContextManager[CaptureFile
     return capture if isinstance(capture, CaptureFile) else nullcontext(capture)
 
 
-def _learn(capture: CaptureFile | Source, ports: Collection[int]) -> Cluster:
+def _learn(capture: CaptureFile | Source, ports: Ports) -> Cluster:
     """Read a capture for what it teaches about its cluster."""
     with closing(capture):
         decoder = Decoder(capture, ports)
@@ -236,6 +237,7 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 if something was fo
     "--fail-on", type=click.Choice(list(_FAILS)),
     help="Exit with 3 if there is an alarm; with `finding`, if there is an alarm or a warning.",
 )  # fmt: skip
+@ports_option
 @click.option("--show-payloads", is_flag=True, help="Show record sets and credentials in the evidence, too.")
 @click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
 @click.option("--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Keep Spark's event log there.")
@@ -247,6 +249,7 @@ def analyze(
     overwrite: bool,
     only: tuple[str, ...],
     fail_on: str | None,
+    ports: Ports,
     show_payloads: bool,
     master: str | None,
     event_log: str | None,
@@ -271,8 +274,8 @@ def analyze(
     with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, _status(Console(file=terminal)) as progress:
         findings = run(
             files, report=report, form="html" if form in (None, "text") else form, out=out, overwrite=overwrite,
-            only=only, payloads=show_payloads, evidence=form in ("html", "json"), master=master, event_log=event_log,
-            progress=progress,
+            only=only, payloads=show_payloads, evidence=form in ("html", "json"), ports=ports, master=master,
+            event_log=event_log, progress=progress,
         )  # fmt: skip
     if report is None and form in ("html", "json", "markdown"):
         click.echo(rendered(findings, form), nl=False)

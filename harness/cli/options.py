@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
+from captures.ports import NO_PORTS, Ports, listener_ports
 from controller.kafka_zk_client import KafkaZkClient
 from controller.store import StoreUnavailable
 from controller.store.zookeeper import KazooStore
@@ -52,10 +53,18 @@ def port_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -
     return ports
 
 
+def _listener_ports(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Ports:
+    try:
+        return listener_ports(value) if value else NO_PORTS
+    except ValueError as e:
+        raise click.BadParameter(str(e)) from None
+
+
 def ports_option(function: F) -> F:
     return click.option(
-        "--ports", callback=port_list, metavar="PORT,...",
-        help="The brokers' ports; other connections are left out. Not needed: Kafka is recognised by what is said.",
+        "--ports", callback=_listener_ports, metavar="PORT[=PLANE],...",
+        help="The brokers' ports, and what each is for, control or data; other connections are left out. Not needed: "
+        "Kafka is recognised by what is said.",
     )(function)  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from captures.errors import CaptureError
 from captures.exchanges import Request
 from captures.impersonation import Impersonator
 from captures.locations import expand
+from captures.ports import Ports
 from captures.recorder import Recorder, TappedStream
 from captures.render import Renderer
 from captures.replay import ANSWER_SECONDS, Outcome, Recording, Replay, Step, Target, Verdict, needed, target_of
@@ -111,7 +112,7 @@ The exit code is 1 if an answer is different from the recorded one, or missing.
 @zookeeper_option
 @cluster_option
 def replay(
-    files: tuple[str, ...], ports: list[int], tls_keys: str | None, role: str, to: tuple[str, ...],
+    files: tuple[str, ...], ports: Ports, tls_keys: str | None, role: str, to: tuple[str, ...],
     broker_id: int | None, connection: int | None, apis: tuple[int, ...], since_ns: int | None, until_ns: int | None,
     speed: float, no_wait: bool, controller_epoch: str | None, broker_epoch: str | None, restart: bool,
     answer_seconds: float, record: str | None, volatile: tuple[str, ...], dry_run: bool, listeners: tuple[str, ...],
@@ -191,7 +192,7 @@ def replay(
         return code if whole else 130
 
 
-def _read(names: list[str], ports: list[int], tls_keys: str | None) -> Recording:
+def _read(names: list[str], ports: Ports, tls_keys: str | None) -> Recording:
     with opened(names, tls_keys, twice=False) as open_capture, closing(open_capture()) as capture:
         recording = Recording.read(capture, ports)
     if not recording.quality.sound:

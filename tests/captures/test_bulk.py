@@ -19,7 +19,7 @@ from captures.frame_kernels import PROGRAM
 from captures.index import splits
 from captures.packet_columns import packet_batches
 from captures.pcap import WINDOW_BYTES, CaptureFile
-from captures.quality import Quality
+from captures.quality import OF_OTHER_PORTS, Quality
 from captures.rows import EXCHANGES, FRAMES, PACKETS, PARTITIONS
 from captures.segments import Dissector, Segment
 from captures.tabulate import exchange_row, frame_row, packet_row, partition_rows
@@ -36,7 +36,7 @@ from tests.captures.files import (
     simple,
     tcp,
 )
-from tests.captures.samples import CAPTURES, unzipped
+from tests.captures.samples import CAPTURES, scenario, unzipped
 from tests.captures.test_exactness import CASES, tap_of
 from tests.captures.wiretap import Wiretap, observe
 
@@ -52,10 +52,10 @@ def rows_of(batches):
     return rows
 
 
-def exactly(data):
+def exactly(data, ports=()):
     """{level: rows} and quality, as the reference makes them."""
     quality = Quality()
-    assembly = Assembly(quality)
+    assembly = Assembly(quality, ports)
     messages = []
     packets = []
     with CaptureFile(io.BytesIO(data), "x") as capture:
@@ -65,7 +65,9 @@ def exactly(data):
             quality.cut_packets += packet.wire_bytes > len(packet.data)
             segment = dissector.dissect(packet)
             packets.append(packet_row("x", packet, segment))
-            if isinstance(segment, Segment):
+            if isinstance(segment, Segment) and ports and not {segment.source_port, segment.destination_port} & ports:
+                quality.other_packets[OF_OTHER_PORTS] += 1
+            elif isinstance(segment, Segment):
                 messages += assembly.receive(segment)
             else:
                 quality.other_packets[segment] += 1
@@ -83,12 +85,12 @@ def exactly(data):
     return {level: rows_of([batch]) for level, batch in rows.items()}, quality
 
 
-def quickly(data, window_bytes=WINDOW_BYTES):
+def quickly(data, window_bytes=WINDOW_BYTES, ports=()):
     """The same of the fast lane, and how many rows it did not leave to the exact code."""
     found = {level: Counter() for level in ("packets", "frames", "exchanges", "partitions")}
     of_kernels = 0
     with CaptureFile(io.BytesIO(data), "x") as capture:
-        reading = Reading.of(capture, window_bytes=window_bytes)
+        reading = Reading.of(capture, window_bytes=window_bytes, ports=ports)
         for window in reading.windows():
             of_kernels += int((window.responses[:, PROGRAM] >= 0).sum())
             for level in ("frames", "exchanges", "partitions"):
@@ -98,9 +100,9 @@ def quickly(data, window_bytes=WINDOW_BYTES):
     return found, reading.quality, of_kernels
 
 
-def check(data, window_bytes=WINDOW_BYTES):
-    wanted, quality = exactly(data)
-    found, counted, of_kernels = quickly(data, window_bytes)
+def check(data, window_bytes=WINDOW_BYTES, ports=()):
+    wanted, quality = exactly(data, ports)
+    found, counted, of_kernels = quickly(data, window_bytes, ports)
     for level, rows in wanted.items():
         assert found[level] == rows, level
     assert counted.to_json() == quality.to_json()
@@ -112,6 +114,18 @@ def test_equal_on_captures_of_real_kafka(name):
     data = unzipped(name)
     for window_bytes in (WINDOW_BYTES, SMALL_WINDOW):
         assert check(data, window_bytes) > 50
+
+
+def test_equal_where_ports_are_given():
+    of_3 = scenario("kafka-3.9.1-zombie")["brokers"]["3"]
+    ports = {of_3["control"], of_3["data"]}
+    data = unzipped("kafka-3.9.1-zombie")
+    _, everything = exactly(data)
+    _, of_3 = exactly(data, ports)
+    assert 0 < of_3.requests < everything.requests
+    assert 0 < of_3.other_packets[OF_OTHER_PORTS] < of_3.packets
+    for window_bytes in (WINDOW_BYTES, SMALL_WINDOW):
+        assert check(data, window_bytes, ports) > 10
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -155,6 +155,25 @@ def test_a_broker_that_is_not_announced():
     assert err.endswith("no UpdateMetadata request announces a broker 9: announced are 1, 2, 3\n")
 
 
+def test_ports_that_are_given():
+    path = str(CAPTURES["kafka-3.9.1-zombie"])
+    of_3 = scenario("kafka-3.9.1-zombie")["brokers"]["3"]
+    ports = {plane: of_3[plane] for plane in ("control", "data")}
+
+    def told(lines):
+        return [(line["packet"], line["kind"], line["api"], line["correlation_id"]) for line in lines]
+
+    found = in_process(path, "--ports", f"{ports['control']}=data,{ports['data']}")
+    server_of = {line["packet"]: int(line["connection"]["server"].rpartition(":")[2]) for line in found}
+    assert set(server_of.values()) == set(ports.values())
+    assert told(found) == told(
+        line for line in in_process(path) if int(line["connection"]["server"].rpartition(":")[2]) in ports.values()
+    )
+    # what is said of a listener is believed, whatever is asked there
+    of_control = {line["connection"]["plane"] for line in found if server_of[line["packet"]] == ports["control"]}
+    assert of_control == {"data"}
+
+
 def test_time_filter_includes_its_beginning_and_not_its_end():
     path = str(CAPTURES["kafka-3.9.1-zombie"])
     begin, end = "2026-11-21T02:45:22.724476", "2026-11-21T03:45:22.737847+01:00"

@@ -6,6 +6,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from captures.analysis_rows import CONTROL_BEHIND_DATA, LATENCY, REBALANCES, REQUESTS, TRANSPORT, UNANSWERED
+from captures.ports import NO_PORTS, Ports
 from captures.spark.analyses.common import as_table, evidence, numbered, span
 
 #: How finely the picture divides a factor of ten in latency.
@@ -21,12 +22,14 @@ _WAITING = (1, 11, 14)
 _JOIN_GROUP, _LEAVE_GROUP = 11, 13
 
 
-def at_listeners(exchanges: DataFrame, endpoints: DataFrame) -> DataFrame:
+def at_listeners(exchanges: DataFrame, endpoints: DataFrame, ports: Ports = NO_PORTS) -> DataFrame:
     """Add what is known of the server: ``broker_id``, ``listener`` (or its port) and ``broker`` (id, or else address).
 
     A broker may be announced by a name that packets do not show: then its port tells, if no other broker has it. Where
-    a port was one broker's and later another's, the announcement that was the last one then counts.
+    a port was one broker's and later another's, the announcement that was the last one then counts. Of a port that was
+    never announced, ``ports`` may tell what it is for.
     """
+    given = [f.when(f.col("server_port") == port, plane) for port, plane in ports.items() if plane]
     last = Window.partitionBy("host", "port").orderBy(f.desc("last_time"))
     listeners = endpoints.withColumn("rank", f.row_number().over(last)).where("rank = 1")
     by_address = listeners.select(
@@ -49,7 +52,7 @@ def at_listeners(exchanges: DataFrame, endpoints: DataFrame) -> DataFrame:
         exchanges.join(f.broadcast(by_address), ["server", "server_port"], "left")
         .join(f.broadcast(by_port), ["server_port"], "left")
         .withColumn("broker_id", f.coalesce("exact_id", "port_id"))
-        .withColumn("listener", f.coalesce("exact_listener", "name", f.col("server_port").cast("string")))
+        .withColumn("listener", f.coalesce("exact_listener", "name", *given, f.col("server_port").cast("string")))
         .withColumn("broker", f.coalesce(f.col("broker_id").cast("string"), f.concat_ws(":", "server", "server_port")))
         .drop("exact_id", "exact_listener", "port_id", "name")
     )

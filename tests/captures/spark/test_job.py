@@ -211,6 +211,31 @@ def test_kraft_traffic_is_said_to_be_that(spark, tmp_path):
     assert told in (tmp_path / "report.html").read_text()
 
 
+def test_ports_that_are_given(spark, tmp_path):
+    ports = (9091, 9092, 9093)
+    recorder = Recorder(tmp_path / "no-update-metadata.pcapng")
+    for correlation_id, port in enumerate(ports):
+        tap = recorder.connection(("127.0.0.1", 40001 + correlation_id), ("127.0.0.1", port))
+        request = wire.encode_request(
+            wire.MetadataRequest(topics=[]), api_version=9, correlation_id=correlation_id, client_id="me"
+        )
+        tap.client_to_server(wire.frame(request))
+        answer = wire.encode_response(wire.MetadataResponse(), api_version=9, correlation_id=correlation_id)
+        tap.server_to_client(wire.frame(answer))
+        tap.close()
+    recorder.close()
+
+    def listeners(**given):
+        found = analyze([tmp_path / "no-update-metadata.pcapng"], spark=spark, only=["latency"], **given)
+        return [row.listener for row in found.latency], found.quality
+
+    assert listeners()[0] == ["9091", "9092", "9093"]
+    found, quality = listeners(ports={9091: "", 9092: "data"})
+    assert found == ["9091", "data"]
+    assert 0 < quality.other_packets["TCP of other ports"] < quality.packets
+    assert quality.requests == 2
+
+
 def test_a_folder_that_is_not_empty_is_not_overwritten_unasked(spark, tmp_path):
     (tmp_path / "mine.txt").write_text("precious")
     with pytest.raises(CaptureError, match="the folder is not empty; --overwrite replaces the tables in it"):

@@ -30,7 +30,7 @@ from captures.spark.tail import FolderTail
 from captures.spark.work import File, Share
 from captures.tabulate import decoded_row, frame_row
 from tests.captures.files import pcap
-from tests.captures.samples import CAPTURES, unzipped
+from tests.captures.samples import CAPTURES, scenario, unzipped
 from tests.captures.test_bulk import packets_of
 from tests.captures.test_exactness import CASES, tap_of
 from tests.captures.wiretap import observe
@@ -41,13 +41,15 @@ TOUR = CAPTURES["kafka-2.8.2-tour"]
 EVERYTHING = Share(0, 1)
 
 
-def table(level, *paths, share=EVERYTHING, wanted=None, bodies="none", fail_fast=False, names=None):
+def table(level, *paths, share=EVERYTHING, wanted=None, bodies="none", fail_fast=False, names=None, ports=()):
     given = [File(str(path), str(path)) for path in paths]
     wanted = wanted or Wanted()
     if level == "packets":
         batches = [b for file in given for b in packet_batches(file, WHOLE, wanted, fail_fast=fail_fast, names=names)]
     else:
-        batches = list(message_batches(level, given, share, wanted, bodies=bodies, fail_fast=fail_fast, names=names))
+        batches = list(
+            message_batches(level, given, share, wanted, bodies=bodies, fail_fast=fail_fast, names=names, ports=ports)
+        )
     schema = LEVELS[level].schema
     return pa.Table.from_batches(batches, schema if names is None else pa.schema([schema.field(n) for n in names]))
 
@@ -307,6 +309,36 @@ class TestFilters:
         taken, _ = conditions([datasource.EqualTo(("connection",), self.SOMETHING)], LEVELS["frames"])
         assert table("frames", ZOMBIE, wanted=Wanted(taken)).num_rows
         assert seen == {frozenset((37324, 39235))}
+
+
+class TestPorts:
+    OF_3 = scenario("kafka-3.9.1-zombie")["brokers"]["3"]
+    PORTS = frozenset({OF_3["control"], OF_3["data"]})
+
+    @pytest.mark.parametrize("bodies", ["none", "redacted"])
+    @pytest.mark.parametrize("level", ["frames", "exchanges", "partitions"])
+    def test_other_connections_are_left_out(self, level, bodies):
+        of_3 = table(level, ZOMBIE, ports=self.PORTS, bodies=bodies)
+        wanted = table(level, ZOMBIE, bodies=bodies)
+        kept = [at for at, port in enumerate(wanted.column("server_port").to_pylist()) if port in self.PORTS]
+        assert 0 < len(kept) < wanted.num_rows
+        assert rows(of_3) == rows(wanted.take(kept))
+
+    def test_in_a_folder_that_is_followed(self, halves, tmp_path):
+        later, earlier = halves
+        (tmp_path / "x.pcap0").symlink_to(earlier)
+        (tmp_path / "x.pcap1").symlink_to(later)
+        tail = FolderTail(tmp_path, "frames", fail_fast=False, bodies="none", ports=self.PORTS)
+        (partition,) = tail.partitions(tail.initialOffset(), tail.latestOffset())
+        found = pa.Table.from_batches(tail.read(partition))
+        assert rows(found, "file", "request_file") == rows(
+            table("frames", earlier, later, ports=self.PORTS), "file", "request_file"
+        )
+
+    @pytest.mark.parametrize("ports", ["kafka", "0"])
+    def test_what_is_no_port(self, ports):
+        with pytest.raises(ValueError, match=f"kafka-capture: ports: '{ports}'"):
+            KafkaCapture({"path": str(ZOMBIE), "ports": ports}).reader(None)
 
 
 class TestPaths:

@@ -1,0 +1,27 @@
+"""The ports of a cluster's listeners, where they are given and need not be found out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+#: Port of a listener -> what it is for, one of PLANES, or "" where that is not said.
+Ports = Mapping[int, str]
+
+NO_PORTS: Ports = MappingProxyType({})
+
+#: What a listener may be said to be for (KIP-291).
+PLANES = ("control", "data")
+
+
+def listener_ports(text: str) -> Ports:
+    """Of ``9091=control,9092=data,9093``. Raises ValueError."""
+    ports = {}
+    for part in text.split(","):
+        port, _, plane = part.strip().partition("=")
+        if not port.isdecimal() or ("=" in part and plane not in PLANES):
+            raise ValueError(f"{text!r} is no list of ports, such as 9092,9093 or 9091=control,9092=data")
+        if not 0 < int(port) < 65_536:
+            raise ValueError(f"{text!r}: ports are from 1 to 65535")
+        ports[int(port)] = plane
+    return ports
