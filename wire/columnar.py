@@ -129,16 +129,17 @@ class _Reader:
         self.api_key, self.version = api_key, version
         self.frames = frames
         size = sum(map(len, frames))
-        rows, topics = size // plan.least_state + 1, size // plan.least + 1
-        self.numbers: list[npt.NDArray[Any]] = [np.empty(rows, _DTYPES[kind]) for _, kind in plan.numbers]
-        self.lists = [np.empty(size // 4 + 1, np.int32) for _ in plan.lists]
-        self.ends = [np.empty(rows + 1, np.int64) for _ in plan.lists]
+        rows, lists = size // plan.least_state + 1, len(plan.lists)
+        wanted = [(rows, _DTYPES[kind]) for _, kind in plan.numbers]
+        made = _empty([*wanted, *[(size // 4 + 1, np.int32)] * lists, *[(rows + 1, np.int64)] * lists])
+        numbers = len(wanted)
+        self.numbers, self.lists, self.ends = made[:numbers], made[numbers : numbers + lists], made[numbers + lists :]
         for ends in self.ends:
             ends[0] = 0
-        self.filled = np.zeros(len(plan.lists), np.int64)
-        self.names = np.empty((topics, 3), np.int64)
-        self.ids = np.empty((topics if kernels.ID in plan.topic_plan else 0, 16), np.uint8)
-        self.row = self.topic = 0
+        self.filled = np.zeros(lists, np.int64)
+        self.row = 0
+        self.topic_begins: list[npt.NDArray[np.int64]] = []
+        self.topic_ids: list[npt.NDArray[np.uint8]] = [np.empty((0, 16), np.uint8)]
         self.topic_names: list[str] = []
         self.topic_counts: list[int] = []
         self.requests: list[tuple[int, str | None, Message]] = []
@@ -146,17 +147,17 @@ class _Reader:
     def columns(self) -> Columns:
         for frame in self.frames:
             self._read(bytes(frame))
-        plan, rows, topics = self.plan, self.row, self.topic
+        plan, rows, topics = self.plan, self.row, len(self.topic_names)
         out: Columns = {}
         for (name, _), values in zip(plan.numbers, self.numbers, strict=True):
             out[name] = values[:rows]
         for name, values, ends, filled in zip(plan.lists, self.lists, self.ends, self.filled, strict=True):
             out[name], out[f"{name}_offsets"] = values[:filled], ends[: rows + 1]
-        begins = np.append(self.names[:topics, 2], rows)
+        begins = np.concatenate([*self.topic_begins, [rows]])
         out["topic"] = np.repeat(np.arange(topics), np.diff(begins))
         out["topic_name"] = _objects(self.topic_names)
         if kernels.ID in plan.topic_plan:
-            out["topic_id"] = self.ids[:topics]
+            out["topic_id"] = np.concatenate(self.topic_ids)
         out["topic_request"] = np.repeat(np.arange(len(self.requests)), self.topic_counts)
         out["request_correlation_id"] = np.array([c for c, _, _ in self.requests], np.int32)
         out["request_client_id"] = _objects([c for _, c, _ in self.requests])
@@ -177,33 +178,38 @@ class _Reader:
         start = stream.tell() + plan.at
         b = np.frombuffer(frame, np.uint8)
         count, at = kernels.length(b, start, len(frame), plan.compact, 4)
-        first_topic = self.topic
-        if at >= 0:
-            fits = count <= (len(frame) - at) // plan.least
-            at, self.row, self.topic = self._read_states(b, at, count) if fits else (-1, self.row, self.topic)
+        if at < 0 or count > (len(frame) - at) // plan.least:
+            self._refuse(frame)
+        names = np.empty((count, 3), np.int64)  # start, length and first row of each topic
+        ids = np.empty((count if kernels.ID in plan.topic_plan else 0, 16), np.uint8)
+        at, self.row, topics = self._read_states(b, at, count, names, ids)
         if at < 0:
             self._refuse(frame)
+        names, ids = names[:topics], ids[:topics]
         try:
             # the rest of the request is the row codec's
             _, message = decode_request(frame[:start] + plan.empty + frame[at:])
-            self.topic_names += _texts(b, self.names[first_topic : self.topic])
+            self.topic_names += _texts(b, names)
         except (errors.DecodeError, UnicodeDecodeError):
             self._refuse(frame)
-        self.topic_counts.append(self.topic - first_topic)
+        self.topic_begins.append(names[:, 2])
+        self.topic_ids.append(ids)
+        self.topic_counts.append(topics)
         self.requests.append((header.correlation_id, header.client_id, message))
 
-    def _read_states(self, b: npt.NDArray[np.uint8], at: int, count: int) -> tuple[int, int, int]:
+    def _read_states(
+        self, b: npt.NDArray[np.uint8], at: int, count: int, names: npt.NDArray[np.int64], ids: npt.NDArray[np.uint8]
+    ) -> tuple[int, int, int]:
         plan, end = self.plan, len(b)
         numbers, lists, ends = map(_addresses, (self.numbers, self.lists, self.ends))
-        into = (numbers, lists, self.filled, ends, self.names)
+        into = (numbers, lists, self.filled, ends, names)
         if not len(plan.topic_plan):
             return kernels.read_partitions(  # type: ignore[no-any-return]
-                b, at, end, count, plan.plan, plan.compact, self.row, self.topic, self.topic, *into
+                b, at, end, count, plan.plan, plan.compact, self.row, *into
             )
         return kernels.read_topics(  # type: ignore[no-any-return]
-            b, at, end, count, plan.topic_plan, plan.plan, plan.least_state, plan.compact, self.row, self.topic,
-            *into, self.ids,
-        )  # fmt: skip
+            b, at, end, count, plan.topic_plan, plan.plan, plan.least_state, plan.compact, self.row, *into, ids
+        )
 
     def _refuse(self, frame: bytes) -> None:
         decode_request(frame)  # says what is wrong, and where
@@ -219,6 +225,16 @@ def _texts(b: npt.NDArray[np.uint8], names: npt.NDArray[np.int64]) -> list[str]:
         text = joined.decode()
         return [text[begin:end] for begin, end in places]
     return [joined[begin:end].decode() for begin, end in places]
+
+
+def _empty(wanted: Sequence[tuple[int, Any]]) -> list[npt.NDArray[Any]]:
+    """Arrays of these lengths and types, out of one: of many the allocator would keep none for the next time."""
+    ends = np.cumsum([0, *(-(-count * np.dtype(dtype).itemsize // 64) * 64 for count, dtype in wanted)]).tolist()
+    memory = np.empty(ends[-1], np.uint8)
+    return [
+        memory[begin : begin + count * np.dtype(dtype).itemsize].view(dtype)
+        for begin, (count, dtype) in zip(ends[:-1], wanted, strict=True)
+    ]
 
 
 def _addresses(arrays: Iterable[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:

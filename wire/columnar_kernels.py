@@ -153,22 +153,19 @@ def _same(b, one, other, n):
 
 
 @compiled
-def read_partitions(b, at, end, count, plan, compact, row, topic, first_topic, numbers, lists, filled, ends, names):
-    """``count`` partition states from ``at`` on: (next position, next row, next topic).
+def read_partitions(b, at, end, count, plan, compact, row, numbers, lists, filled, ends, names):
+    """``count`` partition states from ``at`` on: (next position, next row, how many topics).
 
     States that name their topic themselves (before topics were grouped) begin a topic wherever the name changes.
     """
     # where each field of the last state began, and where and how long those are that states alike have alike
     shape, told = np.empty(len(plan), np.int64), np.empty((len(plan), 2), np.int64)
-    return _read_partitions(
-        b, at, end, count, plan, compact, row, topic, first_topic, numbers, lists, filled, ends, names, shape, told
-    )
+    return _read_partitions(b, at, end, count, plan, compact, row, numbers, lists, filled, ends, names, shape, told)
 
 
 @compiled
-def _read_partitions(
-    b, at, end, count, plan, compact, row, topic, first_topic, numbers, lists, filled, ends, names, shape, told
-):
+def _read_partitions(b, at, end, count, plan, compact, row, numbers, lists, filled, ends, names, shape, told):
+    topic = np.int64(0)
     while count > 0:
         n_numbers = n_lists = 0
         start = at
@@ -200,7 +197,7 @@ def _read_partitions(
                 n, at = length(b, at, end, compact, 2)
                 if at < 0 or n > min(end - at, MAX_NAME_BYTES):
                     return REFUSED, row, topic
-                if topic == first_topic or names[topic - 1, 1] != n or not _same(b, names[topic - 1, 0], at, n):
+                if topic == 0 or names[topic - 1, 1] != n or not _same(b, names[topic - 1, 0], at, n):
                     names[topic, 0], names[topic, 1], names[topic, 2] = at, n, row
                     topic += 1
                 at += n
@@ -283,11 +280,11 @@ def _read_run(b, start, run, size, plan, compact, shape, row, numbers, lists, fi
 
 @compiled
 def read_topics(
-    b, at, end, count, topic_plan, plan, least, compact, row, topic, numbers, lists, filled, ends, names, ids
+    b, at, end, count, topic_plan, plan, least, compact, row, numbers, lists, filled, ends, names, ids
 ):  # fmt: skip
-    """``count`` topics from ``at`` on: (next position, next row, next topic). ``names`` gets (start, length, row)."""
+    """``count`` topics from ``at`` on: (next position, next row, how many). ``names`` gets (start, length, row)."""
     shape, told = np.empty(len(plan), np.int64), np.empty((len(plan), 2), np.int64)
-    for _ in range(count):
+    for topic in range(count):
         names[topic, 2] = row
         for kind in topic_plan:
             if kind == NAME:
@@ -307,14 +304,13 @@ def read_topics(
                 if at < 0 or n > (end - at) // least:
                     return REFUSED, row, topic
                 at, row, _ = _read_partitions(
-                    b, at, end, n, plan, compact, row, topic, topic, numbers, lists, filled, ends, names, shape, told
+                    b, at, end, n, plan, compact, row, numbers, lists, filled, ends, names, shape, told
                 )
             else:
                 at = _skip_tags(b, at, end)
             if at < 0:
                 return REFUSED, row, topic
-        topic += 1
-    return at, row, topic
+    return at, row, count
 
 
 @compiled

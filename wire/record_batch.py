@@ -116,7 +116,7 @@ def _read_records(
             headers, at = _read_headers(data, at, stop)
             if at != stop:
                 raise errors.CorruptRecord(f"it has {size} bytes, and its fields {size + at - stop}")  # noqa: TRY301
-            timestamp = base_timestamp + timestamp_delta if log_append_time is None else log_append_time
+            timestamp = _int64(base_timestamp + timestamp_delta) if log_append_time is None else log_append_time
             records.append(
                 Record(offset=base_offset + offset_delta, timestamp=timestamp, key=key, value=value, headers=headers)
             )
@@ -163,7 +163,7 @@ def _written(record: Record, batch: RecordBatch) -> bytes:
             f"record at offset {record.offset}: outside a batch that begins at {batch.base_offset}"
         )
     body = bytearray(1)
-    body += varint(record.timestamp - batch.base_timestamp)
+    body += varint(_int64(record.timestamp - batch.base_timestamp))
     body += varint(record.offset - batch.base_offset)
     for data in (record.key, record.value):
         _write_bytes(body, data)
@@ -204,6 +204,11 @@ def read_varint(data: memoryview, at: int, bits: int = 32) -> tuple[int, int]:
     if value >> bits:
         raise errors.CorruptRecord(f"a varint of more than {bits} bits")
     return (value >> 1) ^ -(value & 1), at
+
+
+def _int64(value: int) -> int:
+    """What is left of a number in 64 bits: between timestamps that are further apart, Kafka's longs wrap around."""
+    return value if -(2**63) <= value < 2**63 else (value + 2**63) % 2**64 - 2**63
 
 
 def varint(value: int) -> bytes:

@@ -11,7 +11,7 @@ import zlib
 import cramjam
 import pytest
 from crc32c import crc32c
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import wire
@@ -59,6 +59,7 @@ def record_batches(draw: st.DrawFn) -> RecordBatch:
 
 
 @given(st.lists(record_batches(), max_size=3))
+@example([RecordBatch.of(*(Record(offset=i, timestamp=time) for i, time in enumerate((-(2**63), 0, 2**63 - 1))))])
 @settings(max_examples=200, deadline=None)
 def test_what_is_written_is_read(batches: list[RecordBatch]) -> None:
     read, rest = wire.read_records(wire.write_records(*batches))
