@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from captures.exchanges import Conversation, Message, Peers
 from captures.quality import Quality
 from captures.segments import Segment
-from captures.tcp_streams import Connection, End, Event, Streams
+from captures.tcp_directions import End, Event
+from captures.tcp_streams import Connection, Streams
 
 
 class Assembly:

@@ -43,7 +43,8 @@ from captures.pcap import WINDOW_BYTES, CaptureFile
 from captures.quality import Quality
 from captures.recognise import Start
 from captures.segments import Place, Segment
-from captures.tcp_streams import Connection, Data, connection_key
+from captures.tcp_directions import Data
+from captures.tcp_streams import Connection, connection_key
 from wire.registry import BY_KEY
 
 Rows = npt.NDArray[np.int64]

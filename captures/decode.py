@@ -23,7 +23,8 @@ from captures.pcap import CaptureFile, Packet
 from captures.ports import NO_PORTS, Ports
 from captures.quality import OF_OTHER_PORTS, Quality
 from captures.segments import Dissector, Place, Segment
-from captures.tcp_streams import Connection, End, Event, Streams
+from captures.tcp_directions import End, Event
+from captures.tcp_streams import Connection, Streams
 
 MAX_WAIT_NS = 5_000_000_000
 MAX_WAITING_MESSAGES = 20_000

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from captures.framing import Finder, Frame, Framer
 from captures.messages import (
@@ -39,7 +40,8 @@ from captures.recognise import (
     other_protocol,
     request_start,
 )
-from captures.tcp_streams import Connection, Data, End, Event, Gap
+from captures.tcp_directions import Data, Earlier, End, Event, Gap
+from captures.tcp_streams import Connection
 from wire.registry import BY_KEY, message_class
 
 __all__ = [
@@ -82,6 +84,7 @@ class Conversation:
         self._client: int | None = None
         self._undecided: deque[Data | Gap] | None = deque()
         self._undecided_bytes = 0
+        self._undecided_whole = True
         self._looked_at = 0
         self._opening = [b"", b""]
         self._candidates: tuple[Framer, Framer] | None = None
@@ -128,6 +131,8 @@ class Conversation:
         """The messages that ``event`` completes, in order."""
         if isinstance(event, End):
             return self._finish()
+        if isinstance(event, Earlier):
+            return self._earlier(event)
         if self._peers is not None:
             return self._continue(event)
         if self._undecided is None:
@@ -168,6 +173,7 @@ class Conversation:
                 return self._begin(event.side, lost=True)
         while self._undecided_bytes > MAX_UNDECIDED_BYTES:
             oldest = undecided.popleft()
+            self._undecided_whole = False
             self._undecided_bytes -= len(oldest.data) if isinstance(oldest, Data) else 0
         return self._leave_alone() if self._looked_at > MAX_LOOKED_AT_BYTES else []
 
@@ -178,7 +184,10 @@ class Conversation:
         self._client = client
         self._peers = Peers(self._connection.number, endpoints[client], endpoints[1 - client])
         self._requests = Framer(self._find_request, self._wants_request, lost=lost)
-        self._responses = Framer(self._find_response, self._wants_response, lost=lost, patient=True)
+        of_server = lost and not (self._connection.begins(1 - client) and self._undecided_whole)
+        self._responses = Framer(
+            self._find_response, self._wants_response, lost=of_server, patient=True, believes=self._believes_response
+        )
         self.quality.connections += 1
         messages: list[Message] = []
         for event in undecided:
@@ -212,6 +221,25 @@ class Conversation:
         else:
             for frame in frames:
                 self._response(frame, messages)
+        return messages
+
+    def _earlier(self, event: Earlier) -> list[Message]:
+        """Requests from before the capture that were sent again, whole; what they asked for was answered before it."""
+        messages: list[Message] = []
+        if self._peers is None or event.side != self._client or self._last is None:
+            return messages
+        data = event.data
+        verdict, at = find_request(data, 0, (0,), None)
+        while verdict is Verdict.YES and isinstance(start := request_start(data, at), Start):
+            end = at + 4 + start.length
+            if end > len(data) or start.client_id != self._last.client_id:
+                break
+            request = read_request(self._peers, Frame(data[at + 4 : end], start.length, 0, event.place))
+            request = replace(request, answered=False)
+            self.quality.requests += 1
+            count_decoding(self.quality, request, lost=False)
+            messages += [request, NoResponse(request)]
+            at = end
         return messages
 
     def _request(self, frame: Frame, messages: list[Message]) -> None:
@@ -311,6 +339,15 @@ class Conversation:
     def _wants_request(self, head: bytes, _length: int) -> bool:
         key = _KEY_AND_VERSION(head)[0]
         return key in BY_KEY and message_class(key, "request") is not None
+
+    def _believes_response(self, head: bytes) -> bool:
+        """Whether a response may begin so: to a request that was seen, or to one near those that were."""
+        (correlation_id,) = _CORRELATION_ID(head)
+        if self._sasl_tokens is not None or self._last is None:
+            return True
+        if abs(correlation_id - self._last.correlation_id) <= MAX_AWAITED:
+            return True
+        return any(request.correlation_id == correlation_id for request in self._awaited)
 
     def _wants_response(self, head: bytes, length: int) -> bool:
         (correlation_id,) = _CORRELATION_ID(head)

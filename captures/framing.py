@@ -20,6 +20,9 @@ from captures.segments import Place
 #: What is kept of a frame whose body nobody will read.
 HEAD_BYTES = 64 * 1024
 
+#: A frame begins with its correlation id, or with its API's key and version.
+ID_BYTES = 4
+
 #: How much is kept while looking for a frame.
 MAX_LOST_BYTES = 1024 * 1024
 
@@ -52,17 +55,21 @@ class Framer:
     ``skipped`` counts bytes in which no frame was recognised, ``bad_lengths`` the lengths that could be none.
     ``unfinished`` tells, at the end, whether a frame was begun and not completed. A ``patient`` one keeps what ``find``
     has passed over, also from before a gap, for something new may be learnt by which to recognise a frame in it
-    (``search``).
+    (``search``). ``believes`` is asked, with the first ID_BYTES of a frame that is not whole yet, whether it may be
+    one: what was taken for a frame by mistake leads to lengths that would swallow all that follows.
     """
 
     def __init__(
-        self, find: Finder, wants: Callable[[bytes, int], bool], *, lost: bool = False, patient: bool = False
-    ) -> None:
+        self, find: Finder, wants: Callable[[bytes, int], bool], *, lost: bool = False, patient: bool = False,
+        believes: Callable[[bytes], bool] = lambda _head: True,
+    ) -> None:  # fmt: skip
         self.skipped = 0
         self.unfinished = False
         self.bad_lengths: list[tuple[int, Place]] = []
         self._find = find
         self._wants = wants
+        self._believes = believes
+        self._believed = True
         self._head = b""
         self._length: int | None = None
         self._body = bytearray()
@@ -124,6 +131,7 @@ class Framer:
         elif self._length is not None and size <= (remaining := self._length - self._seen):
             self._missing += size
             self._seen += size
+            self._believed = True
             self._keep = len(self._body)
             if size == remaining:
                 self._hand_out(frames)
@@ -199,6 +207,12 @@ class Framer:
                         return head + data[at:]
             else:
                 at = self._continue(data, at, place, frames)
+                if not self._believed and len(self._body) >= ID_BYTES:
+                    self._believed = True
+                    if not self._believes(bytes(self._body[:ID_BYTES])):
+                        begun = _LENGTH.pack(self._length or 0) + self._body
+                        self._lose()
+                        return begun + data[at:]
         return b""
 
     def _begin(self) -> bool:
@@ -209,6 +223,7 @@ class Framer:
             self._lose()
             return False
         self._head = b""
+        self._believed = False
         self._length = length
         self._keep = min(length, HEAD_BYTES)
         return True
@@ -236,6 +251,7 @@ class Framer:
 
     def _reset(self) -> None:
         self._head = b""
+        self._believed = True
         self._length = None
         self._body = bytearray()
         self._seen = self._missing = 0

@@ -45,7 +45,7 @@ class Request:
     error: str | None
     frame_bytes: int
     left_over: int
-    answered: bool  # whether Kafka answers it at all
+    answered: bool  # whether an answer is to be expected
 
     @property
     def api_name(self) -> str:

@@ -27,6 +27,9 @@ _MAX_CLIENT_ID_BYTES = 255
 #: Correlation ids rise by one for each request; after a gap the next one is within this.
 _MAX_CORRELATION_STEP = 1 << 20
 
+#: How much of a response may be missing for what there is to be looked into.
+_MAX_IMAGINED = 1 << 20
+
 #: Correlation ids sought at any offset, which takes a while for each.
 _MAX_SOUGHT = 64
 
@@ -243,21 +246,27 @@ def find_response(
             continue
         end = at + 4 + length
         if end > len(buffer):
-            if at in borders:
+            if at in borders and _could_be_response(buffer[at + 4 :], length, request):
                 return Verdict.YES, at
             undecided = at if undecided is None else undecided
-        elif _is_response(buffer[at + 4 : end], request, end == len(buffer) or end in borders):
+        elif _is_response(buffer[at + 4 : end], request, at in borders and (end == len(buffer) or end in borders)):
             return Verdict.YES, at
     return Verdict.MORE, len(buffer) - 7 if undecided is None else undecided
 
 
-def _is_response(frame: bytes, request: Awaited, ends_with_packet: bool) -> bool:
+def _could_be_response(begun: bytes, length: int, request: Awaited) -> bool:
+    """Whether a response of that length may begin so: nothing in it is wrong if zeros follow."""
+    missing = length - len(begun)
+    return missing > _MAX_IMAGINED or _is_response(begun + bytes(missing), request, fills_packets=True)
+
+
+def _is_response(frame: bytes, request: Awaited, fills_packets: bool) -> bool:
     if request.api_key not in BY_KEY or message_class(request.api_key, "response") is None:
-        return ends_with_packet
+        return fills_packets
     try:
         wire.decode_response(frame, api_key=request.api_key, api_version=request.version)
     except wire.TrailingBytes:
-        return ends_with_packet
+        return fills_packets
     except wire.DecodeError:
         return False
     return True

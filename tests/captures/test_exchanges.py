@@ -25,7 +25,8 @@ from captures.recognise import Verdict
 from captures.recorder import MAX_SEGMENT_BYTES, Recorder
 from captures.render import Renderer, json_line
 from captures.segments import Place
-from captures.tcp_streams import Connection, Data, End, Gap
+from captures.tcp_directions import Data, End, Gap
+from captures.tcp_streams import Connection
 from tests.captures.samples import CAPTURES, unzipped
 
 CLIENT, SERVER = ("127.0.0.1", 40001), ("127.0.0.1", 9093)
@@ -461,6 +462,53 @@ def test_a_request_inside_a_record_is_none(client_id, correlation_id):
     assert told(messages) == [("Metadata", 1), ("<-", 1), ("Metadata", 3)]
 
 
+def test_a_response_inside_a_record_is_none():
+    """Behind a gap stands what could be the awaited response, with more behind it up to where a packet ends."""
+    talk = Talk()
+    talk.ask(wire.FetchRequest(topics=()), 11, 1)
+    could_be = struct.pack(">ii", 504, 1) + bytes(500)
+    partition = wire.FetchableTopicResponse(
+        topic="orders", partitions=(wire.FetchResponsePartitionData(records=bytes(100) + could_be),)
+    )
+    frame = wire.frame(
+        wire.encode_response(wire.FetchResponse(responses=(partition,)), api_version=11, correlation_id=1)
+    )
+    talk.tap.server_to_client(frame[:90])
+    talk.tap.server_to_client(frame[90:])
+    for correlation_id in (2, 3):
+        talk.ask(METADATA, 9, correlation_id)
+        talk.answer(wire.MetadataResponse(), 9, correlation_id)
+    assert told(talk.decode()[0])[1] == ("<-", 1)
+    messages, _ = talk.decode(lambda number: number != 5)
+    assert told(messages) == [("Fetch", 1), ("Metadata", 2), ("<-", 2), ("Metadata", 3), ("<-", 3)]
+
+
+def test_requests_from_before_the_capture_that_were_sent_again():
+    talk = Talk()
+    for correlation_id in (1, 2, 3):
+        talk.ask(UPDATE, 5, correlation_id)
+        talk.answer(wire.UpdateMetadataResponse(), 5, correlation_id)
+    talk.ask(METADATA, 9, 4)
+    packets = list(CaptureFile(io.BytesIO(talk.target.getvalue())))
+    first, second = packets[3], packets[5]
+    again = io.BytesIO()
+    writer = PcapngWriter(again)
+    late_ns = packets[-1].time_ns + 300_000_000
+    for packet in (*packets[7:], first._replace(time_ns=late_ns), first._replace(time_ns=late_ns + 1),
+                   second._replace(time_ns=late_ns + 2)):  # fmt: skip
+        writer.packet(packet.time_ns, packet.link_type, packet.data)
+    decoder = Decoder(CaptureFile(io.BytesIO(again.getvalue()), "x"))
+    messages = list(decoder.messages())
+    assert told(messages) == [
+        ("UpdateMetadata", 3),
+        ("<-", 3),
+        ("Metadata", 4),
+        *[("UpdateMetadata", i) for i in (1, 2)],
+    ]
+    assert [m.answered for m in messages if isinstance(m, Request)] == [True, True, False, False]
+    assert decoder.quality.unanswered == 1
+
+
 def test_messages_come_in_the_order_of_their_packets_even_if_one_connection_has_to_wait():
     talk = Talk()
     talk.ask(UPDATE, 5, 1)
@@ -600,6 +648,22 @@ def test_what_was_passed_over_before_a_gap_is_recognised_when_its_requests_have_
     assert framer.skipped == 2 + 12 + 9 + 12 * 3
 
 
+def test_what_cannot_be_a_frame_does_not_swallow_what_follows():
+    def find(buffer, _begin, _borders, _final):
+        at = buffer.find(b"good") - 4
+        return (Verdict.YES, at) if at >= 0 else (Verdict.MORE, len(buffer))
+
+    framer = framing.Framer(find, lambda _head, _length: True, believes=lambda head: head == b"good")
+    good = wire.frame(b"good" + bytes(60))
+    taken = framer.data(good + struct.pack(">i", 1_000_000) + b"ba", place(1))
+    assert [frame.payload for frame in taken] == [good[4:]]
+    assert framer.data(b"d!" + bytes(40), place(2)) == []
+    assert framer.searching
+    taken = framer.data(bytes(10) + good[:9], place(3)) + framer.data(good[9:], place(4))
+    assert [(frame.payload, frame.place.packet) for frame in taken] == [(good[4:], 4)]
+    assert framer.skipped == 4 + 4 + 40 + 10
+
+
 def test_the_place_of_a_frame_is_the_last_packet_that_carried_a_byte_of_it():
     framer = framing.Framer(never, never)
     data = wire.frame(b"abcdefgh")
@@ -623,7 +687,7 @@ def test_given_ports_tell_who_the_client_is_and_leave_others_out():
         writer.packet(packet.time_ns, packet.link_type, packet.data)
 
     def read(*ports):
-        decoder = Decoder(CaptureFile(io.BytesIO(mid_stream.getvalue()), "x"), ports)
+        decoder = Decoder(CaptureFile(io.BytesIO(mid_stream.getvalue()), "x"), dict.fromkeys(ports, ""))
         return [m.correlation_id for m in decoder.messages() if isinstance(m, Request)], decoder.quality
 
     assert read()[0] == [1, 2]
@@ -664,7 +728,7 @@ events = st.lists(
 @settings(max_examples=400, deadline=None)
 @given(events, st.sampled_from([None, 0, 1]))
 def test_nonsense_never_raises(happened, client):
-    connection = Connection(1, ((b"aaaa", 1), (b"bbbb", 2)))
+    connection = Connection(1, ((b"aaaa", 1), (b"bbbb", 2)), 0)
     connection.client = client
     conversation = Conversation(connection)
     for event in (*happened, End()):

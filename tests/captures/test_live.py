@@ -21,7 +21,8 @@ from captures.packet_filter import MAX_PORTS, port_filter
 from captures.pcap import CaptureFile
 from captures.quality import Quality
 from captures.segments import SYN, Dissector, Segment
-from captures.tcp_streams import Data, Streams
+from captures.tcp_directions import Data
+from captures.tcp_streams import Streams
 from tests.captures.files import SECOND, START_NS, ethernet, ipv4, tcp
 from tests.tools import require
 

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captures import tcp_streams
+from captures import tcp_directions, tcp_streams
 from captures.segments import ACK, FIN, RST, SYN, Place, Segment
-from captures.tcp_streams import Data, End, Gap, Streams
+from captures.tcp_directions import Data, Earlier, End, Gap
+from captures.tcp_streams import MAX_OPENING_BYTES, Streams
 
 CLIENT, SERVER = (b"\x0a\x00\x00\x01", 40001), (b"\x0a\x00\x00\x02", 9092)
+OTHER = (b"\x0a\x00\x00\x03", 40001)
 MS = 1_000_000
 
 
@@ -195,7 +197,7 @@ def test_waiting_ends_with_time_even_if_only_others_talk():
 
 
 def test_waiting_ends_when_too_much_waits(monkeypatch):
-    monkeypatch.setattr(tcp_streams, "MAX_HELD_BYTES", 100)
+    monkeypatch.setattr(tcp_directions, "MAX_HELD_BYTES", 100)
     wire = Wire()
     wire.open()
     for i in range(11):
@@ -204,7 +206,7 @@ def test_waiting_ends_when_too_much_waits(monkeypatch):
 
 
 def test_memory_is_bounded_whatever_is_sent(monkeypatch):
-    monkeypatch.setattr(tcp_streams, "MAX_HELD_PIECES", 50)
+    monkeypatch.setattr(tcp_directions, "MAX_HELD_PIECES", 50)
     wire = Wire()
     wire.open()
     for i in range(1000):
@@ -246,8 +248,40 @@ def test_joining_in_the_middle():
     wire.send(CLIENT, 308, b"!", ack=710)
     connection = next(iter(wire.streams._connections.values()))
     assert connection.client is None
-    assert wire.sent(CLIENT) == [b"question!"]
+    assert wire.sent(CLIENT) == []  # an earlier packet may come yet
+    wire.send(CLIENT, 309, b"!", ack=710, after_ms=200)
+    assert wire.sent(CLIENT) == [b"question!!"]
     assert wire.sent(SERVER) == [b"old answer"]
+    assert [event.place.packet for _, event in wire.events[1]] == [1, 2, 3, 4]
+
+
+def test_joining_where_packets_are_swapped():
+    wire = Wire()
+    wire.send(CLIENT, 307, b"n?", ack=710)
+    wire.send(CLIENT, 300, b"questio", ack=710)
+    wire.send(SERVER, 710, b"answer", ack=309)
+    wire.finish()
+    assert [wire.sent(CLIENT), wire.sent(SERVER)] == [[b"question?"], [b"answer"]]
+
+
+def test_what_is_from_before_the_capture_and_sent_again_is_told_once():
+    wire = Wire()
+    wire.send(CLIENT, 300, b"question", ack=710)
+    for _ in range(2):
+        wire.send(CLIENT, 290, b"earlier, question", ack=710, after_ms=200)
+    wire.send(CLIENT, 295, b"ier, question", ack=710)
+    wire.finish()
+    told = [event for _, event in wire.events[1][:-1]]
+    assert told == [Data(0, b"question", told[0].place), Earlier(0, b"earlier, q", told[1].place)]
+
+
+def test_memory_is_bounded_while_a_connection_that_was_joined_may_have_begun_earlier():
+    wire = Wire()
+    for i in range(30):
+        wire.send(CLIENT, 100_000 * i, bytes(100_000), after_ms=0)
+        (connection,) = wire.streams._connections.values()
+        assert connection._directions[0].held_bytes <= MAX_OPENING_BYTES + 100_000
+    assert sum(len(event.data) for _, event in wire.events[1]) >= 1_000_000
 
 
 def test_a_syn_ack_alone_tells_who_is_the_client():
@@ -284,16 +318,50 @@ def test_other_data_on_the_ports_of_a_closed_connection_is_a_new_one():
     wire.send(SERVER, 5001, flags=FIN | ACK)
     wire.send(CLIENT, 1001, b"first", flags=FIN | ACK)  # sent again
     wire.send(CLIENT, 900_000_000, b"second")  # its SYN was not captured
+    wire.finish()
     assert wire.sent(CLIENT, 1) == [b"first"]
     assert wire.sent(CLIENT, 2) == [b"second"]
 
 
-def test_a_reset_hands_out_what_waits():
+def test_after_a_reset_little_is_waited_for():
     wire = Wire()
     wire.open()
     wire.send(CLIENT, 1004, b"def")
     wire.send(SERVER, 5001, flags=RST)
-    assert wire.sent(CLIENT) == [3, b"def"]
+    wire.send(CLIENT, 1001, b"abc")  # swapped
+    assert wire.sent(CLIENT) == [b"abcdef"]
+    wire.send(CLIENT, 1010, b"jkl")
+    wire.send(OTHER, 1, flags=SYN)
+    assert wire.sent(CLIENT) == [b"abcdef"]
+    wire.send(OTHER, 2, b"x", after_ms=200)
+    assert wire.sent(CLIENT) == [b"abcdef", 3, b"jkl"]
+
+
+def test_the_first_data_of_a_connection_comes_before_its_syn_and_the_last_fin_of_the_one_before_behind_it():
+    wire = Wire()
+    wire.open()
+    wire.send(CLIENT, 1001, b"old")
+    wire.send(CLIENT, 1004, flags=FIN | ACK)
+    wire.send(CLIENT, 4_000_000_001, b"new")
+    wire.send(SERVER, 5001, flags=FIN | ACK)
+    wire.open(client_isn=4_000_000_000, server_isn=70_000)
+    wire.send(SERVER, 70_001, b"answer", ack=4_000_000_004)
+    wire.send(CLIENT, 4_000_000_004, b"!")
+    wire.finish()
+    assert [wire.sent(CLIENT), wire.sent(SERVER)] == [[b"old"], []]
+    assert [wire.sent(CLIENT, 2), wire.sent(SERVER, 2)] == [[b"new!"], [b"answer"]]
+
+
+def test_a_syn_that_comes_long_after_is_not_late():
+    """Its number is a little lower than that of the connection before, whose end was lost."""
+    wire = Wire()
+    wire.send(CLIENT, 1001, b"old")
+    wire.open(client_isn=900)  # in time: of the same connection
+    wire.send(CLIENT, 1004, b"!", after_ms=2000)
+    wire.open(client_isn=500)
+    wire.send(CLIENT, 501, b"new")
+    wire.finish()
+    assert [wire.sent(CLIENT), wire.sent(CLIENT, 2)] == [[100, b"old!"], [b"new"]]
 
 
 def test_stray_resets_and_acknowledgements_are_no_connections():
