@@ -183,6 +183,8 @@ class FastLane:
             expected = connection.expected(side)
             flow[f.EXPECTED + side] = f.NONE if expected is None else expected
             flow[f.ACKED + side] = f.NONE
+            since = connection.since(side)
+            flow[f.SINCE + side] = f.NONE if since is None else since
         self._lanes[row] = _Lane(connection, conversation, client)
 
     def _leave(self, row: int) -> None:

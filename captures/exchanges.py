@@ -261,7 +261,8 @@ class Conversation:
         request = read_request(self._peers, frame)
         self.quality.requests += 1
         count_decoding(self.quality, request, lost=frame.lost > 0)
-        self._last = start_of(request) or self._last
+        if not frame.lost or isinstance(request_start(frame.length.to_bytes(4, "big") + payload), Start):
+            self._last = start_of(request) or self._last
         if api is not None and (
             not api.zk_broker or (key == _FETCH and is_quorum_fetch(payload, version, request.client_id))
         ):

@@ -37,15 +37,16 @@ from captures.packet_kernels import (
 )
 
 # columns of a connection: its ends (the lower first), what is done with it, whether side 0 is the higher end, the exact
-# code's view of both sides, and the segments that were linked: the first, the last, the last of each side
+# code's view of both sides, the segments that were linked (the first, the last, the last of each side), and where sides
+# begin that did so before the capture
 LOW_HIGH, LOW_LOW, HIGH_HIGH, HIGH_LOW, BOTH_PORTS = range(5)
-MODE, TURNED, EXPECTED, ACKED, FIRST, LAST, LAST_OF = 5, 6, 7, 9, 11, 12, 13
-FLOW_COLUMNS = 15
+MODE, TURNED, EXPECTED, ACKED, FIRST, LAST, LAST_OF, SINCE = 5, 6, 7, 9, 11, 12, 13, 15
+FLOW_COLUMNS = 17
 
 # modes: every segment is the exact code's; Kafka's; something that is left alone
 EXACTLY, FRAMES, NOTHING = range(3)
 
-#: of an EXPECTED or ACKED that is not known
+#: of an EXPECTED, ACKED or SINCE that is not known
 NONE = -1
 
 # columns of a frame, before the VALUES of its program
@@ -187,7 +188,8 @@ def route(packets, first, flows, table):
             if expected < 0:
                 return index
             behind = (expected - packet[SEQUENCE]) & 0xFFFFFFFF
-            again = size <= behind < _MOST_BEHIND  # nothing in it is new
+            # nothing in it is new, and nothing from before the capture
+            again = size <= behind < _MOST_BEHIND and expected - behind >= flow[SINCE + side]
             if behind and not again:
                 return index
         if size and not again:

@@ -84,7 +84,9 @@ class Direction:
         self.earlier: list[tuple[int, int]] = []  # what was told of before the first
 
     def position(self, sequence: int) -> int:
-        expected = self.next or 0
+        if self.next is None:
+            return (sequence & 0xFFFFFFFF) + (1 << 32)  # so that there is room before it
+        expected = self.next
         return expected + ((sequence - expected + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
     def receive(self, segment: Segment, events: list[Event], *, opening: bool) -> None:
@@ -92,11 +94,11 @@ class Direction:
         payload = segment.payload
         sequence = segment.sequence + (1 if segment.flags & SYN else 0)
         if self.next is None:
-            self.first = self.next = sequence & 0xFFFFFFFF
+            self.first = self.next = self.position(sequence)
         begin = self.position(sequence)
         opening = opening and self.isn is None
         if begin < self.next and self.isn is None:
-            if opening and begin >= 0 and self.next - begin < ELSEWHERE:
+            if opening and self.next - begin < ELSEWHERE:
                 self.first = self.next = begin
             elif not opening:
                 self._tell_earlier(begin, segment, events)

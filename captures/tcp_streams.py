@@ -66,6 +66,10 @@ class Connection:
         """The position of the next byte of ``side``; None if none of its bytes was seen."""
         return self._directions[side].next
 
+    def since(self, side: int) -> int | None:
+        """The position of the first byte of ``side`` that was captured, if it is not known where it began."""
+        return self._directions[side].first
+
     def begins(self, side: int) -> bool:
         """Whether the first event of ``side`` is about its first byte."""
         direction = self._directions[side]
@@ -88,7 +92,8 @@ class Connection:
 
     def begins_another(self, segment: Segment) -> bool:
         """Whether the segment is of a later connection between the same ports."""
-        direction = self._directions[self._side(segment)]
+        side = self._side(segment)
+        direction, other = self._directions[side], self._directions[1 - side]
         if segment.flags & SYN:
             if direction.isn is not None:
                 return direction.isn != segment.sequence
@@ -108,6 +113,12 @@ class Connection:
             return True
         if direction.isn is not None and begin <= direction.position(direction.isn):
             return True
+        if direction.first is not None and begin < direction.first and self.closed:
+            return True  # what was sent before the capture is not sent again after the end
+        if other.fin is not None and segment.flags & ACK and self.closed:
+            beyond = (segment.acknowledgement - other.fin - 1) & 0xFFFFFFFF
+            if 0 < beyond < 0x80000000:
+                return True  # it acknowledges what was never sent
         return abs(begin - direction.next) > ELSEWHERE
 
     def receive(self, segment: Segment) -> list[Event]:
@@ -120,7 +131,7 @@ class Connection:
         if flags & SYN:
             direction.isn = segment.sequence
             if direction.next is None or self._opening:
-                direction.next = (segment.sequence + 1) & 0xFFFFFFFF
+                direction.next = direction.position(segment.sequence + 1)
                 direction.first = direction.fin = None  # of a connection before
             self.client = 1 - side if flags & ACK else side
             if self._opening:

@@ -50,7 +50,9 @@ class _Batch(InputPartition):
 
 
 class FolderTail(DataSourceStreamReader):
-    def __init__(self, folder: Path, level: str, *, fail_fast: bool, bodies: Bodies, ports: frozenset[int]) -> None:
+    def __init__(
+        self, folder: Path, level: str, *, fail_fast: bool, bodies: Bodies, ports: frozenset[int] = frozenset()
+    ) -> None:
         self._folder = folder
         self._level = level
         self._fail_fast = fail_fast

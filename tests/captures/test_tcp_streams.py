@@ -352,6 +352,32 @@ def test_the_first_data_of_a_connection_comes_before_its_syn_and_the_last_fin_of
     assert [wire.sent(CLIENT, 2), wire.sent(SERVER, 2)] == [[b"new!"], [b"answer"]]
 
 
+def test_data_before_its_syn_with_numbers_a_little_lower_than_those_of_the_connection_before():
+    wire = Wire()
+    wire.send(CLIENT, 1001, b"old")
+    wire.send(SERVER, 5001, b"answer")
+    wire.send(CLIENT, 1004, flags=FIN | ACK, after_ms=200)
+    wire.send(SERVER, 5007, flags=FIN | ACK)
+    wire.send(CLIENT, 501, b"new")
+    wire.open(client_isn=500, server_isn=90_000)
+    wire.finish()
+    assert [wire.sent(CLIENT), wire.sent(CLIENT, 2)] == [[b"old"], [b"new"]]
+
+
+def test_data_that_acknowledges_what_was_never_sent_is_of_another_connection():
+    """It comes before its SYN, and its numbers are among those of the connection before."""
+    wire = Wire()
+    wire.open(server_isn=5000)
+    wire.send(CLIENT, 1001, b"old" * 100, ack=5001)
+    wire.send(CLIENT, 1301, flags=FIN | ACK, ack=5001)
+    wire.send(SERVER, 5001, flags=FIN | ACK)
+    wire.send(CLIENT, 1001, b"old" * 100, ack=5002)  # sent again
+    wire.send(CLIENT, 1201, b"new", ack=90_001)
+    wire.open(client_isn=1200, server_isn=90_000)
+    wire.finish()
+    assert [wire.sent(CLIENT), wire.sent(CLIENT, 2)] == [[b"old" * 100], [b"new"]]
+
+
 def test_a_syn_that_comes_long_after_is_not_late():
     """Its number is a little lower than that of the connection before, whose end was lost."""
     wire = Wire()
