@@ -125,7 +125,7 @@ async def test_a_registration_that_fails_leaves_nothing_behind(zookeeper: str, t
         with pytest.raises(HarnessError, match="broker id 1 is already registered"):
             await node("b").run()
         assert not (tmp_path / "b").exists()
-        await first.shutdown()
+        await first.shutdown(controlled=False)
     assert read_metadata([str(tmp_path / "a")]).broker_id == 1
 
 
@@ -208,5 +208,5 @@ async def test_nodes_without_an_id(zookeeper: str, tmp_path: Path) -> None:
             assert node.id == 1001
             assert node.controller.config.broker_id == 1001
             assert await node._zk.get_broker(1001) is not None
-            await node.shutdown()
+            await node.shutdown(controlled=False)
     assert read_metadata([str(tmp_path / "logs")]).broker_id == 1001
