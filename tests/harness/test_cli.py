@@ -18,6 +18,7 @@ import pytest
 
 from harness.cli import COMMANDS
 from harness.zookeeper import free_port
+from tests.harness.conftest import Here, Said
 
 KCE = [sys.executable, "-m", "harness"]
 
@@ -69,35 +70,46 @@ def family(process: subprocess.Popen[str]) -> list[int]:
     return [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
 
 
-def test_help_and_version(env: dict[str, str]) -> None:
-    top = kce("--help", env=env)
-    assert top.returncode == 0
-    for name in COMMANDS:
-        assert f"\n  {name} " in top.stdout
-        shown = kce(name, "--help", env=env)
-        assert shown.returncode == 0, shown.stderr
-        assert "Usage: kce" in shown.stdout
-        assert r"\b" not in shown.stdout  # of click, which is to leave examples as they are
+#: each command in a process that has imported what `kce` has before it knows which is called
+EACH_HELP = """\
+import os
+from harness.cli import COMMANDS, main
+for name in COMMANDS:
+    if (child := os.fork()) == 0:
+        raise SystemExit(main([name, "--help"]))
+    print("ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def test_help_and_version(env: dict[str, str], here: Here) -> None:
+    top = here("--help")
+    assert (top.code, top.err) == (0, "")
+    each = subprocess.run(
+        [sys.executable, "-c", EACH_HELP], capture_output=True, text=True, env=env, timeout=60, check=True
+    )
+    assert each.stderr == ""
+    shown = each.stdout.split("ended with 0\n")
+    assert shown.pop() == ""
+    for name, text in zip(COMMANDS, shown, strict=True):
+        assert f"\n  {name} " in top.out
+        assert f"Usage: kce {name} " in text
+        assert r"\b" not in text  # of click, which is to leave examples as they are
     assert kce("--version", env=env).stdout.startswith("kce, version 0.")
     wrong = kce("frobnicate", env=env)
     assert wrong.returncode == 2
     assert "No such command 'frobnicate'" in wrong.stderr
 
 
-def test_nothing_is_running(env: dict[str, str], tmp_path: Path) -> None:
+def test_nothing_is_running(here: Here, tmp_path: Path) -> None:
     for arguments in (["kill", "1"], ["topic", "list"], ["describe"]):
-        failed = kce(*arguments, env=env)
-        assert (failed.returncode, failed.stderr) == (
-            1,
-            "kce: no cluster of yours is running: start one with `kce up`\n",
-        )
-    missing = kce("kill", "1", "--cluster", str(tmp_path / "nope.json"), env=env)
-    assert missing.returncode == 1
-    assert "nope.json cannot be read: No such file" in missing.stderr
+        assert here(*arguments) == Said(1, "", "kce: no cluster of yours is running: start one with `kce up`\n")
+    missing = here("kill", "1", "--cluster", str(tmp_path / "nope.json"))
+    assert missing.code == 1
+    assert "nope.json cannot be read: No such file" in missing.err
 
 
 @pytest.mark.slow
-def test_a_day_with_a_cluster(env: dict[str, str], tmp_path: Path) -> None:
+def test_a_day_with_a_cluster(env: dict[str, str], here: Here, tmp_path: Path) -> None:
     port = free_port()
     with up(tmp_path, env, "--brokers", "3", "--data-port", str(port)) as (process, ready):
         assert [n["id"] for n in ready["nodes"]] == [1, 2, 3]
@@ -106,30 +118,30 @@ def test_a_day_with_a_cluster(env: dict[str, str], tmp_path: Path) -> None:
             "topic", "create", "orders", "--replica-assignment", "1:2:3,2:3:1", "--config", "retention.ms=1", env=env
         )
         assert created.returncode == 0, created.stderr
-        assert kce("topic", "list", env=env).stdout == "orders\n"
-        (topic,) = json.loads(kce("topic", "describe", "--json", env=env).stdout)
+        assert here("topic", "list").out == "orders\n"
+        (topic,) = json.loads(here("topic", "describe", "--json").out)
         assert topic["config"] == {"retention.ms": "1"}
         assert [(p["leader"], p["replicas"]) for p in topic["partitions"]] == [(1, [1, 2, 3]), (2, [2, 3, 1])]
-        assert "orders  1          2       2,3,1     2,3,1" in kce("topic", "describe", "orders", env=env).stdout
+        assert "orders  1          2       2,3,1     2,3,1" in here("topic", "describe", "orders").out
 
-        assert kce("kill", "2", env=env).stdout == "node 2 is killed\n"
-        again = kce("kill", "2", env=env)
-        assert (again.returncode, again.stderr) == (1, "kce: node 2 is not running\n")
-        assert kce("restart", "2", env=env).stdout == "node 2 is restarted\n"
+        assert here("kill", "2").out == "node 2 is killed\n"
+        again = here("kill", "2")
+        assert (again.code, again.err) == (1, "kce: node 2 is not running\n")
+        assert here("restart", "2").out == "node 2 is restarted\n"
         for command in ("pause", "resume"):
-            assert kce(command, "3", env=env).returncode == 0
-        shown = json.loads(kce("describe", "--json", env=env).stdout)
+            assert here(command, "3").code == 0
+        shown = json.loads(here("describe", "--json").out)
         assert shown["controller"] in (1, 2, 3)
         assert {k: v["state"] for k, v in shown["brokers"].items()} == {"1": "running", "2": "running", "3": "running"}
-        unknown = kce("kill", "9", env=env)
-        assert unknown.stderr == "kce: there is no node 9 in this cluster; there are 1, 2, 3\n"
+        unknown = here("kill", "9")
+        assert unknown.err == "kce: there is no node 9 in this cluster; there are 1, 2, 3\n"
 
-        elsewhere = kce("topic", "list", "--zookeeper", ready["zookeeper"], env=env)
-        assert elsewhere.stdout == "orders\n"
-        assert kce("topic", "create", "orders", env=env).stderr == (
+        elsewhere = here("topic", "list", "--zookeeper", ready["zookeeper"])
+        assert elsewhere.out == "orders\n"
+        assert here("topic", "create", "orders").err == (
             "kce: topic orders already exists, or is still being deleted\n"
         )
-        assert kce("topic", "delete", "orders", env=env).stdout == "topic orders is deleted\n"
+        assert here("topic", "delete", "orders").out == "topic orders is deleted\n"
         everyone = family(process)
         assert len(everyone) >= 6
         process.send_signal(signal.SIGINT)
@@ -137,43 +149,47 @@ def test_a_day_with_a_cluster(env: dict[str, str], tmp_path: Path) -> None:
     assert wait_gone(everyone, 5) == []
     assert not Path(ready["data"]).exists()
     assert not (tmp_path / "ready.json").exists()
-    assert kce("describe", env=env).returncode == 1
+    assert here("describe").code == 1
 
 
 @pytest.mark.slow
-def test_kill_9_leaves_nothing_running(env: dict[str, str], tmp_path: Path) -> None:
+def test_kill_9_leaves_nothing_running(env: dict[str, str], here: Here, tmp_path: Path) -> None:
     record = tmp_path / "traffic.pcapng"
     with up(tmp_path, env, "--brokers", "2", "--record", str(record)) as (process, ready):
-        assert kce("pause", "1", env=env).returncode == 0  # a paused node cannot see that its parent is gone
+        assert here("pause", "1").code == 0  # a paused node cannot see that its parent is gone
         everyone = family(process)
         process.kill()
         process.wait(10)
         assert wait_gone(everyone, 10) == []
     assert not Path(ready["data"]).exists()
     assert list((tmp_path / "traffic.pcapng.parts").glob("*.pcapng"))  # what was recorded is not lost
-    assert "no cluster of yours" in kce("describe", env=env).stderr
+    assert "no cluster of yours" in here("describe").err
 
 
 @pytest.mark.slow
-def test_refusals_of_up(env: dict[str, str], tmp_path: Path) -> None:
+def test_refusals_of_up(env: dict[str, str], here: Here, zookeeper: str, tmp_path: Path) -> None:
     before = {p.pid for p in psutil.process_iter()}
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        for option in ("--data-port", "--control-port", "--zookeeper-port"):
-            failed = kce("up", "--brokers", "1", option, port, env=env)
-            assert failed.returncode == 1
-            assert port in failed.stderr
-            assert "in use" in failed.stderr or "holds" in failed.stderr
-            assert "Traceback" not in failed.stderr
-    nowhere = kce("up", "--zookeeper", f"127.0.0.1:{free_port()}", env=env)
-    assert (nowhere.returncode, "no ZooKeeper answers at" in nowhere.stderr) == (1, True)
+        alone = kce("up", "--brokers", "1", "--data-port", port, env=env)
+        for code, err in (
+            (alone.returncode, alone.stderr),
+            here("up", "--brokers", "1", "--control-port", port, "--zookeeper", f"{zookeeper}/refused")[::2],
+            here("up", "--brokers", "1", "--zookeeper-port", port)[::2],
+        ):
+            assert code == 1
+            assert port in err
+            assert "in use" in err or "holds" in err
+            assert "Traceback" not in err
+    nowhere = here("up", "--zookeeper", f"127.0.0.1:{free_port()}", "--set", "zookeeper.connection.timeout.ms=200")
+    assert (nowhere.code, "no ZooKeeper answers at" in nowhere.err) == (1, True)
     (tmp_path / "file").touch()
-    unwritable = kce("up", "--data", str(tmp_path / "file" / "x"), env=env)
-    assert (unwritable.returncode, "is not writable" in unwritable.stderr) == (1, True)
-    setting = kce("up", "--set", "nonsense", env=env)
-    assert (setting.returncode, "not KEY=VALUE" in setting.stderr) == (2, True)
+    unwritable = here("up", "--data", str(tmp_path / "file" / "x"))
+    assert (unwritable.code, "is not writable" in unwritable.err) == (1, True)
+    setting = here("up", "--set", "nonsense")
+    assert (setting.code, "not KEY=VALUE" in setting.err) == (2, True)
     left = [p for p in psutil.process_iter() if p.pid not in before and _has_in_environment(p, str(tmp_path))]
     assert left == []
 

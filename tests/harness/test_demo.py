@@ -9,6 +9,7 @@ import pytest
 
 from captures.decode import Decoder
 from captures.pcap import CaptureFile
+from tests.harness.conftest import Here
 from tests.harness.test_cli import kce, up
 
 
@@ -46,8 +47,8 @@ def test_the_demo_tells_its_story_and_leaves_its_files_which_can_be_replayed(
     assert re.findall(r"node \d is restarted", again.stderr)
 
 
-def test_an_unwritable_folder_is_said(env: dict[str, str], tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_said(here: Here, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    failed = kce("demo", "--out", str(tmp_path / "file" / "out"), env=env)
-    assert failed.returncode == 1
-    assert "is not writable" in failed.stderr
+    failed = here("demo", "--out", str(tmp_path / "file" / "out"))
+    assert failed.code == 1
+    assert "is not writable" in failed.err

@@ -10,7 +10,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 from uuid import UUID, uuid4
 
 import psutil
@@ -21,8 +20,8 @@ from controller.election.java_stream import encode_leader_node
 from controller.election.session import ElectionSession
 from controller.store import Create, Delete, SetData, value
 from controller.store.zookeeper import KazooStore
-from harness.cli import main
-from tests.harness.test_cli import KCE, kce
+from tests.harness.conftest import Here, Said
+from tests.harness.test_cli import KCE
 
 pytestmark = pytest.mark.slow
 
@@ -124,7 +123,7 @@ COMMAND = (
 )
 
 
-def test_the_second_leads_after_kill_9_of_the_first(where: str, env: dict[str, str], start: Start) -> None:
+def test_the_second_leads_after_kill_9_of_the_first(where: str, here: Here, start: Start) -> None:
     watcher = start("leader", "--zookeeper", where, "--path", "/cron", "--watch")
     watcher.saw("no leader")
     first = start(*elect(where, "first", "--exec", COMMAND))
@@ -133,7 +132,7 @@ def test_the_second_leads_after_kill_9_of_the_first(where: str, env: dict[str, s
     assert watcher.saw("first:1 ") == session_id
     second = start(*elect(where, "second", "--exec", COMMAND))
     second.saw("contending at /cron/latch")
-    assert kce("leader", "--zookeeper", where, "--path", "/cron", env=env).stdout == f"first:1 {session_id}\n"
+    assert here("leader", "--zookeeper", where, "--path", "/cron") == Said(0, f"first:1 {session_id}\n", "")
     first.process.kill()
     _, _, _, address, next_id = second.saw("running ").split()
     assert address == "second:1"
@@ -146,8 +145,7 @@ def test_the_second_leads_after_kill_9_of_the_first(where: str, env: dict[str, s
     assert "terminated\n" in last_words
     assert "the connection" not in last_words  # that it ends is no news
     watcher.saw("no leader")
-    nobody = kce("leader", "--zookeeper", where, "--path", "/cron", env=env)
-    assert (nobody.returncode, nobody.stderr) == (1, "kce: nobody leads at /cron\n")
+    assert here("leader", "--zookeeper", where, "--path", "/cron") == Said(1, "", "kce: nobody leads at /cron\n")
 
 
 def test_the_command_is_stopped_on_revocation(where: str, start: Start) -> None:
@@ -175,31 +173,14 @@ def test_the_command_is_stopped_on_revocation(where: str, start: Start) -> None:
     assert contender.end() == 0
 
 
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-@pytest.fixture
-def here(capfd: pytest.CaptureFixture[str]) -> Callable[..., Said]:
-    """`kce` in this process, for what needs none of its own."""
-
-    def run(*arguments: str) -> Said:
-        code = main(list(arguments))
-        return Said(code, *capfd.readouterr())
-
-    return run
-
-
-def test_the_command_ends_by_itself(where: str, here: Callable[..., Said]) -> None:
+def test_the_command_ends_by_itself(where: str, here: Here) -> None:
     for command, code in (("exit 3", 3), ("kill -9 $$", 137), ("true", 0)):
         ended = here(*elect(where, "brief", "--exec", command))
         assert (ended.code, f"has ended with exit code {code}" in ended.err) == (code, True)
     assert "nobody leads" in here("leader", "--zookeeper", where, "--path", "/cron").err
 
 
-def test_leaders_of_others(where: str, here: Callable[..., Said]) -> None:
+def test_leaders_of_others(where: str, here: Here) -> None:
     session_id = uuid4()
 
     async def write(session: ElectionSession) -> None:
