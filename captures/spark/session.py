@@ -25,9 +25,11 @@ if importlib.util.find_spec("pandas") is None:
 _LOOPBACK = re.compile(r"^local|://(127\.0\.0\.1|localhost)\b")
 
 #: A JVM that is to be done soon; one that shares a machine's cores with the workers. Its own work is to hand on rows,
-#: which repays neither what the second compiler takes, nor collecting garbage meanwhile.
-_BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-_LOCAL_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseParallelGC"
+#: which repays neither what the second compiler takes, nor collecting garbage meanwhile. With one compiler the JVM
+#: reserves 48 MB for code, which a dozen analyses in one session fill; from then on it would interpret.
+_ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+_BRIEF_JVM = f"{_ONE_COMPILER} -XX:+UseSerialGC"
+_LOCAL_JVM = f"{_ONE_COMPILER} -XX:+UseParallelGC"
 
 _LOG4J = """\
 rootLogger.level = error
