@@ -6,6 +6,7 @@ locations      paths, globs, URIs                         byte_source    a file 
 formats        what pcap and pcapng are made of           index          where a file may be cut, proven
 pcap           packets out of pcap and pcapng             quality        what could not be read, counted
 segments       link layers, IP, TCP -> segments           tcp_streams    what each side sent, in order; gaps
+ports          of listeners, where they are given         tcp_directions one side of that
 recognise      what is a Kafka request, what is not       framing        frames out of a stream with gaps
 exchanges      requests and their responses, decoded      cluster        whose listener an address is
 incident       several files of one incident              tls            encrypted connections, through tshark

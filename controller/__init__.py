@@ -9,7 +9,7 @@
                       one capability each, on a shared `core`     scheduler  events that are due later
     metrics           Kafka's names                               config_changes     what is configured at run time
     request_batch     what one step tells which broker            channel_manager    one task per broker, resent
-    kafka_zk_client  admin_nodes   Kafka's nodes as typed operations          zk_data    paths and JSON: pure
+    kafka_zk_client  zk_registration  admin_nodes   Kafka's nodes as typed operations  zk_data    paths and JSON: pure
     zk_client         watches that only enqueue, fenced writes    store/     ZooKeeper, and its twin in memory
     admin             topics, as an administrator makes them      assignment replica placement: pure
 
