@@ -541,7 +541,8 @@ def test_in_spark_a_folder_is_followed(spark, tmp_path, halves):
     try:
         running.processAllAvailable()
         first = spark.table("followed").count()
-        (folder / "x.pcap0").write_bytes(earlier)
+        with (folder / "x.pcap0").open("ab") as growing:  # never shorter than it was: that would be a ring begun anew
+            growing.write(earlier[30_000:])
         (folder / "x.pcap1").write_bytes(later)
         running.processAllAvailable()
         found = spark.table("followed").collect()
