@@ -7,6 +7,7 @@ raise ``BadZNode`` where the rules call it an error.
 from __future__ import annotations
 
 import base64
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
@@ -284,6 +285,7 @@ def encode_partition_state(leadership: Leadership) -> bytes:
     ).encode()
 
 
+@functools.lru_cache(maxsize=8192)  # many partitions have the same leader, ISR and epochs
 def decode_partition_state(data: bytes, partition_epoch: int) -> Leadership | None:
     """None where the node does not hold a partition state (6.14 calls that "no leader/isr information")."""
     obj = _load(data)
