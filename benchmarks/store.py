@@ -67,6 +67,14 @@ def kazoo_writes(client: KazooClient, paths: list[str]) -> None:
         client.set(path, STATE)
 
 
+def kazoo_multis(client: KazooClient, paths: list[str]) -> None:
+    for path in paths:
+        transaction = client.transaction()
+        transaction.check("/bench", 0)
+        transaction.set_data(path, STATE)
+        assert not any(isinstance(result, Exception) for result in transaction.commit())
+
+
 class Bench:
     def __init__(self, store: KazooStore, address: str, nodes: int) -> None:
         self.store = store
@@ -101,6 +109,7 @@ class Bench:
 
             await peer("peer/write", kazoo_writes, self.paths[:SYNCHRONOUS])
             await self.timed("write/fenced", count, lambda: self.ours_writes(Check("/bench", 0)))
+            await peer("peer/multi", kazoo_multis, self.paths[:SYNCHRONOUS])
             await self.timed("write/one-by-one", count, self.ours_multis)
             await peer("peer/read", kazoo_reads, self.paths)
             await self.timed("read/multiRead", count, self.ours_reads)
@@ -111,7 +120,7 @@ class Bench:
 
 PEERS = {
     "write/fenced": ("peer/write", "kazoo, synchronous set"),
-    "write/one-by-one": ("peer/write", "kazoo, synchronous set"),
+    "write/one-by-one": ("peer/multi", "kazoo, synchronous multi of the same"),
     "read/multiRead": ("peer/read", "kazoo, pipelined get_async"),
     "read/without-multiRead": ("peer/read", "kazoo, pipelined get_async"),
 }
