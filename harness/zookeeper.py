@@ -10,7 +10,7 @@ import importlib.util
 import os
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from harness.java import find_java
 #: sessions are granted in multiples of it: a session timeout may be as short as two ticks
 TICK_MS = 250
 START_TIMEOUT_S = 60
+#: Java's options for a ZooKeeper that is gone soon: it starts fast, and does not wait for its disk
+SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no")
 _TRIES = 5
 _LOGGING = """status=error
 appender.out.type=Console
@@ -55,15 +57,16 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def embedded_zookeeper(
-    folder: Path, guard: Guard, *, port: int | None = None, settings: Mapping[str, str] | None = None
-) -> AsyncIterator[str]:
+    folder: Path, guard: Guard, *, port: int | None = None, settings: Mapping[str, str] | None = None,
+    jvm: Sequence[str] = SHORT_LIVED,
+) -> AsyncIterator[str]:  # fmt: skip
     """Run ZooKeeper with its data under ``folder``; gives host:port, and stops it at the end.
 
-    ``port`` None takes a free one; ``settings`` are added to zoo.cfg. Raises HarnessError when it does not come up,
-    JavaMissing without Java.
+    ``port`` None takes a free one; ``settings`` are added to zoo.cfg, ``jvm`` are options of Java. Raises HarnessError
+    when it does not come up, JavaMissing without Java.
     """
     java = find_java()
-    process, address = await _start(java, folder, guard, port, settings or {})
+    process, address = await _start([java, *jvm], folder, guard, port, settings or {})
     try:
         yield address
     finally:
@@ -77,7 +80,7 @@ async def embedded_zookeeper(
 
 
 async def _start(
-    java: str, folder: Path, guard: Guard, port: int | None, settings: Mapping[str, str]
+    java: Sequence[str], folder: Path, guard: Guard, port: int | None, settings: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], str]:
     data = folder / "data"
     try:
@@ -106,7 +109,7 @@ async def _start(
 
 
 def _spawn(
-    java: str, folder: Path, data: Path, port: int, log_path: Path, settings: Mapping[str, str]
+    java: Sequence[str], folder: Path, data: Path, port: int, log_path: Path, settings: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     config = folder / "zoo.cfg"
     config.write_text(
@@ -118,8 +121,8 @@ def _spawn(
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
     command = [
-        java, "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData",
-        "-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", "-Djute.maxbuffer=10000000",
+        *java, "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Dzookeeper.preAllocSize=1024",
+        "-Djute.maxbuffer=10000000",
         f"-Dlog4j2.configurationFile={logging.as_uri()}",
         "-cp", f"{spark_jars()}/*", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config),
     ]  # fmt: skip
