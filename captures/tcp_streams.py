@@ -7,11 +7,11 @@
     streams.finish()
 
 ``Data`` comes in stream order with the place of the packet that brought it; ``Gap`` stands where bytes are missing;
-``End`` is the last event of a connection. Where segments overlap, the bytes that came first count. Later bytes wait for
-missing ones until it is clear that these were lost to the capture: the receiver acknowledged them (``ACKED_WAIT_NS``
-covers capture cards that swap packets, and senders whose acknowledgements were lost), nothing came for ``WAIT_NS``, or
-too much is waiting. A wait is over at its time, whichever packet shows that this has come: what is said of a connection
-does not depend on others.
+``Earlier`` is what was sent before the capture began, and again since; ``End`` is the last event of a connection. Where
+segments overlap, the bytes that came first count. Later bytes wait for missing ones until it is clear that these were
+lost to the capture: the receiver acknowledged them (``ACKED_WAIT_NS`` covers capture cards that swap packets, and
+senders whose acknowledgements were lost), nothing came for ``WAIT_NS``, or too much is waiting. A wait is over at its
+time, whichever packet shows that this has come: what is said of a connection does not depend on others.
 """
 
 from __future__ import annotations
