@@ -14,14 +14,17 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 _LENGTH = struct.Struct(">i")
 _READ_AHEAD_BYTES = 1 << 16
 _WRITE_BEHIND_BYTES = 1 << 16
-#: requests that are taken before answers are looked for again
-_MOST_UNPOLLED = 64
+#: requests under way at which no more are sent, until this many are left
+_WINDOW, _WINDOW_OPENS = 512, 256
+#: requests under way from which answers are let gather: a server on this machine needs the core that each wake-up takes
+_GATHER_FROM, _GATHER_S = 64, 0.0005
 
 _READABLE, _WRITABLE = select.POLLIN | select.POLLPRI, select.POLLOUT
 _BROKEN = select.POLLHUP | select.POLLERR | select.POLLNVAL
@@ -32,7 +35,8 @@ class BufferedSocket:
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._read = memoryview(b"")
+        #: what has been read, and how much of it was taken
+        self._read, self._taken = b"", 0
         self._unwritten = bytearray()
         #: seconds for which a peer that takes nothing is waited for; as kazoo waits before each write
         self.patience_s: float | None = 10.0
@@ -45,13 +49,13 @@ class BufferedSocket:
 
     def pending(self) -> int:
         """Bytes that can be had without waiting; kazoo asks, as it does of TLS sockets."""
-        return len(self._read)
+        return len(self._read) - self._taken
 
     def recv(self, size: int) -> bytes:
-        if not self._read:
-            self._read = memoryview(self._receive(max(size, _READ_AHEAD_BYTES)))
-        taken, self._read = self._read[:size], self._read[size:]
-        return bytes(taken)
+        if not self.pending():
+            self._read, self._taken = self._receive(max(size, _READ_AHEAD_BYTES)), 0
+        begin, self._taken = self._taken, min(self._taken + size, len(self._read))
+        return self._read[begin : self._taken]
 
     def _receive(self, size: int) -> bytes:
         """What was deciphered already would not wake a poll."""
@@ -60,18 +64,41 @@ class BufferedSocket:
             received += self._socket.recv(waiting)
         return received
 
+    def read_ahead(self) -> None:
+        """Read what has come, unless the next frame is there. Raises OSError, also when the peer has closed."""
+        if self._frame_bytes() is not None:
+            return
+        try:
+            received = self._receive(max(_READ_AHEAD_BYTES, self.pending()))
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return
+        if not received:
+            raise OSError("the server has closed the connection")
+        self._read, self._taken = self._read[self._taken :] + received, 0
+
+    def _frame_bytes(self) -> int | None:
+        """Of the next frame without its length, if all of it has been read ahead. Raises OSError for no frame."""
+        waiting = self.pending() - _LENGTH.size
+        if waiting < 0:
+            return None
+        (size,) = _LENGTH.unpack_from(self._read, self._taken)
+        if size < 0:
+            raise OSError(f"a frame of {size} bytes")
+        return size if size <= waiting else None
+
+    def has_frame(self) -> bool:
+        return self._frame_bytes() is not None
+
     def frame(self) -> bytes | None:
         """The content of the next frame, without its length, if all of it has been read ahead; it is not taken."""
-        begin = _LENGTH.size
-        if len(self._read) < begin:
-            return None
-        (size,) = _LENGTH.unpack_from(self._read)
-        return bytes(self._read[begin : begin + size]) if 0 <= size <= len(self._read) - begin else None
+        size = self._frame_bytes()
+        begin = self._taken + _LENGTH.size
+        return None if size is None else self._read[begin : begin + size]
 
     def take_frame(self) -> None:
         """The one that ``frame`` has shown."""
-        (size,) = _LENGTH.unpack_from(self._read)
-        self._read = self._read[_LENGTH.size + size :]
+        (size,) = _LENGTH.unpack_from(self._read, self._taken)
+        self._taken += _LENGTH.size + size
 
     def send(self, data: bytes) -> int:
         """Takes all of it. Raises OSError, perhaps for what was given before."""
@@ -110,7 +137,6 @@ class WakeUp:
         self._reader, self._writer = socket.socketpair()
         self._lock = threading.Lock()
         self.count = 0
-        self.unpolled = 0
 
     def fileno(self) -> int:
         return self._reader.fileno()
@@ -144,27 +170,34 @@ class Poller:
 
     def __init__(self) -> None:
         self._polls: dict[tuple[int, ...], Any] = {}
+        #: how many requests have no answer yet
+        self.under_way: Callable[[], int] = lambda: 0
+        self._is_full = False
 
     def wait(
         self, readers: Sequence[Any], writers: Sequence[Any], timeout: float | None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Which of ``readers`` can be read, for ``timeout`` seconds; a writer can always be written."""
+        """Which of ``readers`` can be read, for ``timeout`` seconds; a writer can always be written. kazoo waits for
+        the socket alone in the midst of an answer, else for it and the wake-up."""
         if writers:
             for writer in writers:
                 writer.patience_s = timeout
             return [], list(writers), []
+        under_way = self.under_way()
+        self._is_full = under_way >= (_WINDOW_OPENS if self._is_full else _WINDOW)
+        if self._is_full:
+            readers = [reader for reader in readers if not isinstance(reader, WakeUp)]
         for reader in readers:
             if isinstance(reader, BufferedSocket):
-                if reader.pending():
+                if reader.has_frame():
                     return [reader], [], []
-            elif isinstance(reader, WakeUp):
-                if reader.count and reader.unpolled < _MOST_UNPOLLED:
-                    reader.unpolled += 1
-                    return [reader], [], []
-                reader.unpolled = 0
+            elif isinstance(reader, WakeUp) and reader.count:
+                return [reader], [], []
         for reader in readers:
             if isinstance(reader, BufferedSocket):
                 reader.flush()
+        if under_way >= _GATHER_FROM:
+            time.sleep(_GATHER_S)
         descriptors = tuple(reader.fileno() for reader in readers)
         if min(descriptors) < 0:
             raise OSError("closed")

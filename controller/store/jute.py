@@ -32,12 +32,15 @@ from controller.store import (
     NotEmpty,
     Op,
     OpResult,
+    SessionExpired,
     SetData,
     Stat,
     StoreError,
+    Unimplemented,
 )
 
 CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_ACL, SET_ACL, GET_CHILDREN, CHECK = 1, 2, 3, 4, 5, 6, 7, 8, 13
+CREATE_CONTAINER = 19
 MULTI, MULTI_READ, SET_WATCHES = 14, 22, 101
 
 #: ZooKeeper's servers and clients refuse packets above jute.maxbuffer, 1 MB unless configured: requests and answers
@@ -48,7 +51,7 @@ _MULTI_MOST = 500
 #: what one operation takes in a request besides its path and data, at most
 _OVERHEAD_BYTES = 64
 
-_EPHEMERAL, _SEQUENTIAL = 1, 2
+_EPHEMERAL, _SEQUENTIAL, _CONTAINER = 1, 2, 4
 _ERROR_TYPE = -1
 _HEADER = struct.Struct(">i?i")  # MultiHeader: opcode, whether this is the end, error
 _HEADER_AND_INT = struct.Struct(">i?ii")
@@ -59,8 +62,12 @@ _NULL = -1
 _STAT = struct.Struct(">qqqqii4xq8xq")
 _END = _HEADER.pack(-1, True, -1)
 
+NO_NODE = -101
+#: session expired, authentication failed, session moved
+_SESSION_ENDED = (-112, -115, -118)
 _ERRORS: dict[int, type[NodeError]] = {
-    -101: NoNode,
+    -6: Unimplemented,
+    NO_NODE: NoNode,
     -102: NoAuth,
     -103: BadVersion,
     -108: NoChildrenForEphemerals,
@@ -83,7 +90,9 @@ def whole(chroot: str, path: str) -> str:
 
 
 def error(code: int, path: str) -> StoreError:
-    """What stands in place of an answer for ZooKeeper's error ``code``."""
+    """What stands in place of an answer for ZooKeeper's error ``code``. Raises SessionExpired for one that means it."""
+    if code in _SESSION_ENDED:
+        raise SessionExpired(f"ZooKeeper error {code}")
     known = _ERRORS.get(code)
     return known(path) if known else StoreError(f"ZooKeeper error {code} on {path}")
 
@@ -123,6 +132,12 @@ def get_acl(path: str) -> bytes:
 def set_acl(path: str, acls: Acls) -> bytes:
     """SetACLRequest, whatever the version."""
     return _string(path) + _acls(acls) + _INT.pack(ANY_VERSION)
+
+
+def create_container(op: Create, chroot: str, acls: Acls) -> bytes:
+    """CreateRequest for CREATE_CONTAINER."""
+    path = _string(whole(chroot, op.path))
+    return path + _INT.pack(len(op.data)) + op.data + _acls(acls) + _INT.pack(_CONTAINER)
 
 
 def multi(ops: Iterable[Op], chroot: str = "", acls_of: Callable[[str], Acls] = lambda path: OPEN_ACL) -> bytes:
@@ -176,6 +191,11 @@ _HEADERS = {op: _HEADER.pack(op, False, -1) for op in (CREATE, DELETE, GET_DATA,
 def read_stat(buffer: bytes, offset: int) -> Stat:
     """The answer to EXISTS. Raises struct.error."""
     return _stat(_STAT.unpack_from(buffer, offset))
+
+
+def read_path(buffer: bytes, offset: int) -> str:
+    """The answer to CREATE_CONTAINER, without the stat behind it. Raises ValueError, struct.error."""
+    return _read_string(buffer, offset)[0]
 
 
 def read_node(buffer: bytes, offset: int) -> Data:

@@ -14,22 +14,20 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import itertools
 import logging
 import queue
 import socket
 import ssl
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import kazoo.exceptions as kz
 import trio
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
-from kazoo.protocol.serialization import Create2, ReplyHeader
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
-from kazoo.security import ACL, Id
 
 from controller import store
 from controller.store import (
@@ -40,7 +38,6 @@ from controller.store import (
     Create,
     Data,
     MultiFailed,
-    NodeError,
     Op,
     OpResult,
     SessionExpired,
@@ -52,8 +49,8 @@ from controller.store import (
     WatchType,
     jute,
 )
-from controller.store.answers import Answer, Pending, in_trio
 from controller.store.buffered_socket import BufferedSocket, Poller, WakeUp
+from controller.store.pipeline import Requests, in_trio, take_over
 
 log = logging.getLogger(__name__)
 
@@ -63,36 +60,12 @@ T = TypeVar("T")
 _BULK_FROM = 4
 _BULK_FIRST, _GROWTH, _BULK_MOST, _BULK_WINDOW = 32, 8, 1000, 16
 
-_MOST_AT_ONCE = 64
-#: length, xid, opcode
-_REQUEST_HEAD = struct.Struct(">iii")
-_XID_AND_TYPE_BYTES = 8
-#: xid, zxid, error
-_REPLY_HEADER = struct.Struct(">iqi")
-
-_NODE_ERRORS: dict[type[Exception], type[NodeError]] = {
-    kz.NoNodeError: store.NoNode,
-    kz.NodeExistsError: store.NodeExists,
-    kz.BadVersionError: store.BadVersion,
-    kz.NotEmptyError: store.NotEmpty,
-    kz.NoChildrenForEphemeralsError: store.NoChildrenForEphemerals,
-    kz.UnimplementedError: store.Unimplemented,
-    kz.NoAuthError: store.NoAuth,
-    kz.InvalidACLError: store.InvalidAcl,
-}
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,
     EventType.CHANGED: WatchType.CHANGED,
     EventType.DELETED: WatchType.DELETED,
     EventType.CHILD: WatchType.CHILDREN,
 }
-
-
-class _CreateContainer(Create2):
-    """What kazoo lacks: ZooKeeper's createContainer, since 3.6."""
-
-    type = 19
-    FLAGS = 4
 
 
 class _Inline(queue.Queue):  # type: ignore[type-arg]
@@ -113,7 +86,7 @@ class _Handler(SequentialThreadingHandler):
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         super().__init__()
-        self._poller = Poller()
+        self.poller = Poller()
         self._tls = tls
 
     def start(self) -> None:
@@ -141,53 +114,7 @@ class _Handler(SequentialThreadingHandler):
     def select(
         self, rlist: Sequence[Any], wlist: Sequence[Any], xlist: Sequence[Any], timeout: float | None = None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        return self._poller.wait(rlist, wlist, timeout)
-
-
-class _Request(NamedTuple):
-    """One of our own for kazoo to send: all that it asks of a request. ``body`` is called on its thread when it is
-    sent, ``read`` when the answer has come."""
-
-    type: int
-    body: Callable[[], bytes]
-    read: Callable[[bytes, int], Any]
-
-    def serialize(self) -> bytes:
-        return self.body()
-
-    def deserialize(self, buffer: bytes, offset: int) -> Any:
-        return self.read(buffer, offset)
-
-
-def _take_all_that_wait(client: KazooClient) -> None:
-    """kazoo goes round its loop once for each request and each answer; now it takes many each time."""
-    connection = client._connection
-    send_one, read_one = connection._send_request, connection._read_socket
-
-    def send(read_timeout: float, connect_timeout: float) -> None:
-        taken = 0
-        while taken < _MOST_AT_ONCE and client._queue and isinstance(client._queue[0][0], _Request):
-            request, answer = client._queue.popleft()
-            connection._xid = xid = connection._xid % 0x7FFFFFFF + 1
-            client._pending.append((request, answer, xid))
-            body = request.body()
-            connection._socket.send(_REQUEST_HEAD.pack(_XID_AND_TYPE_BYTES + len(body), xid, request.type) + body)
-            connection._read_sock.recv(1)
-            taken += 1
-        if not taken:
-            send_one(read_timeout, connect_timeout)
-
-    def read(read_timeout: float) -> Any:
-        answered = read_one(read_timeout)
-        while answered is None and (frame := connection._socket.frame()) is not None:
-            header = ReplyHeader(*_REPLY_HEADER.unpack_from(frame))
-            if header.xid < 0:  # a watch, a ping, an authentication
-                break
-            connection._socket.take_frame()
-            answered = connection._read_response(header, frame, _REPLY_HEADER.size)
-        return answered
-
-    connection._send_request, connection._read_socket = send, read
+        return self.poller.wait(rlist, wlist, timeout)
 
 
 class _Watch(enum.Enum):
@@ -312,7 +239,7 @@ class KazooStore(store.MetadataStore):
         made = cls(client, hosts, trio.lowlevel.current_trio_token())
         client.add_listener(made._state_changed)
         made._note_connections()
-        _take_all_that_wait(client)
+        take_over(client)
         try:
             await trio.to_thread.run_sync(client.start, connection_timeout_ms / 1000, abandon_on_cancel=True)
             await made._settled()
@@ -386,25 +313,33 @@ class KazooStore(store.MetadataStore):
                 await self._set_watches(seen, {_Watch.DATA: found})
                 return answers
 
-        def request(i: int) -> _Request:
-            return self._read_request(jute.GET_DATA, paths[i], watched[i], jute.read_node)
+        def body(i: int) -> bytes:
+            return jute.read(jute.whole(self._client.chroot, paths[i]), watch=watched[i])
 
-        def read(i: int) -> Callable[[Data], Data]:
-            return self._arming(_Watch.DATA, paths[i]) if watched[i] else _as_it_is
+        def read(i: int, buffer: bytes, offset: int) -> Data:
+            if watched[i]:
+                self._arm(_Watch.DATA, (paths[i],))
+            return jute.read_node(buffer, offset)
 
-        return await self._batch(paths, request, read)
+        return await self._batch(jute.GET_DATA, paths, body, read)
 
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
-        def request(i: int) -> _Request:
-            return self._read_request(jute.EXISTS, paths[i], watch, jute.read_stat)
+        def body(i: int) -> bytes:
+            return jute.read(jute.whole(self._client.chroot, paths[i]), watch=watch)
 
-        def read(i: int) -> Callable[[Stat | None], Stat | None]:
-            def noted(answer: Stat | None) -> Stat | None:
-                return self._arming(_Watch.DATA if answer else _Watch.EXIST, paths[i])(answer)
+        def read(i: int, buffer: bytes, offset: int) -> Stat:
+            if watch:
+                self._arm(_Watch.DATA, (paths[i],))
+            return jute.read_stat(buffer, offset)
 
-            return noted if watch else _as_it_is
+        def failed(i: int, code: int) -> StoreError | None:
+            if code != jute.NO_NODE:
+                return jute.error(code, paths[i])
+            if watch:
+                self._arm(_Watch.EXIST, (paths[i],))
+            return None
 
-        return [store.value(answer) for answer in await self._batch(paths, request, read)]
+        return [store.value(answer) for answer in await self._batch(jute.EXISTS, paths, body, read, failed)]
 
     async def get_children(self, paths: Sequence[str], *, watch: bool = False) -> list[list[str] | StoreError]:
         if not watch and len(paths) >= _BULK_FROM:
@@ -412,36 +347,24 @@ class KazooStore(store.MetadataStore):
             if answers is not None:
                 return answers
 
-        def request(i: int) -> _Request:
-            return self._read_request(jute.GET_CHILDREN, paths[i], watch, jute.read_names)
+        def body(i: int) -> bytes:
+            return jute.read(jute.whole(self._client.chroot, paths[i]), watch=watch)
 
-        def read(i: int) -> Callable[[list[str]], list[str]]:
-            return self._arming(_Watch.CHILD, paths[i]) if watch else _as_it_is
+        def read(i: int, buffer: bytes, offset: int) -> list[str]:
+            if watch:
+                self._arm(_Watch.CHILD, (paths[i],))
+            return jute.read_names(buffer, offset)
 
-        return await self._batch(paths, request, read)
+        return await self._batch(jute.GET_CHILDREN, paths, body, read)
 
     async def get_acl(self, paths: Sequence[str]) -> list[Acls | StoreError]:
-        def request(i: int) -> _Request:
-            body = jute.get_acl(jute.whole(self._client.chroot, paths[i]))
-            return _Request(jute.GET_ACL, lambda: body, jute.read_acls)
+        def body(i: int) -> bytes:
+            return jute.get_acl(jute.whole(self._client.chroot, paths[i]))
 
-        return await self._batch(paths, request, lambda i: _as_it_is)
-
-    def _read_request(self, opcode: int, path: str, watch: bool, read: Callable[[bytes, int], Any]) -> _Request:
-        body = jute.read(jute.whole(self._client.chroot, path), watch=watch)
-        return _Request(opcode, lambda: body, read)
-
-    def _arming(self, kind: _Watch, path: str) -> Callable[[T], T]:
-        """For an answer, on the connection thread: the read that it answers has set a watch."""
-
-        def noted(answer: T) -> T:
-            self._arm(kind, (path,))
-            return answer
-
-        return noted
+        return await self._batch(jute.GET_ACL, paths, body, lambda i, *answer: jute.read_acls(*answer))
 
     def _arm(self, kind: _Watch, paths: Sequence[str]) -> None:
-        """On the connection thread: kazoo and we know of these watches from here on."""
+        """On the connection thread, before the next answer is read: kazoo and we know of these watches from here on."""
         self._armed[kind].update(paths)
         watchers = self._client._child_watchers if kind is _Watch.CHILD else self._client._data_watchers
         for path in paths:
@@ -456,11 +379,8 @@ class KazooStore(store.MetadataStore):
         answers are. The next ones are as large as that allows, but no more than some times as large as those before.
         """
 
-        def request(i: int) -> _Request:
-            def decode(buffer: bytes, offset: int) -> tuple[list[T | StoreError], int]:
-                return read(buffer, offset, parts[i]), len(buffer)
-
-            return _Request(jute.MULTI_READ, lambda: bodies[i], decode)
+        def read_part(i: int, buffer: bytes, offset: int) -> tuple[list[T | StoreError], int]:
+            return read(buffer, offset, parts[i]), len(buffer)
 
         answers: list[T | StoreError] = []
         size, window = _BULK_FIRST, 1
@@ -469,7 +389,8 @@ class KazooStore(store.MetadataStore):
                 return None
             parts = [p for k in range(window) if (p := paths[len(answers) + k * size :][:size])]
             bodies = [jute.multi_read(opcode, part, self._client.chroot) for part in parts]
-            read_parts = await self._batch([part[0] for part in parts], request, lambda i: _as_it_is)
+            firsts = [part[0] for part in parts]
+            read_parts = await self._batch(jute.MULTI_READ, firsts, bodies.__getitem__, read_part)
             if isinstance(read_parts[0], store.Unimplemented):
                 # servers before 3.6 close the connection with that answer; the session goes on
                 log.info("ZooKeeper at %s has no multiRead: its nodes are read one by one", self._where)
@@ -486,21 +407,22 @@ class KazooStore(store.MetadataStore):
 
     async def _set_watches(self, seen: int, paths: Mapping[_Watch, Sequence[str]]) -> None:
         """Watch all of these paths; what changed after zxid ``seen`` fires at once."""
-        requests = [self._watches_request(seen, part) for part in _watch_parts(paths)]
-        for answer in await self._batch(["/"] * len(requests), requests.__getitem__, lambda i: _as_it_is):
+        parts = list(_watch_parts(paths))
+        body = self._watches(seen, parts)
+        for answer in await self._batch(jute.SET_WATCHES, ["/"] * len(parts), body, _nothing):
             store.value(answer)
 
-    def _watches_request(self, seen: int, part: Mapping[_Watch, Sequence[str]]) -> _Request:
-        """One setWatches. What it asks for may fire before it is answered, so that kazoo and we must know of the
-        watches when it is sent."""
-        data, exist, child = ([jute.whole(self._client.chroot, path) for path in part.get(kind, ())] for kind in _Watch)
+    def _watches(self, seen: int, parts: Sequence[Mapping[_Watch, Sequence[str]]]) -> Callable[[int], bytes]:
+        """Bodies of setWatches. What one asks for may fire before it is answered, so that kazoo and we must know of
+        the watches when it is sent."""
 
-        def body() -> bytes:
-            for kind, watched in part.items():
+        def body(i: int) -> bytes:
+            for kind, watched in parts[i].items():
                 self._arm(kind, watched)
-            return jute.set_watches(seen, data, exist, child)
+            whole = ([jute.whole(self._client.chroot, path) for path in parts[i].get(kind, ())] for kind in _Watch)
+            return jute.set_watches(seen, *whole)
 
-        return _Request(jute.SET_WATCHES, body, lambda buffer, offset: None)
+        return body
 
     # writes
 
@@ -543,15 +465,15 @@ class KazooStore(store.MetadataStore):
         if not self._knows_containers:
             return await self._write_batches(made, [])
 
-        def request(i: int) -> _CreateContainer:
-            acls = _kazoo_acls(self._acls_of(made[i].path))
-            path = jute.whole(self._client.chroot, made[i].path)
-            return _CreateContainer(path, made[i].data, acls, _CreateContainer.FLAGS)
+        chroot = self._client.chroot
 
-        def read(i: int) -> Callable[[Any], OpResult]:
-            return lambda answer: str(self._client.unchroot(answer[0]))
+        def body(i: int) -> bytes:
+            return jute.create_container(made[i], chroot, self._acls_of(made[i].path))
 
-        answers = await self._batch([op.path for op in made], request, read)
+        def read(i: int, buffer: bytes, offset: int) -> OpResult:
+            return jute.read_path(buffer, offset)[len(chroot) :]
+
+        answers = await self._batch(jute.CREATE_CONTAINER, [op.path for op in made], body, read)
         if not any(isinstance(answer, store.Unimplemented) for answer in answers):
             return answers
         self._knows_containers = False
@@ -561,47 +483,57 @@ class KazooStore(store.MetadataStore):
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
         chroot = self._client.chroot
 
-        def request(i: int) -> _Request:
-            body = jute.multi(groups[i], chroot, self._acls_of)
+        def body(i: int) -> bytes:
+            return jute.multi(groups[i], chroot, self._acls_of)
 
-            def read(buffer: bytes, offset: int) -> Any:
-                # in a list, as kazoo goes through the answers of a multi
-                return [jute.read_multi(buffer, offset, groups[i], chroot)]
+        def read(i: int, buffer: bytes, offset: int) -> list[OpResult] | MultiFailed:
+            return jute.read_multi(buffer, offset, groups[i], chroot)
 
-            return _Request(jute.MULTI, lambda: body, read)
-
-        answers = await self._batch([group[0].path for group in groups], request, lambda i: lambda answer: answer[0])
+        answers = await self._batch(jute.MULTI, [group[0].path for group in groups], body, read)
         return [answer if isinstance(answer, MultiFailed) else store.value(answer) for answer in answers]
 
     async def set_acl(self, paths: Sequence[str], acls: Acls) -> list[Stat | StoreError]:
-        def request(i: int) -> _Request:
-            body = jute.set_acl(jute.whole(self._client.chroot, paths[i]), acls)
-            return _Request(jute.SET_ACL, lambda: body, jute.read_stat)
+        def body(i: int) -> bytes:
+            return jute.set_acl(jute.whole(self._client.chroot, paths[i]), acls)
 
-        return await self._batch(paths, request, lambda i: _as_it_is)
+        return await self._batch(jute.SET_ACL, paths, body, lambda i, *answer: jute.read_stat(*answer))
 
     # the batch and its repetition
 
     async def _batch(
-        self, paths: Sequence[str], request: Callable[[int], Any], read: Callable[[int], Callable[[Any], T]]
+        self,
+        opcode: int,
+        paths: Sequence[str],
+        body: Callable[[int], bytes],
+        read: Callable[[int, bytes, int], T],
+        failed: Callable[[int, int], Any] | None = None,
     ) -> list[T | StoreError]:
-        """Send the requests for all indexes; what a broken connection took is sent again when there is a new one."""
+        """Send the requests of all paths; what a broken connection took is sent again when there is a new one. The
+        callables are those of Requests, given indexes of ``paths``."""
+
+        def error(i: int, code: int) -> StoreError:
+            return jute.error(code, paths[i])
+
         generation = self._live_generation
         answers: list[Any] = [None] * len(paths)
-        todo = list(range(len(paths)))
+        todo: Sequence[int] = range(len(paths))
         while todo:
-            pending = Pending(self._token, len(todo))
-            for place, index in enumerate(todo):
-                self._client._call(request(index), pending.answer(place, read(index)))
-            await pending.done.wait()
+            done = trio.Event()
+            requests = Requests(
+                opcode, todo, body, read, failed or error, functools.partial(in_trio, self._token, done.set)
+            )
+            self._client._call(requests, requests)
+            await done.wait()
+            if requests.fault is not None:
+                raise requests.fault
             again = []
-            for index, answer in zip(todo, pending.answers, strict=True):
+            for index, answer in zip(todo, requests.answers, strict=True):
                 if isinstance(answer, (kz.ConnectionLoss, kz.ConnectionClosedError)):
                     again.append(index)
-                elif isinstance(answer, (kz.SessionExpiredError, kz.SessionMovedError, kz.AuthFailedError)):
+                elif isinstance(answer, (SessionExpired, kz.SessionExpiredError, kz.AuthFailedError)):
                     raise SessionExpired(f"the ZooKeeper session at {self._where} has ended")
                 elif isinstance(answer, Exception) and not isinstance(answer, StoreError):
-                    answers[index] = _translate(answer, paths[index])
+                    answers[index] = StoreError(f"{type(answer).__name__} on {paths[index]}: {answer}")
                 else:
                     answers[index] = answer
             todo = again
@@ -673,18 +605,16 @@ class KazooStore(store.MetadataStore):
         seen = self._armed_until
         assert seen is not None
         parts = list(_watch_parts({kind: sorted(watched) for kind, watched in self._armed.items()}))
-        missing = len(parts)
-
-        def told(answer: Any) -> None:
-            nonlocal missing
-            missing -= not isinstance(answer, Exception)  # the next reconnect, or the end of the session, settles it
-            if not missing:
-                self._armed_until = None
-
-        for part in parts:
-            self._client._call(self._watches_request(seen, part), Answer(told))
         if not parts:
             self._armed_until = None
+            return
+
+        def done() -> None:  # or the next reconnect, or the end of the session, settles it
+            if not any(isinstance(answer, Exception) for answer in requests.answers):
+                self._armed_until = None
+
+        requests = Requests(jute.SET_WATCHES, range(len(parts)), self._watches(seen, parts), _nothing, _refusal, done)
+        self._client._call(requests, requests)
 
     # in trio
 
@@ -731,17 +661,12 @@ def _open(path: str) -> Acls:
     return OPEN_ACL
 
 
-def _kazoo_acls(acls: Acls) -> list[ACL]:
-    return [ACL(int(entry.permissions), Id(entry.scheme, entry.id)) for entry in acls]
+def _nothing(i: int, buffer: bytes, offset: int) -> None:
+    """Reads an answer of which only matters that it came."""
 
 
-def _as_it_is(answer: Any) -> Any:
-    return answer
-
-
-def _translate(error: Exception, path: str) -> StoreError:
-    known = _NODE_ERRORS.get(type(error))
-    return known(path) if known else StoreError(f"{type(error).__name__} on {path}: {error}")
+def _refusal(i: int, code: int) -> StoreError:
+    return jute.error(code, "/")
 
 
 def _watch_parts(paths: Mapping[_Watch, Sequence[str]]) -> Iterator[dict[_Watch, Sequence[str]]]:

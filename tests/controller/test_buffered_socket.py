@@ -30,16 +30,30 @@ def wake_up() -> Iterator[WakeUp]:
 def test_what_is_read_ahead_is_given_in_pieces_and_without_waiting(pair: Pair) -> None:
     ours, theirs = pair
     poller = Poller()
-    theirs.sendall(b"abcdef")
+    theirs.sendall(b"\0\0\0\2ab\0\0\0\1c")
     assert poller.wait([ours], [], 10)[0] == [ours]
-    assert ours.recv(4) == b"abcd"
-    assert ours.pending() == 2
+    assert ours.recv(6) == b"\0\0\0\2ab"
+    assert ours.pending() == 5
     assert poller.wait([ours], [], None)[0] == [ours]  # would hang, were it not known to wait here
-    assert ours.recv(4) == b"ef"
+    assert ours.recv(6) == b"\0\0\0\1c"
     assert poller.wait([ours], [], 0)[0] == []
     theirs.close()
     assert poller.wait([ours], [], 10)[0] == [ours]
     assert ours.recv(4) == b""
+
+
+def test_half_a_frame_is_waited_for(pair: Pair, wake_up: WakeUp) -> None:
+    ours, theirs = pair
+    poller = Poller()
+    theirs.sendall(b"\0\0\0\2a")
+    assert poller.wait([ours, wake_up], [], 10)[0] == [ours]
+    ours.read_ahead()
+    assert poller.wait([ours, wake_up], [], 0)[0] == []
+    ours.read_ahead()  # nothing has come
+    theirs.sendall(b"b")
+    assert poller.wait([ours, wake_up], [], 10)[0] == [ours]
+    ours.read_ahead()
+    assert ours.frame() == b"ab"
 
 
 def test_what_is_written_goes_before_anyone_waits(pair: Pair) -> None:
@@ -99,13 +113,15 @@ def test_one_wake_up_for_many_requests(wake_up: WakeUp) -> None:
 def test_requests_that_go_on_do_not_keep_answers_waiting(pair: Pair, wake_up: WakeUp) -> None:
     ours, theirs = pair
     poller = Poller()
-    theirs.sendall(b"answer")
-    for _ in range(1000):
-        wake_up.send(b"\0")
-    looked = 0
+    under_way = 0
+    poller.under_way = lambda: under_way
+    theirs.sendall(b"\0\0\0\0")
+    wake_up.send(b"\0")
     while ours not in poller.wait([ours, wake_up], [], 0)[0]:
-        looked += 1
-    assert 0 < looked < 200
+        under_way += 1
+    assert 100 < under_way < 1000
+    under_way //= 3
+    assert poller.wait([ours, wake_up], [], 0)[0] == [wake_up]
 
 
 def test_frames_that_have_been_read_ahead(pair: Pair) -> None:
@@ -114,9 +130,19 @@ def test_frames_that_have_been_read_ahead(pair: Pair) -> None:
     theirs.sendall(b"\0\0\0\1a\0\0\0\3bcd\0\0\0\4ef")
     assert ours.recv(5) == b"\0\0\0\1a"
     assert ours.frame() == ours.frame() == b"bcd"
+    ours.read_ahead()  # it is there
     ours.take_frame()
     assert ours.frame() is None  # half of it
     assert ours.recv(100) == b"\0\0\0\4ef"
+
+
+def test_no_frame_and_the_end(pair: Pair) -> None:
+    ours, theirs = pair
     theirs.sendall(b"\xff\xff\xff\xff ...")
-    assert ours.recv(0) == b""
-    assert ours.frame() is None  # kazoo will refuse it
+    ours.read_ahead()
+    with pytest.raises(OSError, match="frame of -1 bytes"):
+        ours.frame()
+    assert ours.recv(100) == b"\xff\xff\xff\xff ..."
+    theirs.close()
+    with pytest.raises(OSError, match="closed"):
+        ours.read_ahead()

@@ -156,7 +156,7 @@ async def test_containers(connect: Connect) -> None:  # rule E1.15
 @pytest.mark.slow
 async def test_an_old_server_knows_no_containers(zookeeper: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await KazooStore.connect(f"{zookeeper}/old", session_timeout_ms=6000, connection_timeout_ms=10_000)
-    monkeypatch.setattr("controller.store.zookeeper._CreateContainer.type", 98)  # unknown to any server
+    monkeypatch.setattr("controller.store.jute.CREATE_CONTAINER", 98)  # unknown to any server
     for path in ("/box", "/box/a"):
         (answer,) = await store.write([Create(path, container=True)])
         # the server closes the connection, so that the answer to what is tried next may be lost (rule 1.52)

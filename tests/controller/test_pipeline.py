@@ -1,0 +1,221 @@
+"""Many requests as one in kazoo's queues: what it is told of each, whatever becomes of its connection."""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller.store.pipeline import Requests, take_over
+
+
+def frame(xid: int, code: int = 0, body: bytes = b"", zxid: int = 7) -> bytes:
+    return struct.pack(">iqi", xid, zxid, code) + body
+
+
+class Socket:
+    """What the thread uses of a BufferedSocket."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.frames: deque[bytes] = deque()
+
+    def send(self, data: bytes) -> None:
+        self.sent += data
+
+    def recv(self, size: int) -> bytes:
+        return b"\0"
+
+    def read_ahead(self) -> None:
+        pass
+
+    def frame(self) -> bytes | None:
+        return self.frames[0] if self.frames else None
+
+    def take_frame(self) -> None:
+        self.frames.popleft()
+
+    def requests(self) -> list[tuple[int, int, bytes]]:
+        """Xid, opcode and body of what was sent since."""
+        found, data, self.sent = [], self.sent, b""
+        while data:
+            length, xid, opcode = struct.unpack_from(">iii", data)
+            found.append((xid, opcode, data[12 : 4 + length]))
+            data = data[4 + length :]
+        return found
+
+
+class Kazoo:
+    """A KazooClient as far as it matters here, with what its own way was asked to do."""
+
+    def __init__(self) -> None:
+        self.own: list[str] = []
+        self.socket = Socket()
+        self._queue: deque[tuple[Any, Any]] = deque()
+        self._pending: deque[tuple[Any, Any, int]] = deque()
+        self.last_zxid = 0
+        self.handler = SimpleNamespace(poller=SimpleNamespace(under_way=None))
+        self._connection = SimpleNamespace(
+            _xid=0,
+            _socket=self.socket,
+            _read_sock=self.socket,
+            _send_request=lambda read_timeout, connect_timeout: self.own.append("sent"),
+            _read_socket=self._read_own,
+        )
+        take_over(self)
+
+    def _read_own(self, read_timeout: float) -> str | None:
+        self.own.append("read")
+        self.socket.take_frame()
+        return "closed" if len(self.own) > 2 else None
+
+    def send(self) -> None:
+        self._connection._send_request(1.0, 1.0)
+
+    def read(self) -> Any:
+        return self._connection._read_socket(1.0)
+
+    def answer(self, *frames: bytes) -> Any:
+        self.socket.frames += frames
+        return self.read()
+
+    def break_off(self, error: Exception) -> None:
+        """As kazoo tells of a broken connection."""
+        for _, result, _ in self._pending:
+            result.set_exception(error)
+        for _, result in self._queue:
+            result.set_exception(error)
+        self._pending.clear()
+        self._queue.clear()
+
+
+class Asked:
+    def __init__(self, kazoo: Kazoo, count: int, opcode: int = 4, *, bad: int | None = None) -> None:
+        self.done = 0
+        self._bad = bad
+        self.requests = Requests(
+            opcode, range(count), self._body, lambda i, data, at: (i, data[at:]), lambda i, code: (i, code), self._done
+        )
+        kazoo._queue.append((self.requests, self.requests))
+
+    def _body(self, i: int) -> bytes:
+        if i == self._bad:
+            raise ValueError("no body")
+        return b"%d" % i
+
+    def _done(self) -> None:
+        self.done += 1
+
+    @property
+    def answers(self) -> list[Any]:
+        return self.requests.answers
+
+
+def test_all_are_sent_in_order_and_answered_in_order() -> None:
+    kazoo = Kazoo()
+    asked = Asked(kazoo, 150)
+    sent = []
+    rounds = 0
+    while kazoo._queue:
+        kazoo.send()
+        sent += kazoo.socket.requests()
+        rounds += 1
+    assert rounds == 3  # 64 at once
+    assert sent == [(i + 1, 4, b"%d" % i) for i in range(150)]
+    assert kazoo.handler.poller.under_way() == 150
+    kazoo.answer(*(frame(i + 1, -101 if i % 2 else 0, b"!") for i in range(149)))
+    assert not asked.done
+    kazoo.answer(frame(150, body=b"last", zxid=9))
+    assert asked.done == 1
+    assert asked.answers == [(i, -101) if i % 2 else (i, b"!") for i in range(149)] + [(149, b"last")]
+    assert kazoo.last_zxid == 9
+
+
+def test_small_ones_share_a_write_and_kazoos_own_keep_their_place() -> None:
+    kazoo = Kazoo()
+    first, second = Asked(kazoo, 2, 4), Asked(kazoo, 1, 14)
+    kazoo._queue.append((SimpleNamespace(type=-11), None))
+    third = Asked(kazoo, 1)
+    kazoo.send()
+    assert [(xid, opcode) for xid, opcode, _ in kazoo.socket.requests()] == [(1, 4), (2, 4), (3, 14)]
+    kazoo.send()
+    assert kazoo.own == ["sent"]
+    assert not kazoo.socket.requests()
+    kazoo._queue.popleft()
+    kazoo.send()
+    assert [xid for xid, _, _ in kazoo.socket.requests()] == [4]
+    kazoo.answer(frame(1), frame(2), frame(-2), frame(3))  # a ping between them
+    assert kazoo.own == ["sent", "read"]
+    assert (first.done, second.done, third.done) == (1, 1, 0)
+    kazoo._pending.appendleft((SimpleNamespace(type=-11), None, 3))
+    assert kazoo.answer(frame(3), frame(4)) == "closed"
+    assert third.done == 0
+
+
+def test_xids_begin_again() -> None:
+    kazoo = Kazoo()
+    kazoo._connection._xid = 0x7FFFFFFF - 1
+    asked = Asked(kazoo, 2)
+    kazoo.send()
+    assert [xid for xid, _, _ in kazoo.socket.requests()] == [0x7FFFFFFF, 1]
+    kazoo.answer(frame(0x7FFFFFFF), frame(1))
+    assert asked.done == 1
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2, 3])
+@pytest.mark.parametrize("answered", [0, 10, 64, 128, 150])
+def test_a_connection_that_breaks_leaves_nothing_without_an_answer(sent: int, answered: int) -> None:
+    kazoo = Kazoo()
+    asked = Asked(kazoo, 150)
+    for _ in range(sent):
+        kazoo.send()
+    answered = min(answered, sent * 64, 150)
+    kazoo.answer(*(frame(i + 1, body=b"!") for i in range(answered)))
+    lost = ConnectionError("lost")
+    kazoo.break_off(lost)
+    assert asked.answers == [(i, b"!") for i in range(answered)] + [lost] * (150 - answered)
+    asked.requests.set_exception(lost)  # kazoo tells of a closed connection twice
+    assert (len(asked.answers), asked.done) == (150, 1)
+
+
+@pytest.mark.parametrize("bad", [0, 10, 100])
+def test_a_body_that_cannot_be_made(bad: int) -> None:
+    kazoo = Kazoo()
+    asked = Asked(kazoo, 150, bad=bad)
+    behind = Asked(kazoo, 1)
+    while kazoo._queue:
+        kazoo.send()
+    assert len(kazoo.socket.requests()) == bad + 1
+    kazoo.answer(*(frame(i + 1) for i in range(bad + 1)))
+    assert (asked.done, behind.done) == (1, 1)
+    assert isinstance(asked.requests.fault, ValueError)
+
+
+def test_what_cannot_be_read_is_its_answer() -> None:
+    kazoo = Kazoo()
+
+    def read(i: int, data: bytes, at: int) -> None:
+        raise ValueError("what is this?")
+
+    told: list[str] = []
+    requests = Requests(4, [0], lambda i: b"", read, lambda i, code: None, lambda: told.append("done"))
+    kazoo._queue.append((requests, requests))
+    kazoo.send()
+    kazoo.answer(frame(1))
+    assert told == ["done"]
+    assert isinstance(requests.answers[0], ValueError)
+
+
+@pytest.mark.parametrize("wrong", [frame(2), b"", frame(1)[:15]])
+def test_an_answer_out_of_turn_or_cut_breaks_the_connection(wrong: bytes) -> None:
+    kazoo = Kazoo()
+    asked = Asked(kazoo, 2)
+    kazoo.send()
+    with pytest.raises(OSError, match="answer"):
+        kazoo.answer(wrong)
+    lost = ConnectionError("lost")
+    kazoo.break_off(lost)
+    assert asked.answers == [lost, lost]
