@@ -9,6 +9,7 @@ requests that wait are written at once, and one wake-up stands for all requests 
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import ssl
@@ -73,7 +74,7 @@ class BufferedSocket:
         except (BlockingIOError, ssl.SSLWantReadError):
             return
         if not received:
-            raise OSError("the server has closed the connection")
+            raise ConnectionResetError(errno.ECONNRESET, "the server has closed the connection")
         self._read, self._taken = self._read[self._taken :] + received, 0
 
     def _frame_bytes(self) -> int | None:
@@ -83,7 +84,7 @@ class BufferedSocket:
             return None
         (size,) = _LENGTH.unpack_from(self._read, self._taken)
         if size < 0:
-            raise OSError(f"a frame of {size} bytes")
+            raise OSError(errno.EPROTO, f"a frame of {size} bytes")
         return size if size <= waiting else None
 
     def has_frame(self) -> bool:

@@ -7,6 +7,7 @@ many of them and reads all answers that have come. Nothing is imported from kazo
 
 from __future__ import annotations
 
+import errno
 import logging
 import struct
 from collections.abc import Callable, Sequence
@@ -123,12 +124,12 @@ def take_over(client: Any) -> None:
             send_one(read_timeout, connect_timeout)
 
     def read(read_timeout: float) -> Any:
-        """Raises OSError, after which kazoo connects again."""
+        """Raises OSError, with a text that kazoo logs before it connects again."""
         connected = connection._socket
         connected.read_ahead()
         while (frame := connected.frame()) is not None:
             if len(frame) < _REPLY_HEADER.size:
-                raise OSError(f"an answer of {len(frame)} bytes")
+                raise OSError(errno.EPROTO, f"an answer of {len(frame)} bytes")
             xid, zxid, code = _REPLY_HEADER.unpack_from(frame)
             pending = client._pending
             if xid < 0 or not pending or not isinstance(pending[0][0], Requests):  # a watch, a ping, asked by kazoo
@@ -138,7 +139,7 @@ def take_over(client: Any) -> None:
             connected.take_frame()
             requests, _, expected = pending[0]
             if xid != expected:
-                raise OSError(f"the answer to request {xid} where that to {expected} was due")
+                raise OSError(errno.EPROTO, f"the answer to request {xid} where that to {expected} was due")
             pending.popleft()
             if zxid > 0:
                 client.last_zxid = zxid
