@@ -8,6 +8,7 @@ A policy driven by followers' fetches (rules 9.43-9.47) takes the same place.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Protocol
 
 from broker_stub.alter_partition_manager import AlterPartitionItem, Callback, Result
@@ -45,7 +46,11 @@ class ItemSubmitter(Protocol):
 
 
 class LiveReplicasJoin:
-    """After every LeaderAndIsr and UpdateMetadata that was applied, live replicas that are out of the ISR join it.
+    """After every UpdateMetadata that was applied, live replicas that are out of the ISR join it.
+
+    Not after a LeaderAndIsr, before the UpdateMetadata that follows it (rule 8.5): it may be there because a replica
+    died, which only the latter says, and no controller before 3.3 would refuse that replica. Nor while the controller
+    calls the replica offline, though its broker is there: it shuts down, or lost a disk (rules 5.11, 8.8).
 
     They are appended in the order of the assignment (rule 9.49), all in one proposal, and there is one proposal at a
     time for a partition (rule 9.48). This is how a broker that returns gets back into the ISRs.
@@ -59,6 +64,7 @@ class LiveReplicasJoin:
         self._metadata_cache = metadata_cache
         self._alter_partition_manager = alter_partition_manager
         self._controller_epoch = 0
+        self._changed: set[TopicPartition] = set()  # since the last UpdateMetadata
         self._incomplete: dict[TopicPartition, Partition] = {}  # led here, with replicas out of the ISR
         #: who was proposed, and has not been gone since: if the answer is no, asking again would be no use
         self._asked_for: dict[TopicPartition, frozenset[int]] = {}
@@ -68,15 +74,16 @@ class LiveReplicasJoin:
 
     def partition_changed(self, partition: Partition) -> None:
         self._asked_for.pop(partition.topic_partition, None)
+        self._changed.add(partition.topic_partition)
         self._reconsider(partition)
 
     def metadata_changed(self, controller_epoch: int) -> None:
         if controller_epoch != self._controller_epoch:
             self._controller_epoch = controller_epoch
             self._asked_for.clear()
-        alive = self._metadata_cache.snapshot.alive_brokers
+        self._changed.clear()
         for topic_partition, asked_for in list(self._asked_for.items()):
-            self._asked_for[topic_partition] = asked_for.intersection(alive)
+            self._asked_for[topic_partition] = asked_for.intersection(self._online(topic_partition, asked_for))
         for partition in list(self._incomplete.values()):
             self._propose(partition)
 
@@ -88,13 +95,18 @@ class LiveReplicasJoin:
             self._incomplete.pop(partition.topic_partition, None)
 
     def _propose(self, partition: Partition) -> None:
-        if partition.pending is not None:
+        if partition.pending is not None or partition.topic_partition in self._changed:
             return
-        alive = self._metadata_cache.snapshot.alive_brokers
         known = self._asked_for.get(partition.topic_partition, frozenset()).union(partition.isr)
-        joining = tuple(i for i in partition.replicas if i in alive and i not in known)
+        joining = [i for i in self._online(partition.topic_partition, partition.replicas) if i not in known]
         if joining:
-            self._submit(partition, partition.isr + joining)
+            self._submit(partition, (*partition.isr, *joining))
+
+    def _online(self, topic_partition: TopicPartition, replicas: Iterable[int]) -> list[int]:
+        snapshot = self._metadata_cache.snapshot
+        said = snapshot.partition(topic_partition)
+        offline = () if said is None else said.offline_replicas
+        return [i for i in replicas if i in snapshot.alive_brokers and i not in offline]
 
     def _submit(self, partition: Partition, isr: tuple[int, ...]) -> None:
         item = partition.propose_isr(isr)

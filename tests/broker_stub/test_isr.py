@@ -24,10 +24,16 @@ from wire import ErrorCode
 A0 = TopicPartition("a", 0)
 
 
+async def _tell(node: Node, *states, alive, **more) -> None:
+    """Both requests, as a controller sends them (rule 8.5)."""
+    await node.ask(leader_and_isr(*states, **more))
+    await node.ask(update_metadata(alive=alive))
+
+
 async def _node(*, alive=(1, 2, 3), isr=(1,), **state) -> Node:
     node = Node()
     await node.ask(update_metadata(alive=alive))
-    await node.ask(leader_and_isr(lai_state(isr=isr, leader_epoch=5, partition_epoch=7, **state)))
+    await _tell(node, lai_state(isr=isr, leader_epoch=5, partition_epoch=7, **state), alive=alive)
     return node
 
 
@@ -64,6 +70,34 @@ async def test_live_replicas_join_in_the_order_of_the_assignment() -> None:  # r
 async def test_dead_and_unassigned_brokers_do_not_join() -> None:  # rule 9.47
     node = await _node(alive=(1, 4), isr=(1,))
     assert node.submitter.proposed == []
+
+
+async def test_a_leader_that_died_does_not_join_its_successors_isr() -> None:  # rule 8.5
+    node = Node()
+    await node.ask(update_metadata(alive=(1, 2, 3)))
+    await node.ask(leader_and_isr(lai_state(leader=2, isr=(2, 1, 3), leader_epoch=5, partition_epoch=7)))
+    await node.ask(update_metadata(alive=(1, 2, 3)))
+    await node.ask(leader_and_isr(lai_state(isr=(1, 3), leader_epoch=6, partition_epoch=8)))
+    assert node.submitter.proposed == []  # that 2 is dead has not been said yet, and 2.8 would take it in
+    await node.ask(update_metadata(alive=(1, 3)))
+    assert node.submitter.proposed == []
+    await node.ask(update_metadata(alive=(1, 2, 3)))
+    assert node.submitter.proposed == [(1, 3, 2)]
+
+
+async def test_a_replica_that_shuts_down_joins_when_it_is_back() -> None:  # rules 5.11, 8.8
+    node = await _node(alive=(1, 2, 3), isr=(1, 2, 3))
+    await node.ask(leader_and_isr(lai_state(isr=(1, 3), leader_epoch=6, partition_epoch=8)))
+    shutting_down = umr_state(isr=(1, 3), offline_replicas=(2,))
+    await node.ask(update_metadata(shutting_down, alive=(1, 2, 3)))
+    await node.ask(update_metadata(alive=(1, 2, 3)))
+    assert node.submitter.proposed == []
+    await node.ask(update_metadata(umr_state(isr=(1, 3)), alive=(1, 2, 3)))
+    assert node.submitter.proposed == [(1, 3, 2)]
+    await node.ask(update_metadata(shutting_down, alive=(1, 2, 3)))
+    node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
+    await node.ask(update_metadata(umr_state(isr=(1, 3)), alive=(1, 2, 3)))
+    assert node.submitter.proposed == [(1, 3, 2), (1, 3, 2)]
 
 
 async def test_a_full_isr_proposes_nothing_and_a_dead_member_is_not_removed() -> None:
@@ -136,7 +170,7 @@ async def test_another_controller_epoch_may_think_otherwise() -> None:  # rule 1
 async def test_another_leader_epoch_may_bring_another_answer() -> None:
     node = await _node(alive=(1, 2))
     node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
-    await node.ask(leader_and_isr(lai_state(isr=(1,), leader_epoch=6, partition_epoch=8)))
+    await _tell(node, lai_state(isr=(1,), leader_epoch=6, partition_epoch=8), alive=(1, 2))
     assert node.submitter.proposed == [(1, 2), (1, 2)]
 
 
@@ -158,7 +192,7 @@ async def test_some_errors_leave_the_change_pending_until_a_leader_and_isr_comes
     assert node.submitter.proposed == [(1, 2, 3)]
     assert node.partition().isr == (1,)
     assert node.partition().maximal_isr == (1, 2, 3)
-    await node.ask(leader_and_isr(lai_state(isr=(1,), leader_epoch=6, partition_epoch=9)))
+    await _tell(node, lai_state(isr=(1,), leader_epoch=6, partition_epoch=9), alive=(1, 2, 3))
     assert node.submitter.proposed == [(1, 2, 3), (1, 2, 3)]
     assert node.submitter.submitted[1][0].leader_epoch == 6
 
@@ -177,7 +211,7 @@ async def test_any_other_error_is_submitted_again_then_committed(error) -> None:
 @pytest.mark.kafka("PT-17")
 async def test_a_leader_and_isr_makes_the_answer_to_an_older_proposal_irrelevant() -> None:  # rule 9.59
     node = await _node(alive=(1, 2))
-    await node.ask(leader_and_isr(lai_state(isr=(1, 3), leader_epoch=6, partition_epoch=9)))
+    await _tell(node, lai_state(isr=(1, 3), leader_epoch=6, partition_epoch=9), alive=(1, 2))
     assert node.submitter.proposed == [(1, 2)]  # the new state's own proposal waits (rule 9.51)
     assert node.partition().pending is None
     node.submitter.answer(A0, _written((1, 2)))
@@ -189,7 +223,7 @@ async def test_the_answer_to_a_deleted_partition_says_nothing_about_its_successo
     node = await _node(alive=(1, 2))
     old = node.partition()
     await node.ask(stop_replica((0, -2, True)))
-    await node.ask(leader_and_isr(lai_state(isr=(1,)), topic_id=ID_B))
+    await _tell(node, lai_state(isr=(1,)), topic_id=ID_B, alive=(1, 2))
     node.submitter.answer(A0, _written((1, 2)))
     assert node.partition() is not old
     assert (node.partition().isr, node.partition().partition_epoch) == ((1,), 0)
@@ -239,8 +273,8 @@ async def test_the_controller_may_write_another_isr_than_was_proposed() -> None:
 
 async def test_the_expanded_isr_is_that_of_the_right_partition() -> None:
     node = Node()
-    await node.ask(update_metadata(alive=(1, 2)))
-    await node.ask(leader_and_isr(lai_state(0, isr=(1,)), lai_state(1, isr=(1, 2, 3)), lai_state(2, isr=(1,))))
+    states = (lai_state(0, isr=(1,)), lai_state(1, isr=(1, 2, 3)), lai_state(2, isr=(1,)))
+    await _tell(node, *states, alive=(1, 2))
     assert [item.partition.partition for item, _ in node.submitter.submitted] == [0, 2]
     node.submitter.answer(TopicPartition("a", 2), _written((1, 2), leader_epoch=0, partition_epoch=1))
     assert [node.partition(i).isr for i in range(3)] == [(1,), (1, 2, 3), (1, 2)]

@@ -128,6 +128,7 @@ async def test_a_broker_of_an_old_protocol_writes_isrs_itself(autojump_clock: Mo
     manager = broker.replica_manager
     manager.maybe_update_metadata_cache(update_metadata(alive=(1, 2, 3)), 1)
     manager.become_leader_or_follower(leader_and_isr(lai_state(leader_epoch=4, partition_epoch=7, isr=(1, 2))), 2)
+    manager.maybe_update_metadata_cache(update_metadata(alive=(1, 2, 3)), 3)
     await trio.sleep(0.1)
     (written,) = store.written
     assert (written.leader, written.controller_epoch, written.leader_epoch, written.isr) == (1, 1, 4, (1, 2, 3))

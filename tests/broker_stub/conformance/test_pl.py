@@ -57,6 +57,7 @@ async def leading(isr: tuple[int, ...]) -> Node:
     node = Node()
     await node.ask(update_metadata(umr_state(isr=isr), alive=(1, 2, 3)))
     await node.ask(leader_and_isr(lai_state(isr=isr, leader_epoch=5, partition_epoch=7)))
+    await node.ask(update_metadata(umr_state(isr=isr), alive=(1, 2, 3)))
     return node
 
 
