@@ -57,7 +57,8 @@ class ActiveController:
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """``properties`` are Kafka's and go to every node. Port None is an ephemeral one; others count up by node."""
+    """``properties`` are Kafka's and go to every node; None takes away one of ours. Port None is an ephemeral one;
+    others count up by node."""
 
     brokers: int
     processes: bool
@@ -67,7 +68,7 @@ class ClusterConfig:
     data_port: int | None
     metrics_port: int | None
     first_id: int
-    properties: Mapping[str, str]
+    properties: Mapping[str, str | None]
     record: Path | None
     log_level: str
 
@@ -86,12 +87,14 @@ class Cluster:
         data_port: int | None = None,
         metrics_port: int | None = None,
         first_id: int = 1,
-        properties: Mapping[str, str] | None = None,
+        properties: Mapping[str, str | None] | None = None,
         record: str | Path | None = None,
         data: str | Path | None = None,
         log_level: str = "INFO",
     ) -> None:
-        """``record``: a pcapng file for all traffic between nodes, written when the cluster ends.
+        """``properties``: Kafka's, for every node; None takes away what the cluster sets, such as its control plane.
+
+        ``record``: a pcapng file for all traffic between nodes, written when the cluster ends.
 
         ``metrics_port``: where Prometheus finds the first node's metrics; those of the others count up.
         ``data``: a folder for logs and ZooKeeper's data, kept afterwards; by default a temporary one that is removed.
@@ -172,7 +175,7 @@ class Cluster:
         return folder
 
     async def _connect(self) -> MetadataStore:
-        timeout_ms = int(self._config.properties.get("zookeeper.connection.timeout.ms", SESSION_TIMEOUT_MS))
+        timeout_ms = int(self._config.properties.get("zookeeper.connection.timeout.ms") or SESSION_TIMEOUT_MS)
         try:
             return await KazooStore.connect(
                 self.zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, connection_timeout_ms=timeout_ms
@@ -189,7 +192,7 @@ class Cluster:
         offset = node_id - config.first_id
         control = config.control_port + offset if config.control_port else 0
         data = config.data_port + offset if config.data_port else 0
-        properties = {
+        wanted = {
             "broker.id": str(node_id),
             "listeners": f"{CONTROL}://127.0.0.1:{control},{DATA}://127.0.0.1:{data}",
             "listener.security.protocol.map": f"{CONTROL}:PLAINTEXT,{DATA}:PLAINTEXT",
@@ -200,6 +203,7 @@ class Cluster:
             **config.properties,
             "zookeeper.connect": f"127.0.0.1:{proxy.port}{slash}{chroot}",
         }
+        properties = {key: text for key, text in wanted.items() if text is not None}
         if config.metrics_port:
             properties[METRICS_PORT] = str(config.metrics_port + offset)
 

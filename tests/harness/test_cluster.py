@@ -37,6 +37,20 @@ async def isr(cluster: Cluster, topic: str) -> dict[int, tuple[int, set[int]]]:
     }
 
 
+async def test_a_cluster_without_a_control_plane(zookeeper: str) -> None:
+    """As beside brokers before 2.2 (KIP-291): None takes away what a cluster sets by itself."""
+    properties = {
+        **FAST,
+        "listeners": "DATA://127.0.0.1:0",
+        "listener.security.protocol.map": "DATA:PLAINTEXT",
+        "control.plane.listener.name": None,
+    }
+    async with Cluster(2, zookeeper=f"{zookeeper}/one-plane", properties=properties) as cluster:
+        await cluster.create_topic("t", assignment={0: [1, 2]})
+        assert [set(member.addresses) for member in cluster.members] == [{"DATA"}, {"DATA"}]
+        assert await isr(cluster, "t") == {0: (1, {1, 2})}
+
+
 @pytest.mark.parametrize("ibp", ["2.6", "3.9"])  # ISRs by ZooKeeper, and by AlterPartition
 async def test_death_and_return_of_the_controllers_node(zookeeper: str, ibp: str) -> None:
     properties = FAST | {"inter.broker.protocol.version": ibp}

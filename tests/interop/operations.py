@@ -22,7 +22,7 @@ from harness import Cluster
 from harness.guard import Guard
 from harness.transport import Dialer
 from harness.zookeeper import four_letter_word
-from tests.interop.real_kafka import RealBroker, kafka_jars
+from tests.interop.real_kafka import RELEASES, VERSION, RealBroker, Release, kafka_jars
 from tests.interop.records import Ledger, Traffic, consume_in_group
 from tests.interop.tools import ELECTION, REASSIGN, TOPICS, Tools
 
@@ -52,7 +52,8 @@ class Peers:
     brokers: dict[int, RealBroker]
     kafka_controller: RealBroker | None  # node 100 in the peer's run; None where it is ours
     folder: Path
-    tools: Tools
+    tools: Tools | None  # None: not Kafka's of today, which do not know such old brokers
+    release: Release
     ledger: Ledger | None = None
     acknowledged: int = 0  # by the end of the traffic
     watched: set[str] = field(default_factory=set)  # by node 100 then
@@ -113,15 +114,21 @@ class Peers:
         elif self.cluster.member(NODE).state == "running":
             addresses.append(self.cluster.member(NODE).addresses["DATA"])
         request = wire.MetadataRequest(topics=None)
+        version = 1  # which the oldest brokers know, too; they keep replicas in a set
+        shape = sorted if self.tools is None else list
 
         async def told() -> bool:
             there = await self.cluster._exists(topic_path(topic))
-            wanted = {n: replicas for n, (replicas, _, _) in (await self.states(topic)).items()} if there else {}
+            states = await self.states(topic) if there else {}
+            wanted = {n: shape(replicas) for n, (replicas, _, _) in states.items()}
             for address in addresses:
-                answer = await ask(address, request, 9)
+                answer = await ask(address, request, version)
                 assert isinstance(answer, wire.MetadataResponse)
                 known = {
-                    p.partition_index: p.replica_nodes for t in answer.topics if t.name == topic for p in t.partitions
+                    p.partition_index: shape(p.replica_nodes)
+                    for t in answer.topics
+                    if t.name == topic
+                    for p in t.partitions
                 }
                 if known != wanted:
                     return False
@@ -129,8 +136,25 @@ class Peers:
 
         await self.cluster.wait_until(told, f"all nodes to know of {topic}")
 
+    async def create(self, topic: str, assignment: dict[int, tuple[int, ...]]) -> None:
+        if self.tools is None:
+            await self.cluster.create_topic(topic, assignment=assignment)
+        else:
+            await self.tool(TOPICS, "--create", "--topic", topic, "--replica-assignment", as_tool_wants(assignment))
+        await self.until(
+            f"leaders of {topic}", lambda replicas, leader, isr: leader == replicas[0] and isr == set(replicas), topic
+        )
+        await self.until_told(topic)
+
+    async def delete(self, topic: str) -> None:
+        if self.tools is None:
+            await self.cluster.delete_topic(topic)
+        else:
+            await self.tool(TOPICS, "--delete", "--topic", topic)
+
     async def tool(self, main_class: str, *arguments: str) -> str:
         command = (main_class, "--bootstrap-server", self.bootstrap, *arguments)
+        assert self.tools is not None
         return await trio.to_thread.run_sync(self.tools.run, *command)
 
     async def run(self, name: str, operation: Callable[[Peers], Awaitable[str]]) -> Outcome:
@@ -146,6 +170,18 @@ class Peers:
         return outcome
 
 
+def of_release(release: Release) -> dict[str, str | None]:
+    """Properties of our nodes beside it."""
+    properties: dict[str, str | None] = {"inter.broker.protocol.version": release.inter_broker_protocol_version}
+    if not release.has_control_plane:
+        properties |= {
+            "listeners": "DATA://127.0.0.1:0",
+            "listener.security.protocol.map": "DATA:PLAINTEXT",
+            "control.plane.listener.name": None,
+        }
+    return properties
+
+
 @asynccontextmanager
 async def peers(
     zookeeper: str,
@@ -154,7 +190,8 @@ async def peers(
     ours: bool,
     ids: Sequence[int] = (1, 2, 3),
     more: Callable[[int], Mapping[str, str]] = lambda broker_id: {},
-    properties: Mapping[str, str] | None = None,
+    properties: Mapping[str, str | None] | None = None,
+    release: Release = RELEASES[VERSION],
 ) -> AsyncIterator[Peers]:
     """``zookeeper`` with a chroot that is not used yet. Node 100 is controller before the brokers start.
 
@@ -165,18 +202,19 @@ async def peers(
     stack = ExitStack()
 
     def broker(broker_id: int) -> RealBroker:
-        made.append(RealBroker(broker_id, zookeeper, folder, guard, more(broker_id)))
+        made.append(RealBroker(broker_id, zookeeper, folder, guard, more(broker_id), release))
         return made[-1]
 
     try:
-        await trio.to_thread.run_sync(kafka_jars)
-        settings = {
+        await trio.to_thread.run_sync(kafka_jars, release.version)
+        settings: dict[str, str | None] = {
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "auto.leader.rebalance.enable": "false",  # as on the real ones: leaders move when the operations say so
+            **of_release(release),
             **(properties or {}),
         }
         async with Cluster(int(ours), first_id=NODE, zookeeper=zookeeper, properties=settings) as cluster:
-            tools = stack.enter_context(Tools())
+            tools = stack.enter_context(Tools()) if release.version == VERSION else None
             kafka_controller = None if ours else broker(NODE)
             if kafka_controller is not None:
                 await kafka_controller.start()
@@ -185,7 +223,7 @@ async def peers(
             async with trio.open_nursery() as nursery:
                 for one in brokers.values():
                     nursery.start_soon(one.start)
-            yield Peers(cluster, brokers, kafka_controller, folder, tools)
+            yield Peers(cluster, brokers, kafka_controller, folder, tools, release)
     finally:
         stack.close()
         for one in made:
@@ -217,17 +255,18 @@ def as_tool_wants(assignment: dict[int, tuple[int, ...]]) -> str:
 
 
 async def create_topic(p: Peers) -> str:
-    await p.tool(TOPICS, "--create", "--topic", TOPIC, "--replica-assignment", as_tool_wants(_AS_CREATED))
-    await p.until("all replicas", lambda replicas, leader, isr: leader == replicas[0] and isr == set(replicas))
-    await p.until_told(TOPIC)
+    await p.create(TOPIC, _AS_CREATED)
     assert {n: replicas for n, (replicas, _, _) in (await p.states()).items()} == _AS_CREATED
+    seen = "3 partitions on 3 brokers, each led by its first replica"
+    if p.tools is None:
+        return seen
     described = await p.tool(TOPICS, "--describe", "--topic", TOPIC)
     assert described.count("Leader: ") == len(_AS_CREATED), described
-    return "3 partitions on 3 brokers, each led by its first replica; TopicCommand describes them"
+    return f"{seen}; TopicCommand describes them"
 
 
 async def produce_and_consume(p: Peers) -> str:
-    ledger = p.ledger = Ledger(p.bootstrap, TOPIC)
+    ledger = p.ledger = Ledger(p.bootstrap, TOPIC, is_idempotent=p.release.is_idempotent)
     group = await _group_of_a_real_broker(p)
 
     def work() -> int:
@@ -238,7 +277,8 @@ async def produce_and_consume(p: Peers) -> str:
 
     committed = await trio.to_thread.run_sync(work)
     assert committed == RECORDS, committed
-    return f"{RECORDS:,} records of an idempotent producer, acks=all, read by a group; a broker made its topic"
+    producer = "an idempotent producer" if p.release.is_idempotent else "a producer"
+    return f"{RECORDS:,} records of {producer}, acks=all, read by a group; a broker made its topic"
 
 
 async def _group_of_a_real_broker(p: Peers) -> str:
@@ -246,16 +286,19 @@ async def _group_of_a_real_broker(p: Peers) -> str:
 
     A partition of that topic may be put on node 100, and ours keeps no records: the group is one of another partition.
     """
-    names = tuple(f"readers-{i}" for i in range(20))
-    request = wire.FindCoordinatorRequest(coordinator_keys=names)
+    groups = [f"readers-{i}" for i in range(20)]
     found: list[str] = []
 
     async def coordinated() -> bool:
-        answer = await ask(p.brokers[1].address, request, 4)
-        assert isinstance(answer, wire.FindCoordinatorResponse)
-        led = {c.key for c in answer.coordinators if c.error_code == wire.ErrorCode.NONE}
-        found[:] = [c.key for c in answer.coordinators if c.node_id in p.brokers]
-        return len(led) == len(names)
+        found.clear()
+        for group in groups:
+            answer = await ask(p.brokers[1].address, wire.FindCoordinatorRequest(key=group), 0)
+            assert isinstance(answer, wire.FindCoordinatorResponse)
+            if answer.error_code != wire.ErrorCode.NONE:
+                return False
+            if answer.node_id in p.brokers:
+                found.append(group)
+        return True
 
     await p.cluster.wait_until(coordinated, "the offsets topic to be created")
     return found[0]
@@ -376,7 +419,8 @@ async def shut_down_broker(p: Peers) -> str:
     log = len(p.brokers[2].log)
     await p.brokers[2].shut_down()
     await p.until("leaders and ISRs without broker 2", lambda _, leader, isr: leader in (1, 3) and 2 not in isr)
-    assert "Controlled shutdown request returned successfully" in p.brokers[2].log[log:]
+    done = ("Controlled shutdown request returned successfully", "Controlled shutdown succeeded")
+    assert any(said in p.brokers[2].log[log:] for said in done)
     led = sum(leader == 2 for _, leader, _ in before.values())
     await p.brokers[2].start()
     await p.until("broker 2 to be in its ISRs again", lambda replicas, _, isr: isr == set(replicas))
@@ -389,9 +433,8 @@ async def lose_the_controller(p: Peers) -> str:
     await p.kill_controller()
     new = await p.cluster.wait_for_controller(other_than=old)
     assert (new.id != NODE, new.epoch) == (True, old.epoch + 1)
-    await p.tool(TOPICS, "--create", "--topic", "meanwhile", "--replica-assignment", as_tool_wants(_AS_CREATED))
-    await p.until_told("meanwhile")
-    await p.tool(TOPICS, "--delete", "--topic", "meanwhile")
+    await p.create("meanwhile", _AS_CREATED)
+    await p.delete("meanwhile")
     return f"kill -9 of node 100: epoch {old.epoch} -> {new.epoch} under a real broker, which creates and deletes"
 
 
@@ -406,15 +449,14 @@ async def regain_the_controller(p: Peers) -> str:
         if now.id == NODE:
             break
     assert now.id == NODE, f"node 100 has not won in {_HANDOVERS} elections"
-    await p.tool(TOPICS, "--create", "--topic", "again", "--replica-assignment", as_tool_wants(_AS_CREATED))
-    await p.until("leaders of a new topic", lambda replicas, leader, _: leader == replicas[0], "again")
+    await p.create("again", _AS_CREATED)
     return f"epoch {now.epoch}, after {now.epoch - old.epoch} elections; it creates topics again"
 
 
 async def delete_topics(p: Peers) -> str:
     """Whatever is left: the topics, and what they have on disk."""
     p.ledger = None
-    await p.tool(TOPICS, "--delete", "--topic", TOPIC)
+    await p.delete(TOPIC)
 
     async def gone() -> bool:
         return not await p.cluster._exists(topic_path(TOPIC)) and not any(
@@ -425,27 +467,33 @@ async def delete_topics(p: Peers) -> str:
 
     await p.cluster.wait_until(gone, f"topic {TOPIC} to be deleted")
     await p.until_told(TOPIC)
-    listed = (await p.tool(TOPICS, "--list")).split()
-    assert TOPIC not in listed, listed
-    return "gone from ZooKeeper, from TopicCommand's list, and marked for deletion on the brokers' disks"
+    if p.tools is not None:
+        listed = (await p.tool(TOPICS, "--list")).split()
+        assert TOPIC not in listed, listed
+    where = "" if p.tools is None else " from TopicCommand's list,"
+    return f"gone from ZooKeeper,{where} and marked for deletion on the brokers' disks"
 
+
+Operation = tuple[str, Callable[[Peers], Awaitable[str]]]
 
 #: in this order; those of the short form stand in the suite
-OPERATIONS: list[tuple[str, Callable[[Peers], Awaitable[str]], bool]] = [
-    ("create a topic (TopicCommand)", create_topic, True),
-    ("produce and consume", produce_and_consume, True),
-    ("kill a broker", kill_broker, True),
-    ("restart it", restart_broker, True),
-    ("preferred election (LeaderElectionCommand)", elect_preferred, True),
-    ("add partitions (TopicCommand)", add_partitions, True),
-    ("reassign (ReassignPartitionsCommand)", reassign, False),
-    ("cancel a reassignment", cancel_reassignment, False),
-    ("change a topic's configuration", change_config, True),
-    ("controlled shutdown of a broker", shut_down_broker, False),
-    ("lose the controller", lose_the_controller, False),
-    ("regain the controller", regain_the_controller, False),
-    ("delete the topic (TopicCommand)", delete_topics, True),
+OPERATIONS: list[tuple[Operation, bool]] = [
+    (("create a topic (TopicCommand)", create_topic), True),
+    (("produce and consume", produce_and_consume), True),
+    (("kill a broker", kill_broker), True),
+    (("restart it", restart_broker), True),
+    (("preferred election (LeaderElectionCommand)", elect_preferred), True),
+    (("add partitions (TopicCommand)", add_partitions), True),
+    (("reassign (ReassignPartitionsCommand)", reassign), False),
+    (("cancel a reassignment", cancel_reassignment), False),
+    (("change a topic's configuration", change_config), True),
+    (("controlled shutdown of a broker", shut_down_broker), False),
+    (("lose the controller", lose_the_controller), False),
+    (("regain the controller", regain_the_controller), False),
+    (("delete the topic (TopicCommand)", delete_topics), True),
 ]
+ALL = [operation for operation, _ in OPERATIONS]
+SHORT = [operation for operation, is_short in OPERATIONS if is_short]
 
 
 async def watched_by_controller(p: Peers) -> set[str]:
@@ -459,14 +507,12 @@ async def watched_by_controller(p: Peers) -> set[str]:
     return {path.removeprefix(f"/{chroot}") for path in own.split()[1:]}
 
 
-async def all_operations(p: Peers, *, short: bool) -> None:
-    """Each once, while records are sent. What was seen is in ``p.outcomes``."""
-    chosen = [(name, operation) for name, operation, in_short in OPERATIONS if in_short or not short]
-    (first, second), rest, last = chosen[:2], chosen[2:-1], chosen[-1]
-    await p.run(*first)
-    await p.run(*second)
+async def run_all(p: Peers, operations: Sequence[Operation]) -> None:
+    """Each once, between the second and the last while records are sent. What was seen is in ``p.outcomes``."""
+    for operation in operations[:2]:
+        await p.run(*operation)
     async with traffic(p):
-        for name, operation in rest:
-            await p.run(name, operation)
+        for operation in operations[2:-1]:
+            await p.run(*operation)
     p.watched = await watched_by_controller(p)
-    await p.run(*last)
+    await p.run(*operations[-1])

@@ -9,6 +9,7 @@ import os
 import subprocess
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import trio
@@ -17,15 +18,70 @@ from harness.guard import Guard
 from harness.java import find_java
 from harness.zookeeper import free_port, spark_jars
 
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One release of Kafka, and what it takes to run it with Java 17. ``has_control_plane``: since 2.2 (KIP-291)."""
+
+    version: str
+    #: organisation, name and revision
+    artifacts: tuple[tuple[str, str, str], ...]
+    inter_broker_protocol_version: str
+    has_control_plane: bool = True
+    is_idempotent: bool = True
+
+
 VERSION = "3.9.1"
+RELEASES = {
+    release.version: release
+    for release in (
+        Release(
+            VERSION,
+            (
+                ("org.apache.kafka", "kafka_2.13", VERSION),
+                ("org.apache.kafka", "kafka-tools", VERSION),
+                ("org.slf4j", "slf4j-reload4j", "1.7.36"),
+            ),
+            "3.9",
+        ),
+        Release(
+            "2.8.2",
+            (("org.apache.kafka", "kafka_2.13", "2.8.2"), ("org.slf4j", "slf4j-log4j12", "1.7.30")),
+            "2.8",
+        ),
+        Release(
+            "2.3.1",
+            (
+                ("org.apache.kafka", "kafka_2.12", "2.3.1"),
+                ("org.slf4j", "slf4j-log4j12", "1.7.26"),
+                ("org.apache.zookeeper", "zookeeper", "3.4.12"),  # its own, 3.4.14, cannot connect on Java 17
+            ),
+            "2.3",
+        ),
+        Release(
+            "1.1.1",
+            (("org.apache.kafka", "kafka_2.12", "1.1.1"), ("org.slf4j", "slf4j-log4j12", "1.7.25")),
+            "1.1",
+            has_control_plane=False,
+        ),
+        Release(
+            "0.10.2.2",
+            (("org.apache.kafka", "kafka_2.12", "0.10.2.2"), ("javax.xml.bind", "jaxb-api", "2.3.1")),
+            "0.10.2",
+            has_control_plane=False,
+            is_idempotent=False,
+        ),
+    )
+}
 START_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 60
 _IVY = """<ivy-module version="2.0"><info organisation="kce" module="kafka"/><dependencies>
-<dependency org="org.apache.kafka" name="kafka_2.13" rev="{version}" conf="default->default"/>
-<dependency org="org.apache.kafka" name="kafka-tools" rev="{version}" conf="default->default"/>
-<dependency org="org.slf4j" name="slf4j-reload4j" rev="1.7.36" conf="default->default"/>
+{dependencies}
 </dependencies></ivy-module>
 """
+_DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" conf="default->default" force="true"/>'
+#: what releases before 3.0 reflect upon
+_OPEN = ("java.base/java.lang", "java.base/java.nio", "java.base/sun.nio.ch", "java.base/java.util")
 _LOG4J = """log4j.rootLogger=INFO, out
 log4j.appender.out=org.apache.log4j.FileAppender
 log4j.appender.out.File={folder}/server.log
@@ -43,7 +99,8 @@ def kafka_jars(version: str = VERSION) -> Path:
     if not done.exists():
         folder.mkdir(parents=True, exist_ok=True)
         ivy = folder / "ivy.xml"
-        ivy.write_text(_IVY.format(version=version))
+        dependencies = "\n".join(_DEPENDENCY.format(*artifact) for artifact in RELEASES[version].artifacts)
+        ivy.write_text(_IVY.format(dependencies=dependencies))
         (jar,) = spark_jars().glob("ivy-*.jar")
         command = [find_java(), "-jar", str(jar), "-cache", str(cache / "ivy"), "-ivy", str(ivy)]
         ran = subprocess.run(
@@ -62,20 +119,31 @@ class RealBroker:
     """One broker of real Kafka, started as often as one likes; ``guard`` sees to it that it never outlives the test."""
 
     def __init__(
-        self, broker_id: int, zookeeper: str, folder: Path, guard: Guard, settings: Mapping[str, str] | None = None
+        self,
+        broker_id: int,
+        zookeeper: str,
+        folder: Path,
+        guard: Guard,
+        settings: Mapping[str, str] | None = None,
+        release: Release = RELEASES[VERSION],
     ) -> None:
         self.id = broker_id
+        self.release = release
         self.folder = folder / f"kafka-{broker_id}"
         self.folder.mkdir(parents=True)
         self._guard = guard
         self.control_port, self.data_port = free_port(), free_port()
-        listeners = f"CONTROL://127.0.0.1:{self.control_port},DATA://127.0.0.1:{self.data_port}"
+        listeners = f"DATA://127.0.0.1:{self.data_port}"
+        control_plane = {}
+        if release.has_control_plane:
+            listeners = f"CONTROL://127.0.0.1:{self.control_port},{listeners}"
+            control_plane = {"control.plane.listener.name": "CONTROL"}
         properties = {
             "broker.id": broker_id,
             "listeners": listeners,
             "advertised.listeners": listeners,
             "listener.security.protocol.map": "CONTROL:PLAINTEXT,DATA:PLAINTEXT",
-            "control.plane.listener.name": "CONTROL",
+            **control_plane,
             "inter.broker.listener.name": "DATA",
             "zookeeper.connect": zookeeper,
             "zookeeper.session.timeout.ms": 4000,
@@ -88,6 +156,8 @@ class RealBroker:
             "group.initial.rebalance.delay.ms": 200,
             "auto.leader.rebalance.enable": "false",
             "auto.create.topics.enable": "false",
+            "delete.topic.enable": "true",
+            "inter.broker.protocol.version": release.inter_broker_protocol_version,
             **(settings or {}),
         }
         (self.folder / "server.properties").write_text("\n".join(f"{k}={v}" for k, v in properties.items()))
@@ -112,8 +182,9 @@ class RealBroker:
         earlier = len(self.log)
         command = [
             find_java(), "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.sasl.client=false",
+            *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPEN),
             f"-Dlog4j.configuration=file:{self.folder / 'log4j.properties'}",
-            "-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(self.folder / "server.properties"),
+            "-cp", f"{kafka_jars(self.release.version)}/*", "kafka.Kafka", str(self.folder / "server.properties"),
         ]  # fmt: skip
         with (self.folder / "out.log").open("wb") as out:
             self._process = subprocess.Popen(  # noqa: ASYNC220 - it returns at once
@@ -145,14 +216,14 @@ class RealBroker:
 
 @asynccontextmanager
 async def real_brokers(
-    ids: list[int], zookeeper: str, folder: Path, **settings: str
+    ids: list[int], zookeeper: str, folder: Path, release: Release = RELEASES[VERSION], **settings: str
 ) -> AsyncIterator[dict[int, RealBroker]]:
     """Real brokers, all up, all gone at the end. ``settings`` are theirs, with _ for the dots."""
     guard = Guard()
     properties = {name.replace("_", "."): value for name, value in settings.items()}
-    brokers = {i: RealBroker(i, zookeeper, folder, guard, properties) for i in ids}
+    brokers = {i: RealBroker(i, zookeeper, folder, guard, properties, release) for i in ids}
     try:
-        await trio.to_thread.run_sync(kafka_jars)
+        await trio.to_thread.run_sync(kafka_jars, release.version)
         async with trio.open_nursery() as nursery:
             for broker in brokers.values():
                 nursery.start_soon(broker.start)
