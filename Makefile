@@ -27,7 +27,7 @@ demo: setup ## a cluster, a failover, a zombie and the report: demo/report.html,
 	$(BIN)/kce demo
 
 test: setup ## the whole suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m tests
 
 test-fast: setup ## what needs neither JVM nor Spark, for the inner loop
 	$(BIN)/python -m pytest -m "not slow"

@@ -17,6 +17,26 @@ Struck = Callable[[str, str, int], None]
 _PROPERTY = "struck"
 
 
+#: rooms whose tests, but for slow ones, neither listen nor start anything
+_PURE = tuple(Path(__file__).parent / room for room in ("captures", "controller", "wire"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", choices=("pure", "rest"), help="what only computes, or all else (see tests/__main__.py)")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    part = config.getoption("--part")
+    if part is None:
+        return
+    parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        is_pure = any(item.path.is_relative_to(room) for room in _PURE) and item.get_closest_marker("slow") is None
+        parts[is_pure].append(item)
+    config.hook.pytest_deselected(items=parts[part != "pure"])
+    items[:] = parts[part == "pure"]
+
+
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """host:port of a real ZooKeeper for the whole session; each test takes a chroot of its own."""
