@@ -218,9 +218,19 @@ OF_THE_CLUSTER = ("cluster_id", "controller_id", "topic_id", "port", "v0_port")
 async def test_a_recorded_cluster_against_a_fresh_one_of_the_same_ids(zookeeper, tmp_path):
     """The same steps give the same answers, but for the fields that are listed."""
 
+    async def settled(cluster):
+        """The controller, which has been told of the features that it has just finalized: ApiVersions says them."""
+        active = await cluster.wait_for_controller()
+        features = cluster.member(active.id).node.broker.finalized_features
+        await cluster.wait_until(lambda: is_known(features), "finalized features")
+        return active
+
+    async def is_known(features):
+        return features.current is not None
+
     async def steps(cluster, recorder):
         """What an administrator asks the controller's node."""
-        active = await cluster.wait_for_controller()
+        active = await settled(cluster)
         host, _, port = cluster.member(active.id).addresses["DATA"].partition(":")
         topics = tuple(
             wire.CreatableTopic(name=name, num_partitions=partitions, replication_factor=2)
@@ -255,7 +265,7 @@ async def test_a_recorded_cluster_against_a_fresh_one_of_the_same_ids(zookeeper,
     recorder.close()
     volatile = [f"--volatile={name}" for name in OF_THE_CLUSTER]
     async with Cluster(3, zookeeper=f"{zookeeper}/for-the-client") as cluster:
-        active = await cluster.wait_for_controller()
+        active = await settled(cluster)
         told = await replayed(capture, "client", f"--to={cluster.member(active.id).addresses['DATA']}", *volatile)
         assert told == "6 requests replayed: 6 same\n"
     where = f"{zookeeper}/for-the-controller"
