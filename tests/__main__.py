@@ -20,11 +20,11 @@ def main(arguments: list[str]) -> int:
         try:
             rest.wait()
         finally:  # a Ctrl-C reaches both, which end in order
-            failed = [rest.wait(), pure.wait()]
+            codes = rest.wait(), pure.wait()
             print("\nThe other part of the suite, what only computes, in another process:\n", flush=True)
             said.seek(0)
             sys.stdout.writelines(said)
-    return max(failed)
+    return next((code for code in codes if code), 0)  # negative for one that a signal has killed
 
 
 if __name__ == "__main__":

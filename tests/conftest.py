@@ -17,7 +17,7 @@ Struck = Callable[[str, str, int], None]
 _PROPERTY = "struck"
 
 
-#: rooms whose tests, but for slow ones, neither listen nor start anything
+#: rooms whose tests, but for slow ones, start neither nodes nor programs that serve
 _PURE = tuple(Path(__file__).parent / room for room in ("captures", "controller", "wire"))
 
 
