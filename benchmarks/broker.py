@@ -5,7 +5,6 @@
 The client is a process of its own and only counts bytes, so that the server is what is measured.
 """
 
-# ruff: noqa: E402 - see the line about sys.path
 from __future__ import annotations
 
 import argparse
@@ -15,17 +14,16 @@ import selectors
 import socket
 import statistics
 import struct
-import sys
 import time
-from pathlib import Path
-
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder, whose files hide the packages of their names
 
 import confluent_kafka
 import trio
 
-import wire
-from broker_stub import Broker, BrokerConfig, FramedConnection
+from kce import wire
+from kce.broker_stub import Broker, BrokerConfig
+from kce.harness.connections import NodeLinks
+from kce.harness.links import Links
+from kce.harness.world import RealWorld
 
 REQUEST = wire.frame(
     wire.encode_request(
@@ -76,13 +74,10 @@ def measure(address: tuple[str, int], args: argparse.Namespace) -> float:
         return statistics.median(pool.apply(hammer, load) for _ in range(3))
 
 
-async def _no_dial(host: str, port: int) -> FramedConnection:
-    raise OSError("nobody is dialled here")
-
-
 async def ours(args: argparse.Namespace) -> float:
     config = BrokerConfig.from_properties({"broker.id": "0", "listeners": "PLAINTEXT://127.0.0.1:0"})
-    broker = Broker(config, dial=_no_dial, cluster_id="benchmark")
+    links = NodeLinks(RealWorld(), Links(), 0)
+    broker = Broker(config, bind=links.bind, dial=links.dial, cluster_id="benchmark")
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         broker.enable_request_processing()

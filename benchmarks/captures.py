@@ -18,7 +18,6 @@ thousand sent twice; 190 bytes a packet, as in captures of real Kafka. Every pro
 its peer; told are the medians, and the median of the repeats' ratios. What was counted is held against the truth.
 """
 
-# ruff: noqa: E402 - see the line about sys.path
 from __future__ import annotations
 
 import argparse
@@ -36,8 +35,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder, whose files hide the packages of their names
 
 from benchmarks.traffic import CONTROL_PORT, generate
 
@@ -84,7 +81,7 @@ def tshark(file: Path) -> Run:
 
 
 def do_exchanges(file: str) -> None:
-    from captures.columns import read_exchanges
+    from kce.captures.fast.columns import read_exchanges
 
     exchanges: Counter[str] = Counter()
     partitions = answered = 0
@@ -97,8 +94,8 @@ def do_exchanges(file: str) -> None:
 
 
 def our_packets(file: str) -> Iterator[int]:
-    from captures.packet_columns import packet_batches
-    from captures.pcap import CaptureFile
+    from kce.captures.fast.packet_columns import packet_batches
+    from kce.captures.files.pcap import CaptureFile
 
     with CaptureFile(file) as capture:
         yield from map(len, packet_batches(capture))

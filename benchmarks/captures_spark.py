@@ -24,11 +24,11 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from captures.rows import LEVELS
-from captures.spark import reassembly
-from captures.spark.schemas import spark_schema
-from captures.spark.session import local_session
-from captures.spark.source import KafkaCapture, register
+from kce.captures.spark import reassembly
+from kce.captures.spark.schemas import spark_schema
+from kce.captures.spark.session import local_session
+from kce.captures.spark.source import KafkaCapture, register
+from kce.captures.tables.rows import LEVELS
 
 TASKS = 2
 

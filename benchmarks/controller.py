@@ -16,7 +16,6 @@ own, and nobody waits for it. After every step the states in ZooKeeper are compa
 the bytes that the brokers were sent are printed, so that both are seen to have done the same work.
 """
 
-# ruff: noqa: E402 - see the line about sys.path
 from __future__ import annotations
 
 import argparse
@@ -30,6 +29,7 @@ import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -37,15 +37,20 @@ from pathlib import Path
 from random import Random
 from uuid import UUID
 
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder, in which this file hides the package of its name
-
 import trio
 
-import wire
-from controller.config import ControllerConfig
-from controller.controller import Controller
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import (
+from kce import wire
+from kce.controller.config import ControllerConfig
+from kce.controller.kafka_controller import KafkaController
+from kce.harness.connections import NodeLinks
+from kce.harness.embedded_zookeeper import embedded_zookeeper, free_port
+from kce.harness.java import find_java
+from kce.harness.links import Links
+from kce.harness.node_process import collect_rarely
+from kce.harness.world import RealWorld
+from kce.wire.metadata_version import LATEST
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import (
     Broker,
     BrokerId,
     ControllerEpoch,
@@ -55,9 +60,9 @@ from controller.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from controller.store import Create, Delete, Op, SetData, value
-from controller.store.zookeeper import KazooStore
-from controller.zk_data import (
+from kce.zookeeper.store import Create, Delete, Op, SetData, value
+from kce.zookeeper.store.kazoo import KazooStore
+from kce.zookeeper.znodes import (
     CONTROLLER,
     encode_partition_state,
     encode_topic,
@@ -66,14 +71,7 @@ from controller.zk_data import (
     partitions_path,
     topic_path,
 )
-from harness.guard import Guard
-from harness.java import find_java
-from harness.node import now_ms
-from harness.node_process import collect_rarely
-from harness.transport import Dialer
-from harness.zookeeper import embedded_zookeeper, free_port
 from tests.interop.real_kafka import kafka_jars
-from wire.metadata_version import LATEST
 
 BROKERS = range(10)
 NODE = 100
@@ -82,6 +80,10 @@ PER_TOPIC = 100
 QUIET_S = {1000: 1.0, 10_000: 1.5, 100_000: 3.0}
 #: bytes that UpdateMetadata takes for a partition, at least
 STATE_BYTES = 40
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class Acceptors:
@@ -187,8 +189,8 @@ class Cluster:
 
     async def populate(self) -> None:
         """Topics as Kafka's tools write them, and states as a controller of epoch 1 did."""
-        zk = KafkaZkClient(self.store, now_ms=now_ms)
-        await zk.make_top_level_paths()
+        zk = KafkaZkClient(self.store, now_ms=now_ms, new_uuid=uuid.uuid4)
+        await zk.create_top_level_paths()
         await zk.get_or_create_cluster_id()
         uuids = Random(1)
         topics: dict[str, dict[int, ReplicaAssignment]] = {}
@@ -342,22 +344,24 @@ async def subject(zookeeper: str, control_port: int, port: int) -> None:
                 header, request = wire.decode_request(frame)
                 assert isinstance(request, wire.ControlledShutdownRequest)
                 answered = trio.Event()
-                answers: list[wire.ControlledShutdownResponse] = []
+                answers: list[wire.Message | None] = []
 
                 def reply(
-                    response: wire.ControlledShutdownResponse,
-                    answers: list[wire.ControlledShutdownResponse] = answers,
+                    response: wire.Message | None,
+                    answers: list[wire.Message | None] = answers,
                     answered: trio.Event = answered,
                 ) -> None:
                     answers.append(response)
                     answered.set()
 
-                made.controlled_shutdown(request.broker_id, request.broker_epoch, reply)
+                made.submit(request, header.api_version, reply)
                 await answered.wait()
+                (answer,) = answers
+                assert answer is not None, "this node is not the controller"
                 await stream.send_all(
                     wire.frame(
                         wire.encode_response(
-                            answers[0], api_version=header.api_version, correlation_id=header.correlation_id
+                            answer, api_version=header.api_version, correlation_id=header.correlation_id
                         )
                     )
                 )
@@ -365,7 +369,7 @@ async def subject(zookeeper: str, control_port: int, port: int) -> None:
     collect_rarely()  # as every node of ours does
     await register()
     async with trio.open_nursery() as nursery:
-        made = Controller(config, zk, Dialer(), nursery, register=register)
+        made = KafkaController(config, zk, NodeLinks(RealWorld(), Links(), -1).dial, nursery, register=register)
         nursery.start_soon(made.run)
         await trio.serve_tcp(serve, port, host="127.0.0.1")
 
@@ -445,9 +449,9 @@ async def measure(start: Start, name: str, cluster: Cluster, args: argparse.Name
 
 
 @asynccontextmanager
-async def prepared(size: int, guard: Guard) -> AsyncIterator[Cluster]:
+async def prepared(size: int) -> AsyncIterator[Cluster]:
     with tempfile.TemporaryDirectory() as folder:
-        async with embedded_zookeeper(Path(folder), guard) as address:
+        async with embedded_zookeeper(Path(folder)) as address:
             store = await KazooStore.connect(address, session_timeout_ms=60_000, connection_timeout_ms=10_000)
             acceptors = Acceptors([*BROKERS, NODE])
             cluster = Cluster(address, size, acceptors, store)
@@ -463,23 +467,19 @@ async def prepared(size: int, guard: Guard) -> AsyncIterator[Cluster]:
 
 async def run(args: argparse.Namespace) -> dict[str, dict[str, object]]:
     results: dict[str, dict[str, object]] = {}
-    guard = Guard()
-    try:
-        for size in args.sizes:
-            async with prepared(size, guard) as cluster:
-                ours = await measure(start_ours, "ours", cluster, args)
-                peer = await measure(start_kafka, "Kafka", cluster, args) if not args.alone else {}
-            for what, took in ours.items():
-                count = size // len(BROKERS) if what == "controlled-shutdown" else size
-                results[f"{what}/{count}"] = {
-                    "value": took,
-                    "unit": "MB" if what == "memory" else "s",
-                    "peer": "Kafka 3.9.1",
-                    "peer_value": peer.get(what),
-                    "ratio": peer[what] / took if peer else None,
-                }
-    finally:
-        guard.close()
+    for size in args.sizes:
+        async with prepared(size) as cluster:
+            ours = await measure(start_ours, "ours", cluster, args)
+            peer = await measure(start_kafka, "Kafka", cluster, args) if not args.alone else {}
+        for what, took in ours.items():
+            count = size // len(BROKERS) if what == "controlled-shutdown" else size
+            results[f"{what}/{count}"] = {
+                "value": took,
+                "unit": "MB" if what == "memory" else "s",
+                "peer": "Kafka 3.9.1",
+                "peer_value": peer.get(what),
+                "ratio": peer[what] / took if peer else None,
+            }
     return results
 
 

@@ -7,30 +7,25 @@ moment in which the leader begins to leave to that in which the next knows that 
 we are faster than the peer; that of the last row to the first says whether time grows with the number.
 """
 
-# ruff: noqa: E402 - see the line about sys.path
 from __future__ import annotations
 
 import argparse
 import json
 import logging
 import statistics
-import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder, in which controller.py hides the package of its name
-
 import trio
 from kazoo.client import KazooClient
 from kazoo.exceptions import CancelledError
 
-from controller.election.latch import LeaderLatch
-from controller.election.session import ElectionSession
-from controller.store.zookeeper import KazooStore
-from harness.guard import Guard
-from harness.zookeeper import embedded_zookeeper
+from kce.election.latch import LeaderLatch
+from kce.election.session import ElectionSession
+from kce.harness.embedded_zookeeper import embedded_zookeeper
+from kce.zookeeper.store.kazoo import KazooStore
 
 
 async def ours(address: str, contenders: int, sessions: int, hand_overs: int) -> tuple[list[float], list[int]]:
@@ -119,29 +114,25 @@ def peer(address: str, contenders: int, sessions: int, hand_overs: int) -> list[
 
 
 async def run(args: argparse.Namespace) -> dict[str, dict[str, object]]:
-    guard = Guard()
     results: dict[str, dict[str, object]] = {}
     print(f"{'contenders':>10}{'woken':>8}{'hand-over':>12}{'kazoo Lock':>12}{'ratio':>8}")
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            async with embedded_zookeeper(Path(folder), guard) as address:
-                await ours(f"{address}/warm-up", 50, 10, 49)  # the server's code is compiled as it runs
-                for number in args.contenders:
-                    sessions = min(args.sessions, number)
-                    where = f"{address}/{number}"
-                    times, woken = await ours(where, number, sessions, args.hand_overs)
-                    peers = await trio.to_thread.run_sync(peer, where, number, sessions, args.hand_overs)
-                    mine, others = statistics.median(times) * 1000, statistics.median(peers) * 1000
-                    print(f"{number:>10}{max(woken):>8}{mine:>9.2f} ms{others:>9.2f} ms{others / mine:>8.2f}")
-                    results[f"hand-over/{number}-contenders"] = {
-                        "value": mine, "unit": "ms", "peer": "kazoo Lock", "peer_value": others, "ratio": others / mine,
-                    }  # fmt: skip
-                    results[f"woken/{number}-contenders"] = {
-                        "value": max(woken), "unit": "contenders", "peer": "one", "peer_value": 1,
-                        "ratio": 1 / max(woken),
-                    }  # fmt: skip
-    finally:
-        guard.close()
+    with tempfile.TemporaryDirectory() as folder:
+        async with embedded_zookeeper(Path(folder)) as address:
+            await ours(f"{address}/warm-up", 50, 10, 49)  # the server's code is compiled as it runs
+            for number in args.contenders:
+                sessions = min(args.sessions, number)
+                where = f"{address}/{number}"
+                times, woken = await ours(where, number, sessions, args.hand_overs)
+                peers = await trio.to_thread.run_sync(peer, where, number, sessions, args.hand_overs)
+                mine, others = statistics.median(times) * 1000, statistics.median(peers) * 1000
+                print(f"{number:>10}{max(woken):>8}{mine:>9.2f} ms{others:>9.2f} ms{others / mine:>8.2f}")
+                results[f"hand-over/{number}-contenders"] = {
+                    "value": mine, "unit": "ms", "peer": "kazoo Lock", "peer_value": others, "ratio": others / mine,
+                }  # fmt: skip
+                results[f"woken/{number}-contenders"] = {
+                    "value": max(woken), "unit": "contenders", "peer": "one", "peer_value": 1,
+                    "ratio": 1 / max(woken),
+                }  # fmt: skip
     return results
 
 

@@ -9,30 +9,25 @@ of ours right after its peer; what is printed is the median, and the ratio the m
 busy machine disturbs both alike.
 """
 
-# ruff: noqa: E402 - see the line about sys.path
 from __future__ import annotations
 
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder, in which controller.py hides the package of its name
-
 import trio
 from kazoo.client import KazooClient
 
-from controller.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership
-from controller.store import Check, Create, Data, SetData, Stat
-from controller.store.zookeeper import KazooStore
-from controller.zk_data import encode_partition_state
-from harness.guard import Guard
-from harness.zookeeper import embedded_zookeeper
+from kce.harness.embedded_zookeeper import embedded_zookeeper
+from kce.zookeeper.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership
+from kce.zookeeper.store import Check, Create, NodeData, SetData, Stat
+from kce.zookeeper.store.kazoo import KazooStore
+from kce.zookeeper.znodes import encode_partition_state
 
 ISR = tuple(BrokerId(i) for i in (1, 2, 3))
 STATE = encode_partition_state(Leadership(LeaderAndIsr(BrokerId(1), ISR, 17), ControllerEpoch(4)))
@@ -98,7 +93,7 @@ class Bench:
 
     async def ours_reads(self) -> None:
         answers = await self.store.get_data(self.paths)
-        assert all(isinstance(answer, Data) and answer.data == STATE for answer in answers)
+        assert all(isinstance(answer, NodeData) and answer.data == STATE for answer in answers)
 
     async def repeat(self) -> None:
         count = len(self.paths)
@@ -128,18 +123,14 @@ PEERS = {
 
 
 async def measure(args: argparse.Namespace) -> dict[str, dict[str, object]]:
-    guard = Guard()
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            async with embedded_zookeeper(Path(folder), guard, jvm=()) as address:
-                store = await KazooStore.connect(address, session_timeout_ms=30_000, connection_timeout_ms=10_000)
-                bench = Bench(store, address, args.nodes)
-                await store.write([Create("/bench"), *(Create(path, STATE) for path in bench.paths)])
-                for _ in range(args.repeats):
-                    await bench.repeat()
-                await store.aclose()
-    finally:
-        guard.close()
+    with tempfile.TemporaryDirectory() as folder:
+        async with embedded_zookeeper(Path(folder), jvm=()) as address:
+            store = await KazooStore.connect(address, session_timeout_ms=30_000, connection_timeout_ms=10_000)
+            bench = Bench(store, address, args.nodes)
+            await store.write([Create("/bench"), *(Create(path, STATE) for path in bench.paths)])
+            for _ in range(args.repeats):
+                await bench.repeat()
+            await store.aclose()
     results: dict[str, dict[str, object]] = {}
     for name, (peer, text) in PEERS.items():
         ratios = [ours / theirs for ours, theirs in zip(bench.rates[name], bench.rates[peer], strict=True)]

@@ -10,21 +10,17 @@ The truth goes to stdout as JSON: packets, connections, and requests by API. The
 the bodies, which ``wire`` encodes.
 """
 
-# ruff: noqa: E402 - see the line about sys.path
 from __future__ import annotations
 
 import argparse
 import json
 import struct
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-sys.path[0] = str(Path(__file__).parents[1])  # not this folder, whose files hide the packages of their names
-
-import wire
+from kce import wire
 
 BROKER = (b"\x0a\x00\x00\x01", 9092)
 CONTROL_PORT = 9093

@@ -1,9 +1,9 @@
-"""Partition states a second through the codec, beside kio 0.5.0 and Construct, interpreted and compiled, in one run.
+"""Partition states per second of the codec, compared with kio 0.5.0 and Construct (interpreted, compiled) in one run.
 
     python benchmarks/wire.py [--sizes 10 1000 10000 100000] [--seconds 1] [--json FILE]
 
-Also: an UpdateMetadata to many brokers with one body, columns, the memory of a large decode, and the time of an import.
-A topic has at most 100 partitions, of three replicas, one in twenty of them with a replica out of sync.
+Also: an UpdateMetadata encoded once for many brokers, columns, peak memory of a large decode, and import time. Topics
+have at most 100 partitions with three replicas; one partition in twenty has a replica out of sync.
 """
 
 from __future__ import annotations
@@ -26,18 +26,16 @@ from typing import Any
 from kio.serial import entity_reader, entity_writer
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-import wire
+from kce import wire
+from kce.wire.schema import struct_for
 from tests.wire.kio_oracle import kio_class, to_kio
-from wire.schema import struct_for
 
 CASES = [("LeaderAndIsr", 2), ("LeaderAndIsr", 4), ("LeaderAndIsr", 7), ("UpdateMetadata", 5), ("UpdateMetadata", 8)]
 PARTITIONS_OF_A_TOPIC = 100
 
 
 def cluster(api: str, partitions: int) -> Any:
-    """The request that tells one broker about so many partitions."""
+    """A request with that many partitions."""
     chance = random.Random(partitions)
     grouped: list[list[Any]] = []
     for i in range(partitions):
@@ -73,12 +71,12 @@ def cluster(api: str, partitions: int) -> Any:
 
 
 def without(message: Any, version: int) -> Any:
-    """The message as that version reads it back: fields that it lacks are at their default."""
+    """The message as decoded in that version: fields that the version lacks have their defaults."""
     return wire.decode_request(wire.encode_request(message, api_version=version, correlation_id=1, client_id="c"))[1]
 
 
 class Timings:
-    """Medians of interleaved repetitions, so that a slow moment of the machine meets all alike."""
+    """Medians of interleaved repetitions, so that other load affects all candidates equally."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -106,7 +104,7 @@ def repeated(function: Callable[[], object], times: int) -> Callable[[], object]
 
 
 class Results:
-    """The table that is printed, and what --json writes."""
+    """Prints the table, and writes --json."""
 
     def __init__(self) -> None:
         self.entries: dict[str, dict[str, Any]] = {}
@@ -122,7 +120,7 @@ class Results:
 
 
 def engines(api: str, version: int, partitions: int, timings: Timings, results: Results) -> None:
-    """Both directions, beside kio and Construct."""
+    """Encoding and decoding, compared with kio and Construct."""
     message = without(cluster(api, partitions), version)
     cls = type(message)
     frame = wire.encode_request(message, api_version=version, correlation_id=1, client_id="c")
@@ -162,7 +160,7 @@ def engines(api: str, version: int, partitions: int, timings: Timings, results: 
 
 
 def memory(api: str, version: int, results: Results) -> None:
-    """Peak bytes of decoding 100,000 partitions, for each field of a partition state."""
+    """Peak memory per field of decoding 100,000 partitions."""
     frame = wire.encode_request(cluster(api, 100_000), api_version=version, correlation_id=1, client_id="c")
     wire.decode_request(frame)
     fields = sum(version in f.versions for f in getattr(wire, f"{api}PartitionState").__fields__)
@@ -177,7 +175,7 @@ def memory(api: str, version: int, results: Results) -> None:
 
 
 def shared_body(brokers: int, partitions: int, timings: Timings, results: Results) -> None:
-    """One UpdateMetadata for so many brokers, the sending left out, beside one encoded for each of them."""
+    """An UpdateMetadata encoded once for many brokers, compared with one encoding per broker."""
     message = cluster("UpdateMetadata", partitions)
 
     def shared() -> None:
@@ -195,7 +193,7 @@ def shared_body(brokers: int, partitions: int, timings: Timings, results: Result
 
 
 def columnar(api: str, version: int, partitions: int, timings: Timings, results: Results) -> None:
-    """Arrays and back, beside the row codec."""
+    """Columns and back, compared with the row codec."""
     message = cluster(api, partitions)
     frame = wire.encode_request(message, api_version=version, correlation_id=1, client_id="c")
     key = message.__api_key__
@@ -213,18 +211,17 @@ def columnar(api: str, version: int, partitions: int, timings: Timings, results:
 
 
 def import_time(results: Results) -> None:
-    """Milliseconds of `import wire` in a new interpreter, beside `import construct`."""
+    """Milliseconds of `import kce.wire` in a new interpreter, compared with `import construct`."""
     code = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
 
     def measured(module: str) -> float:
-        root = str(Path(__file__).parent.parent)
         runs = [
-            subprocess.run([sys.executable, "-c", code.format(module)], capture_output=True, cwd=root, check=True)
+            subprocess.run([sys.executable, "-c", code.format(module)], capture_output=True, check=True)
             for _ in range(7)
         ]
         return 1000 * statistics.median(float(run.stdout) for run in runs)
 
-    results.add("import", measured("wire"), "ms", "import construct", measured("construct"), less_is_better=True)
+    results.add("import", measured("kce.wire"), "ms", "import construct", measured("construct"), less_is_better=True)
 
 
 def main() -> None:

@@ -1,53 +1,55 @@
-"""A broker that obeys its controller, or fences it, exactly as Kafka 3.9 does (controller-semantics.md, section 9).
+"""A broker that obeys or fences its controller exactly as Kafka 3.9 does (controller-semantics.md, section 9).
 
-It serves seven APIs and holds no records: leaders, epochs and ISRs are real, logs are a name in a dict.
+It serves the APIs in the table of `handlers.kafka_apis`, and holds no records: leaders, epochs and ISRs are real, logs
+are names in memory.
 
-    config                     Kafka's settings under Kafka's names
-    reactor/                   sockets, queues, tasks: a request in, an answer out; knows no API
-    handlers/                  one file per API, and the table of them
+    config                     the broker's configuration, under Kafka's names
+      config_entries           values of settings and their sources, for DescribeConfigs
+      config_operations        changes of settings, for AlterConfigs and IncrementalAlterConfigs
+    reactor/                   sockets, queues and tasks; independent of the APIs
+    handlers/                  one module per API, and the table of handlers
     replica_manager            fences the three control requests; hosts partitions
-      partition  log_manager   one hosted replica; which logs there are
-      metadata_cache           what the controller said about the cluster, in snapshots
-      isr                      when a leader proposes another ISR
-    alter_partition_manager    sends those proposals, one request in flight
-    zk_alter_partition_manager  writes them into ZooKeeper instead, as brokers before 2.7 did
-      node_to_controller       ... to whichever broker is controller
-    client_quotas              which quota is whose; the one on partitions created and deleted
-    finalized_features         which feature levels the cluster has agreed on
-    controlled_shutdown        says goodbye first
-    broker                     wires all of it; starts and drains
-    ports                      what others hand in: dialling, taps, the controller of this node
+      partition  log_manager   one hosted replica; the port to its log
+      metadata_cache           cluster metadata from the controller, in snapshots
+      isr                      when a leader proposes an ISR change
+    alter_partition_manager    sends the proposals, one request in flight
+    zk_alter_partition_manager writes them to ZooKeeper instead, like brokers before 2.7
+      node_to_controller       sends requests to the current controller
+    producer_ids               blocks of producer ids from the controller
+    client_quotas              which quota applies to whom; the controller mutation quota
+    finalized_features         the cluster's finalized feature levels
+    controlled_shutdown        requests a controlled shutdown before stopping
+    zookeeper/                 the broker's work in ZooKeeper; implements the ports
+    broker                     wires the parts; starts and drains
+    ports                      what a broker needs from outside: connections, stores, the controller of its node
 
-Everything between two awaits happens at once, and no state is changed across one: that is all the locking there is.
-A broker knows nothing of ZooKeeper: who starts it registers it and tells it its broker epoch.
+State changes between two awaits are atomic, and no state change spans an await; there are no other locks. Outside
+zookeeper/ nothing uses ZooKeeper: a broker's owner registers it and sets its broker epoch.
 """
 
 from __future__ import annotations
 
-from broker_stub.broker import Broker, BrokerState
-from broker_stub.config import BrokerConfig, ConfigError
-from broker_stub.log_manager import InMemoryLogManager, LogManager
-from broker_stub.metadata_cache import MetadataCache, MetadataSnapshot
-from broker_stub.ports import ConnectionLost, ControllerPort, Dial, FramedConnection, NoController, Tap
-from broker_stub.reactor import BindError
-from wire.vocabulary import Endpoint, TopicPartition
+from kce.broker_stub.broker import Broker, BrokerState
+from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.log_manager import InMemoryLogManager, LogManager
+from kce.broker_stub.metadata_cache import MetadataCache, MetadataSnapshot
+from kce.broker_stub.ports import Bind, ControllerPort, Link, NoController
+from kce.broker_stub.reactor import BindError
+from kce.wire.vocabulary import Endpoint, TopicPartition
 
 __all__ = [
+    "Bind",
     "BindError",
     "Broker",
     "BrokerConfig",
     "BrokerState",
-    "ConfigError",
-    "ConnectionLost",
     "ControllerPort",
-    "Dial",
     "Endpoint",
-    "FramedConnection",
     "InMemoryLogManager",
+    "Link",
     "LogManager",
     "MetadataCache",
     "MetadataSnapshot",
     "NoController",
-    "Tap",
     "TopicPartition",
 ]

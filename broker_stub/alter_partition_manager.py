@@ -1,8 +1,8 @@
-"""Asks the controller for ISR changes: AlterPartition, one request in flight (rules 9.51-9.57).
+"""Sends ISR changes to the controller: AlterPartition, one request in flight (rules 9.51-9.57).
 
-Items gather while a request is under way and then leave together. An item stays until it is answered: a request that
-fails as a whole is sent again with the same items 50 ms later, one whose connection or controller is lost goes to the
-next controller, for ever.
+Items that are submitted while a request is in flight go into the next request together. An item stays pending until it
+has a response: after a top-level error the same items are resent 50 ms later, after a lost connection or controller
+to the next controller. Retries never end.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Final, Protocol, TypeAlias
 
 import trio
 
-import wire
-from broker_stub.control_requests import NO_TOPIC_ID
-from wire import (
+from kce import wire
+from kce.wire import (
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
     AlterPartitionRequestTopicData,
@@ -26,12 +25,14 @@ from wire import (
     BrokerState,
     ErrorCode,
 )
-from wire.metadata_version import IBP_2_8_IV0, IBP_3_2_IV0, MetadataVersion
-from wire.vocabulary import TopicPartition
+from kce.wire.control import NO_TOPIC_ID
+from kce.wire.metadata_version import IBP_2_8_IV0, IBP_3_2_IV0, MetadataVersion
+from kce.wire.vocabulary import RECOVERED, RECOVERING, TopicPartition
+from kce.zookeeper.model import BrokerId, LeaderAndIsr
 
-logger = logging.getLogger("broker_stub.alter_partition")
+log = logging.getLogger(__name__)
 
-#: after a request that was refused as a whole (rule 9.52)
+#: before a retry after a top-level error (rule 9.52)
 RETRY_SECONDS: Final = 0.05
 
 ALTER_PARTITION: Final = AlterPartitionRequest.__api_key__
@@ -39,43 +40,28 @@ MAX_VERSION_WITH_TOPIC_IDS: Final = 3
 MAX_VERSION_WITHOUT: Final = 1
 FIRST_VERSION_WITH_RECOVERY_STATE: Final = 1
 FIRST_VERSION_WITH_BROKER_EPOCHS: Final = 3
-RECOVERY_STATES: Final = frozenset({0, 1})  # RECOVERED, RECOVERING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlterPartitionItem:
-    """The state that a leader wants its partition to have, and the epochs under which it leads.
+    """The state that a leader proposes for its partition.
 
-    ``controller_epoch`` is that of the controller which made ``leader`` the leader (rule 1.53).
+    ``controller_epoch`` is the epoch of the controller that elected the leader (rule 1.53).
     """
 
     partition: TopicPartition
     topic_id: uuid.UUID
-    leader: int
     controller_epoch: int
-    leader_epoch: int
-    partition_epoch: int
-    isr: tuple[int, ...]
-    leader_recovery_state: int = 0
+    leader_and_isr: LeaderAndIsr
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaderAndIsr:
-    """What the controller wrote."""
-
-    leader: int
-    leader_epoch: int
-    isr: tuple[int, ...]
-    leader_recovery_state: int
-    partition_epoch: int
-
-
-Result: TypeAlias = LeaderAndIsr | int  # an error code
+#: the committed state, or an error code
+Result: TypeAlias = LeaderAndIsr | int
 Callback: TypeAlias = Callable[[Result], None]
 
 
 class ControllerChannel(Protocol):
-    """A way to the controller, whichever broker that is now."""
+    """Sends requests to the current controller."""
 
     async def request(
         self,
@@ -84,14 +70,14 @@ class ControllerChannel(Protocol):
         build: Callable[[int], wire.Message],
         error_codes: Callable[[wire.Message], Iterable[int]],
     ) -> wire.Message:
-        """The controller's answer to ``build(version)``, however many controllers it takes.
+        """The response to ``build(version)``; retries with the next controller until there is one.
 
-        Raises wire.UnsupportedVersion when the controller has no version in common with 0 to ``max_version``.
+        Raises wire.UnsupportedVersion if the controller supports no version from 0 to ``max_version``.
         """
 
 
 class AlterPartitionManager:
-    """Owns the items that are not yet answered. ``submit`` is called from anywhere in the same trio run."""
+    """Owns the pending items. ``submit`` may be called from any task of the same trio run."""
 
     def __init__(
         self,
@@ -104,34 +90,34 @@ class AlterPartitionManager:
         self._broker_epoch = broker_epoch
         self._channel = channel
         self._metadata_version = metadata_version
-        self._unanswered: dict[TopicPartition, tuple[AlterPartitionItem, Callback]] = {}
+        self._pending: dict[TopicPartition, tuple[AlterPartitionItem, Callback]] = {}
         self._submitted = trio.Event()
 
     def submit(self, item: AlterPartitionItem, callback: Callback) -> bool:
-        """Have ``callback`` called once with the result.
+        """Send the item; ``callback`` gets the result, once.
 
-        False, and nothing is done, while another item for the partition is unanswered: Kafka fails such an item at
+        Returns False and does nothing while another item for the partition is pending: Kafka fails such an item at
         once with OPERATION_NOT_ATTEMPTED (rule 9.51).
         """
-        if item.partition in self._unanswered:
+        if item.partition in self._pending:
             return False
-        self._unanswered[item.partition] = item, callback
+        self._pending[item.partition] = item, callback
         self._submitted.set()
         return True
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send until cancelled."""
+        """Send items until cancelled."""
         task_status.started()
         while True:
             await self._submitted.wait()
             self._submitted = trio.Event()
-            while self._unanswered:
+            while self._pending:
                 if not await self._send():
                     await trio.sleep(RETRY_SECONDS)
 
     async def _send(self) -> bool:
-        """One request with all that is there now; False if it has to be sent again."""
-        items = tuple(item for item, _ in self._unanswered.values())
+        """Send one request with all pending items; False if it must be resent."""
+        items = tuple(item for item, _ in self._pending.values())
         with_ids = self._metadata_version >= IBP_2_8_IV0 and all(item.topic_id != NO_TOPIC_ID for item in items)
         broker_epoch = self._broker_epoch()
         try:
@@ -142,29 +128,30 @@ class AlterPartitionManager:
                 _error_codes,
             )
         except wire.WireError as e:
-            logger.warning("AlterPartition cannot be sent: %s", e)
+            log.warning("AlterPartition could not be sent: %s", e)
             return False
         assert isinstance(response, AlterPartitionResponse)
-        if response.error_code != ErrorCode.NONE:  # rule 9.54: every such error is tried again
-            logger.warning("AlterPartition was refused: %s", wire.error_name(response.error_code))
+        if response.error_code != ErrorCode.NONE:  # rule 9.54: every top-level error is retried
+            log.warning("AlterPartition was refused: %s", wire.error_name(response.error_code))
             return False
         self._complete(items, response)
         return True
 
     def _build(self, items: tuple[AlterPartitionItem, ...], broker_epoch: int, version: int) -> AlterPartitionRequest:
         topics: dict[tuple[str, uuid.UUID], list[AlterPartitionRequestPartitionData]] = {}
-        says_recovery = version >= FIRST_VERSION_WITH_RECOVERY_STATE and self._metadata_version >= IBP_3_2_IV0
+        with_recovery_state = version >= FIRST_VERSION_WITH_RECOVERY_STATE and self._metadata_version >= IBP_3_2_IV0
         with_epochs = version >= FIRST_VERSION_WITH_BROKER_EPOCHS
         for item in items:
+            wanted = item.leader_and_isr
             topics.setdefault((item.partition.topic, item.topic_id), []).append(
                 AlterPartitionRequestPartitionData(
                     partition_index=item.partition.partition,
-                    leader_epoch=item.leader_epoch,
-                    new_isr=() if with_epochs else item.isr,
-                    # their epochs stay -1: in ZooKeeper mode nobody but the controller knows them (rule 9.53)
-                    new_isr_with_epochs=tuple(BrokerState(broker_id=i) for i in item.isr) if with_epochs else (),
-                    leader_recovery_state=item.leader_recovery_state if says_recovery else 0,
-                    partition_epoch=item.partition_epoch,
+                    leader_epoch=wanted.leader_epoch,
+                    new_isr=() if with_epochs else wanted.isr,
+                    # broker epochs stay -1: in ZooKeeper mode only the controller knows them (rule 9.53)
+                    new_isr_with_epochs=tuple(BrokerState(broker_id=i) for i in wanted.isr) if with_epochs else (),
+                    leader_recovery_state=wanted.recovery_state if with_recovery_state else RECOVERED,
+                    partition_epoch=wanted.partition_epoch,
                 )
             )
         return AlterPartitionRequest(
@@ -177,43 +164,43 @@ class AlterPartitionManager:
         )
 
     def _complete(self, items: tuple[AlterPartitionItem, ...], response: AlterPartitionResponse) -> None:
-        """Answer the items that the response answers; the others stay, and are sent again (rule 9.55)."""
+        """Complete the items in the response; the others stay pending and are resent (rule 9.55)."""
         names = {item.topic_id: item.partition.topic for item in items}
-        answers: dict[TopicPartition, AlterPartitionResponsePartitionData] = {}
+        responses: dict[TopicPartition, AlterPartitionResponsePartitionData] = {}
         for topic in response.topics:
             name = topic.topic_name or names.get(topic.topic_id)
             if name is None:
-                logger.warning("AlterPartition was answered for topic id %s, which was not asked about", topic.topic_id)
+                log.warning("The AlterPartition response has topic id %s, which was not in the request", topic.topic_id)
                 continue
             for partition in topic.partitions:
-                answers[TopicPartition(name, partition.partition_index)] = partition
+                responses[TopicPartition(name, partition.partition_index)] = partition
         for item in items:
-            answer = answers.get(item.partition)
-            if answer is None:
+            partition_response = responses.get(item.partition)
+            if partition_response is None:
                 continue
-            _, callback = self._unanswered.pop(item.partition)  # before the callback, which may submit the next one
+            _, callback = self._pending.pop(item.partition)  # before the callback, which may submit the next one
             try:
-                callback(_result(answer))
+                callback(_result(partition_response))
             except Exception:
-                logger.exception("the new state of %s could not be taken over", item.partition)
+                log.exception("the new state of %s could not be applied", item.partition)
 
 
-def _result(answer: AlterPartitionResponsePartitionData) -> Result:
-    if answer.error_code != ErrorCode.NONE:
-        return answer.error_code
-    if answer.leader_recovery_state not in RECOVERY_STATES:
+def _result(response: AlterPartitionResponsePartitionData) -> Result:
+    if response.error_code != ErrorCode.NONE:
+        return response.error_code
+    if response.leader_recovery_state not in (RECOVERED, RECOVERING):
         return ErrorCode.UNKNOWN_SERVER_ERROR  # rule 9.55
     return LeaderAndIsr(
-        leader=answer.leader_id,
-        leader_epoch=answer.leader_epoch,
-        isr=answer.isr,
-        leader_recovery_state=answer.leader_recovery_state,
-        partition_epoch=answer.partition_epoch,
+        leader=BrokerId(response.leader_id),
+        isr=tuple(map(BrokerId, response.isr)),
+        leader_epoch=response.leader_epoch,
+        recovery_state=response.leader_recovery_state,
+        partition_epoch=response.partition_epoch,
     )
 
 
 def _error_codes(response: wire.Message) -> Iterable[int]:
-    """Every error code in the answer: NOT_CONTROLLER anywhere means to look for another controller (rule 9.56)."""
+    """Every error code in the response: NOT_CONTROLLER anywhere means looking for the controller again (rule 9.56)."""
     assert isinstance(response, AlterPartitionResponse)
     yield response.error_code
     for topic in response.topics:

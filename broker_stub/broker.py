@@ -1,17 +1,17 @@
-"""One broker: its parts, wired, from bound ports to drained connections. It knows no ZooKeeper.
+"""One broker: wires its parts, from bound ports to drained connections. It does not use ZooKeeper itself.
 
-The life of one request through the reactor:
+A request passes through the reactor like this:
 
- 1. an acceptor takes the connection and hands it to the next processor of that listener
- 2. the connection's task reads until its frame buffer holds a whole frame, and then reads no more
- 3. the processor looks at API key and version, refuses what is not served, decodes the rest
- 4. it puts the request on the plane's bounded queue; while that is full the processor stands still
- 5. a handler of the plane takes it and looks its API up in the table of handlers
- 6. the API's function fences it and answers; or the request is parked, and the handler is free again
- 7. whoever answers encodes the response and puts it into the queue of the processor that read the request
- 8. the processor gives it to the connection, or drops it if that is gone
- 9. the connection's task writes it; a slow reader holds up only itself
-10. only then is the next request of that connection looked at
+ 1. an acceptor accepts the connection and assigns it to the next processor of the listener
+ 2. the connection's task reads until its frame buffer has a complete frame, then stops reading
+ 3. the processor checks API key and version, and decodes the request
+ 4. it puts the request on the plane's bounded queue; while the queue is full, the processor blocks
+ 5. a handler task of the plane takes the request and finds its API in the table of handlers
+ 6. the API's function fences and answers the request, or parks it, which frees the handler task
+ 7. the response is encoded and put into the response queue of the processor that read the request
+ 8. the processor passes it to the connection, or drops it if the connection is closed
+ 9. the connection's task writes it; a slow client delays only itself
+10. then the connection's next request is read
 """
 
 from __future__ import annotations
@@ -22,39 +22,38 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from broker_stub.alter_partition_manager import AlterPartitionManager
-from broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
-from broker_stub.config import BrokerConfig
-from broker_stub.controlled_shutdown import ControlledShutdown
-from broker_stub.finalized_features import FinalizedFeatureCache
-from broker_stub.handlers.base import Services
-from broker_stub.handlers.kafka_apis import KafkaApis, served_apis
-from broker_stub.isr import IsrPolicy, LiveReplicasJoin, NoIsrChanges
-from broker_stub.log_manager import InMemoryLogManager, LogManager
-from broker_stub.metadata_cache import MetadataCache
-from broker_stub.node_to_controller import NodeToControllerChannel
-from broker_stub.ports import (
+from kce.broker_stub.alter_partition_manager import AlterPartitionManager
+from kce.broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
+from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.controlled_shutdown import ControlledShutdown
+from kce.broker_stub.finalized_features import FinalizedFeatureCache
+from kce.broker_stub.handlers.base import Services
+from kce.broker_stub.handlers.kafka_apis import KafkaApis, served_apis
+from kce.broker_stub.isr import IsrPolicy, LiveReplicasJoin, NoIsrChanges
+from kce.broker_stub.log_manager import InMemoryLogManager, LogManager
+from kce.broker_stub.metadata_cache import MetadataCache
+from kce.broker_stub.node_to_controller import NodeToControllerChannel
+from kce.broker_stub.ports import (
     AdminPort,
+    Bind,
     ControllerPort,
-    Dial,
     IsrStore,
     LogDirEvents,
     NoController,
     NoStore,
-    Tap,
-    no_tap,
 )
-from broker_stub.producer_ids import ProducerIdManager
-from broker_stub.reactor import SocketServer
-from broker_stub.replica_manager import ReplicaManager
-from broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
-from wire.vocabulary import Endpoint
+from kce.broker_stub.producer_ids import ProducerIdManager
+from kce.broker_stub.reactor import SocketServer
+from kce.broker_stub.replica_manager import ReplicaManager
+from kce.broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
+from kce.wire.transport import Dial
+from kce.wire.vocabulary import Endpoint
 
-logger = logging.getLogger("broker_stub.broker")
+log = logging.getLogger(__name__)
 
 
 class BrokerState(enum.IntEnum):
-    """Rule B11.2, without those states that belong to logs."""
+    """Rule B11.2, without the states of log recovery."""
 
     NOT_RUNNING = 0
     STARTING = 1
@@ -64,37 +63,36 @@ class BrokerState(enum.IntEnum):
 
 
 class Broker:
-    """A stub broker. Whoever starts it registers it, tells it its epoch, and lets clients in:
+    """A stub broker. Its owner registers it, sets its epoch, and enables request processing:
 
-        await nursery.start(broker.run)            # ports are bound: register broker.endpoints
-        broker.broker_epoch = czxid                # of every registration, also later ones (rule 9.7)
+        await nursery.start(broker.run)            # binds the ports: register broker.endpoints
+        broker.broker_epoch = czxid                # of each registration, later ones included (rule 9.7)
         broker.enable_request_processing()
         ...
         await broker.shutdown(drain_seconds)       # `run` returns
 
-    Cancelling ``run`` is the death of the process: no controlled shutdown, no draining.
+    Cancelling ``run`` simulates the death of the process: no controlled shutdown, no draining.
     """
 
     def __init__(
         self,
         config: BrokerConfig,
         *,
+        bind: Bind,
         dial: Dial,
         cluster_id: str,
         controller: ControllerPort | None = None,
         admin: AdminPort | None = None,
-        tap: Tap = no_tap,
         log_manager: LogManager | None = None,
-        isr_policy: IsrPolicy | None = None,
         isr_store: IsrStore | None = None,
         log_dir_events: LogDirEvents | None = None,
     ) -> None:
         self.config = config
         self.state = BrokerState.NOT_RUNNING
-        #: czxid of our own registration (rule 9.7); -1, which fences nobody, until there is one
+        #: czxid of our registration (rule 9.7); -1 before it, which fences nothing
         self.broker_epoch = -1
         self.metadata_cache = MetadataCache(config.broker_id)
-        # Kafka has a channel for each purpose too: what one of them waits for holds up no other
+        # one channel for each purpose, like Kafka, so that none blocks another
         self._channels = [
             NodeToControllerChannel(
                 self.metadata_cache,
@@ -105,9 +103,9 @@ class Broker:
             )
             for _ in ("AlterPartition", "AllocateProducerIds")
         ]
-        #: told by whoever reads the configuration in ZooKeeper
+        #: updated by the listener of configuration changes
         self.client_quotas = ClientQuotas()
-        #: likewise; this broker supports no features of its own (rule 1.18)
+        #: updated by the listener of /feature; this broker supports no features (rule 1.18)
         self.finalized_features = FinalizedFeatureCache({})
         self.alter_partition_manager: AlterPartitionManager | ZkAlterPartitionManager
         if isr_store is None or config.inter_broker_protocol_version.supports_alter_partition:
@@ -119,7 +117,7 @@ class Broker:
             )
         else:
             self.alter_partition_manager = ZkAlterPartitionManager(isr_store)
-        self.isr_policy = isr_policy or self._default_isr_policy(isr_store)
+        self.isr_policy = self._make_isr_policy(isr_store)
         self.replica_manager = ReplicaManager(
             config.broker_id,
             self.metadata_cache,
@@ -143,13 +141,13 @@ class Broker:
             ),
             spawn=self._spawn,
         )
-        self.socket_server = SocketServer(config, KafkaApis(services), tap)
+        self.socket_server = SocketServer(config, KafkaApis(services), bind)
         self._controlled_shutdown = ControlledShutdown(config, self.metadata_cache, dial)
         self._shutting_down = trio.Lock()
         self._nursery: trio.Nursery | None = None
 
     def _spawn(self, run: Callable[[], Awaitable[None]]) -> None:
-        assert self._nursery is not None, "no request is handled by a broker that does not run"
+        assert self._nursery is not None, "only a running broker handles requests"
         self._nursery.start_soon(run)
 
     def _log_dir_failed(self) -> None:
@@ -157,35 +155,34 @@ class Broker:
         if events is None:
             return
 
-        async def tell() -> None:
+        async def notify() -> None:
             try:
                 await events.log_dir_failed()
-            except Exception:  # whatever the store says: the partitions are offline all the same
-                logger.exception("the controller could not be told of a log directory that failed")
+            except Exception:  # the partitions are offline whether or not the store works
+                log.exception("could not notify the controller of a failed log directory")
 
-        self._spawn(tell)
+        self._spawn(notify)
 
-    def _default_isr_policy(self, isr_store: IsrStore | None) -> IsrPolicy:
+    def _make_isr_policy(self, isr_store: IsrStore | None) -> IsrPolicy:
         version = self.config.inter_broker_protocol_version
         if version.supports_alter_partition or isr_store is not None:
             return LiveReplicasJoin(self.metadata_cache, self.alter_partition_manager)
-        logger.warning(
-            "inter.broker.protocol.version=%s changes ISRs through ZooKeeper: without it this broker changes none",
+        log.warning(
+            "inter.broker.protocol.version=%s changes ISRs through ZooKeeper; without it this broker changes none",
             version,
         )
         return NoIsrChanges()
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """What to register: the advertised listeners, with the ports that are really bound (rule B11.5)."""
+        """The advertised listeners with their bound ports, for the registration (rule B11.5)."""
         ports = {endpoint.listener: endpoint.port for endpoint in self.socket_server.bound_listeners()}
         return tuple(e if e.port else e._replace(port=ports[e.listener]) for e in self.config.advertised_listeners)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """From bound ports to the end of ``shutdown``. Raises BindError before it has started.
+        """Bind the ports and serve until the end of ``shutdown``. Raises BindError before it reports started.
 
-        Its nursery holds the sender of AlterPartition and the requests that wait beside the socket server, and ends
-        with the latter.
+        The nursery runs the sender of AlterPartition, parked requests and the socket server, and ends with the latter.
         """
         await self.socket_server.bind()
         self.state = BrokerState.STARTING
@@ -198,20 +195,19 @@ class Broker:
         finally:
             self._nursery = None
             for channel in self._channels:
-                await channel.forget()
+                await channel.disconnect()
             self.state = BrokerState.NOT_RUNNING
 
     def enable_request_processing(self) -> None:
-        """The last step of starting (rule 2.1). Raises BindError."""
+        """The last step of the startup (rule 2.1). Raises BindError."""
         self.socket_server.enable_request_processing()
         self.state = BrokerState.RUNNING
 
     async def shutdown(self, drain_seconds: float) -> None:
-        """Ask the controller to move leadership away, then stop serving (rule B11.15).
+        """Do a controlled shutdown if the broker is running and has it enabled, then stop serving (rule B11.15).
 
-        The registration is the caller's to remove, afterwards. ``drain_seconds`` bounds the requests in progress; the
-        controlled shutdown has its own bounds, and is left out unless the broker was running and has it enabled. A
-        second call waits for the first (rule B11.18).
+        The caller removes the registration afterwards. ``drain_seconds`` limits the time for requests in progress; the
+        controlled shutdown has its own limits. A second call waits for the first (rule B11.18).
         """
         async with self._shutting_down:
             if self.state is BrokerState.RUNNING and self.config.controlled_shutdown_enable:

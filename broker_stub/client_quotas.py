@@ -1,7 +1,7 @@
-"""Quotas of clients: which one applies to whom (rule B8.9), and the one that a broker without records can enforce, on
-the partitions that are created and deleted (rules 10.11, B8.10; KIP-599).
+"""Client quotas: which quota applies to which client (rule B8.9), and the controller mutation quota (KIP-599; rules
+10.11, B8.10).
 
-All others that may be set are known, and limit nothing here.
+Other quotas are stored but not enforced, because this broker holds no records.
 """
 
 from __future__ import annotations
@@ -11,21 +11,22 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-#: as whom a connection without authentication asks
+from kce.zookeeper.znodes import DEFAULT_ENTITY
+
+#: the user of a connection without authentication
 ANONYMOUS: Final = "ANONYMOUS"
 CONTROLLER_MUTATION_RATE: Final = "controller_mutation_rate"
-_DEFAULT: Final = "<default>"
 
 
 class Entity(NamedTuple):
-    """Whom a quota is for, "<default>" standing for all that have none of their own; None: it does not matter who."""
+    """Who a quota is for. "<default>" matches everyone without a quota of their own; None matches everyone."""
 
     user: str | None
     client_id: str | None
 
 
 class ClientQuotas:
-    """What is configured for users and clients, told by ``changed`` at the start and whenever it changes."""
+    """The configured quotas of users and clients. ``changed`` sets them at startup and after each change."""
 
     def __init__(self) -> None:
         self._quotas: dict[Entity, dict[str, float]] = {}
@@ -33,7 +34,7 @@ class ClientQuotas:
     def changed(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """``kind`` and ``name`` as in `/config/<kind>/<name>`: ("clients", "c"), ("users", "u/clients/c").
 
-        Values that are no numbers, such as credentials, are no quotas.
+        Values that are not numbers, such as credentials, are ignored.
         """
         quotas = {key: number for key, text in config.items() if (number := _number(text)) is not None}
         entity = _entity(kind, name)
@@ -43,16 +44,16 @@ class ClientQuotas:
             self._quotas.pop(entity, None)
 
     def quota(self, key: str, user: str, client_id: str) -> tuple[Entity, float] | None:
-        """The limit and who shares it; None for no limit (rule B8.9)."""
+        """The limit and the entity that shares it; None if there is no limit (rule B8.9)."""
         for entity, shared_by in (
             (Entity(user, client_id), Entity(user, client_id)),
-            (Entity(user, _DEFAULT), Entity(user, client_id)),
+            (Entity(user, DEFAULT_ENTITY), Entity(user, client_id)),
             (Entity(user, None), Entity(user, None)),
-            (Entity(_DEFAULT, client_id), Entity(user, client_id)),
-            (Entity(_DEFAULT, _DEFAULT), Entity(user, client_id)),
-            (Entity(_DEFAULT, None), Entity(user, None)),
+            (Entity(DEFAULT_ENTITY, client_id), Entity(user, client_id)),
+            (Entity(DEFAULT_ENTITY, DEFAULT_ENTITY), Entity(user, client_id)),
+            (Entity(DEFAULT_ENTITY, None), Entity(user, None)),
             (Entity(None, client_id), Entity(None, client_id)),
-            (Entity(None, _DEFAULT), Entity(None, client_id)),
+            (Entity(None, DEFAULT_ENTITY), Entity(None, client_id)),
         ):
             limit = self._quotas.get(entity, {}).get(key)
             if limit is not None:
@@ -61,7 +62,7 @@ class ClientQuotas:
 
 
 def _entity(kind: str, name: str) -> Entity:
-    """Names are URL-encoded, each by itself."""
+    """Each name is URL-encoded on its own."""
     if kind == "clients":
         return Entity(None, urllib.parse.unquote(name))
     user, _, client_id = name.partition("/clients/")
@@ -77,25 +78,25 @@ def _number(text: str) -> float | None:
 
 
 class _TokenBucket:
-    """Fills at a rate, up to what the windows hold; may be overdrawn once, and is then in debt."""
+    """Fills at a constant rate up to a burst size. One request may overdraw it; the balance is then negative."""
 
     def __init__(self, now: float) -> None:
-        self._tokens = math.inf  # full, whatever that is
+        self.balance = math.inf  # `fill` caps it at the burst size
         self._filled_at = now
 
     def fill(self, rate: float, burst: float, now: float) -> float:
-        """The tokens there are now."""
-        self._tokens = min(burst, self._tokens + rate * (now - self._filled_at))
+        """Add the tokens since the last call and return the balance."""
+        self.balance = min(burst, self.balance + rate * (now - self._filled_at))
         self._filled_at = now
-        return self._tokens
+        return self.balance
 
     def take(self, count: int) -> float:
-        self._tokens -= count
-        return self._tokens
+        self.balance -= count
+        return self.balance
 
 
 class MutationQuota:
-    """Of one request. ``throttle_time_ms`` is for its response: how long until the debt is paid."""
+    """The quota for one request. ``throttle_time_ms``, for its response, is the time until the balance is positive."""
 
     def __init__(self, bucket: _TokenBucket | None, rate: float, *, strict: bool) -> None:
         self._bucket = bucket
@@ -104,24 +105,25 @@ class MutationQuota:
         self.throttle_time_ms = 0
 
     def record(self, partitions: int) -> bool:
-        """Whether so many may be created or deleted. A request whose version knows no refusal always may."""
+        """Whether so many partitions may be created or deleted. Always true for versions without the error code."""
         if self._bucket is None:
             return True
-        if self._strict and self._bucket.take(0) < 0:
-            self._owe(self._bucket.take(0))
+        balance = self._bucket.balance
+        if self._strict and balance < 0:
+            self._throttle(balance)
             return False
-        left = self._bucket.take(partitions)
-        if left < 0 and not self._strict:
-            self._owe(left)
+        balance = self._bucket.take(partitions)
+        if balance < 0 and not self._strict:
+            self._throttle(balance)
         return True
 
-    def _owe(self, tokens: float) -> None:
-        self.throttle_time_ms = max(self.throttle_time_ms, round(-tokens / self._rate * 1000))
+    def _throttle(self, balance: float) -> None:
+        self.throttle_time_ms = max(self.throttle_time_ms, round(-balance / self._rate * 1000))
 
 
 class ControllerMutationQuotas:
-    """A bucket for each user or client that a quota is for. ``samples`` windows of ``window_seconds`` may be spent at
-    once: `controller.quota.window.num` and `controller.quota.window.size.seconds`."""
+    """One bucket for each user or client with a quota. A burst may use ``samples`` windows of ``window_seconds``:
+    `controller.quota.window.num` and `controller.quota.window.size.seconds`."""
 
     def __init__(self, quotas: ClientQuotas, samples: int, window_seconds: int) -> None:
         self._quotas = quotas
@@ -129,7 +131,7 @@ class ControllerMutationQuotas:
         self._buckets: dict[Entity, _TokenBucket] = {}
 
     def of_request(self, client_id: str | None, now: float, *, strict: bool) -> MutationQuota:
-        """``strict``: its version knows THROTTLING_QUOTA_EXCEEDED. ``now`` is in seconds."""
+        """``strict``: the request's version has THROTTLING_QUOTA_EXCEEDED. ``now`` is in seconds."""
         found = self._quotas.quota(CONTROLLER_MUTATION_RATE, ANONYMOUS, client_id or "")
         if found is None or found[1] <= 0:
             return MutationQuota(None, 0, strict=strict)

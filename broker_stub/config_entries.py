@@ -1,16 +1,22 @@
-"""What a setting is and where it comes from, for a topic or a broker (rules B7.25, B7.26). Pure."""
+"""The value of every setting of a topic or a broker, and its source (rules B7.25, B7.26). Pure."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from broker_stub.config_defs import BROKER_CONFIGS, TOPIC_CONFIGS, BrokerConfigDef, ConfigType, Dynamic
+from kce.wire.configuration import (
+    BROKER_CONFIGS,
+    TOPIC_CONFIGS,
+    BrokerConfigDef,
+    ConfigType,
+    Dynamic,
+    broker_config,
+)
 
 UNKNOWN_TYPE: Final = 0
-_LISTENER_PREFIX: Final = "listener.name."
 
 
 class ConfigSource(enum.IntEnum):
@@ -31,7 +37,7 @@ class Synonym(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A setting's value in force, and all values that could be, those of higher precedence first."""
+    """A setting's effective value, and its values from all sources in order of precedence."""
 
     name: str
     value: str | None
@@ -44,7 +50,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """A broker's settings by where they are set: its file, ZooKeeper for it, ZooKeeper for all."""
+    """A broker's settings by source: its file, its entry in ZooKeeper, the default entry in ZooKeeper."""
 
     static: Mapping[str, str]
     dynamic: Mapping[str, str] = field(default_factory=dict)
@@ -59,20 +65,20 @@ class BrokerSettings:
             if name in values:
                 yield Synonym(name, values[name], source)
         known = BROKER_CONFIGS.get(name)
-        if known is not None and known.default is not None:
+        if known is not None and known.described and known.default is not None:
             yield Synonym(name, known.default, ConfigSource.DEFAULT_CONFIG)
 
 
 def topic_entries(config: Mapping[str, str], broker: BrokerSettings) -> Iterator[ConfigEntry]:
-    """Every setting of a topic: what it overrides, what the broker gives, or Kafka's default."""
+    """Every setting of a topic: its own value, else the broker's, else Kafka's default."""
     for known in TOPIC_CONFIGS.values():
-        behind = [(synonym, factor) for name, factor in known.synonyms for synonym in broker.synonyms(name)]
-        synonyms = [synonym for synonym, _ in behind]
+        inherited = [(synonym, factor) for name, factor in known.synonyms for synonym in broker.synonyms(name)]
+        synonyms = [synonym for synonym, _ in inherited]
         if known.name in config:
             value: str | None = config[known.name]
             synonyms.insert(0, Synonym(known.name, value, ConfigSource.TOPIC_CONFIG))
         else:
-            value = _scaled(*behind[0]) if behind else known.default
+            value = _scaled(*inherited[0]) if inherited else known.default
         yield ConfigEntry(
             known.name,
             value,
@@ -85,21 +91,21 @@ def topic_entries(config: Mapping[str, str], broker: BrokerSettings) -> Iterator
 
 
 def _scaled(synonym: Synonym, factor: int) -> str | None:
-    """A value in the topic's unit; a negative one (no limit) stays."""
+    """Convert to the topic's unit; negative values mean "no limit" and stay."""
     if factor == 1 or synonym.value is None or int(synonym.value) < 0:
         return synonym.value
     return str(int(synonym.value) * factor)
 
 
 def broker_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:
-    """Every setting a broker has: those Kafka knows, and whatever else stands in its file (rule B7.25)."""
-    names: Iterable[str] = dict.fromkeys([*BROKER_CONFIGS, *broker.static, *broker.dynamic, *broker.dynamic_default])
-    for name in names:
+    """Every described setting, and everything else that is set (rule B7.25)."""
+    known = (definition.name for definition in BROKER_CONFIGS.values() if definition.described)
+    for name in dict.fromkeys([*known, *broker.static, *broker.dynamic, *broker.dynamic_default]):
         yield _broker_entry(name, tuple(broker.synonyms(name)))
 
 
 def dynamic_default_entries(broker: BrokerSettings) -> Iterator[ConfigEntry]:
-    """Only what is set for all brokers (rule B7.25)."""
+    """The settings in the default entry (rule B7.25)."""
     for name, value in broker.dynamic_default.items():
         yield _broker_entry(name, (Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),))
 
@@ -114,14 +120,13 @@ def _broker_entry(name: str, synonyms: tuple[Synonym, ...]) -> ConfigEntry:
         synonyms[0].value if synonyms else None,
         synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
         UNKNOWN_TYPE if known is None else known.type,
-        read_only=known is None or known.dynamic is Dynamic.NO,
+        read_only=known is None or known.dynamic is Dynamic.STATIC,
         is_sensitive=sensitive,
         synonyms=synonyms,
     )
 
 
 def broker_config_def(name: str) -> BrokerConfigDef | None:
-    """Also below `listener.name.<listener>.`; None for what Kafka's brokers do not have."""
-    if name.startswith(_LISTENER_PREFIX):
-        name = name.removeprefix(_LISTENER_PREFIX).partition(".")[2]
-    return BROKER_CONFIGS.get(name)
+    """The definition of a setting that is described; None for any other."""
+    known = broker_config(name)
+    return known if known is not None and known.described else None

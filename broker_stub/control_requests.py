@@ -1,4 +1,4 @@
-"""The three control requests read alike whatever their version: old ones are flat, newer ones grouped by topic."""
+"""The parts of the three control requests that a broker uses, the same in all versions (see ``wire.control``)."""
 
 from __future__ import annotations
 
@@ -6,63 +6,53 @@ import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from wire import (
+from kce.wire import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     StopReplicaRequest,
     UpdateMetadataBroker,
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
+    control,
 )
-from wire.vocabulary import NO_EPOCH, SECURITY_PROTOCOLS, Endpoint, TopicPartition
-
-NO_TOPIC_ID = uuid.UUID(int=0)
+from kce.wire.control import NO_TOPIC_ID
+from kce.wire.vocabulary import NO_EPOCH, Endpoint, TopicPartition
 
 
 def leader_and_isr_states(
     request: LeaderAndIsrRequest,
 ) -> Iterator[tuple[TopicPartition, LeaderAndIsrPartitionState]]:
     """Every partition of the request, in its order (rule 13.11)."""
-    for state in request.ungrouped_partition_states:
-        yield TopicPartition(state.topic_name, state.partition_index), state
-    for topic in request.topic_states:
-        for state in topic.partition_states:
-            yield TopicPartition(topic.topic_name, state.partition_index), state
+    for topic, _, states in control.topics(request):
+        for state in states:
+            yield TopicPartition(topic, state.partition_index), state
 
 
 def leader_and_isr_topic_ids(request: LeaderAndIsrRequest) -> dict[str, uuid.UUID]:
-    """Topic name -> id, without those that have none. Raises ValueError for a topic that is there twice (13.11)."""
+    """Topic name -> id, for topics with an id. Raises ValueError for a duplicate topic (rule 13.11)."""
     names = [topic.topic_name for topic in request.topic_states]
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"LeaderAndIsr names topic {twice} twice")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"LeaderAndIsr has topic {duplicate} twice")
     return {topic.topic_name: topic.topic_id for topic in request.topic_states if topic.topic_id != NO_TOPIC_ID}
 
 
 def update_metadata_states(
     request: UpdateMetadataRequest,
 ) -> Iterator[tuple[str, tuple[UpdateMetadataPartitionState, ...]]]:
-    """Topic name and partition states; a topic of an ungrouped request comes once for each partition."""
-    for state in request.ungrouped_partition_states:
-        yield state.topic_name, (state,)
-    for topic in request.topic_states:
-        yield topic.topic_name, topic.partition_states
+    """Topic name and partition states; ungrouped requests give a topic once for each partition."""
+    for topic, _, states in control.topics(request):
+        yield topic, states
 
 
 def endpoints_of(broker: UpdateMetadataBroker) -> dict[str, Endpoint]:
-    """Listener name -> endpoint. Old versions name no listener: their protocol's name stands for it (rule 13.21)."""
-    if not broker.endpoints and broker.v0_host:
-        return {"PLAINTEXT": Endpoint("PLAINTEXT", "PLAINTEXT", broker.v0_host, broker.v0_port)}
-    endpoints = {}
-    for endpoint in broker.endpoints:
-        protocol = SECURITY_PROTOCOLS.get(endpoint.security_protocol, str(endpoint.security_protocol))
-        name = endpoint.listener or protocol
-        endpoints[name] = Endpoint(name, protocol, endpoint.host, endpoint.port)
-    return endpoints
+    """Listener name -> endpoint. In versions without listener names it is the security protocol (rule 13.21)."""
+    named = (e if e.listener else e._replace(listener=e.security_protocol) for e in control.endpoints(broker))
+    return {endpoint.listener: endpoint for endpoint in named}
 
 
 class StopReplica(NamedTuple):
-    """What StopReplica wants of one partition."""
+    """The state of one partition in a StopReplica request."""
 
     leader_epoch: int
     delete_partition: bool
@@ -70,15 +60,9 @@ class StopReplica(NamedTuple):
 
 def stop_replica_states(request: StopReplicaRequest) -> dict[TopicPartition, StopReplica]:
     """Versions 0-2 have one delete flag for all and no epochs (rule 13.24)."""
-    states: dict[TopicPartition, StopReplica] = {}
-    everywhere = StopReplica(NO_EPOCH, request.delete_partitions)
-    for old in request.ungrouped_partitions:
-        states[TopicPartition(old.topic_name, old.partition_index)] = everywhere
-    for old_topic in request.topics:
-        for index in old_topic.partition_indexes:
-            states[TopicPartition(old_topic.name, index)] = everywhere
-    for topic in request.topic_states:
-        for state in topic.partition_states:
-            partition = TopicPartition(topic.topic_name, state.partition_index)
-            states[partition] = StopReplica(state.leader_epoch, state.delete_partition)
-    return states
+    return {
+        TopicPartition(state.topic, state.partition): StopReplica(
+            NO_EPOCH if state.leader_epoch is None else state.leader_epoch, bool(state.delete)
+        )
+        for state in control.partition_states(request)
+    }

@@ -1,40 +1,44 @@
-"""What a broker's own code raises to be answered with a certain error code."""
+"""Exceptions that become error codes of responses."""
 
 from __future__ import annotations
 
-from wire import ErrorCode
+from kce.wire import ErrorCode
 
 
-class ApiError(Exception):
-    """Ends a request, or one partition of it, with ``code``; everything else that escapes is UNKNOWN_SERVER_ERROR."""
+class ApiException(Exception):
+    """Fails a request, or one partition of it, with ``code``. Any other exception becomes UNKNOWN_SERVER_ERROR."""
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-class KafkaStorageError(ApiError):
-    """A log directory failed, or a log cannot be had because one failed."""
+class KafkaStorageError(ApiException):
+    """A log directory failed, or a log is unavailable because of that."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
-class InvalidRequest(ApiError):
+class InvalidRequest(ApiException):
     """The request contradicts itself or its version."""
 
     code = ErrorCode.INVALID_REQUEST
 
 
-class InvalidConfig(ApiError):
-    """A setting that there is not, or not with that value."""
+class InvalidConfig(ApiException):
+    """Unknown setting, or a value that is not allowed."""
 
     code = ErrorCode.INVALID_CONFIG
 
 
-class UnknownTopicOrPartition(ApiError):
-    """The metadata cache has no such topic."""
+class UnknownTopicOrPartition(ApiException):
+    """The topic is not in the metadata cache."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+class BrokerFailure(Exception):
+    """A broker cannot start or continue. The text is one line: what is wrong, where, and what to do."""
+
+
 def error_code(error: Exception) -> ErrorCode:
-    """The code that an exception is answered with (rule B1.31)."""
-    return error.code if isinstance(error, ApiError) else ErrorCode.UNKNOWN_SERVER_ERROR
+    """The error code for an exception (rule B1.31)."""
+    return error.code if isinstance(error, ApiException) else ErrorCode.UNKNOWN_SERVER_ERROR

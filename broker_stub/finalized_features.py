@@ -1,5 +1,6 @@
-"""What a broker knows of the feature levels that the cluster has agreed on (KIP-584): it is told, it tells clients, and
-a controller waits until its own broker knows what it has written (rule 4.22).
+"""A broker's cache of the cluster's finalized feature levels (KIP-584).
+
+Clients read it through ApiVersions. A controller waits until its own broker has the levels that it wrote (rule 4.22).
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from typing import Final, NamedTuple
 import trio
 
 Range = tuple[int, int]
-#: the epoch that clients are told where nothing is known (rule B1.40)
+#: the epoch in ApiVersions responses before any features are known (rule B1.40)
 NO_EPOCH: Final = -1
 
 
 class FeatureCacheUpdateFailed(Exception):
-    """What was read cannot be: it is older than what is known, or this broker does not support it."""
+    """The new features are older than the cached ones, or this broker does not support them."""
 
 
 class FinalizedFeatures(NamedTuple):
@@ -26,7 +27,7 @@ class FinalizedFeatures(NamedTuple):
 
 
 class FinalizedFeatureCache:
-    """``supported``: name -> lowest and highest level of this broker; ``on_change`` is called after each change."""
+    """``supported``: name -> lowest and highest level that this broker supports. ``on_change`` follows each change."""
 
     def __init__(self, supported: Mapping[str, Range], on_change: Callable[[], None] = lambda: None) -> None:
         self.on_change = on_change
@@ -36,20 +37,20 @@ class FinalizedFeatureCache:
 
     @property
     def current(self) -> FinalizedFeatures | None:
-        """None where features are disabled, or nothing has been read."""
+        """None if features are disabled or not yet read."""
         return self._current
 
     def update(self, features: Mapping[str, int], epoch: int) -> None:
-        """Raises FeatureCacheUpdateFailed, and keeps what it has."""
+        """Raises FeatureCacheUpdateFailed, and then keeps the old features."""
         if self._current is not None and epoch < self._current.epoch:
-            raise FeatureCacheUpdateFailed(f"epoch {epoch} is older than {self._current.epoch}, which is known")
-        lacking = {
+            raise FeatureCacheUpdateFailed(f"epoch {epoch} is older than the known epoch {self._current.epoch}")
+        unsupported = {
             name: level
             for name, level in features.items()
             if not (found := self._supported.get(name, (0, 0)))[0] <= level <= found[1]
         }
-        if lacking:
-            raise FeatureCacheUpdateFailed(f"this broker does not support {lacking}, only {dict(self._supported)}")
+        if unsupported:
+            raise FeatureCacheUpdateFailed(f"this broker does not support {unsupported}, only {dict(self._supported)}")
         self._set(FinalizedFeatures(dict(features), epoch))
 
     def clear(self) -> None:
@@ -62,12 +63,12 @@ class FinalizedFeatureCache:
         changed.set()
 
     async def wait_until_epoch(self, epoch: int, timeout_s: float) -> None:
-        """Until ``epoch``, or a later one, is known. Raises ValueError, TimeoutError."""
+        """Wait for ``epoch`` or a later one. Raises ValueError, TimeoutError."""
         if timeout_s < 0:
-            raise ValueError(f"{timeout_s} s cannot be waited")
+            raise ValueError(f"the timeout {timeout_s} s is negative")
         with trio.move_on_after(timeout_s):
             while self._current is None or self._current.epoch < epoch:
                 await self._changed.wait()
             return
         known = None if self._current is None else self._current.epoch
-        raise TimeoutError(f"epoch {epoch} of the features was not seen within {timeout_s:g} s, only {known}")
+        raise TimeoutError(f"feature epoch {epoch} did not arrive within {timeout_s:g} s; the latest is {known}")

@@ -1,37 +1,37 @@
-"""Which partitions exist on this broker's disk: a port, and a disk that is a dict until there are logs."""
+"""The partition logs on a broker's disk: the port, and an in-memory implementation without records."""
 
 from __future__ import annotations
 
 import uuid
 from typing import Protocol
 
-from wire.vocabulary import TopicPartition
+from kce.wire.vocabulary import TopicPartition
 
 
 class LogManager(Protocol):
-    """The logs of a broker, as far as control requests need them. A log knows the id of its topic once it was told."""
+    """The log operations that control requests need. A log stores the id of its topic."""
 
     def has_log(self, partition: TopicPartition) -> bool: ...
 
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
-        """None: there is no log, or it has no id."""
+        """None if there is no log or the log has no id."""
 
     def assign_topic_id(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
-        """Only for a log that has none."""
+        """For an existing log without an id."""
 
     def get_or_create_log(self, partition: TopicPartition, *, is_new: bool, topic_id: uuid.UUID | None) -> None:
-        """``topic_id`` is assigned to a log without one.
+        """A log without an id gets ``topic_id``.
 
-        Raises KafkaStorageError, also when the log is not found, ``is_new`` is false and a directory is offline: it
-        may be there (rule 9.24).
+        Raises KafkaStorageError; also if the log is missing, ``is_new`` is false and a directory is offline, because
+        the log may be in that directory (rule 9.24).
         """
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Nothing happens where there is none. Raises KafkaStorageError."""
+        """Does nothing if there is no log. Raises KafkaStorageError."""
 
 
 class InMemoryLogManager:
-    """Logs without records. Handed to the next Broker of the same id, it is what a restart finds on disk."""
+    """Logs without records. Pass it to the next Broker of the same id to simulate a restart with the same disk."""
 
     def __init__(self) -> None:
         self._topic_ids: dict[TopicPartition, uuid.UUID | None] = {}

@@ -1,23 +1,24 @@
-"""What the controller last said about the cluster: the only source of Metadata answers (rules 9.35-9.42).
+"""The cluster's metadata from the controller's UpdateMetadata requests, for Metadata responses (rules 9.35-9.42).
 
-A ``MetadataSnapshot`` never changes; each UpdateMetadata makes a new one, which replaces the old in one step. Whoever
-holds one sees one consistent state for as long as it likes.
+A ``MetadataSnapshot`` is immutable. Each UpdateMetadata makes a new one that replaces the old one in one step, so a
+snapshot is a consistent state for as long as it is used.
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
 import trio
 
-from broker_stub.control_requests import NO_TOPIC_ID, endpoints_of, update_metadata_states
-from wire import UpdateMetadataPartitionState, UpdateMetadataRequest
-from wire.vocabulary import LEADER_DURING_DELETE, Endpoint, TopicPartition
+from kce.broker_stub.control_requests import endpoints_of, update_metadata_states
+from kce.wire import UpdateMetadataPartitionState, UpdateMetadataRequest
+from kce.wire.control import NO_TOPIC_ID
+from kce.wire.vocabulary import LEADER_DURING_DELETE, Endpoint, TopicPartition
 
 state_change_logger = logging.getLogger("state.change.logger")
 
@@ -26,7 +27,7 @@ _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class AliveBroker:
-    """A registered broker, by what the controller passes on about it."""
+    """A registered broker, as the controller describes it."""
 
     broker_id: int
     endpoints: Mapping[str, Endpoint]  # by listener name
@@ -35,7 +36,7 @@ class AliveBroker:
 
 @dataclass(frozen=True, slots=True)
 class MetadataSnapshot:
-    """The cluster at one moment; before the first UpdateMetadata there is nothing in it (rule B7.1)."""
+    """The cluster at one moment; empty before the first UpdateMetadata (rule B7.1)."""
 
     controller_id: int | None = None
     alive_brokers: Mapping[int, AliveBroker] = field(default_factory=lambda: _EMPTY)
@@ -47,20 +48,26 @@ class MetadataSnapshot:
         return self.topics.get(partition.topic, _EMPTY).get(partition.partition)
 
     def topic_id(self, topic: str) -> uuid.UUID:
-        """All zeros where none is known."""
+        """Zero if the topic has no known id."""
         return self.topic_ids.get(topic, NO_TOPIC_ID)
 
     def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
-        """Where to reach an alive broker on that listener; None if it is not alive or lacks it."""
+        """The address of an alive broker's listener; None if the broker is not alive or lacks the listener."""
         broker = self.alive_brokers.get(broker_id)
         return None if broker is None else broker.endpoints.get(listener)
+
+    def reachable_brokers(self, listener: str) -> Iterator[tuple[AliveBroker, Endpoint]]:
+        """The alive brokers that have the listener, each with the listener's address."""
+        for broker in self.alive_brokers.values():
+            if listener in broker.endpoints:
+                yield broker, broker.endpoints[listener]
 
     def controller_endpoint(self, listener: str) -> Endpoint | None:
         return None if self.controller_id is None else self.endpoint(self.controller_id, listener)
 
 
 class MetadataCache:
-    """Owns the current snapshot. ``update`` does not await: nobody sees half of it."""
+    """Owns the current snapshot. ``update`` does not await, so updates are atomic."""
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
@@ -68,9 +75,9 @@ class MetadataCache:
         self._updated = trio.Event()
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
-        """Take in what a fenced request says, and return the partitions that it deletes.
+        """Apply a request that passed fencing, and return the partitions that it deletes.
 
-        There is no comparison of epochs: the last accepted request wins (rule 9.36).
+        Epochs are not compared: the last accepted request wins (rule 9.36).
         """
         old = self.snapshot
         topics, topic_ids, deleted = _merged(old, request)
@@ -90,7 +97,7 @@ class MetadataCache:
         return deleted
 
     async def wait_until(self, predicate: Callable[[MetadataSnapshot], bool]) -> MetadataSnapshot:
-        """The first snapshot, from the current one on, for which ``predicate`` holds. For tests and for starting up."""
+        """Wait for a snapshot for which ``predicate`` holds; the current one counts."""
         while not predicate(self.snapshot):
             await self._updated.wait()
         return self.snapshot
@@ -110,10 +117,10 @@ class MetadataCache:
 def _merged(
     old: MetadataSnapshot, request: UpdateMetadataRequest
 ) -> tuple[dict[str, Mapping[int, UpdateMetadataPartitionState]], dict[str, uuid.UUID] | None, list[TopicPartition]]:
-    """Topics, topic ids (None: as they were) and deleted partitions. Only topics that are named are copied."""
+    """Topics, topic ids (None: unchanged) and deleted partitions. Only topics in the request are copied."""
     topics = dict(old.topics)
     topic_ids = dict(old.topic_ids)
-    for topic in request.topic_states:  # rule 9.37: versions 5 and 6 have no ids, and so remove them
+    for topic in request.topic_states:  # rule 9.37: versions 5 and 6 have no ids, which removes known ones
         if topic.topic_id == NO_TOPIC_ID:
             topic_ids.pop(topic.topic_name, None)
         else:

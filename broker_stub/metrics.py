@@ -1,23 +1,24 @@
-"""The metrics of a stub broker under Kafka's names (rules 12.9-12.12), read when they are asked for.
+"""The metrics of a stub broker under Kafka's names (rules 12.9-12.12), read on demand.
 
-What a stub has no idea of (idle times of threads, late transactions) is left out rather than made up.
+Metrics without a meaning for a stub, such as idle times of threads, are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from broker_stub import Broker
-from broker_stub.isr import LiveReplicasJoin
-from broker_stub.partition import Partition
-from broker_stub.reactor.socket_server import CONTROL_PLANE
-from controller.metrics import Gauge, Meter, Metric, MetricName
+from kce.broker_stub import Broker
+from kce.broker_stub.isr import LiveReplicasJoin
+from kce.broker_stub.partition import Partition
+from kce.broker_stub.reactor.socket_server import CONTROL_PLANE
+from kce.metrics import Gauge, Meter, Metric, MetricName
 
 Named = tuple[MetricName, Metric]
+Tags = tuple[tuple[str, str], ...]
 
 
 def broker_metrics(broker: Broker, min_insync_replicas: int) -> Iterator[Named]:
-    """``min_insync_replicas``: the broker's own setting; a stub does not know those of topics."""
+    """``min_insync_replicas`` is the broker's setting: a stub ignores overrides of topics."""
     controller = broker.metadata_cache.snapshot.controller_id
     yield _gauge("kafka.server", "MetadataLoader", "CurrentControllerId", -1 if controller is None else controller)
     yield from _replica_manager(broker, min_insync_replicas)
@@ -53,7 +54,7 @@ def _replica_manager(broker: Broker, min_insync_replicas: int) -> Iterator[Named
 
 
 def _partition(partition: Partition, min_insync_replicas: int) -> Iterator[Named]:
-    """Rule 12.11: of a follower everything is 0, as in Kafka."""
+    """Rule 12.11: all values of a follower are 0, as in Kafka."""
     leads = partition.is_leader
     tags = (("topic", partition.topic_partition.topic), ("partition", str(partition.topic_partition.partition)))
     values = {
@@ -72,11 +73,16 @@ def _is_under_replicated(partition: Partition) -> bool:
 
 
 def _network(broker: Broker) -> Iterator[Named]:
-    """Rule 12.12."""
+    """Rules 12.12 and B1.33."""
     for plane in broker.socket_server.planes:
         prefix = "ControlPlane" if plane.name == CONTROL_PLANE else ""
-        size = plane.channel.request_queue_size
-        yield _gauge("kafka.network", "RequestChannel", f"{prefix}RequestQueueSize", size)
+        processors = [processor for acceptor in plane.acceptors for processor in acceptor.processors]
+        responses = f"{prefix}ResponseQueueSize"
+        yield _channel_gauge(f"{prefix}RequestQueueSize", plane.channel.request_queue_size)
+        yield _channel_gauge(responses, sum(processor.response_queue_size for processor in processors))
+        for processor in processors:
+            tags = (("processor", str(processor.processor_id)),)
+            yield _channel_gauge(responses, processor.response_queue_size, tags)
     for api, of_api in broker.socket_server.metrics.apis.items():
         yield (
             MetricName("kafka.network", "RequestMetrics", "RequestsPerSec", (("request", api),)),
@@ -84,5 +90,9 @@ def _network(broker: Broker) -> Iterator[Named]:
         )
 
 
-def _gauge(group: str, kind: str, name: str, value: float, tags: tuple[tuple[str, str], ...] = ()) -> Named:
+def _channel_gauge(name: str, value: float, tags: Tags = ()) -> Named:
+    return _gauge("kafka.network", "RequestChannel", name, value, tags)
+
+
+def _gauge(group: str, kind: str, name: str, value: float, tags: Tags = ()) -> Named:
     return MetricName(group, kind, name, tags), Gauge(lambda: value)

@@ -1,4 +1,4 @@
-"""The broker's own way to whichever broker is controller, found in the metadata cache (rules 9.56, 9.57, 8.20)."""
+"""Sends requests to the current controller, which is in the metadata cache (rules 9.56, 9.57, 8.20)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Final
 
 import trio
 
-import wire
-from broker_stub.metadata_cache import MetadataCache
-from broker_stub.node_client import NodeClient
-from broker_stub.ports import Dial
-from wire import ErrorCode
-from wire.vocabulary import Endpoint
+from kce import wire
+from kce.broker_stub.metadata_cache import MetadataCache
+from kce.broker_stub.node_client import NodeClient
+from kce.wire import ErrorCode
+from kce.wire.transport import Dial
+from kce.wire.vocabulary import Endpoint
 
-logger = logging.getLogger("broker_stub.node_to_controller")
+log = logging.getLogger(__name__)
 
-#: while no controller is known, or after one was lost
-LOOK_AGAIN_SECONDS: Final = 0.1
+#: before a retry without a known controller, or after a lost connection
+RETRY_SECONDS: Final = 0.1
 
 
 class NodeToControllerChannel:
-    """Owns at most one connection; one request at a time. Negotiates versions, unlike controllers' own channels."""
+    """Owns at most one connection; one request at a time. Negotiates versions, unlike the controller's channels."""
 
     def __init__(
         self,
@@ -48,45 +48,46 @@ class NodeToControllerChannel:
         build: Callable[[int], wire.Message],
         error_codes: Callable[[wire.Message], Iterable[int]],
     ) -> wire.Message:
-        """See ``ControllerChannel``. A request that times out counts as a lost connection (rule 3.38)."""
+        """See ``ControllerChannel``. A timeout counts as a lost connection (rule 3.38)."""
         while True:
-            endpoint = await self._controller()
+            controller_id, endpoint = await self._controller()
             try:
                 with trio.fail_after(self._request_timeout_seconds):
-                    client = await self._connected(endpoint)
+                    client = await self._connected(controller_id, endpoint)
                     version = self._negotiated(api_key, max_version)
                     response = await client.request(build(version), version)
             except wire.UnsupportedVersion:
                 raise
             except (OSError, trio.TooSlowError, wire.DecodeError) as e:
-                logger.info("the controller cannot be asked: %s", e or type(e).__name__)
+                log.info("the request to the controller failed: %s", e or type(e).__name__)
             else:
                 if ErrorCode.NOT_CONTROLLER not in error_codes(response):
                     return response
-                logger.info("whoever was asked is not the controller")
-            await self.forget()
-            await trio.sleep(LOOK_AGAIN_SECONDS)
+                log.info("the broker that answered is not the controller")
+            await self.disconnect()
+            await trio.sleep(RETRY_SECONDS)
 
-    async def forget(self) -> None:
-        """Close the connection: the next request looks for the controller anew."""
+    async def disconnect(self) -> None:
+        """Close the connection; the next request looks for the controller again."""
         client, self._client = self._client, None
         if client is not None:
-            with trio.CancelScope(shield=True):
-                await client.aclose()
+            await client.aclose()
 
-    async def _connected(self, endpoint: Endpoint) -> NodeClient:
-        """The connection there is, wherever it leads, or else a new one."""
+    async def _connected(self, controller_id: int, endpoint: Endpoint) -> NodeClient:
+        """The open connection, even if the controller has moved, or else a new one."""
         if self._client is None:
-            self._client = NodeClient(await self._dial(endpoint.host, endpoint.port), self._client_id)
+            connection = await self._dial(endpoint.host, endpoint.port, to=controller_id, listener=endpoint.listener)
+            self._client = NodeClient(connection, self._client_id)
             self._versions = await self._client.api_versions()
         return self._client
 
-    async def _controller(self) -> Endpoint:
+    async def _controller(self) -> tuple[int, Endpoint]:
         while True:
-            endpoint = self._metadata_cache.snapshot.controller_endpoint(self._listener)
-            if endpoint is not None:
-                return endpoint
-            await trio.sleep(LOOK_AGAIN_SECONDS)
+            snapshot = self._metadata_cache.snapshot
+            endpoint = snapshot.controller_endpoint(self._listener)
+            if endpoint is not None and snapshot.controller_id is not None:
+                return snapshot.controller_id, endpoint
+            await trio.sleep(RETRY_SECONDS)
 
     def _negotiated(self, api_key: int, max_version: int) -> int:
         """Raises wire.UnsupportedVersion."""

@@ -1,7 +1,7 @@
 """One replica that this broker hosts: its epochs, its role, and as a leader its ISR (rules 9.15-9.23, 9.48-9.59).
 
-Nothing here awaits or decides when to act: ``ReplicaManager`` says what the controller wants, an ``IsrPolicy`` what to
-propose. Epochs only ever grow.
+Nothing here awaits or decides when to act: ``ReplicaManager`` applies the controller's requests, an ``IsrPolicy``
+decides what to propose. Epochs never decrease.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import enum
 import uuid
 from typing import Final
 
-from broker_stub.alter_partition_manager import AlterPartitionItem, LeaderAndIsr, Result
-from broker_stub.control_requests import NO_TOPIC_ID
-from broker_stub.log_manager import LogManager
-from wire import ErrorCode, LeaderAndIsrPartitionState
-from wire.vocabulary import NO_LEADER, TopicPartition
+from kce.broker_stub.alter_partition_manager import AlterPartitionItem, Result
+from kce.broker_stub.log_manager import LogManager
+from kce.wire import ErrorCode, LeaderAndIsrPartitionState
+from kce.wire.control import NO_TOPIC_ID
+from kce.wire.vocabulary import NO_LEADER, TopicPartition
+from kce.zookeeper.model import BrokerId, LeaderAndIsr
 
-#: rule 9.58: the controller will not change its mind, what it knows better comes with the next LeaderAndIsr
+#: rule 9.58: a retry would fail again; the next LeaderAndIsr brings the controller's state
 WAIT_FOR_CONTROLLER: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -27,24 +28,24 @@ WAIT_FOR_CONTROLLER: Final = frozenset(
         ErrorCode.NEW_LEADER_ELECTED,
     }
 )
-#: rule 9.58: not now, but the same change may be proposed again
+#: rule 9.58: the same change may succeed later
 NOT_NOW: Final = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
 
 
-class Outcome(enum.Enum):
-    """What became of a proposed ISR."""
+class ProposalOutcome(enum.Enum):
+    """The result of an ISR proposal."""
 
     COMMITTED = enum.auto()
     REVERTED = enum.auto()  # back to the committed ISR
-    PENDING = enum.auto()  # stays proposed until a LeaderAndIsr comes
-    RESUBMIT = enum.auto()  # stays proposed: ask again
-    SUPERSEDED = enum.auto()  # the answer is about a state that is no more
+    PENDING = enum.auto()  # stays proposed until the next LeaderAndIsr
+    RESUBMIT = enum.auto()  # stays proposed: retry
+    SUPERSEDED = enum.auto()  # the response is about an earlier state
 
 
 class Partition:
     """Owns the state of one hosted replica. ``leader_epoch`` is -1 until the first LeaderAndIsr is accepted.
 
-    ``isr`` is the committed one, and known to the leader alone; ``pending`` is the change under way, at most one.
+    ``isr`` is the committed ISR, which only the leader knows; ``pending`` is the change in flight, at most one.
     """
 
     __slots__ = (
@@ -76,21 +77,21 @@ class Partition:
 
     @property
     def topic_id(self) -> uuid.UUID | None:
-        """The id that the log knows."""
+        """The id in the log."""
         return self._log_manager.topic_id(self.topic_partition)
 
     def make_leader(self, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None) -> bool:
-        """Lead (rule 9.22). False: the state is older than what is known, nothing changed. Raises KafkaStorageError.
+        """Become leader (rule 9.22). False if the state is older than the known one. Raises KafkaStorageError.
 
-        A partition that is RECOVERING is taken as recovered at once: there is nothing to recover.
+        A RECOVERING partition becomes RECOVERED at once, because there is nothing to recover.
         """
-        return self._take_over(state, topic_id, state.isr)
+        return self._apply(state, topic_id, state.isr)
 
     def make_follower(self, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None) -> bool:
-        """Follow ``state.leader``; the ISR is the leader's business (rule 9.23). Otherwise like ``make_leader``."""
-        return self._take_over(state, topic_id, ())
+        """Follow ``state.leader``, without an ISR (rule 9.23). Otherwise like ``make_leader``."""
+        return self._apply(state, topic_id, ())
 
-    def _take_over(self, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None, isr: tuple[int, ...]) -> bool:
+    def _apply(self, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None, isr: tuple[int, ...]) -> bool:
         if state.partition_epoch < self.partition_epoch:
             return False
         self.create_log_if_not_exists(state, topic_id)
@@ -110,28 +111,30 @@ class Partition:
         self._log_manager.get_or_create_log(self.topic_partition, is_new=state.is_new, topic_id=topic_id)
 
     def delete(self) -> None:
-        """It is hosted no more: whatever was under way for it is void."""
+        """The partition is no longer hosted; a change in flight is void."""
         self.leader = NO_LEADER
         self.isr = ()
         self.pending = None
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
-        """The committed ISR and who is being added to it (rule 9.48)."""
-        added = () if self.pending is None else tuple(i for i in self.pending.isr if i not in self.isr)
+        """The committed ISR and the replicas that the pending change adds (rule 9.48)."""
+        added = () if self.pending is None else tuple(i for i in self.pending.leader_and_isr.isr if i not in self.isr)
         return self.isr + added
 
     def propose_isr(self, isr: tuple[int, ...]) -> AlterPartitionItem:
-        """Make ``isr`` the pending change, under the current epochs (rule 9.49)."""
+        """Make ``isr`` the pending change, with the current epochs (rule 9.49)."""
         assert self.is_leader
         self.pending = AlterPartitionItem(
             partition=self.topic_partition,
             topic_id=self.topic_id or NO_TOPIC_ID,
-            leader=self.leader,
             controller_epoch=self.controller_epoch,
-            leader_epoch=self.leader_epoch,
-            partition_epoch=self.partition_epoch,
-            isr=isr,
+            leader_and_isr=LeaderAndIsr(
+                leader=BrokerId(self.leader),
+                isr=tuple(map(BrokerId, isr)),
+                leader_epoch=self.leader_epoch,
+                partition_epoch=self.partition_epoch,
+            ),
         )
         return self.pending
 
@@ -139,18 +142,18 @@ class Partition:
         """The pending change was never sent."""
         self.pending = None
 
-    def alter_partition_completed(self, item: AlterPartitionItem, result: Result) -> Outcome:
-        """Take in the controller's answer to a change that was proposed (rules 9.58, 9.59)."""
+    def alter_partition_completed(self, item: AlterPartitionItem, result: Result) -> ProposalOutcome:
+        """Apply the controller's response to a proposed change (rules 9.58, 9.59)."""
         if self.pending is not item:
-            return Outcome.SUPERSEDED
+            return ProposalOutcome.SUPERSEDED
         if isinstance(result, LeaderAndIsr):
             if result.leader_epoch != self.leader_epoch or result.partition_epoch < self.partition_epoch:
-                return Outcome.PENDING
+                return ProposalOutcome.PENDING
             self.isr = result.isr
             self.partition_epoch = result.partition_epoch
             self.pending = None
-            return Outcome.COMMITTED
+            return ProposalOutcome.COMMITTED
         if result in NOT_NOW:
             self.pending = None
-            return Outcome.REVERTED
-        return Outcome.PENDING if result in WAIT_FOR_CONTROLLER else Outcome.RESUBMIT
+            return ProposalOutcome.REVERTED
+        return ProposalOutcome.PENDING if result in WAIT_FOR_CONTROLLER else ProposalOutcome.RESUBMIT

@@ -1,159 +1,132 @@
-"""What a broker needs of others, as Protocols that whoever starts it hands in: connections, taps, a controller.
+"""What a broker needs from outside, as Protocols: connections, stores, a disk, a controller. Its owner passes them in.
 
-Nothing in this package opens an outgoing socket or knows the controller; both come through here, so that recording and
-faults can be put in between and the same broker runs with any controller, or none.
+Nothing in this package opens a socket or imports the controller. So connections can be recorded and disturbed, and the
+same broker runs with any controller or none. Outgoing connections come from `wire.transport.Dial`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol, TypeAlias
 
-import trio
-
-from broker_stub.alter_partition_manager import AlterPartitionItem
-from broker_stub.errors import ApiError
-from wire import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ControlledShutdownResponse,
+from kce.broker_stub.alter_partition_manager import AlterPartitionItem
+from kce.broker_stub.errors import ApiException
+from kce.wire import (
     CreatableTopic,
     CreatableTopicResult,
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
     ErrorCode,
+    Message,
 )
-from wire.vocabulary import ElectionType, FeatureUpdate, TopicPartition
+from kce.wire.vocabulary import NO_LEADER, TopicPartition
+
+#: host and port
+Address: TypeAlias = tuple[str, int]
 
 
-class ConnectionLost(ConnectionError):
-    """The other side closed the connection, or it broke."""
+class Link(Protocol):
+    """An accepted connection that carries whole frames, without their length prefixes."""
 
+    @property
+    def local(self) -> Address: ...
+    @property
+    def remote(self) -> Address: ...
+    @property
+    def last_received(self) -> float:
+        """trio.current_time() of the last received bytes."""
 
-class FramedConnection(Protocol):
-    """A connection to another node on which whole frames travel (without their lengths)."""
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes received after the last complete frame."""
 
-    async def send_frame(self, payload: bytes) -> None:
-        """Raises ConnectionLost."""
+    async def receive(self) -> bytes | None:
+        """The next frame; None if the peer has closed. Raises wire.LimitExceeded, trio.BrokenResourceError."""
 
-    async def receive_frame(self) -> bytes:
-        """Raises ConnectionLost, also when the peer has closed."""
+    async def send(self, payload: bytes) -> None:
+        """Raises trio.BrokenResourceError."""
 
     async def aclose(self) -> None:
-        """Never fails and does not wait for the peer."""
+        """Does not wait for the peer."""
 
 
-#: Opens a connection to (host, port); raises OSError (ConnectionLost is one) where that is not possible.
-Dial: TypeAlias = Callable[[str, int], Awaitable[FramedConnection]]
+class ListeningSocket(Protocol):
+    """A bound server socket."""
 
-#: Wraps an accepted connection, say to record it. Whatever it returns is read, written and closed in its place.
-Tap: TypeAlias = Callable[[trio.SocketStream], trio.abc.Stream]
+    @property
+    def address(self) -> Address: ...
+
+    def listen(self, backlog: int) -> None:
+        """Accept connections from now on. Raises OSError."""
+
+    async def accept(self) -> Link:
+        """Raises OSError."""
+
+    def close(self) -> None: ...
 
 
-def no_tap(stream: trio.SocketStream) -> trio.abc.Stream:
-    """The connection as it is."""
-    return stream
+class Bind(Protocol):
+    """Binds a server socket for a listener. ``max_frame_bytes`` limits received frames."""
+
+    async def __call__(self, host: str, port: int, *, listener: str, max_frame_bytes: int) -> ListeningSocket:
+        """Raises OSError."""
+
+
+class Disk(Protocol):
+    """The files that a broker keeps. All methods raise OSError."""
+
+    def read(self, path: str) -> bytes | None:
+        """The content; None if there is no such file."""
+
+    def write(self, path: str, content: bytes) -> None:
+        """Create or replace a file, parent folders included. A crash may lose it until ``flush``."""
+
+    def flush(self, path: str) -> None:
+        """Make content and name of a file durable (fsync)."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Replace ``new`` atomically. A crash may undo it until ``flush(new)``."""
 
 
 class IsrStore(Protocol):
-    """ZooKeeper, as a leader needs it where it changes ISRs itself (rules 1.32, 1.53)."""
+    """ISR changes that a leader writes itself (rules 1.32, 1.53)."""
 
     async def update_isr(self, item: AlterPartitionItem) -> int | None:
-        """Write it if the partition epoch is still that of ``item``; the new one, or None where it is another."""
+        """Write the state if the partition epoch is still that of ``item``. The new epoch, or None if it was not."""
 
     async def notify_isr_changes(self, partitions: Collection[TopicPartition]) -> None:
-        """Tell the controller that their states have changed."""
-
-
-#: what became of one thing that was asked for: NONE or an error, and an explanation
-Outcome: TypeAlias = tuple[ErrorCode, str]
+        """Notify the controller of the changed partitions."""
 
 
 class LogDirEvents(Protocol):
-    """Where a broker says that a log directory has failed (rules 1.33, 9.68)."""
+    """Notifies the controller of failed log directories (rules 1.33, 9.68)."""
 
     async def log_dir_failed(self) -> None:
         """May raise what the metadata store raises."""
 
 
-class Reassignment(Protocol):
-    """A partition's replicas, those being added included, and which come and go."""
-
-    @property
-    def replicas(self) -> Sequence[int]: ...
-    @property
-    def adding(self) -> Sequence[int]: ...
-    @property
-    def removing(self) -> Sequence[int]: ...
-
-
-class ProducerIds(Protocol):
-    """``first`` to ``last``, both included."""
-
-    @property
-    def first(self) -> int: ...
-    @property
-    def last(self) -> int: ...
-
-
 class ControllerPort(Protocol):
-    """This node's controller module, as its request handlers see it.
-
-    All return at once and raise nothing. ``reply`` is called at most once, later or before they return, from a task
-    of the same trio run; never when the controller dropped the event (rule 3.38), and the requester then times out.
-    """
+    """This node's controller module, as its request handlers see it."""
 
     @property
     def is_active(self) -> bool:
-        """Whether this node believes to be the controller (rule 2.5)."""
+        """Whether this node considers itself the controller (rule 2.5)."""
 
     def is_queued_for_deletion(self, topic: str) -> bool: ...
 
-    def alter_partition(
-        self, request: AlterPartitionRequest, api_version: int, reply: Callable[[AlterPartitionResponse], None]
-    ) -> None: ...
+    def leader(self, partition: TopicPartition) -> int:
+        """The leader that this controller elected last; -1 if it knows none."""
 
-    def controlled_shutdown(
-        self, broker_id: int, broker_epoch: int, reply: Callable[[ControlledShutdownResponse], None]
-    ) -> None: ...
+    def submit(self, request: Message, api_version: int, reply: Callable[[Message | None], None]) -> None:
+        """Submit a request to the controller. Returns at once.
 
-    def alter_partition_reassignments(
-        self,
-        targets: Mapping[TopicPartition, Sequence[int] | None],
-        reply: Callable[[Mapping[TopicPartition, Outcome] | Outcome], None],
-    ) -> None:
-        """``targets``: partition -> its replicas to be, None to cancel. One outcome for all: none was looked at."""
-
-    def list_partition_reassignments(
-        self,
-        partitions: Collection[TopicPartition] | None,
-        reply: Callable[[Mapping[TopicPartition, Reassignment] | Outcome], None],
-    ) -> None:
-        """Of ``partitions``, or of all if None."""
-
-    def elect_leaders(
-        self,
-        partitions: Collection[TopicPartition],
-        election_type: ElectionType,
-        reply: Callable[[Mapping[TopicPartition, int | Outcome]], None],
-    ) -> None:
-        """The leader that was elected for each partition, or why none was."""
-
-    def allocate_producer_ids(
-        self, broker_id: int, broker_epoch: int, reply: Callable[[ProducerIds | ErrorCode], None]
-    ) -> None: ...
-
-    def update_features(
-        self,
-        updates: Sequence[FeatureUpdate],
-        reply: Callable[[Mapping[str, Outcome] | Outcome], None],
-        *,
-        validate_only: bool,
-    ) -> None:
-        """By feature. One outcome for all: none was looked at."""
+        ``reply`` gets the response, or None if this node is not the controller. It is called at most once, later or
+        before this returns, from a task of the same trio run. If the controller drops the event, it is never called and
+        the requester times out (rule 3.38).
+        """
 
 
-#: asked just before partitions are created: may there be so many more?
+#: whether the quota permits that many more partitions
 Permit = Callable[[int], bool]
 
 
@@ -162,9 +135,9 @@ def always(partitions: int) -> bool:
 
 
 class AdminPort(Protocol):
-    """Topics and configurations in the metadata store, for those requests that need no controller to decide.
+    """Topics and configurations in the metadata store, for requests that the controller does not decide.
 
-    Each may raise what the store raises; the request is then answered with UNKNOWN_SERVER_ERROR.
+    Each method may raise what the store raises; the request then fails with UNKNOWN_SERVER_ERROR.
     """
 
     async def create_topic(
@@ -173,87 +146,42 @@ class AdminPort(Protocol):
         brokers: Mapping[int, str | None],
         *,
         validate_only: bool,
-        config_error: Callable[[Mapping[str, str]], str | None],
         permit: Permit = always,
     ) -> CreatableTopicResult:
-        """Rules 10.3-10.7, 10.11. ``brokers``: id -> rack of those alive; ``config_error``: what is wrong with a
-        config; ``permit``: whether there may be so many partitions more."""
+        """Rules 10.3-10.7, 10.11. ``brokers``: id -> rack of the alive brokers."""
 
     async def create_partitions(
         self, topic: CreatePartitionsTopic, *, validate_only: bool, permit: Permit = always
     ) -> tuple[CreatePartitionsTopicResult, range]:
-        """Rules 10.11, 10.13-10.16: the answer, and the numbers of the partitions that were added."""
+        """Rules 10.11, 10.13-10.16: the result, and the numbers of the added partitions."""
 
     async def delete_topic(self, topic: str) -> ErrorCode:
         """Rule 10.36."""
 
     async def config(self, kind: str, name: str) -> Mapping[str, str]:
-        """What is set for an entity (rule 1.34): ``kind`` is "topics" or "brokers"."""
+        """The configuration of an entity (rule 1.34): ``kind`` is "topics" or "brokers"."""
 
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
-        """Replace it, and tell every broker (rules 1.35, 1.54)."""
-
-
-_NOT_CONTROLLER: Final[Outcome] = ErrorCode.NOT_CONTROLLER, "this broker is not the controller"
+        """Replace the configuration and notify every broker (rules 1.35, 1.54)."""
 
 
 class NoController:
-    """A controller module that is not active, and never will be."""
+    """A controller module that is never active."""
 
     is_active = False
 
     def is_queued_for_deletion(self, topic: str) -> bool:
         return False
 
-    def alter_partition(
-        self, request: AlterPartitionRequest, api_version: int, reply: Callable[[AlterPartitionResponse], None]
-    ) -> None:
-        reply(AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER))  # rule 9.70
+    def leader(self, partition: TopicPartition) -> int:
+        return NO_LEADER
 
-    def controlled_shutdown(
-        self, broker_id: int, broker_epoch: int, reply: Callable[[ControlledShutdownResponse], None]
-    ) -> None:
-        reply(ControlledShutdownResponse(error_code=ErrorCode.STALE_CONTROLLER_EPOCH))  # rules 9.69, 11.41
-
-    def alter_partition_reassignments(
-        self,
-        targets: Mapping[TopicPartition, Sequence[int] | None],
-        reply: Callable[[Mapping[TopicPartition, Outcome] | Outcome], None],
-    ) -> None:
-        reply(_NOT_CONTROLLER)
-
-    def list_partition_reassignments(
-        self,
-        partitions: Collection[TopicPartition] | None,
-        reply: Callable[[Mapping[TopicPartition, Reassignment] | Outcome], None],
-    ) -> None:
-        reply(_NOT_CONTROLLER)
-
-    def elect_leaders(
-        self,
-        partitions: Collection[TopicPartition],
-        election_type: ElectionType,
-        reply: Callable[[Mapping[TopicPartition, int | Outcome]], None],
-    ) -> None:
-        reply(dict.fromkeys(partitions, _NOT_CONTROLLER))
-
-    def allocate_producer_ids(
-        self, broker_id: int, broker_epoch: int, reply: Callable[[ProducerIds | ErrorCode], None]
-    ) -> None:
-        reply(ErrorCode.NOT_CONTROLLER)
-
-    def update_features(
-        self,
-        updates: Sequence[FeatureUpdate],
-        reply: Callable[[Mapping[str, Outcome] | Outcome], None],
-        *,
-        validate_only: bool,
-    ) -> None:
-        reply(_NOT_CONTROLLER)
+    def submit(self, request: Message, api_version: int, reply: Callable[[Message | None], None]) -> None:
+        reply(None)
 
 
 class NoStore:
-    """The administration of a broker without a metadata store: nothing is set, and nothing can be."""
+    """A broker without a metadata store: configurations are empty, and changes fail."""
 
     async def create_topic(
         self,
@@ -261,7 +189,6 @@ class NoStore:
         brokers: Mapping[int, str | None],
         *,
         validate_only: bool,
-        config_error: Callable[[Mapping[str, str]], str | None],
         permit: Permit = always,
     ) -> CreatableTopicResult:
         raise _no_store()
@@ -281,5 +208,5 @@ class NoStore:
         raise _no_store()
 
 
-def _no_store() -> ApiError:
-    return ApiError("this broker has no metadata store")
+def _no_store() -> ApiException:
+    return ApiException("this broker has no metadata store")

@@ -1,4 +1,4 @@
-"""Producer ids for idempotent producers, handed out from blocks that the controller allocates (rules B3.57-B3.59)."""
+"""Producer ids for idempotent producers, from blocks that the controller allocates (rules B3.57-B3.59)."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final
 
 import trio
 
-import wire
-from broker_stub.alter_partition_manager import ControllerChannel
-from wire import AllocateProducerIdsRequest, AllocateProducerIdsResponse, ErrorCode
+from kce import wire
+from kce.broker_stub.alter_partition_manager import ControllerChannel
+from kce.wire import AllocateProducerIdsRequest, AllocateProducerIdsResponse, ErrorCode
 
-logger = logging.getLogger("broker_stub.producer_ids")
+log = logging.getLogger(__name__)
 
 RETRY_SECONDS: Final = 0.05
 _API_KEY, (_, _LAST_VERSION) = AllocateProducerIdsRequest.__api_key__, AllocateProducerIdsRequest.__versions__
 
 
 class ProducerIdManager:
-    """Owns what is left of the current block. No id is handed out twice, by whichever broker or incarnation."""
+    """Owns the rest of the current block. No broker, before or after a restart, hands out an id twice."""
 
     def __init__(
         self,
@@ -32,35 +32,35 @@ class ProducerIdManager:
         self._broker_epoch = broker_epoch
         self._channel = channel
         self._spawn = spawn
-        self._left = iter(range(0))
-        self._is_asking = False
+        self._block = iter(range(0))
+        self._is_requesting = False
 
     def next_id(self) -> int | None:
-        """None while a block is being asked for."""
-        found = next(self._left, None)
-        if found is None and not self._is_asking:
-            self._is_asking = True
-            self._spawn(self._ask)
-        return found
+        """None while a request for a new block is in flight."""
+        next_id = next(self._block, None)
+        if next_id is None and not self._is_requesting:
+            self._is_requesting = True
+            self._spawn(self._request_block)
+        return next_id
 
-    async def _ask(self) -> None:
+    async def _request_block(self) -> None:
         try:
-            await self._ask_until_allocated()
-        except wire.UnsupportedVersion as e:  # a controller before Kafka 3.0; the next producer makes us ask again
-            logger.warning("no producer ids: %s", e)
+            await self._request_until_allocated()
+        except wire.UnsupportedVersion as e:  # a controller before Kafka 3.0; the next producer retries
+            log.warning("no producer ids: %s", e)
         finally:
-            self._is_asking = False
+            self._is_requesting = False
 
-    async def _ask_until_allocated(self) -> None:
+    async def _request_until_allocated(self) -> None:
         while True:
-            block = await self._allocated()
+            block = await self._allocate()
             if block is not None:
-                self._left = iter(block)
+                self._block = iter(block)
                 return
             await trio.sleep(RETRY_SECONDS)
 
-    async def _allocated(self) -> range | None:
-        """A new block; None where the controller refused, say for a broker epoch that it does not know yet."""
+    async def _allocate(self) -> range | None:
+        """A new block; None if the controller refused, say because it does not know the broker epoch yet."""
 
         def build(version: int) -> AllocateProducerIdsRequest:
             return AllocateProducerIdsRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch())
@@ -68,7 +68,7 @@ class ProducerIdManager:
         response = await self._channel.request(_API_KEY, _LAST_VERSION, build, _error_codes)
         assert isinstance(response, AllocateProducerIdsResponse)
         if response.error_code != ErrorCode.NONE:
-            logger.warning("AllocateProducerIds was refused: %s", wire.error_name(response.error_code))
+            log.warning("AllocateProducerIds was refused: %s", wire.error_name(response.error_code))
             return None
         return range(response.producer_id_start, response.producer_id_start + response.producer_id_len)
 

@@ -1,7 +1,7 @@
-"""What this broker hosts, and whether to obey a control request: the fencing of rules 9.8-9.34.
+"""The partitions that this broker hosts, and the fencing of control requests (rules 9.8-9.34).
 
-All three control requests go through here, on whichever plane they came in. No method awaits, so each runs to its end
-before another starts: that is the one lock of rule 9.11.
+All three control requests of both planes go through here. No method awaits, so they run one after the other: this
+replaces the lock of rule 9.11.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from broker_stub.control_requests import StopReplica, leader_and_isr_states, leader_and_isr_topic_ids
-from broker_stub.errors import KafkaStorageError, error_code
-from broker_stub.isr import IsrPolicy
-from broker_stub.log_manager import LogManager
-from broker_stub.metadata_cache import MetadataCache
-from broker_stub.partition import Partition
-from wire import ErrorCode, LeaderAndIsrPartitionState, LeaderAndIsrRequest, UpdateMetadataRequest
-from wire.vocabulary import EPOCH_DURING_DELETE, NO_EPOCH, TopicPartition
+from kce.broker_stub.control_requests import StopReplica, leader_and_isr_states, leader_and_isr_topic_ids
+from kce.broker_stub.errors import KafkaStorageError, error_code
+from kce.broker_stub.isr import IsrPolicy
+from kce.broker_stub.log_manager import LogManager
+from kce.broker_stub.metadata_cache import MetadataCache
+from kce.broker_stub.partition import Partition
+from kce.wire import ErrorCode, LeaderAndIsrPartitionState, LeaderAndIsrRequest, UpdateMetadataRequest
+from kce.wire.vocabulary import EPOCH_DURING_DELETE, NO_EPOCH, TopicPartition
 
 state_change_logger = logging.getLogger("state.change.logger")
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderAndIsrOutcome:
-    """Codes of the partitions that got one (rule 9.27), or a top-level error and none."""
+class LeaderAndIsrResult:
+    """A top-level error without partitions, or the partitions' error codes (rule 9.27)."""
 
     error: ErrorCode
     partitions: Mapping[TopicPartition, ErrorCode]
@@ -43,7 +43,7 @@ class ReplicaManager:
         isr_policy: IsrPolicy,
         on_log_dir_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """``on_log_dir_failure``: replicas have gone offline with their directory, the controller is to hear of it."""
+        """``on_log_dir_failure`` notifies the controller that replicas went offline with their log directory."""
         self.broker_id = broker_id
         self.controller_epoch = 0
         self.partitions: dict[TopicPartition, Partition] = {}
@@ -53,37 +53,37 @@ class ReplicaManager:
         self._isr_policy = isr_policy
         self._on_log_dir_failure = on_log_dir_failure
 
-    def become_leader_or_follower(self, request: LeaderAndIsrRequest, correlation_id: int) -> LeaderAndIsrOutcome:
+    def become_leader_or_follower(self, request: LeaderAndIsrRequest, correlation_id: int) -> LeaderAndIsrResult:
         """Raises ValueError for a request that contradicts itself (rule 13.11)."""
         topic_ids = leader_and_isr_topic_ids(request)
-        who = f"controller {request.controller_id} epoch {request.controller_epoch} correlation id {correlation_id}"
+        sender = f"controller {request.controller_id} epoch {request.controller_epoch} correlation id {correlation_id}"
         if self._is_stale(request.controller_epoch):
-            self._warn("Ignoring LeaderAndIsr of %s: its epoch is old, epoch %d is known", who, self.controller_epoch)
-            return LeaderAndIsrOutcome(ErrorCode.STALE_CONTROLLER_EPOCH, {}, topic_ids)
+            self._warn("Ignoring LeaderAndIsr of %s: the known controller epoch is %d", sender, self.controller_epoch)
+            return LeaderAndIsrResult(ErrorCode.STALE_CONTROLLER_EPOCH, {}, topic_ids)
         codes: dict[TopicPartition, ErrorCode] = {}
-        accepted: dict[TopicPartition, tuple[Partition, LeaderAndIsrPartitionState]] = {}  # of two for one, the last
+        accepted: dict[TopicPartition, tuple[Partition, LeaderAndIsrPartitionState]] = {}  # the last of each
         for topic_partition, state in leader_and_isr_states(request):
             if topic_partition in self.offline_partitions:  # rule 9.13
                 codes[topic_partition] = ErrorCode.KAFKA_STORAGE_ERROR
-                self._warn("Ignoring LeaderAndIsr of %s for %s: its log directory is offline", who, topic_partition)
+                self._warn("Ignoring LeaderAndIsr of %s for %s: its log directory is offline", sender, topic_partition)
                 continue
             partition = self._get_or_create(topic_partition)
-            code = self._judge(partition, state, topic_ids.get(topic_partition.topic), request.is_kraft_controller)
+            code = self._validate(partition, state, topic_ids.get(topic_partition.topic), request.is_kraft_controller)
             codes[topic_partition] = ErrorCode.NONE if code is None else code
             if code is None:
                 accepted[topic_partition] = partition, state
-            self._log_verdict(who, partition, state, code)
+            self._log_result(sender, partition, state, code)
         self._apply(list(accepted.values()), topic_ids, codes)
-        return LeaderAndIsrOutcome(ErrorCode.NONE, codes, topic_ids)
+        return LeaderAndIsrResult(ErrorCode.NONE, codes, topic_ids)
 
-    def _judge(
+    def _validate(
         self,
         partition: Partition,
         state: LeaderAndIsrPartitionState,
         topic_id: uuid.UUID | None,
         is_kraft_controller: bool,
     ) -> ErrorCode | None:
-        """Rules 9.14-9.19: the code that ends the matter, or None where the state is to be applied."""
+        """Rules 9.14-9.19: the partition's error code, or None if its state must be applied."""
         log_topic_id = partition.topic_id
         if topic_id is not None and log_topic_id is not None and topic_id != log_topic_id:
             return ErrorCode.INCONSISTENT_TOPIC_ID
@@ -91,13 +91,13 @@ class ReplicaManager:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if state.leader_epoch > partition.leader_epoch or is_kraft_controller:
             return None if self.broker_id in state.replicas else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        # the epoch that is known already: only the topic id can be news (rule 9.19)
+        # an epoch that is known already: only the topic id can be new (rule 9.19)
         if topic_id is not None and log_topic_id is None:
             if self._log_manager.has_log(partition.topic_partition):
                 self._log_manager.assign_topic_id(partition.topic_partition, topic_id)
             return ErrorCode.NONE
         if topic_id is None and log_topic_id is not None and state.leader != self.broker_id:
-            return ErrorCode.NONE  # a fetcher would go on without the id
+            return ErrorCode.NONE  # a fetcher would continue without the id
         return ErrorCode.STALE_CONTROLLER_EPOCH
 
     def _apply(
@@ -129,23 +129,26 @@ class ReplicaManager:
             changed = partition.make_leader(state, topic_id)
         elif state.leader in self._metadata_cache.snapshot.alive_brokers:
             changed = partition.make_follower(state, topic_id)
-        else:  # rule 9.23: the code stays NONE all the same
+        else:  # rule 9.23: the error code stays NONE
             partition.create_log_if_not_exists(state, topic_id)
             self._warn("Not following leader %d of %s: it is not alive", state.leader, partition.topic_partition)
             return False
         if not changed:
             self._warn(
-                "Skipping the change of %s: partition epoch %d is known, %d is older",
-                partition.topic_partition, partition.partition_epoch, state.partition_epoch,
+                "Skipping LeaderAndIsr for %s: its partition epoch %d is older than the known %d",
+                partition.topic_partition, state.partition_epoch, partition.partition_epoch,
             )  # fmt: skip
         return changed
 
     def stop_replicas(
         self, controller_id: int, controller_epoch: int, states: Mapping[TopicPartition, StopReplica]
     ) -> tuple[ErrorCode, Mapping[TopicPartition, ErrorCode]]:
-        """The top-level code, and one for each partition unless that is an error (rules 9.9, 9.30-9.34)."""
+        """The top-level error code, and the partitions' codes unless that is an error (rules 9.9, 9.30-9.34)."""
         if self._is_stale(controller_epoch):
-            self._warn("Ignoring StopReplica of controller %d: epoch %d is old", controller_id, controller_epoch)
+            self._warn(
+                "Ignoring StopReplica of controller %d epoch %d: the known controller epoch is %d",
+                controller_id, controller_epoch, self.controller_epoch,
+            )  # fmt: skip
             return ErrorCode.STALE_CONTROLLER_EPOCH, {}
         codes: dict[TopicPartition, ErrorCode] = {}
         for topic_partition, state in states.items():
@@ -163,15 +166,15 @@ class ReplicaManager:
         any_epoch = state.leader_epoch in (EPOCH_DURING_DELETE, NO_EPOCH)
         if partition is not None and not any_epoch and state.leader_epoch < partition.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if not state.delete_partition:  # its fetcher would stop; it stays, with its leader epoch (rules 9.31, 9.34)
+        if not state.delete_partition:  # only its fetcher would stop (rules 9.31, 9.34)
             return ErrorCode.NONE
         if partition is not None:
             del self.partitions[topic_partition]
             partition.delete()
             self._isr_policy.partition_changed(partition)
         try:
-            self._log_manager.delete_log(topic_partition)  # also when it was not hosted: left over from earlier
-        except Exception as e:  # noqa: BLE001 - rule 9.32: whatever it is becomes this partition's code
+            self._log_manager.delete_log(topic_partition)  # also if not hosted: the log may be left over
+        except Exception as e:  # noqa: BLE001 - rule 9.32: any error becomes this partition's code
             self._warn("The log of %s cannot be deleted: %s", topic_partition, e)
             return error_code(e)
         return ErrorCode.NONE
@@ -180,7 +183,7 @@ class ReplicaManager:
         """Rules 9.9, 9.35-9.40."""
         if self._is_stale(request.controller_epoch):
             self._warn(
-                "Ignoring UpdateMetadata of controller %d epoch %d correlation id %d: epoch %d is known",
+                "Ignoring UpdateMetadata of controller %d epoch %d correlation id %d: the known epoch is %d",
                 request.controller_id, request.controller_epoch, correlation_id, self.controller_epoch,
             )  # fmt: skip
             return ErrorCode.STALE_CONTROLLER_EPOCH
@@ -193,7 +196,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def mark_offline(self, topic_partition: TopicPartition) -> None:
-        """Its log directory failed: from now on only KAFKA_STORAGE_ERROR is answered for it."""
+        """Its log directory failed: from now on requests for it get KAFKA_STORAGE_ERROR."""
         self.offline_partitions.add(topic_partition)
         partition = self.partitions.pop(topic_partition, None)
         if partition is not None:
@@ -202,7 +205,7 @@ class ReplicaManager:
         self._warn("%s is offline", topic_partition)
 
     def _is_stale(self, controller_epoch: int) -> bool:
-        """Rule 9.8: an older epoch than the highest seen is; an equal or newer one is remembered."""
+        """Whether the epoch is below the highest one seen; if not, it becomes the highest (rule 9.8)."""
         if controller_epoch < self.controller_epoch:
             return True
         self.controller_epoch = controller_epoch
@@ -215,12 +218,12 @@ class ReplicaManager:
             self.partitions[topic_partition] = partition
         return partition
 
-    def _log_verdict(
-        self, who: str, partition: Partition, state: LeaderAndIsrPartitionState, code: ErrorCode | None
+    def _log_result(
+        self, sender: str, partition: Partition, state: LeaderAndIsrPartitionState, code: ErrorCode | None
     ) -> None:
         self._debug(
             "LeaderAndIsr of %s for %s: leader %d leader epoch %d (known %d) partition epoch %d isr %s: %s",
-            who, partition.topic_partition, state.leader, state.leader_epoch, partition.leader_epoch,
+            sender, partition.topic_partition, state.leader, state.leader_epoch, partition.leader_epoch,
             state.partition_epoch, state.isr, "accepted" if code is None else code.name,
         )  # fmt: skip
 

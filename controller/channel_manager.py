@@ -1,42 +1,31 @@
-"""The channels to the brokers: one queue and one task each, one request in flight, resent until it is answered (8c).
+"""Channels to the brokers: each has a queue, a task, and one request in flight, resent until it is answered (8c).
 
 A channel connects to the broker's control-plane listener where there is one, else to its inter-broker listener (8.28),
-and speaks fixed versions without asking for ApiVersions (8.19). Whatever goes wrong with an attempt, the connection is
-closed and the same request is sent again after 100 ms (8.31): delivery is at least once, in order. Nothing overtakes a
-request that is stuck (8.32), and nothing is changed in it on the way: its epochs are those of when it was made (8.35).
+and sends fixed versions without negotiating ApiVersions (8.19). When an attempt fails, the channel closes the
+connection and resends the same request after 100 ms (8.31): delivery is at least once, in order. A stuck request
+blocks those behind it (8.32). A resent request keeps the epochs that it was built with (8.35).
 """
 
 from __future__ import annotations
 
 import collections
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import trio
 
-import wire
-from controller.errors import IllegalState
-from controller.metrics import Gauge, MetricName, Metrics, Timer
-from controller.model import Broker, BrokerEpoch, BrokerId, Endpoint
-from controller.request_batch import OnResponse, Outbox
+from kce import wire
+from kce.controller.request_batch import OnResponse, Outbox
+from kce.metrics import Gauge, MetricName, Metrics, Timer
+from kce.wire.transport import Dial, FramedConnection
+from kce.zookeeper.errors import IllegalState
+from kce.zookeeper.model import BrokerEpoch, BrokerId, Endpoint, RegisteredBroker
 
 log = logging.getLogger(__name__)
 
-#: between two attempts (rule 8.31)
+#: delay before a retry (rule 8.31)
 RETRY_BACKOFF_S = 0.1
-
-
-class Connection(Protocol):
-    """A connection that carries whole frames; handed in by whoever builds the controller."""
-
-    async def send_frame(self, payload: bytes) -> None: ...
-    async def receive_frame(self) -> bytes: ...
-    async def aclose(self) -> None: ...
-
-
-Dial = Callable[[str, int], Awaitable[Connection]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +58,11 @@ class _Queued:
 
 
 class Channel:
-    """To one broker. ``run`` sends what ``enqueue`` was given, until it is cancelled."""
+    """The channel to one broker. ``run`` sends what is enqueued, until it is cancelled."""
 
     def __init__(self, config: ChannelConfig, broker: BrokerId, endpoint: Endpoint, dial: Dial) -> None:
         self.broker = broker
-        #: ms from enqueueing a request to taking it up (rule 8.33)
+        #: ms that requests wait in the queue (rule 8.33)
         self.queue_time = Timer()
         self.endpoint = endpoint
         self.queue: collections.deque[_Queued] = collections.deque()
@@ -81,7 +70,7 @@ class Channel:
         self._dial = dial
         self._filled = trio.Event()
         self._correlation_id = 0
-        self._connection: Connection | None = None
+        self._connection: FramedConnection | None = None
         self.scope = trio.CancelScope()
         self.stopped = trio.Event()
 
@@ -92,7 +81,7 @@ class Channel:
         on_response: OnResponse | None,
         shared: Callable[[int], bytes] | None = None,
     ) -> None:
-        """``shared`` gives the request's bytes for a correlation id, where they are made already."""
+        """``shared``: correlation id -> the request's bytes, if they are encoded already."""
 
         def encode(correlation_id: int) -> bytes:
             return wire.encode_request(
@@ -103,7 +92,7 @@ class Channel:
         self._filled.set()
 
     async def run(self) -> None:
-        """Rule 8.31. Ends only by cancellation of ``scope``; then the connection is closed and the queue dropped."""
+        """Send requests until ``scope`` is cancelled; then close the connection and drop the queue (rule 8.31)."""
         try:
             with self.scope:
                 while True:
@@ -130,7 +119,7 @@ class Channel:
                 return await self._attempt(queued)
             except (OSError, EOFError, trio.BrokenResourceError, trio.TooSlowError, wire.DecodeError) as e:
                 log.warning(
-                    "controller %d: %s to broker %d at %s:%d is sent again, the attempt failed: %s",
+                    "controller %d: retrying %s to broker %d at %s:%d: %s",
                     self._config.broker_id,
                     type(queued.request).__name__,
                     self.broker,
@@ -144,17 +133,19 @@ class Channel:
     async def _attempt(self, queued: _Queued) -> wire.Message:
         if self._connection is None:
             with trio.fail_after(self._config.socket_timeout_ms / 1000):
-                self._connection = await self._dial(self.endpoint.host, self.endpoint.port)
+                self._connection = await self._dial(
+                    self.endpoint.host, self.endpoint.port, to=self.broker, listener=self.endpoint.listener
+                )
         correlation_id = self._correlation_id
         self._correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         frame = queued.encode(correlation_id)
         with trio.fail_after(self._config.request_timeout_ms / 1000):
             await self._connection.send_frame(frame)
-            answer = await self._connection.receive_frame()
+            frame = await self._connection.receive_frame()
         api_key = queued.request.__api_key__
-        header, response = wire.decode_response(answer, api_key=api_key, api_version=queued.api_version)
+        header, response = wire.decode_response(frame, api_key=api_key, api_version=queued.api_version)
         if header.correlation_id != correlation_id:
-            raise wire.InvalidValue(f"the answer has correlation id {header.correlation_id}, not {correlation_id}")
+            raise wire.InvalidValue(f"the response has correlation id {header.correlation_id}, not {correlation_id}")
         return response
 
     async def _disconnect(self) -> None:
@@ -172,7 +163,7 @@ def _metric(name: str, broker: BrokerId | None = None) -> MetricName:
 
 
 class ChannelManager(Outbox):
-    """All channels. Its tasks run in ``nursery``; ``add_broker`` and ``remove_broker`` are the event loop's to call."""
+    """All channels. Their tasks run in ``nursery``. Only the event loop adds and removes brokers."""
 
     def __init__(
         self, config: ChannelConfig, dial: Dial, nursery: trio.Nursery, metrics: Metrics | None = None
@@ -184,8 +175,8 @@ class ChannelManager(Outbox):
         self._metrics = Metrics() if metrics is None else metrics
         self._metrics.add(_metric("TotalQueueSize"), Gauge(lambda: sum(self.queue_sizes().values())))
 
-    def add_brokers(self, brokers: Iterable[Broker]) -> None:
-        """Start a channel where there is none (8.36). Raises IllegalState for a broker without the listener (8.28)."""
+    def add_brokers(self, brokers: Iterable[RegisteredBroker]) -> None:
+        """Start missing channels (8.36). Raises IllegalState for a broker without the listener (8.28)."""
         for broker in brokers:
             if broker.id in self._channels:
                 continue
@@ -198,7 +189,7 @@ class ChannelManager(Outbox):
             self._nursery.start_soon(channel.run)
 
     async def remove_brokers(self, ids: Iterable[BrokerId]) -> None:
-        """Stop channels and drop what is queued, without callbacks (rules 8.36, 8.37)."""
+        """Stop channels and drop their queues, without calling back (rules 8.36, 8.37)."""
         stopping = [channel for broker in ids if (channel := self._channels.pop(broker, None)) is not None]
         for channel in stopping:
             for name in ("QueueSize", "RequestRateAndQueueTimeMs"):
@@ -214,7 +205,7 @@ class ChannelManager(Outbox):
     def send(self, broker: BrokerId, request: wire.Message, api_version: int, on_response: OnResponse | None) -> None:
         channel = self._channels.get(broker)
         if channel is None:
-            log.warning("%s for broker %d is dropped: there is no channel to it", type(request).__name__, broker)
+            log.warning("%s to broker %d is dropped: no channel", type(request).__name__, broker)
             return
         channel.enqueue(request, api_version, on_response)
 
@@ -225,12 +216,12 @@ class ChannelManager(Outbox):
         api_version: int,
         on_response: Callable[[BrokerId], OnResponse],
     ) -> None:
-        """Encoded once for all. Raises EncodeError."""
+        """Encode once for all brokers. Raises EncodeError."""
         shared = wire.SharedRequest(request, api_version=api_version, client_id=self._config.client_id)
         for broker, epoch in brokers.items():
             channel = self._channels.get(broker)
             if channel is None:
-                log.warning("UpdateMetadata for broker %d is dropped: there is no channel to it", broker)
+                log.warning("UpdateMetadata to broker %d is dropped: no channel", broker)
                 continue
 
             def encode(correlation_id: int, epoch: BrokerEpoch = epoch) -> bytes:
@@ -239,5 +230,5 @@ class ChannelManager(Outbox):
             channel.enqueue(request, api_version, on_response(broker), encode)
 
     def queue_sizes(self) -> dict[BrokerId, int]:
-        """Requests not yet answered, by broker."""
+        """Unanswered requests by broker."""
         return {broker: len(channel.queue) for broker, channel in self._channels.items()}

@@ -1,14 +1,17 @@
-"""The controller's settings, under Kafka's property names where a person writes them."""
+"""The controller's settings under Kafka's property names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from controller.channel_manager import ChannelConfig
-from controller.model import BrokerId
-from controller.request_batch import BatchConfig
-from wire.metadata_version import LATEST, MetadataVersion
+from kce.controller.channel_manager import ChannelConfig
+from kce.controller.request_batch import BatchConfig
+from kce.wire.configuration import Properties
+from kce.wire.metadata_version import LATEST, MetadataVersion
+from kce.zookeeper.model import BrokerId
+
+_DEFAULTS = Properties({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,16 +22,16 @@ class ControllerConfig:
     inter_broker_listener_name: str
     control_plane_listener_name: str | None = None
     inter_broker_protocol_version: MetadataVersion = LATEST
-    delete_topic_enable: bool = True
-    unclean_leader_election_enable: bool = False
-    auto_leader_rebalance_enable: bool = True
-    leader_imbalance_check_interval_seconds: int = 300
-    leader_imbalance_per_broker_percentage: int = 10
+    delete_topic_enable: bool = _DEFAULTS.boolean("delete.topic.enable")
+    unclean_leader_election_enable: bool = _DEFAULTS.boolean("unclean.leader.election.enable")
+    auto_leader_rebalance_enable: bool = _DEFAULTS.boolean("auto.leader.rebalance.enable")
+    leader_imbalance_check_interval_seconds: int = _DEFAULTS.integer("leader.imbalance.check.interval.seconds")
+    leader_imbalance_per_broker_percentage: int = _DEFAULTS.integer("leader.imbalance.per.broker.percentage")
     #: feature -> (lowest, highest level); Kafka's brokers in ZooKeeper mode have none
     supported_features: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    request_timeout_ms: int = 30_000
-    zookeeper_connection_timeout_ms: int = 18_000
-    controller_socket_timeout_ms: int = 30_000
+    request_timeout_ms: int = _DEFAULTS.integer("request.timeout.ms")
+    zookeeper_connection_timeout_ms: int = _DEFAULTS.integer("zookeeper.session.timeout.ms")  # rule 1.7
+    controller_socket_timeout_ms: int = _DEFAULTS.integer("controller.socket.timeout.ms")
 
     @property
     def channels(self) -> ChannelConfig:

@@ -1,6 +1,6 @@
-"""The controller's one mutable state: what it believes the cluster to be (rules of section 5).
+"""The controller's mutable state: its view of the cluster (rules of section 5).
 
-Only the event loop's task touches it. Unknown topics and partitions read as empty, never as errors (5.12).
+Only the event loop's task uses it. Unknown topics and partitions read as empty, never as errors (5.12).
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ import enum
 from collections.abc import Callable, Iterable, Iterator
 from uuid import UUID
 
-from controller.errors import IllegalState
-from controller.model import (
+from kce.zookeeper.errors import IllegalState
+from kce.zookeeper.model import (
     EPOCH_DURING_DELETE,
     NO_EPOCH,
-    Broker,
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
     EpochZkVersion,
     Leadership,
     PartitionReplica,
+    RegisteredBroker,
     ReplicaAssignment,
     TopicPartition,
 )
@@ -33,7 +33,7 @@ class PartitionState(enum.Enum):
     OFFLINE = 2
     NON_EXISTENT = 3
 
-    __hash__ = object.__hash__  # members are compared by identity; Enum's own hash is ten times slower
+    __hash__ = object.__hash__  # members compare by identity; Enum's hash is ten times slower
 
 
 class ReplicaState(enum.Enum):
@@ -50,25 +50,6 @@ class ReplicaState(enum.Enum):
     __hash__ = object.__hash__  # as in PartitionState
 
 
-#: state -> the states from which it may be entered
-VALID_PREVIOUS_PARTITION_STATES: dict[PartitionState, frozenset[PartitionState]] = {
-    PartitionState.NEW: frozenset({PartitionState.NON_EXISTENT}),
-    PartitionState.ONLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
-    PartitionState.OFFLINE: frozenset({PartitionState.NEW, PartitionState.ONLINE, PartitionState.OFFLINE}),
-    PartitionState.NON_EXISTENT: frozenset({PartitionState.OFFLINE}),
-}
-_ALIVE = frozenset({ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE})
-VALID_PREVIOUS_REPLICA_STATES: dict[ReplicaState, frozenset[ReplicaState]] = {
-    ReplicaState.NEW: frozenset({ReplicaState.NON_EXISTENT}),
-    ReplicaState.ONLINE: _ALIVE,
-    ReplicaState.OFFLINE: _ALIVE,
-    ReplicaState.DELETION_STARTED: frozenset({ReplicaState.OFFLINE}),
-    ReplicaState.DELETION_SUCCESSFUL: frozenset({ReplicaState.DELETION_STARTED}),
-    ReplicaState.DELETION_INELIGIBLE: frozenset({ReplicaState.OFFLINE, ReplicaState.DELETION_STARTED}),
-    ReplicaState.NON_EXISTENT: frozenset({ReplicaState.DELETION_SUCCESSFUL}),
-}
-
-
 class ControllerContext:
     """Brokers, topics, assignments, leadership, and the states of partitions and replicas."""
 
@@ -79,13 +60,13 @@ class ControllerContext:
         """Forget everything; the epoch reads 0 afterwards (rule 4.31)."""
         self.epoch = ControllerEpoch(0)
         self.epoch_zk_version = EpochZkVersion(0)
-        self._brokers: dict[BrokerId, Broker] = {}
+        self._brokers: dict[BrokerId, RegisteredBroker] = {}
         self._broker_epochs: dict[BrokerId, BrokerEpoch] = {}
         self.shutting_down: set[BrokerId] = set()
         self.topics: set[str] = set()
         self.topic_ids: dict[str, UUID] = {}
         self.topic_names: dict[UUID, str] = {}
-        # a partition is one object wherever it is a key
+        # a partition is the same object wherever it is a key
         self._assignments: dict[TopicPartition, ReplicaAssignment] = {}
         self._partitions: dict[str, dict[int, TopicPartition]] = {}
         self.leadership: dict[TopicPartition, Leadership] = {}
@@ -93,7 +74,7 @@ class ControllerContext:
         self.preferred_replica_imbalance_count = 0
         self.being_reassigned: set[TopicPartition] = set()
         self.partition_states: dict[TopicPartition, PartitionState] = {}
-        #: by broker, as that is how they are changed
+        #: by broker: transitions change one broker's replicas at a time
         self._replica_states: dict[BrokerId, dict[TopicPartition, ReplicaState]] = {}
         self.replicas_on_offline_dirs: dict[BrokerId, set[TopicPartition]] = {}
         self.topics_to_delete: set[str] = set()
@@ -103,12 +84,12 @@ class ControllerContext:
 
     # brokers, 5.1, 5.2
 
-    def set_live_brokers(self, brokers: Iterable[tuple[Broker, BrokerEpoch]]) -> None:
+    def set_live_brokers(self, brokers: Iterable[tuple[RegisteredBroker, BrokerEpoch]]) -> None:
         self._brokers.clear()
         self._broker_epochs.clear()
         self.add_live_brokers(brokers)
 
-    def add_live_brokers(self, brokers: Iterable[tuple[Broker, BrokerEpoch]]) -> None:
+    def add_live_brokers(self, brokers: Iterable[tuple[RegisteredBroker, BrokerEpoch]]) -> None:
         for broker, epoch in brokers:
             self._brokers[broker.id] = broker
             self._broker_epochs[broker.id] = epoch
@@ -118,7 +99,7 @@ class ControllerContext:
             self._brokers.pop(broker, None)
             self._broker_epochs.pop(broker, None)
 
-    def update_broker(self, broker: Broker) -> None:
+    def update_broker(self, broker: RegisteredBroker) -> None:
         """Replace the descriptor only; the epoch stays (rule 5.2)."""
         self._brokers[broker.id] = broker
 
@@ -128,7 +109,7 @@ class ControllerContext:
         return self._broker_epochs
 
     @property
-    def live_or_shutting_down_brokers(self) -> list[Broker]:
+    def live_or_shutting_down_brokers(self) -> list[RegisteredBroker]:
         return list(self._brokers.values())
 
     @property
@@ -139,7 +120,7 @@ class ControllerContext:
     def live_or_shutting_down_broker_ids(self) -> set[BrokerId]:
         return set(self._broker_epochs)
 
-    def broker(self, broker_id: BrokerId) -> Broker | None:
+    def broker(self, broker_id: BrokerId) -> RegisteredBroker | None:
         return self._brokers.get(broker_id)
 
     # topics and assignments
@@ -148,7 +129,7 @@ class ControllerContext:
         self.topics = set(topics)
 
     def add_topic_id(self, topic: str, topic_id: UUID) -> None:
-        """Rule 5.5. Raises IllegalState for a topic not known, or an id or a name that is bound otherwise."""
+        """Rule 5.5. Raises IllegalState for an unknown topic, and for an id or a name that is bound to another."""
         if topic not in self.topics:
             raise IllegalState(f"{topic} is not a known topic")
         if self.topic_ids.get(topic, topic_id) != topic_id:
@@ -185,7 +166,7 @@ class ControllerContext:
         return iter(self._assignments)
 
     def remove_topic(self, topic: str) -> None:
-        """Rule 5.17: partition and replica states are left behind, as Kafka leaves them."""
+        """Rule 5.17: partition and replica states stay, as in Kafka."""
         self._forget_imbalance_of(topic)
         self.topics_to_delete.discard(topic)
         self.topics_with_deletion_started.discard(topic)
@@ -223,15 +204,15 @@ class ControllerContext:
         offline: dict[BrokerId, list[TopicPartition]] = {}
         is_offline = self.offline_replicas()
         for tp, assignment in self._assignments.items():
-            gone = is_offline(tp, assignment.replicas)
+            offline_here = is_offline(tp, assignment.replicas)
             for replica in assignment.replicas:
-                where = offline if replica in gone else online
+                where = offline if replica in offline_here else online
                 where.setdefault(replica, []).append(tp)
         return online, offline
 
     def offline_replicas(self) -> Callable[[TopicPartition, tuple[BrokerId, ...]], tuple[BrokerId, ...]]:
-        """Which of its replicas are offline, as a function that is quick for many partitions; valid until something
-        changes."""
+        """A function of a partition and its replicas: those that are offline. Fast for many partitions; stale as soon
+        as the context changes."""
         if self.replicas_on_offline_dirs:
             return lambda tp, replicas: tuple(r for r in replicas if not self.is_replica_online(r, tp))
         offline: dict[tuple[BrokerId, ...], tuple[BrokerId, ...]] = {}
@@ -264,7 +245,7 @@ class ControllerContext:
 
     @property
     def partitions_with_leaders(self) -> list[TopicPartition]:
-        """Rule 5.14: leadership is known, though the leader may be none."""
+        """Those whose leadership is known, even if nobody leads them (rule 5.14)."""
         return [tp for tp in self.leadership if not self.is_queued_for_deletion(tp.topic)]
 
     @property
@@ -293,7 +274,7 @@ class ControllerContext:
             self.topics_to_delete.add(topic)
 
     def _forget_imbalance_of(self, topic: str) -> None:
-        """Once: what is queued for deletion counts no more (rule 5.20)."""
+        """Topics queued for deletion do not count (rule 5.20)."""
         if topic not in self.topics_to_delete:
             self.preferred_replica_imbalance_count -= sum(
                 _is_imbalanced(self.assignment(tp), known)
@@ -318,11 +299,8 @@ class ControllerContext:
     def partitions_in_state(self, *states: PartitionState) -> list[TopicPartition]:
         return [tp for tp, state in self.partition_states.items() if state in states]
 
-    def put_replica_state(self, replica: PartitionReplica, state: ReplicaState) -> None:
-        self.replica_states_of(replica.replica)[replica.topic_partition] = state
-
     def replica_states_of(self, broker: BrokerId) -> dict[TopicPartition, ReplicaState]:
-        """The states of the replicas on one broker, to be read and changed; absent is NonExistent."""
+        """The states of one broker's replicas, to read and to change; absent means NonExistent."""
         return self._replica_states.setdefault(broker, {})
 
     def replica_state(self, replica: PartitionReplica) -> ReplicaState:
@@ -332,7 +310,7 @@ class ControllerContext:
         return [r for r in self.replicas_of_topic(topic) if self._known_replica_state(r) is state]
 
     def all_replicas_in_state(self, topic: str, state: ReplicaState) -> bool:
-        """A replica without a state is an error (rule 5.23)."""
+        """Raises KeyError for a replica without a state (rule 5.23)."""
         return all(self._known_replica_state(r) is state for r in self.replicas_of_topic(topic))
 
     def any_replica_in_state(self, topic: str, state: ReplicaState) -> bool:
@@ -346,7 +324,7 @@ _NO_ASSIGNMENT = ReplicaAssignment()
 
 
 def _is_imbalanced(assignment: ReplicaAssignment, known: Leadership) -> bool:
-    """Rule 5.21: the preferred replica does not lead; one that is being added counts as soon as it is in the ISR."""
+    """Whether the preferred replica does not lead (rule 5.21). One that is being added counts once it is in the ISR."""
     if not assignment.replicas:
         return False
     preferred = assignment.replicas[0]

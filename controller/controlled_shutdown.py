@@ -1,29 +1,29 @@
-"""A broker that says goodbye before it goes (rules 11.41-11.47)."""
+"""Controlled shutdown of a broker (rules 11.41-11.47)."""
 
 from __future__ import annotations
 
 import logging
 
-from controller.context import PartitionState, ReplicaState
-from controller.core import Core
-from controller.errors import BrokerNotAvailable, StaleBrokerEpoch
-from controller.leader_selection import Strategy
-from controller.model import BrokerId, PartitionReplica, TopicPartition
+from kce.controller.context import PartitionState, ReplicaState
+from kce.controller.errors import BrokerNotAvailable, StaleBrokerEpoch
+from kce.controller.leader_selection import Strategy
+from kce.controller.runtime import ControllerRuntime
+from kce.zookeeper.model import BrokerId, PartitionReplica, TopicPartition
 
 log = logging.getLogger(__name__)
 
 
-async def shut_down_broker(core: Core, broker: BrokerId, broker_epoch: int) -> set[TopicPartition]:
-    """Move leadership away from ``broker`` and take it out of ISRs; gives what it still leads (11.43-11.45).
+async def shut_down_broker(runtime: ControllerRuntime, broker: BrokerId, broker_epoch: int) -> set[TopicPartition]:
+    """Move leadership away from ``broker`` and remove it from ISRs; returns what it still leads (11.43-11.45).
 
-    Raises StaleBrokerEpoch, BrokerNotAvailable; KeyError for an unregistered broker that names an epoch, which the
-    requester sees as UNKNOWN_SERVER_ERROR (11.42).
+    Raises StaleBrokerEpoch, BrokerNotAvailable; KeyError for an unregistered broker with an epoch, which the broker
+    receives as UNKNOWN_SERVER_ERROR (11.42).
     """
-    context = core.context
+    context = runtime.context
     if broker_epoch != -1:
         cached = context.broker_epochs[broker]
         if broker_epoch < cached:
-            raise StaleBrokerEpoch(f"broker {broker} has epoch {cached}, the request names {broker_epoch}")
+            raise StaleBrokerEpoch(f"broker {broker} has epoch {cached}, the request has {broker_epoch}")
     if broker not in context.live_or_shutting_down_broker_ids:
         raise BrokerNotAvailable(f"broker {broker} is not registered")
     context.shutting_down.add(broker)
@@ -35,11 +35,11 @@ async def shut_down_broker(core: Core, broker: BrokerId, broker_epoch: int) -> s
     ]
     led = [tp for tp in affected if context.leadership[tp].leader_and_isr.leader == broker]
     followed = [tp for tp in affected if context.leadership[tp].leader_and_isr.leader != broker]
-    await core.partitions.handle_state_changes(led, PartitionState.ONLINE, Strategy.CONTROLLED_SHUTDOWN)
-    with core.new_batch() as batch:
+    await runtime.partitions.handle_state_changes(led, PartitionState.ONLINE, Strategy.CONTROLLED_SHUTDOWN)
+    with runtime.new_batch() as batch:
         for tp in followed:
             batch.add_stop_replica([broker], tp, delete=False)
-    await core.replicas.handle_state_changes([PartitionReplica(tp, broker) for tp in followed], ReplicaState.OFFLINE)
+    await runtime.replicas.handle_state_changes([PartitionReplica(tp, broker) for tp in followed], ReplicaState.OFFLINE)
     return {
         tp
         for tp, known in context.leadership.items()

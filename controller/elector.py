@@ -1,49 +1,59 @@
-"""Kafka's election of the controller: a user of this package's contract where the rules agree.
+"""Kafka's election of the controller. `kce.election` has Flink's.
 
-The same: the claim is an ephemeral node, watched and never polled; what a watch tells is read again; the contender is
-granted and revoked, one call at a time, and each win has a token (E12.13). Who only wants to know who leads looks at a
-leader node either way (`kce leader`).
+Both claim leadership with an ephemeral node, watch it without polling, read it again when a watch fires, and grant and
+revoke the contender one call at a time, with a token for each win (E12.13).
 
-Not the same, and so not shared (E12):
+They differ, and share no code, in this (E12):
 
-- claim: one node, /controller, is claim and address at once; there is no latch, and so neither fairness nor a single
-  wake-up: every broker watches the node and tries (E12.1-E12.3). Kafka's order of failover depends on it.
-- token: an epoch that rises by one with each win, written together with the claim, and the version of its node, which
-  fences every later write (E12.4, E12.5). Flink's is a random id that fences nothing in ZooKeeper.
-- phases: creating the node publishes it; there is nothing to confirm (E12.6).
-- connection: a suspended connection means nothing here, only expiry does (E12.7), so the four states of `session` and
-  its timer are not asked.
-- a node deleted or overwritten by hand is believed, not put right (E12.9, E12.10).
+- claim: one node, /controller, is both claim and address. Without a latch, every broker watches the node and tries;
+  there is no fairness (E12.1-E12.3). Kafka's failover order depends on it.
+- token: an epoch that each win increments, written together with the claim, and the version of its node, which fences
+  later writes (E12.4, E12.5). Flink's is a random id that fences nothing in ZooKeeper.
+- confirmation: creating the node publishes the leader; nothing needs to be confirmed (E12.6).
+- connection: only session expiry matters, not a suspended connection (E12.7).
+- a node that somebody deletes or overwrites is accepted, not restored (E12.9, E12.10).
 """
 
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from controller import zk_data
-from controller.context import ControllerContext
-from controller.election.api import LeaderContender
-from controller.errors import ControllerMoved
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId, ControllerEpoch, EpochZkVersion
-from controller.store import Delete, SessionExpired
-from controller.zk_client import ChangeHandler
+from kce.controller.context import ControllerContext
+from kce.zookeeper import znodes
+from kce.zookeeper.client import ChangeHandler
+from kce.zookeeper.errors import ControllerMoved
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import BrokerId, ControllerEpoch, EpochZkVersion
+from kce.zookeeper.store import Delete, SessionExpired
 
 log = logging.getLogger(__name__)
 
 
 class ControllerToken(NamedTuple):
-    """One win: the epoch, and the version of /controller_epoch that fences what is written under it (rule 2.9)."""
+    """One won election: the epoch, and the version of /controller_epoch that fences its writes (rule 2.9)."""
 
     epoch: ControllerEpoch
     zk_version: EpochZkVersion
 
 
+class ControllerContender(Protocol):
+    """Contends for the controller role. Called in the event loop, one call at a time."""
+
+    async def grant_leadership(self, token: ControllerToken) -> None:
+        """The election is won."""
+
+    async def revoke_leadership(self) -> None:
+        """Leadership is over, if it was granted."""
+
+    async def handle_error(self, error: Exception) -> None:
+        """The election or the failover failed."""
+
+
 class ControllerElector:
     """One broker's part in the election of the controller (section 2 of docs/controller-semantics.md).
 
-    Everything is called in the controller's event loop, which ``on_change`` puts the node's changes into.
+    All methods run in the controller's event loop; ``on_change`` puts changes of the node into its queue.
     """
 
     def __init__(
@@ -51,7 +61,7 @@ class ControllerElector:
         zk: KafkaZkClient,
         broker_id: BrokerId,
         context: ControllerContext,
-        contender: LeaderContender[ControllerToken],
+        contender: ControllerContender,
         on_change: ChangeHandler,
     ) -> None:
         self.active_controller_id: BrokerId | None = None
@@ -63,12 +73,12 @@ class ControllerElector:
 
     @property
     def has_leadership(self) -> bool:
-        """Whether this node believes to be the controller: a plain value in memory (rule 2.5)."""
+        """Whether this node believes that it is the controller (rule 2.5)."""
         return self.active_controller_id == self._broker_id
 
     async def start(self) -> None:
         """Rule 2.4."""
-        await self._zk.register_and_check(zk_data.CONTROLLER, self._on_change)
+        await self._zk.register_and_check(znodes.CONTROLLER, self._on_change)
         await self.elect()
 
     async def elect(self) -> None:
@@ -89,39 +99,40 @@ class ControllerElector:
             log.info("broker %d was not elected: %s", self._broker_id, e)
         except SessionExpired:
             raise
-        except Exception as e:  # noqa: BLE001 - whatever failed, another may do better (rule 2.13)
+        except Exception as e:  # noqa: BLE001 - another broker may succeed (rule 2.13)
             await self._contender.handle_error(e)
             await self.force_move()
 
     async def maybe_resign(self) -> None:
         """Rule 2.16."""
         was_active = self.has_leadership
-        await self._zk.register_and_check(zk_data.CONTROLLER, self._on_change)
+        await self._zk.register_and_check(znodes.CONTROLLER, self._on_change)
         self.active_controller_id = await self._zk.get_controller_id()
         if was_active and not self.has_leadership:
             await self._contender.revoke_leadership()
 
     async def session_established(self) -> None:
-        """Rule 2.31. An event that was under way when the session before ended may have claimed the node in this one,
-        which Kafka's client does not allow (2.29); that claim was resigned with the rest, and is given up."""
-        found = (await self._zk.exists([zk_data.CONTROLLER]))[0]
+        """Rule 2.31. An event that was running when the previous session expired may have claimed the node in the new
+        session, which Kafka's client does not allow (2.29). The controller has resigned since, so the claim is
+        deleted."""
+        found = (await self._zk.exists([znodes.CONTROLLER]))[0]
         if found is not None and found.ephemeral_owner == self._zk.store.session_id:
-            await self._zk.store.write([Delete(zk_data.CONTROLLER, found.version)])
+            await self._zk.store.write([Delete(znodes.CONTROLLER, found.version)])
         await self.maybe_resign()
         await self.elect()
 
     async def moved(self) -> None:
-        """Another may be controller (rule 2.17). Where nobody is, the other came and went before we looked, no watch
-        will tell, and so we try once more; Kafka would wait for the next controller."""
+        """Another broker may be the controller (rule 2.17). If nobody is, it came and went before our read and no watch
+        will fire, so we contend again; Kafka would wait for the next controller."""
         await self.maybe_resign()
         if self.active_controller_id is None:
             assert self._on_change.deleted is not None
             self._on_change.deleted()
 
     async def force_move(self) -> None:
-        """Give the role up by deleting /controller, if it is ours (rule 2.19)."""
+        """Resign by deleting /controller, if it is ours (rule 2.19)."""
         if await self._zk.get_controller_id() != self._broker_id:
-            log.warning("the controller has moved already")
+            log.warning("the controller moved already")
             return
         zk_version = self._context.epoch_zk_version
         self.active_controller_id = None
@@ -129,9 +140,9 @@ class ControllerElector:
         try:
             await self._zk.delete_controller(zk_version)
         except ControllerMoved:
-            log.info("the controller has moved already")
+            log.info("the controller moved already")
 
     async def session_expired(self) -> None:
-        """Rule 2.30: resign without looking whether there is anything to resign."""
+        """Resign unconditionally (rule 2.30)."""
         self.active_controller_id = None
         await self._contender.revoke_leadership()

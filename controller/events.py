@@ -1,23 +1,23 @@
-"""Everything that can happen to a controller, past tense (rules 3.9-3.36).
+"""The events of a controller, named in the past tense (rules 3.9-3.36).
 
-Events hold data and, where somebody waits for an answer, the callback that gives it; what they cause is said in
-`controller.Controller`. Equal pending watch events are one event: the handler reads the node anew anyway.
+Events are data; a request also has the callback that takes its response. `dispatch` is the table of what handles them.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-import wire
-from controller.errors import ApiError, ControllerMoved
-from controller.model import BrokerId, ElectionType, FeatureUpdate, ProducerIdsBlock, ReplicaAssignment, TopicPartition
-from wire import ErrorCode
+from kce import wire
+from kce.zookeeper.model import BrokerId, TopicPartition
+
+M = TypeVar("M", bound=wire.Message, covariant=True)
 
 
 class ControllerState(enum.Enum):
-    """What the controller is doing: Kafka's codes, for the gauge of that name (rule 3.7)."""
+    """Kafka's codes for what the controller is doing: the gauge ControllerState (rule 3.7)."""
 
     IDLE = 0
     CONTROLLER_CHANGE = 1
@@ -40,7 +40,7 @@ class ControllerState(enum.Enum):
 
     @property
     def timer_name(self) -> str | None:
-        """Of the timer of its events; None for states that are not timed."""
+        """The timer of the state's events; None for states that are not timed."""
         if self in (ControllerState.IDLE, ControllerState.UPDATE_METADATA_RESPONSE_RECEIVED):
             return None
         name = _TIMED_AS.get(self, "".join(word.capitalize() for word in self.name.split("_")))
@@ -55,23 +55,25 @@ _TIMED_AS = {
 
 @dataclass(frozen=True, slots=True)
 class ControllerEvent:
-    """Base of all. Instead of being processed, an event is refused on a node that is not the controller (rule 3.8), or
-    preempted when the queue is drained (3.37)."""
+    """Base of all."""
 
     @property
-    def state(self) -> ControllerState:
-        return _STATES[type(self)]
+    def name(self) -> str:
+        return type(self).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceived(ControllerEvent, Generic[M]):
+    """A broker or a client sent a request to this node. ``reply`` takes the response, or None: this node is not the
+    controller."""
+
+    request: M
+    api_version: int
+    reply: Callable[[wire.Message | None], None]
 
     @property
-    def coalesces(self) -> bool:
-        """Whether one of several equal pending events is enough."""
-        return type(self) in _WATCH_EVENTS
-
-    def refuse(self) -> None:
-        """Tell whoever waits for an answer that this node is not the controller."""
-
-    def preempt(self) -> None:
-        """The same, where Kafka does."""
+    def name(self) -> str:
+        return f"{type(self.request).__name__.removesuffix('Request')}Received"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,51 +88,51 @@ class ControllerChanged(ControllerEvent):
 
 @dataclass(frozen=True, slots=True)
 class ControllerDeleted(ControllerEvent):
-    """/controller vanished: Kafka's Reelect."""
+    """/controller was deleted: Kafka's Reelect."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEstablished(ControllerEvent):
-    """A new ZooKeeper session after one that expired: Kafka's RegisterBrokerAndReelect."""
+    """A new ZooKeeper session replaced an expired one: Kafka's RegisterBrokerAndReelect."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionExpiredEvent(ControllerEvent):
-    """Kafka's Expire."""
+    """The ZooKeeper session expired: Kafka's Expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShutdownRequested(ControllerEvent):
-    """Wakes the loop, so that it ends."""
+    """Ends the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokersChanged(ControllerEvent):
-    """Children of /brokers/ids."""
+    """The children of /brokers/ids changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerModified(ControllerEvent):
-    """Data of /brokers/ids/N."""
+    """The data of /brokers/ids/N changed."""
 
     broker: BrokerId
 
 
 @dataclass(frozen=True, slots=True)
 class TopicsChanged(ControllerEvent):
-    """Children of /brokers/topics."""
+    """The children of /brokers/topics changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsModified(ControllerEvent):
-    """Data of /brokers/topics/T."""
+    """The data of /brokers/topics/T changed."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDeletionRequested(ControllerEvent):
-    """Children of /admin/delete_topics."""
+    """The children of /admin/delete_topics changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,12 +146,12 @@ class ReplicaDeletionAnswered(ControllerEvent):
 
 @dataclass(frozen=True, slots=True)
 class IsrChangeNotified(ControllerEvent):
-    """Children of /isr_change_notification."""
+    """The children of /isr_change_notification changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirEventNotified(ControllerEvent):
-    """Children of /log_dir_event_notification."""
+    """The children of /log_dir_event_notification changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,75 +167,13 @@ class UpdateMetadataAnswered(ControllerEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class AlterPartitionReceived(ControllerEvent):
-    """A leader asks for another ISR. When preempted it is never answered (rule 3.38)."""
-
-    request: wire.AlterPartitionRequest
-    api_version: int
-    reply: Callable[[wire.AlterPartitionResponse], None]
-
-    def refuse(self) -> None:
-        self.reply(wire.AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER))
-
-
-#: the partitions still led by the broker, or why the shutdown was not taken up
-ShutdownResult = set[TopicPartition] | Exception
-
-
-@dataclass(frozen=True, slots=True)
-class ControlledShutdownRequested(ControllerEvent):
-    broker: BrokerId
-    broker_epoch: int
-    reply: Callable[[ShutdownResult], None]
-
-    def refuse(self) -> None:
-        self.reply(ControllerMoved("this broker is not the controller"))
-
-    preempt = refuse
-
-
-@dataclass(frozen=True, slots=True)
 class ReassignPartitionsCreated(ControllerEvent):
     """/admin/reassign_partitions was created: Kafka's ZkPartitionReassignment."""
 
 
-#: of each partition what became of its reassignment, or why none was looked at
-AlterReassignmentsResult = dict[TopicPartition, ApiError] | ApiError
-
-
-@dataclass(frozen=True, slots=True)
-class AlterPartitionReassignmentsReceived(ControllerEvent):
-    """Kafka's ApiPartitionReassignment. ``targets``: partition -> its replicas to be, None to cancel."""
-
-    targets: Mapping[TopicPartition, Sequence[BrokerId] | None]
-    reply: Callable[[AlterReassignmentsResult], None]
-
-    def refuse(self) -> None:
-        self.reply(ApiError(ErrorCode.NOT_CONTROLLER))
-
-    preempt = refuse
-
-
-#: partitions with replicas being added or removed, or why there is no list
-ListReassignmentsResult = dict[TopicPartition, ReplicaAssignment] | ApiError
-
-
-@dataclass(frozen=True, slots=True)
-class ListPartitionReassignmentsReceived(ControllerEvent):
-    """``partitions``: those asked about, None for all."""
-
-    partitions: frozenset[TopicPartition] | None
-    reply: Callable[[ListReassignmentsResult], None]
-
-    def refuse(self) -> None:
-        self.reply(ApiError(ErrorCode.NOT_CONTROLLER))
-
-    preempt = refuse
-
-
 @dataclass(frozen=True, slots=True)
 class ReassignedPartitionStateChanged(ControllerEvent):
-    """Data of the state node of a partition that is being reassigned: Kafka's PartitionReassignmentIsrChange."""
+    """The state znode of a partition under reassignment changed: Kafka's PartitionReassignmentIsrChange."""
 
     partition: TopicPartition
 
@@ -243,108 +183,16 @@ class PreferredReplicaElectionCreated(ControllerEvent):
     """/admin/preferred_replica_election was created: Kafka's ReplicaLeaderElection, triggered by ZooKeeper."""
 
 
-#: of each partition the leader that was elected, or why there is none
-ElectLeadersResult = dict[TopicPartition, BrokerId | ApiError]
-
-
-@dataclass(frozen=True, slots=True)
-class ElectLeadersReceived(ControllerEvent):
-    """Kafka's ReplicaLeaderElection, triggered by an admin client."""
-
-    partitions: frozenset[TopicPartition]
-    election_type: ElectionType
-    reply: Callable[[ElectLeadersResult], None]
-
-    def refuse(self) -> None:
-        self.reply(dict.fromkeys(self.partitions, ApiError(ErrorCode.NOT_CONTROLLER)))
-
-    preempt = refuse
-
-
 @dataclass(frozen=True, slots=True)
 class LeaderRebalanceDue(ControllerEvent):
     """Kafka's AutoPreferredReplicaLeaderElection."""
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigChangesNotified(ControllerEvent):
-    """Children of /config/changes. No event of Kafka's controller: every broker listens."""
-
-
-@dataclass(frozen=True, slots=True)
 class UncleanLeaderElectionEnabled(ControllerEvent):
-    """`unclean.leader.election.enable` became true for this broker, and so for every topic without its own."""
+    """`unclean.leader.election.enable` became true for this broker: for every topic that does not set it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicUncleanLeaderElectionEnabled(ControllerEvent):
     topic: str
-
-
-@dataclass(frozen=True, slots=True)
-class AllocateProducerIdsReceived(ControllerEvent):
-    """A broker wants producer ids. When preempted it is never answered (rule 3.38)."""
-
-    broker: BrokerId
-    broker_epoch: int
-    reply: Callable[[ProducerIdsBlock | ErrorCode], None]
-
-    def refuse(self) -> None:
-        self.reply(ErrorCode.NOT_CONTROLLER)
-
-
-#: of each feature what became of its update, or why none was looked at
-UpdateFeaturesResult = dict[str, ApiError] | ApiError
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateFeaturesReceived(ControllerEvent):
-    """When preempted it is never answered (rule 3.38)."""
-
-    updates: tuple[FeatureUpdate, ...]
-    reply: Callable[[UpdateFeaturesResult], None]
-    validate_only: bool = False
-
-    def refuse(self) -> None:
-        self.reply(ApiError(ErrorCode.NOT_CONTROLLER))
-
-
-_STATES: dict[type[ControllerEvent], ControllerState] = {
-    Started: ControllerState.CONTROLLER_CHANGE,
-    ControllerChanged: ControllerState.CONTROLLER_CHANGE,
-    ControllerDeleted: ControllerState.CONTROLLER_CHANGE,
-    SessionEstablished: ControllerState.CONTROLLER_CHANGE,
-    SessionExpiredEvent: ControllerState.CONTROLLER_CHANGE,
-    ShutdownRequested: ControllerState.CONTROLLER_SHUTDOWN,
-    BrokersChanged: ControllerState.BROKER_CHANGE,
-    BrokerModified: ControllerState.BROKER_CHANGE,
-    TopicsChanged: ControllerState.TOPIC_CHANGE,
-    PartitionsModified: ControllerState.TOPIC_CHANGE,
-    TopicDeletionRequested: ControllerState.TOPIC_DELETION,
-    ReplicaDeletionAnswered: ControllerState.TOPIC_DELETION,
-    IsrChangeNotified: ControllerState.ISR_CHANGE,
-    LogDirEventNotified: ControllerState.LOG_DIR_CHANGE,
-    LeaderAndIsrAnswered: ControllerState.LEADER_AND_ISR_RESPONSE_RECEIVED,
-    UpdateMetadataAnswered: ControllerState.UPDATE_METADATA_RESPONSE_RECEIVED,
-    AlterPartitionReceived: ControllerState.ISR_CHANGE,
-    ControlledShutdownRequested: ControllerState.CONTROLLED_SHUTDOWN,
-    ReassignPartitionsCreated: ControllerState.ALTER_PARTITION_REASSIGNMENT,
-    AlterPartitionReassignmentsReceived: ControllerState.ALTER_PARTITION_REASSIGNMENT,
-    ListPartitionReassignmentsReceived: ControllerState.LIST_PARTITION_REASSIGNMENT,
-    ReassignedPartitionStateChanged: ControllerState.ALTER_PARTITION_REASSIGNMENT,
-    PreferredReplicaElectionCreated: ControllerState.MANUAL_LEADER_BALANCE,
-    ElectLeadersReceived: ControllerState.MANUAL_LEADER_BALANCE,
-    ConfigChangesNotified: ControllerState.IDLE,
-    LeaderRebalanceDue: ControllerState.AUTO_LEADER_BALANCE,
-    UncleanLeaderElectionEnabled: ControllerState.UNCLEAN_LEADER_ELECTION_ENABLE,
-    TopicUncleanLeaderElectionEnabled: ControllerState.TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE,
-    AllocateProducerIdsReceived: ControllerState.IDLE,
-    UpdateFeaturesReceived: ControllerState.UPDATE_FEATURES,
-}
-_WATCH_EVENTS = frozenset(
-    {
-        ControllerChanged, BrokersChanged, BrokerModified, TopicsChanged, PartitionsModified, TopicDeletionRequested,
-        IsrChangeNotified, LogDirEventNotified, ReassignPartitionsCreated, ReassignedPartitionStateChanged,
-        PreferredReplicaElectionCreated, ConfigChangesNotified,
-    }
-)  # fmt: skip

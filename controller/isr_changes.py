@@ -1,74 +1,68 @@
-"""ISR changes that leaders ask for: AlterPartition, and the notifications of older brokers (rules 11.68-11.81)."""
+"""ISR changes: AlterPartition requests, and notifications of older brokers (rules 11.68-11.81)."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from uuid import UUID
 
-import wire
-from controller import zk_data
-from controller.core import Core
-from controller.events import AlterPartitionReceived
-from controller.model import (
-    RECOVERED,
-    RECOVERING,
-    BrokerId,
-    LeaderAndIsr,
-    TopicPartition,
-)
-from controller.reassignment import Reassignment
-from controller.request_batch import ZERO
-from wire import ErrorCode
+from kce import wire
+from kce.controller.reassignment import Reassignment
+from kce.controller.request_batch import ZERO
+from kce.controller.runtime import ControllerRuntime
+from kce.wire import ErrorCode
+from kce.zookeeper import znodes
+from kce.zookeeper.model import RECOVERED, RECOVERING, BrokerId, LeaderAndIsr, TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: of one partition: its new state, or the error code
-Outcome = LeaderAndIsr | ErrorCode
+#: of one partition: its new state, or an error code
+IsrResult = LeaderAndIsr | ErrorCode
 
 
 class IsrChanges:
-    def __init__(self, core: Core, reassignment: Reassignment) -> None:
-        self._core = core
-        self._context = core.context
+    def __init__(self, runtime: ControllerRuntime, reassignment: Reassignment) -> None:
+        self._runtime = runtime
+        self._context = runtime.context
         self._reassignment = reassignment
 
     async def notified(self) -> None:
-        """Brokers below 2.7 wrote the ISR themselves and say so here (rule 11.68)."""
-        core = self._core
-        found = await core.zk.get_notifications(zk_data.ISR_CHANGE_NOTIFICATION)
+        """Handle notifications of brokers below 2.7, which write the ISR themselves (rule 11.68)."""
+        runtime = self._runtime
+        found = await runtime.zk.get_notifications(znodes.ISR_CHANGE_NOTIFICATION)
         try:
-            partitions = {tp for data in found.values() for tp in zk_data.decode_partition_list(data)}
+            partitions = {tp for data in found.values() for tp in znodes.decode_partition_list(data)}
             if partitions:
-                await core.refresh_leadership(sorted(partitions))
-                core.send_update_metadata_to_all(sorted(partitions))
+                await runtime.refresh_leadership(sorted(partitions))
+                runtime.send_update_metadata_to_all(sorted(partitions))
                 await self._reassignment.complete(sorted(partitions))
         finally:
-            await core.zk.delete_notifications(found, self._context.epoch_zk_version)
+            await runtime.zk.delete_notifications(found, self._context.epoch_zk_version)
 
-    async def alter_partition(self, event: AlterPartitionReceived) -> None:
-        """Answer ``event`` (rules 11.70-11.81), then finish reassignments that waited for it.
+    async def alter_partition(
+        self, request: wire.AlterPartitionRequest, version: int, reply: Callable[[wire.AlterPartitionResponse], None]
+    ) -> None:
+        """Answer the request (rules 11.70-11.81), then complete the reassignments that waited for the ISR.
 
-        An unexpected failure is answered UNKNOWN_SERVER_ERROR and raised.
+        An unexpected failure is answered with UNKNOWN_SERVER_ERROR and raised.
         """
         try:
-            response, done = await self._alter_partition(event)
+            response, done = await self._alter_partition(request, version)
         except Exception:
-            event.reply(wire.AlterPartitionResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            reply(wire.AlterPartitionResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
             raise
-        event.reply(response)
+        reply(response)
         if done:
-            log.debug("ISR changed by broker %d: %s", event.request.broker_id, done)
+            log.debug("ISR changed by broker %d: %s", request.broker_id, done)
             await self._reassignment.complete(done)
 
     async def _alter_partition(
-        self, event: AlterPartitionReceived
+        self, request: wire.AlterPartitionRequest, version: int
     ) -> tuple[wire.AlterPartitionResponse, dict[TopicPartition, LeaderAndIsr]]:
-        request, version = event.request, event.api_version
         top_level = self._top_level_error(request)
         if top_level is not ErrorCode.NONE:
             return wire.AlterPartitionResponse(error_code=top_level), {}
-        outcomes: dict[TopicPartition, Outcome] = {}
+        results: dict[TopicPartition, IsrResult] = {}
         accepted: dict[TopicPartition, LeaderAndIsr] = {}
         unknown_ids: dict[UUID, list[int]] = {}
         for topic in request.topics:
@@ -78,24 +72,24 @@ class IsrChanges:
                 continue
             for partition in topic.partitions:
                 tp = TopicPartition(name, partition.partition_index)
-                wanted = _wanted(request.broker_id, partition, version)
-                outcome = self._judge(tp, wanted, version)
-                if outcome is None:
-                    accepted[tp] = wanted
+                requested = _requested(request.broker_id, partition, version)
+                result = self._validate(tp, requested, version)
+                if result is None:
+                    accepted[tp] = requested
                 else:
-                    outcomes[tp] = outcome
-        await self._write(accepted, outcomes)
-        done = {tp: state for tp, state in outcomes.items() if tp in accepted and isinstance(state, LeaderAndIsr)}
-        await self._core.refresh_leadership(done)
-        self._core.send_update_metadata_to_all([*outcomes])  # rule 11.79: failed ones too
-        return self._response(version, outcomes, unknown_ids), done
+                    results[tp] = result
+        await self._write(accepted, results)
+        done = {tp: state for tp, state in results.items() if tp in accepted and isinstance(state, LeaderAndIsr)}
+        await self._runtime.refresh_leadership(done)
+        self._runtime.send_update_metadata_to_all([*results])  # rule 11.79: failed partitions included
+        return self._response(version, results, unknown_ids), done
 
     def _top_level_error(self, request: wire.AlterPartitionRequest) -> ErrorCode:
         """Rule 11.70."""
         cached = self._context.broker_epochs.get(BrokerId(request.broker_id))
         if cached is None or request.broker_epoch != cached:
             log.warning(
-                "AlterPartition of broker %d with epoch %d is refused, its epoch is %s",
+                "AlterPartition refused: broker %d sent epoch %d, its epoch is %s",
                 request.broker_id,
                 request.broker_epoch,
                 cached,
@@ -103,8 +97,9 @@ class IsrChanges:
             return ErrorCode.STALE_BROKER_EPOCH
         return ErrorCode.NONE
 
-    def _judge(self, tp: TopicPartition, new: LeaderAndIsr, version: int) -> Outcome | None:
-        """Rule 11.74: the first that applies; None for what is to be written."""
+    def _validate(self, tp: TopicPartition, new: LeaderAndIsr, version: int) -> IsrResult | None:
+        """The first error of rule 11.74 that applies, the current state if nothing changes, None if it must be
+        written."""
         known = self._context.leadership.get(tp)
         if known is None:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -125,25 +120,25 @@ class IsrChanges:
         return None
 
     async def _write(
-        self, accepted: dict[TopicPartition, LeaderAndIsr], outcomes: dict[TopicPartition, Outcome]
+        self, accepted: dict[TopicPartition, LeaderAndIsr], results: dict[TopicPartition, IsrResult]
     ) -> None:
         """Rule 11.78."""
-        written = await self._core.zk.update_leader_and_isr(
+        written = await self._runtime.zk.update_leader_and_isr(
             accepted, self._context.epoch, self._context.epoch_zk_version
         )
-        outcomes.update(written.updated)
-        outcomes.update(dict.fromkeys(written.retry, ErrorCode.INVALID_UPDATE_VERSION))
+        results.update(written.updated)
+        results.update(dict.fromkeys(written.retry, ErrorCode.INVALID_UPDATE_VERSION))
         for tp, error in written.failed.items():
-            log.warning("the ISR of %s could not be written: %s", tp, error)
-            outcomes[tp] = ErrorCode.UNKNOWN_SERVER_ERROR  # what Kafka makes of any other ZooKeeper error
+            log.warning("writing the ISR of %s failed: %s", tp, error)
+            results[tp] = ErrorCode.UNKNOWN_SERVER_ERROR  # as Kafka answers any other ZooKeeper error
 
     def _response(
-        self, version: int, outcomes: dict[TopicPartition, Outcome], unknown_ids: dict[UUID, list[int]]
+        self, version: int, results: dict[TopicPartition, IsrResult], unknown_ids: dict[UUID, list[int]]
     ) -> wire.AlterPartitionResponse:
-        """Rules 11.79, 11.81: a failure is its index and code, nothing else."""
+        """Rules 11.79, 11.81: a failed partition has only its index and error code."""
         by_topic: dict[str, list[wire.AlterPartitionResponsePartitionData]] = {}
-        for tp, outcome in outcomes.items():
-            by_topic.setdefault(tp.topic, []).append(_partition_data(tp.partition, outcome))
+        for tp, result in results.items():
+            by_topic.setdefault(tp.topic, []).append(_partition_data(tp.partition, result))
         topics = [
             wire.AlterPartitionResponseTopicData(
                 topic_name=name if version < 2 else "",
@@ -162,10 +157,10 @@ class IsrChanges:
         return wire.AlterPartitionResponse(topics=tuple(topics))
 
 
-def _wanted(broker: int, partition: wire.AlterPartitionRequestPartitionData, version: int) -> LeaderAndIsr:
-    """The state that is asked for; its leader is the requester, whoever that is (rules 11.72, 11.73, 11.76).
+def _requested(broker: int, partition: wire.AlterPartitionRequestPartitionData, version: int) -> LeaderAndIsr:
+    """The requested state, led by the broker that sent the request (rules 11.72, 11.73, 11.76).
 
-    Raises ValueError for a recovery state that is none.
+    Raises ValueError for an unknown recovery state.
     """
     if partition.leader_recovery_state not in (RECOVERED, RECOVERING):
         raise ValueError(f"leader_recovery_state {partition.leader_recovery_state} is neither 0 nor 1")
@@ -181,14 +176,14 @@ def _wanted(broker: int, partition: wire.AlterPartitionRequestPartitionData, ver
     )
 
 
-def _partition_data(index: int, outcome: Outcome) -> wire.AlterPartitionResponsePartitionData:
-    if isinstance(outcome, ErrorCode):
-        return wire.AlterPartitionResponsePartitionData(partition_index=index, error_code=outcome)
+def _partition_data(index: int, result: IsrResult) -> wire.AlterPartitionResponsePartitionData:
+    if isinstance(result, ErrorCode):
+        return wire.AlterPartitionResponsePartitionData(partition_index=index, error_code=result)
     return wire.AlterPartitionResponsePartitionData(
         partition_index=index,
-        leader_id=outcome.leader,
-        leader_epoch=outcome.leader_epoch,
-        isr=outcome.isr,
-        leader_recovery_state=outcome.recovery_state,
-        partition_epoch=outcome.partition_epoch,
+        leader_id=result.leader,
+        leader_epoch=result.leader_epoch,
+        isr=result.isr,
+        leader_recovery_state=result.recovery_state,
+        partition_epoch=result.partition_epoch,
     )

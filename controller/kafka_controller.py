@@ -1,56 +1,55 @@
-"""The controller: elected through ZooKeeper, it becomes active, decides what events call for, and resigns.
+"""The controller module of a node: it contends for the controller role, and takes requests whether it is active or not.
 
-Everything here happens in the event loop's task, one event at a time. The order is always: decide, persist under the
-epoch's version, apply to the context, send. This file is a contender's life: sessions, and what others may ask. How it
-is elected is `controller.election.kafka` (section 2), what it does then is `controller.active`.
+The event loop's task runs everything, one event at a time. The order is always: decide, write to ZooKeeper under the
+controller epoch, update the context, send. `elector` has the election (section 2), `controller_role` what follows it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 
 import trio
 
-import wire
-from controller import events as ev
-from controller.active import ActiveController
-from controller.channel_manager import ChannelManager, Dial
-from controller.config import ControllerConfig
-from controller.config_changes import ConfigChanges, OnClientConfig
-from controller.context import ControllerContext
-from controller.core import Core, WaitForFeatures, no_feature_cache
-from controller.election.api import LeaderContender
-from controller.election.kafka import ControllerElector, ControllerToken
-from controller.errors import BrokenBatch, BrokerNotAvailable, ControllerMoved, StaleBrokerEpoch
-from controller.event_loop import ControllerEventLoop
-from controller.kafka_zk_client import KafkaZkClient
-from controller.metrics import KafkaControllerGauges, Meter, MetricName, Metrics, SessionMetrics
-from controller.model import (
+from kce import wire
+from kce.controller import dispatch
+from kce.controller import events as ev
+from kce.controller.channel_manager import ChannelManager
+from kce.controller.config import ControllerConfig
+from kce.controller.context import ControllerContext
+from kce.controller.controller_role import ControllerRole
+from kce.controller.elector import ControllerContender, ControllerElector, ControllerToken
+from kce.controller.errors import BrokenBatch
+from kce.controller.event_loop import ControllerEventLoop
+from kce.controller.metrics import KafkaControllerGauges, SessionMetrics
+from kce.controller.partition_state_machine import PartitionStateMachine
+from kce.controller.replica_state_machine import ReplicaStateMachine
+from kce.controller.request_batch import ControllerRequestBatch
+from kce.controller.runtime import ControllerRuntime, WaitForFeatures, no_feature_cache
+from kce.controller.scheduler import Scheduler
+from kce.metrics import Meter, MetricName, Metrics
+from kce.wire.transport import Dial
+from kce.zookeeper.client import ChangeHandler
+from kce.zookeeper.errors import ControllerMoved
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import (
+    NO_LEADER,
     BrokerId,
     ControllerEpoch,
-    ElectionType,
-    FeatureUpdate,
-    ProducerIdsBlock,
     TopicPartition,
 )
-from controller.partition_state_machine import PartitionStateMachine
-from controller.replica_state_machine import ReplicaStateMachine
-from controller.request_batch import ControllerRequestBatch
-from controller.scheduler import Scheduler
-from controller.store import SessionExpired, SessionState
-from controller.zk_client import ChangeHandler
+from kce.zookeeper.store import SessionExpired, SessionState
 
 log = logging.getLogger(__name__)
 
 
-class Controller(LeaderContender[ControllerToken]):
-    """A contender for the controller role of one broker.
+class KafkaController(ControllerContender):
+    """One node's contender for the controller role.
 
-    ``register`` registers the broker anew; it is called when a new session has followed one that expired (2.31), and
-    once at the start by whoever runs the node. ``on_client_config`` is told the configurations of users and clients,
-    which a broker enforces; ``wait_for_features`` ends when the broker knows a version of /feature. ``run`` serves
-    until it is cancelled or ``close`` is called.
+    ``register`` registers the broker again after a session expired (2.31); the first registration is the caller's.
+    ``unclean_leader_election_enable`` returns the broker's current setting, by default the configured one.
+    ``wait_for_features`` returns when the broker has read a version of /feature. ``run`` serves until it is cancelled
+    or ``close`` is called.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Controller(LeaderContender[ControllerToken]):
         nursery: trio.Nursery,
         *,
         register: Callable[[], Awaitable[object]],
-        on_client_config: OnClientConfig = lambda kind, name, config: None,
+        unclean_leader_election_enable: Callable[[], bool] | None = None,
         wait_for_features: WaitForFeatures = no_feature_cache,
     ) -> None:
         self.config = config
@@ -70,7 +69,6 @@ class Controller(LeaderContender[ControllerToken]):
         self.metrics = Metrics()
         self.loop = ControllerEventLoop(self._process, self.metrics)
         self.channels = ChannelManager(config.channels, dial, nursery, self.metrics)
-        self.failovers = 0
         #: whether the failover of the current epoch is complete
         self.is_settled = False
         self.stopped = trio.Event()
@@ -78,14 +76,7 @@ class Controller(LeaderContender[ControllerToken]):
         def batch() -> ControllerRequestBatch:
             return ControllerRequestBatch(config.batches, self.context, self.channels, self)
 
-        self._configs = ConfigChanges(
-            zk,
-            config.broker_id,
-            static=config.unclean_leader_election_enable,
-            put=self.loop.put,
-            on_client_config=on_client_config,
-        )
-        self._core = Core(
+        self._runtime = ControllerRuntime(
             config=config,
             context=self.context,
             zk=zk,
@@ -96,7 +87,7 @@ class Controller(LeaderContender[ControllerToken]):
                 zk,
                 batch(),
                 ibp=config.inter_broker_protocol_version,
-                unclean_by_default=lambda: self._configs.unclean_leader_election_enable,
+                unclean_by_default=unclean_leader_election_enable or (lambda: config.unclean_leader_election_enable),
             ),
             replicas=ReplicaStateMachine(self.context, zk, batch()),
             put=self.loop.put,
@@ -107,8 +98,8 @@ class Controller(LeaderContender[ControllerToken]):
         )
         self._sessions = SessionMetrics(self.metrics)
         unclean = MetricName("kafka.controller", "ControllerStats", "UncleanLeaderElectionsPerSec")
-        self.metrics.add(unclean, Meter(lambda: self._core.partitions.unclean_elections))
-        self._active = ActiveController(self._core, Scheduler(nursery, self.loop.put))
+        self.metrics.add(unclean, Meter(lambda: self._runtime.partitions.unclean_elections))
+        self._role = ControllerRole(self._runtime, Scheduler(nursery, self.loop.put))
         on_change = ChangeHandler(
             created=lambda: self.loop.put(ev.ControllerChanged()),
             changed=lambda: self.loop.put(ev.ControllerChanged()),
@@ -119,16 +110,16 @@ class Controller(LeaderContender[ControllerToken]):
 
     @property
     def is_active(self) -> bool:
-        """Whether this node believes to be the controller: a plain value in memory (rule 2.5)."""
+        """Whether this node believes that it is the controller (rule 2.5)."""
         return self._elector.has_leadership
 
     @property
     def active_controller_id(self) -> BrokerId | None:
-        """The controller, as far as this node knows."""
+        """The controller that this node knows of."""
         return self._elector.active_controller_id
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until ``close``. However it ends, ``stopped`` is set."""
+        """Run until ``close``, then set ``stopped``, even on failure."""
         self.loop.put(ev.Started())
         task_status.started()
         try:
@@ -139,74 +130,35 @@ class Controller(LeaderContender[ControllerToken]):
             self.stopped.set()
 
     def close(self) -> None:
-        """End ``run`` after the event under way; /controller goes with the session (rule 2.21)."""
+        """End ``run`` after the current event. /controller is deleted with the session (rule 2.21)."""
         self.loop.close()
 
-    # what others ask of the controller module; all of it only enqueues, and is answered once unless the rules say never
+    # called by the node: everything only enqueues
 
-    def alter_partition(
-        self,
-        request: wire.AlterPartitionRequest,
-        api_version: int,
-        reply: Callable[[wire.AlterPartitionResponse], None],
-    ) -> None:
-        event = ev.AlterPartitionReceived(request, api_version, reply)
-        if self.is_active:
+    def submit(self, request: wire.Message, api_version: int, reply: Callable[[wire.Message | None], None]) -> None:
+        """Queue a request. ``reply`` takes the response, or None: this node is not the controller. It is called once,
+        or never where `dispatch` says so. Raises KeyError for a request that the controller does not serve."""
+        event = ev.RequestReceived(request, api_version, reply)
+        if self.is_active or dispatch.row(event).waits:
             self.loop.put(event)
-        else:  # at once, without queueing (rule 9.70)
-            event.refuse()
+        else:
+            dispatch.refuse(event)
 
-    def controlled_shutdown(
-        self, broker_id: int, broker_epoch: int, reply: Callable[[wire.ControlledShutdownResponse], None]
-    ) -> None:
-        def answer(result: ev.ShutdownResult) -> None:
-            reply(_controlled_shutdown_response(result))
-
-        self.loop.put(ev.ControlledShutdownRequested(BrokerId(broker_id), broker_epoch, answer))
-
-    def alter_partition_reassignments(
-        self,
-        targets: Mapping[TopicPartition, Sequence[int] | None],
-        reply: Callable[[ev.AlterReassignmentsResult], None],
-    ) -> None:
-        """``targets``: partition -> replicas, None to cancel (rules 11.25-11.28)."""
-        wanted = {tp: None if t is None else tuple(BrokerId(r) for r in t) for tp, t in targets.items()}
-        self.loop.put(ev.AlterPartitionReassignmentsReceived(wanted, reply))
-
-    def list_partition_reassignments(
-        self, partitions: Collection[TopicPartition] | None, reply: Callable[[ev.ListReassignmentsResult], None]
-    ) -> None:
-        """Of ``partitions``, or of all that are being reassigned if None (rule 3.24)."""
-        asked = None if partitions is None else frozenset(partitions)
-        self.loop.put(ev.ListPartitionReassignmentsReceived(asked, reply))
-
-    def elect_leaders(
-        self,
-        partitions: Collection[TopicPartition],
-        election_type: ElectionType,
-        reply: Callable[[ev.ElectLeadersResult], None],
-    ) -> None:
-        """Of these partitions; all of them, where a request says so, are the metadata cache's (rules 11.30, 11.35)."""
-        self.loop.put(ev.ElectLeadersReceived(frozenset(partitions), election_type, reply))
-
-    def allocate_producer_ids(
-        self, broker_id: int, broker_epoch: int, reply: Callable[[ProducerIdsBlock | wire.ErrorCode], None]
-    ) -> None:
-        self.loop.put(ev.AllocateProducerIdsReceived(BrokerId(broker_id), broker_epoch, reply))
-
-    def update_features(
-        self,
-        updates: Sequence[FeatureUpdate],
-        reply: Callable[[ev.UpdateFeaturesResult], None],
-        *,
-        validate_only: bool = False,
-    ) -> None:
-        self.loop.put(ev.UpdateFeaturesReceived(tuple(updates), reply, validate_only))
+    def unclean_leader_election_enabled(self, topic: str | None) -> None:
+        """`unclean.leader.election.enable` became true for ``topic``, or for all topics that do not set it if None."""
+        self.loop.put(
+            ev.UncleanLeaderElectionEnabled() if topic is None else ev.TopicUncleanLeaderElectionEnabled(topic)
+        )
 
     def is_queued_for_deletion(self, topic: str) -> bool:
         return self.context.is_queued_for_deletion(topic)
 
-    # answers of brokers (request_batch.Responses); they come from the channels' tasks and only enqueue (rule 3.41)
+    def leader(self, partition: TopicPartition) -> int:
+        """The leader that this controller elected last; -1 if it knows none."""
+        known = self.context.leadership.get(partition)
+        return NO_LEADER if known is None else known.leader_and_isr.leader
+
+    # responses of brokers (`request_batch.Responses`): called by the channels' tasks, they only enqueue (rule 3.41)
 
     def leader_and_isr(self, response: wire.LeaderAndIsrResponse, broker: BrokerId) -> None:
         self.loop.put(ev.LeaderAndIsrAnswered(response, broker))
@@ -232,58 +184,55 @@ class Controller(LeaderContender[ControllerToken]):
     def _on_session(self, state: SessionState) -> None:
         self._sessions.changed(state)
         if state is SessionState.EXPIRED:
-            self.loop.clear_and_put(ev.SessionExpiredEvent())  # rule 2.29
+            self.loop.put(ev.SessionExpiredEvent())  # rule 2.29
         elif state is SessionState.ESTABLISHED:
             self.loop.put(ev.SessionEstablished())
 
     # processing
 
     async def _process(self, event: ev.ControllerEvent) -> None:
-        """Rule 2.18: a controller that was moved may have to resign; any other failure costs the event only."""
+        """ControllerMoved may end the role; any other failure ends only the event (rule 2.18)."""
         try:
             await self._dispatch(event)
         except ControllerMoved as e:
-            log.info("%s: controller moved while processing %s", e, type(event).__name__)
+            log.info("%s while processing %s", e, event.name)
             await self._elector.moved()
         except BrokenBatch:
             await self._elector.force_move()
             raise
         except SessionExpired as e:
-            log.info("%s while processing %s", e, type(event).__name__)
+            log.info("%s while processing %s", e, event.name)
         finally:
             self._gauges.refresh()
 
     async def _dispatch(self, event: ev.ControllerEvent) -> None:
         match event:
             case ev.Started():
-                await self._configs.start()
                 await self._elector.start()
             case ev.ControllerChanged():
                 await self._elector.moved()
             case ev.ControllerDeleted():
                 await self._elector.maybe_resign()
                 await self._elector.elect()
-            case ev.ConfigChangesNotified():
-                await self._configs.notified()
             case ev.SessionEstablished():
                 await self._register()
-                await self._configs.start()
                 await self._elector.session_established()
             case ev.SessionExpiredEvent():
                 await self._elector.session_expired()
             case _ if self.is_active:
-                await self._active.process(event)
+                process = dispatch.row(event).process
+                assert process is not None
+                await process(self._role, event)
             case _:
-                event.refuse()
+                dispatch.refuse(event)
 
     # as a contender
 
-    async def grant_leadership(self, session_id: ControllerToken) -> None:
-        await self._active.failover()
-        self.failovers += 1
+    async def grant_leadership(self, token: ControllerToken) -> None:
+        await self._role.failover()
         self.is_settled = True
         log.info(
-            "broker %d is the active controller of epoch %d: %d brokers, %d topics, %d partitions",
+            "broker %d is the controller of epoch %d: %d brokers, %d topics, %d partitions",
             self.config.broker_id,
             self.context.epoch,
             len(self.context.broker_epochs),
@@ -292,28 +241,11 @@ class Controller(LeaderContender[ControllerToken]):
         )
 
     async def revoke_leadership(self) -> None:
-        """It may be called on a node that is not active (rule 4.26)."""
+        """Safe on a node that is not the controller (rule 4.26)."""
         self.is_settled = False
         if self.context.epoch != ControllerEpoch(0):
             log.info("broker %d resigned as controller of epoch %d", self.config.broker_id, self.context.epoch)
-        await self._active.resign()
+        await self._role.resign()
 
     async def handle_error(self, error: Exception) -> None:
         log.error("broker %d failed to become controller", self.config.broker_id, exc_info=error)
-
-
-def _controlled_shutdown_response(result: ev.ShutdownResult) -> wire.ControlledShutdownResponse:
-    """Rules 11.41, 11.42, 11.44."""
-    codes: dict[type[Exception], wire.ErrorCode] = {
-        ControllerMoved: wire.ErrorCode.STALE_CONTROLLER_EPOCH,
-        StaleBrokerEpoch: wire.ErrorCode.STALE_BROKER_EPOCH,
-        BrokerNotAvailable: wire.ErrorCode.BROKER_NOT_AVAILABLE,
-    }
-    if isinstance(result, Exception):
-        code = codes.get(type(result), wire.ErrorCode.UNKNOWN_SERVER_ERROR)
-        return wire.ControlledShutdownResponse(error_code=code)
-    return wire.ControlledShutdownResponse(
-        remaining_partitions=tuple(
-            wire.RemainingPartition(topic_name=tp.topic, partition_index=tp.partition) for tp in sorted(result)
-        )
-    )

@@ -1,8 +1,8 @@
-"""Who leads next: the five ways to choose, as pure functions (rules of section 7).
+"""Kafka's five leader election algorithms, as pure functions (rules of section 7).
 
-Each takes a partition's replicas in assignment order, its stored state and which replicas are online, and gives the
-new state with the brokers that must be told, or None where no replica may lead. The leader epoch of a new state is
-the stored one plus 1; its partition epoch is the stored one, the condition of the write (7.1).
+Each takes a partition's replicas in assignment order, its stored state and which replicas are online. It returns the
+new state and the brokers to notify, or None if no replica may lead. A new state has the stored leader epoch plus 1, and
+the stored partition epoch, on which its write is conditional (7.1).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from controller.model import BrokerId, LeaderAndIsr
+from kce.zookeeper.model import BrokerId, LeaderAndIsr
 
 IsOnline = Callable[[BrokerId], bool]
 
@@ -42,7 +42,7 @@ def elect_offline(
     unclean_allowed: bool,
     recovery_supported: bool,
 ) -> Elected | None:
-    """Rules 7.3-7.8. A partition with an online ISR member is never elected uncleanly, whatever is allowed."""
+    """Rules 7.3-7.8. Never elects uncleanly while an ISR member is online, even if that is allowed."""
     online = tuple(r for r in replicas if is_online(r))
     for leader in online:
         if leader in state.isr:
@@ -55,7 +55,7 @@ def elect_offline(
 
 
 def elect_reassigned(state: LeaderAndIsr, target: Sequence[BrokerId], is_online: IsOnline) -> Elected | None:
-    """Rules 7.10, 7.11: the ISR stays, even its offline members; all of the target is told."""
+    """Rules 7.10, 7.11: keeps the ISR, offline members included; notifies all target replicas."""
     for leader in target:
         if is_online(leader) and leader in state.isr:
             return Elected(state.new_leader(leader), tuple(target))
@@ -63,7 +63,7 @@ def elect_reassigned(state: LeaderAndIsr, target: Sequence[BrokerId], is_online:
 
 
 def elect_preferred(state: LeaderAndIsr, replicas: Sequence[BrokerId], is_online: IsOnline) -> Elected | None:
-    """Rules 7.12, 7.13: the head of the assignment or nobody; it may be the leader already."""
+    """Rules 7.12, 7.13: elects the first replica or nobody, even if it leads already."""
     if replicas and is_online(replicas[0]) and replicas[0] in state.isr:
         return Elected(state.new_leader(replicas[0]), tuple(replicas))
     return None
@@ -75,7 +75,7 @@ def elect_for_controlled_shutdown(
     is_online_or_shutting_down: IsOnline,
     shutting_down: set[BrokerId],
 ) -> Elected | None:
-    """Rules 7.14, 7.15: every shutting-down broker leaves the ISR; the departing leader is told too."""
+    """Rules 7.14, 7.15: removes brokers that shut down from the ISR; notifies the old leader too."""
     present = tuple(r for r in replicas if is_online_or_shutting_down(r))
     for leader in present:
         if leader in state.isr and leader not in shutting_down:

@@ -1,19 +1,23 @@
-"""Partition states: NonExistent -> New -> Online <-> Offline -> NonExistent (rules of sections 6a and 6b).
+"""The states of partitions, and what each transition does (rules of sections 6a and 6b).
 
-The transitions are `context.VALID_PREVIOUS_PARTITION_STATES`; invalid ones are logged and skipped (5.22). Entering
-Online creates the partition's state in ZooKeeper or elects a leader there; the other transitions touch nothing else.
-ZooKeeper, not the cache, is what elections start from (6.17).
+    NonExistent -> New -> Online <-> Offline -> NonExistent
+
+- A transition that is not in `TRANSITIONS` is logged and skipped (5.22).
+- INITIALIZE needs a live replica (6.7). ELECT needs a state in ZooKeeper that no later controller has written (6.14),
+  and a replica that the strategy may choose (section 7). A partition that lacks it is logged and stays as it is.
+- ZooKeeper, not the cache, is what elections start from (6.17). A state that changed meanwhile is read again (6.13).
+- Only ControllerMoved and SessionExpired end the transitions of the other partitions (6.4).
 """
 
 from __future__ import annotations
 
+import enum
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from controller.context import VALID_PREVIOUS_PARTITION_STATES, ControllerContext, PartitionState
-from controller.errors import ControllerMoved, StateChangeFailed
-from controller.kafka_zk_client import KafkaZkClient
-from controller.leader_selection import (
+from kce.controller.context import ControllerContext, PartitionState
+from kce.controller.errors import StateChangeFailed
+from kce.controller.leader_selection import (
     Elected,
     Strategy,
     elect_for_controlled_shutdown,
@@ -21,22 +25,52 @@ from controller.leader_selection import (
     elect_preferred,
     elect_reassigned,
 )
-from controller.model import LeaderAndIsr, Leadership, TopicPartition
-from controller.request_batch import ControllerRequestBatch
-from controller.store import NoNode, SessionExpired, StoreError
-from wire.metadata_version import MetadataVersion
+from kce.controller.request_batch import ControllerRequestBatch
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper.errors import ControllerMoved
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import LeaderAndIsr, Leadership, TopicPartition
+from kce.zookeeper.store import NoNode, SessionExpired, StoreError
 
 UNCLEAN = "unclean.leader.election.enable"
 
 log = logging.getLogger(__name__)
 state_change_log = logging.getLogger("state.change.logger")
 
-#: of each partition that was to be elected: its new state, or why there is none
+
+class PartitionAction(enum.Enum):
+    """What a transition does besides changing the state."""
+
+    NOTHING = enum.auto()
+    #: create the partition's state in ZooKeeper, led by its first live replica (6.7, 6.8)
+    INITIALIZE = enum.auto()
+    #: elect a leader and write it to ZooKeeper (6.9-6.17)
+    ELECT = enum.auto()
+
+
+#: new state -> states that lead to it -> what the transition does
+TRANSITIONS: Mapping[PartitionState, Mapping[PartitionState, PartitionAction]] = {
+    PartitionState.NEW: {PartitionState.NON_EXISTENT: PartitionAction.NOTHING},
+    PartitionState.ONLINE: {
+        PartitionState.NEW: PartitionAction.INITIALIZE,
+        PartitionState.ONLINE: PartitionAction.ELECT,
+        PartitionState.OFFLINE: PartitionAction.ELECT,
+    },
+    PartitionState.OFFLINE: {
+        PartitionState.NEW: PartitionAction.NOTHING,
+        PartitionState.ONLINE: PartitionAction.NOTHING,
+        PartitionState.OFFLINE: PartitionAction.NOTHING,
+    },
+    PartitionState.NON_EXISTENT: {PartitionState.OFFLINE: PartitionAction.NOTHING},
+}
+
+#: result of each election: the new state, or the error
 Results = dict[TopicPartition, LeaderAndIsr | Exception]
 
 
 class PartitionStateMachine:
-    """``unclean_by_default`` is the broker's `unclean.leader.election.enable`; a topic's own setting wins (7.4)."""
+    """``unclean_by_default`` is the broker's `unclean.leader.election.enable`; a topic's own setting overrides it
+    (7.4)."""
 
     def __init__(
         self,
@@ -69,7 +103,7 @@ class PartitionStateMachine:
         await self.trigger_online()
 
     async def trigger_online(self, topic: str | None = None) -> Results:
-        """Try to bring New and Offline partitions online: of all topics or one (rules 6.11, 6.12)."""
+        """Move New and Offline partitions to Online: of all topics, or of one (rules 6.11, 6.12)."""
         waiting = self._context.partitions_in_state(PartitionState.NEW, PartitionState.OFFLINE)
         wanted = [
             tp
@@ -81,88 +115,80 @@ class PartitionStateMachine:
     async def handle_state_changes(
         self, partitions: Iterable[TopicPartition], target: PartitionState, strategy: Strategy | None = None
     ) -> Results:
-        """Move partitions to ``target`` in one batch; the result tells of elections only (6.9).
+        """Move partitions to ``target`` in one batch. Returns the results of elections only (6.9).
 
-        Raises ControllerMoved and SessionExpired; any other failure is every partition's result (6.4).
+        Raises ControllerMoved and SessionExpired. Any other failure becomes the result of every partition (6.4).
         """
-        wanted = list(partitions)
-        if not wanted:
+        moving = list(partitions)
+        if not moving:
             return {}
         try:
             self._batch.new_batch()
-            results = await self._change(wanted, target, strategy)
+            results = await self._change(moving, target, strategy)
             self._batch.send()
         except (ControllerMoved, SessionExpired):
-            log.error("controller moved while moving %d partitions to %s", len(wanted), target.name)
+            log.error("the controller moved while it moved %d partitions to %s", len(moving), target.name)
             raise
         except Exception as e:
             log.exception("moving partitions to %s failed", target.name)
-            return dict.fromkeys(wanted, e)
+            return dict.fromkeys(moving, e)
         return results
 
     async def _change(
         self, partitions: Sequence[TopicPartition], target: PartitionState, strategy: Strategy | None
     ) -> Results:
-        allowed = VALID_PREVIOUS_PARTITION_STATES[target]
-        valid = []
+        todo: dict[PartitionAction, list[TopicPartition]] = {action: [] for action in PartitionAction}
         for tp in partitions:
             current = self._context.partition_state(tp)
-            if current in allowed:
-                valid.append(tp)
+            action = TRANSITIONS[target].get(current)
+            if action is None:
+                log.error("invalid transition of partition %s from %s to %s", tp, current.name, target.name)
             else:
-                log.error("partition %s cannot go from %s to %s", tp, current.name, target.name)
-        if target is not PartitionState.ONLINE:
-            for tp in valid:
-                self._log_change(tp, target)
-                self._context.put_partition_state(tp, target)
-            return {}
-        new = [tp for tp in valid if self._context.partition_state(tp) is PartitionState.NEW]
-        existing = [tp for tp in valid if self._context.partition_state(tp) is not PartitionState.NEW]
-        for tp in await self._initialize(new):
-            self._log_change(tp, target)
-            self._context.put_partition_state(tp, target)
-        if not existing:
+                todo[action].append(tp)
+        for tp in (*todo[PartitionAction.NOTHING], *await self._initialize(todo[PartitionAction.INITIALIZE])):
+            self._put(tp, target)
+        if not todo[PartitionAction.ELECT]:
             return {}
         if strategy is None:
             raise ValueError("an election needs a strategy")  # rule 6.5
-        results = await self._elect(existing, strategy)
+        results = await self._elect(todo[PartitionAction.ELECT], strategy)
         for tp, result in results.items():
             if isinstance(result, LeaderAndIsr):
-                self._log_change(tp, target)
-                self._context.put_partition_state(tp, target)
+                self._put(tp, target)
             else:
                 log.warning("partition %s stays %s: %s", tp, self._context.partition_state(tp).name, result)
         return results
 
-    def _log_change(self, tp: TopicPartition, target: PartitionState) -> None:
+    def _put(self, tp: TopicPartition, target: PartitionState) -> None:
         if state_change_log.isEnabledFor(logging.DEBUG):
             before, epoch = self._context.partition_state(tp), self._context.epoch
             state_change_log.debug(
                 "controller epoch %d: partition %s from %s to %s", epoch, tp, before.name, target.name
             )
+        self._context.put_partition_state(tp, target)
 
-    # New -> Online
+    # INITIALIZE
 
     async def _initialize(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Create partition states in ZooKeeper (rules 6.7, 6.8); gives those that were created."""
+        """Create partition states in ZooKeeper (rules 6.7, 6.8). Returns the partitions that got one."""
         states: dict[TopicPartition, Leadership] = {}
         for tp in partitions:
             live = tuple(r for r in self._context.replicas(tp) if self._context.is_replica_online(r, tp))
             if live:
                 states[tp] = Leadership(LeaderAndIsr(live[0], live), self._context.epoch)
             else:
-                log.error("partition %s stays New: none of its replicas %s is alive", tp, self._context.replicas(tp))
+                log.error("partition %s stays New: no replica of %s is alive", tp, self._context.replicas(tp))
         if not states:
             return []
         try:
-            answers = await self._zk.create_partition_states(states, self._context.epoch_zk_version)
+            errors = await self._zk.create_partition_states(states, self._context.epoch_zk_version)
         except StoreError as e:
-            log.error("partitions stay New, their states could not be created: %s", e)
+            log.error("partitions stay New: creating their states failed: %s", e)
             return []
         created = []
-        for tp, answer in answers.items():
-            if answer is not None:
-                log.error("partition %s stays New: %s", tp, answer)
+        for tp, error in errors.items():
+            if error is not None:
+                log.error("partition %s stays New: %s", tp, error)
                 continue
             leadership = states[tp]
             self._context.put_leadership(tp, leadership)
@@ -172,12 +198,12 @@ class PartitionStateMachine:
             created.append(tp)
         return created
 
-    # Offline, Online -> Online
+    # ELECT
 
     async def _elect(self, partitions: Sequence[TopicPartition], strategy: Strategy) -> Results:
         results: Results = {}
         remaining = list(partitions)
-        while remaining:  # rule 6.13: those whose version had moved go round again
+        while remaining:  # rule 6.13: retry those whose version has changed
             remaining = await self._elect_once(remaining, strategy, results)
         return results
 
@@ -194,7 +220,7 @@ class PartitionStateMachine:
             if isinstance(known, StoreError) and not isinstance(known, NoNode):
                 results[tp] = known
             elif not isinstance(known, Leadership):
-                results[tp] = StateChangeFailed(f"there is no leader and ISR information of {tp} in ZooKeeper")
+                results[tp] = StateChangeFailed(f"{tp} has no leader and ISR in ZooKeeper")
             elif known.controller_epoch > self._context.epoch:
                 results[tp] = StateChangeFailed(
                     f"{tp} was last written by controller epoch {known.controller_epoch}, ours is {self._context.epoch}"
@@ -264,7 +290,7 @@ class PartitionStateMachine:
         return chosen
 
     async def _unclean_allowed(self, current: dict[TopicPartition, LeaderAndIsr]) -> dict[str, bool | Exception]:
-        """Per topic whose configuration matters: those with a partition without online ISR member (7.3, 7.4)."""
+        """The setting of each topic that has a partition without online ISR member (7.3, 7.4)."""
         topics = {
             tp.topic
             for tp, state in current.items()

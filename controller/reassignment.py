@@ -1,111 +1,111 @@
-"""Moving partitions to other brokers, by request or by /admin/reassign_partitions (rules 11.1-11.28, KIP-455).
+"""Reassignment of partitions, by request or by /admin/reassign_partitions (rules 11.1-11.28, KIP-455).
 
-The assignment during a move names all replicas, old and new, with those being added and removed; it is in the topic's
-node, so whoever becomes controller goes on with it. A move is complete when all of its target is in the ISR (phase
-A until then, phase B at once when it is). Nothing here waits: AlterPartition, ISR notifications, brokers that start
-and failovers look whether it is complete.
+During a reassignment the topic's znode lists all replicas, old and new, and which of them are being added and removed,
+so the next controller can continue it. Phase A lasts until the ISR contains all target replicas; phase B then completes
+it. Nothing here waits: ISR changes, brokers that start and failovers check whether a reassignment is complete.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from controller import zk_data
-from controller.admin_nodes import (
+from kce.controller.context import PartitionState, ReplicaState
+from kce.controller.errors import SUCCESS, BrokenBatch, OperationResult, StateChangeFailed
+from kce.controller.events import (
+    ReassignedPartitionStateChanged,
+    ReassignPartitionsCreated,
+)
+from kce.controller.leader_selection import Strategy
+from kce.controller.runtime import ControllerRuntime
+from kce.controller.topic_deletion import TopicDeletion
+from kce.wire import ErrorCode
+from kce.zookeeper import znodes
+from kce.zookeeper.admin_nodes import (
     delete_partition_reassignment,
     get_partition_reassignment,
     set_partition_reassignment,
 )
-from controller.context import PartitionState, ReplicaState
-from controller.core import Core
-from controller.errors import NO_ERROR, ApiError, BrokenBatch, ControllerMoved, IllegalState, StateChangeFailed
-from controller.events import (
-    AlterPartitionReassignmentsReceived,
-    ListPartitionReassignmentsReceived,
-    ReassignedPartitionStateChanged,
-    ReassignPartitionsCreated,
-)
-from controller.leader_selection import Strategy
-from controller.model import BrokerId, Leadership, PartitionReplica, ReplicaAssignment, TopicPartition
-from controller.store import NoNode, SessionExpired
-from controller.topic_deletion import TopicDeletion
-from controller.zk_client import ChangeHandler
-from wire import ErrorCode
+from kce.zookeeper.client import ChangeHandler
+from kce.zookeeper.errors import ControllerMoved, IllegalState
+from kce.zookeeper.model import BrokerId, Leadership, PartitionReplica, ReplicaAssignment, TopicPartition
+from kce.zookeeper.store import NoNode, SessionExpired
 
 log = logging.getLogger(__name__)
 
-_UNKNOWN = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
-_NOT_IN_PROGRESS = ApiError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment of the partition is in progress.")
+_UNKNOWN = OperationResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+_NOT_IN_PROGRESS = OperationResult(
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment of the partition is in progress."
+)
 
 
 class Reassignment:
-    def __init__(self, core: Core, deletion: TopicDeletion) -> None:
-        self._core = core
-        self._context = core.context
+    def __init__(self, runtime: ControllerRuntime, deletion: TopicDeletion) -> None:
+        self._runtime = runtime
+        self._context = runtime.context
         self._deletion = deletion
 
-    # what starts it
+    # starting
 
     async def requested_by_znode(self) -> set[TopicPartition]:
-        """/admin/reassign_partitions may be there (rules 11.21-11.24); gives the partitions that were taken up.
+        """Start what /admin/reassign_partitions requests, if it exists (rules 11.21-11.24). Returns what was started.
 
-        Only the creation of the node is watched. Entries that fail are taken out of it, the others when they are done.
+        Only creation of the node is watched. Failed entries are removed from it now, the others when they complete.
         """
         if not await self.watch():
             return set()
-        wanted = await get_partition_reassignment(self._core.zk) or {}
+        wanted = await get_partition_reassignment(self._runtime.zk) or {}
         results = await self._trigger({tp: self._context.assignment(tp).reassign_to(t) for tp, t in wanted.items()})
         failed = {tp: error for tp, error in results.items() if error.code is not ErrorCode.NONE}
         if failed:
-            log.warning("partitions that are not reassigned: %s", failed)
+            log.warning("reassignments that failed: %s", failed)
             await self._remove_from_znode(lambda tp, _: tp in failed)
         return results.keys() - failed.keys()
 
     async def watch(self) -> bool:
-        """Whether the node of reassignments exists, which arms the watch."""
-        created = ChangeHandler(created=lambda: self._core.put(ReassignPartitionsCreated()))
-        return await self._core.zk.register_and_check(zk_data.REASSIGN_PARTITIONS, created)
+        """Watch /admin/reassign_partitions. Returns whether it exists."""
+        created = ChangeHandler(created=lambda: self._runtime.put(ReassignPartitionsCreated()))
+        return await self._runtime.zk.register_and_check(znodes.REASSIGN_PARTITIONS, created)
 
-    async def requested(self, event: AlterPartitionReassignmentsReceived) -> None:
-        """Rules 11.25-11.28. The answer tells of submission, not of completion."""
-        results: dict[TopicPartition, ApiError] = {}
+    async def requested(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> dict[TopicPartition, OperationResult]:
+        """Start or cancel reassignments (rules 11.25-11.28). ``targets``: partition -> target replicas, None to cancel.
+
+        The results report submission, not completion."""
+        results: dict[TopicPartition, OperationResult] = {}
         accepted: dict[TopicPartition, ReplicaAssignment] = {}
-        for tp, target in event.targets.items():
+        for tp, replicas in targets.items():
             current = self._context.assignment(tp)
-            error = None if target is None else self._why_invalid(current, target)
+            target = None if replicas is None else tuple(BrokerId(r) for r in replicas)
+            error = None if target is None else self._validation_error(current, target)
             if error is not None:
-                results[tp] = ApiError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, error)
+                results[tp] = OperationResult(ErrorCode.INVALID_REPLICA_ASSIGNMENT, error)
             elif target is not None:
                 accepted[tp] = current.reassign_to(target)
             elif current.is_being_reassigned:
                 accepted[tp] = current.reassign_to(current.origin)
             else:
                 results[tp] = _NOT_IN_PROGRESS
-        try:
-            await self._remove_from_znode(lambda tp, _: tp in accepted)
-            results |= await self._trigger(accepted)
-        except ControllerMoved:
-            event.refuse()
-            raise
-        event.reply(results)
+        await self._remove_from_znode(lambda tp, _: tp in accepted)
+        return results | await self._trigger(accepted)
 
-    def _why_invalid(self, current: ReplicaAssignment, target: Sequence[BrokerId]) -> str | None:
+    def _validation_error(self, current: ReplicaAssignment, target: Sequence[BrokerId]) -> str | None:
         """Rule 11.26."""
         if not target:
             return "The list of replicas is empty."
         if len(set(target)) < len(target):
-            return f"A replica is named twice: {list(target)}."
+            return f"Duplicate replicas: {list(target)}."
         if any(replica < 0 for replica in target):
-            return f"A broker id is negative: {list(target)}."
+            return f"Negative broker ids: {list(target)}."
         dead = set(current.reassign_to(target).adding) - self._context.live_broker_ids
         return f"Brokers {sorted(dead)} are not alive." if dead else None
 
-    def list(self, event: ListPartitionReassignmentsReceived) -> None:
-        """Rule 3.24: what is not in progress is left out, whether asked about or not."""
-        asked = self._context.being_reassigned if event.partitions is None else event.partitions
-        found = {tp: self._context.assignment(tp) for tp in sorted(asked)}
-        event.reply({tp: assignment for tp, assignment in found.items() if assignment.is_being_reassigned})
+    def list(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, ReplicaAssignment]:
+        """Those of ``partitions`` that are being reassigned, or all that are for None (rule 3.24)."""
+        wanted = self._context.being_reassigned if partitions is None else partitions
+        found = {tp: self._context.assignment(tp) for tp in sorted(wanted)}
+        return {tp: assignment for tp, assignment in found.items() if assignment.is_being_reassigned}
 
     async def resume_at_failover(self) -> None:
         """Rule 4.15."""
@@ -114,14 +114,14 @@ class Reassignment:
             await self._reassign(tp, self._context.assignment(tp))
 
     async def resume_on(self, brokers: Collection[BrokerId]) -> None:
-        """Brokers started: moves to them may go on (rules 11.17, 11.20)."""
+        """Continue reassignments to brokers that have started (rules 11.17, 11.20)."""
         for tp in sorted(self._context.being_reassigned):
             assignment = self._context.assignment(tp)
             if any(replica in brokers for replica in assignment.target):
                 await self._reassign(tp, assignment)
 
     async def complete(self, partitions: Iterable[TopicPartition]) -> None:
-        """ISRs changed: finish the moves among ``partitions`` that are complete now (rule 11.17)."""
+        """Complete the reassignments of ``partitions`` whose target is in the ISR now (rule 11.17)."""
         for tp in partitions:
             if tp in self._context.being_reassigned:
                 assignment = self._context.assignment(tp)
@@ -131,14 +131,16 @@ class Reassignment:
 
     def unwatch(self) -> None:
         """At resignation (rules 4.26, 4.28)."""
-        self._core.zk.unregister_change_handler(zk_data.REASSIGN_PARTITIONS)
+        self._runtime.zk.unregister_change_handler(znodes.REASSIGN_PARTITIONS)
         for tp in self._context.being_reassigned:
             self._unwatch_state(tp)
 
-    # the work
+    # the phases
 
-    async def _trigger(self, wanted: dict[TopicPartition, ReplicaAssignment]) -> dict[TopicPartition, ApiError]:
-        """Rule 11.21: one that fails leaves the others alone. Raises ControllerMoved, SessionExpired, BrokenBatch."""
+    async def _trigger(self, wanted: dict[TopicPartition, ReplicaAssignment]) -> dict[TopicPartition, OperationResult]:
+        """Start each; a failure does not affect the others (rule 11.21).
+
+        Raises ControllerMoved, SessionExpired, BrokenBatch."""
         results = {}
         for tp, assignment in wanted.items():
             if self._context.is_queued_for_deletion(tp.topic) or not self._context.replicas(tp):
@@ -150,18 +152,18 @@ class Reassignment:
                 raise
             except Exception as e:
                 log.exception("reassignment of %s to %s failed", tp, assignment)
-                results[tp] = ApiError(ErrorCode.UNKNOWN_SERVER_ERROR, str(e))
+                results[tp] = OperationResult(ErrorCode.UNKNOWN_SERVER_ERROR, str(e))
             else:
-                results[tp] = NO_ERROR
+                results[tp] = SUCCESS
         return results
 
     async def _reassign(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
-        """Rules 11.1-11.8; the letters are those of the rules."""
-        replicas = self._core.replicas
+        """Rules 11.1-11.8, with their step numbers."""
+        replicas = self._runtime.replicas
         self._deletion.mark_ineligible([tp.topic], "topic reassignment in progress")
         await self._update_current(tp, assignment)
         if not await self._is_complete(tp, assignment):
-            await self._tell_new_epoch(tp, assignment)  # A1
+            await self._send_new_epoch(tp, assignment)  # A1
             for replica in assignment.adding:  # A2
                 await replicas.handle_state_changes([PartitionReplica(tp, replica)], ReplicaState.NEW)
             return
@@ -173,7 +175,7 @@ class Reassignment:
         await self._stop(tp, assignment.removing)  # B4, B5
         await self._write(tp, completed)  # B6
         await self._finished(tp, completed)  # B7
-        self._core.send_update_metadata_to_all([tp])  # B8
+        self._runtime.send_update_metadata_to_all([tp])  # B8
         log.info("%s is reassigned to %s", tp, list(completed.replicas))
         await self._deletion.resume([tp.topic])
 
@@ -185,41 +187,41 @@ class Reassignment:
             await self._write(tp, assignment)
             self._context.set_assignment(tp, assignment)
             await self._stop(tp, [r for r in current.replicas if r not in assignment.replicas])
-        if not self._core.config.inter_broker_protocol_version.supports_alter_partition:
-            changed = ChangeHandler(changed=lambda: self._core.put(ReassignedPartitionStateChanged(tp)))
-            self._core.zk.register_change_handler(zk_data.partition_state_path(tp), changed)
+        if not self._runtime.config.inter_broker_protocol_version.supports_alter_partition:
+            changed = ChangeHandler(changed=lambda: self._runtime.put(ReassignedPartitionStateChanged(tp)))
+            self._runtime.zk.register_change_handler(znodes.partition_state_path(tp), changed)
         self._context.being_reassigned.add(tp)
 
     async def _is_complete(self, tp: TopicPartition, assignment: ReplicaAssignment) -> bool:
-        """Rule 11.4, by what ZooKeeper says."""
+        """Whether ZooKeeper has all target replicas in the ISR (rule 11.4)."""
         if not assignment.is_being_reassigned:
             return True
-        known = (await self._core.zk.get_partition_states([tp]))[tp]
+        known = (await self._runtime.zk.get_partition_states([tp]))[tp]
         return isinstance(known, Leadership) and set(assignment.target) <= set(known.leader_and_isr.isr)
 
     async def _move_leader(self, tp: TopicPartition, completed: ReplicaAssignment) -> None:
         """Rules 11.7, 11.8."""
         leader = self._context.leadership[tp].leader_and_isr.leader
         if leader in completed.replicas and self._context.is_replica_online(leader, tp):
-            await self._tell_new_epoch(tp, completed)
+            await self._send_new_epoch(tp, completed)
         else:
-            await self._core.partitions.handle_state_changes([tp], PartitionState.ONLINE, Strategy.REASSIGN)
+            await self._runtime.partitions.handle_state_changes([tp], PartitionState.ONLINE, Strategy.REASSIGN)
 
-    async def _tell_new_epoch(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
+    async def _send_new_epoch(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
         leadership = await self._bump_epoch(tp)
-        with self._core.new_batch() as batch:
+        with self._runtime.new_batch() as batch:
             batch.add_leader_and_isr(assignment.origin, tp, leadership, assignment, is_new=False)
             batch.add_leader_and_isr(assignment.adding, tp, leadership, assignment, is_new=True)
 
     async def _bump_epoch(self, tp: TopicPartition) -> Leadership:
         """Rule 11.12. Raises StateChangeFailed, IllegalState, StoreError."""
-        zk, context = self._core.zk, self._context
+        zk, context = self._runtime.zk, self._context
         while True:
             known = (await zk.get_partition_states([tp]))[tp]
             if isinstance(known, Exception) and not isinstance(known, NoNode):
                 raise known
             if not isinstance(known, Leadership):
-                raise IllegalState(f"the leader epoch of {tp} cannot be raised: there is no leader and ISR of it")
+                raise IllegalState(f"the leader epoch of {tp} cannot be incremented: no leader and ISR in ZooKeeper")
             if known.controller_epoch > context.epoch:
                 raise StateChangeFailed(
                     f"{tp} was last written by controller epoch {known.controller_epoch}, ours is {context.epoch}"
@@ -234,7 +236,7 @@ class Reassignment:
                 return leadership
 
     async def _stop(self, tp: TopicPartition, removed: Iterable[BrokerId]) -> None:
-        """Rules 11.9-11.11: one state after the other, without waiting for the broker."""
+        """Move removed replicas through the deletion states, without waiting for the broker (rules 11.9-11.11)."""
         replicas = [PartitionReplica(tp, replica) for replica in removed]
         for state in (
             ReplicaState.OFFLINE,
@@ -242,15 +244,15 @@ class Reassignment:
             ReplicaState.DELETION_SUCCESSFUL,
             ReplicaState.NON_EXISTENT,
         ):
-            await self._core.replicas.handle_state_changes(replicas, state)
+            await self._runtime.replicas.handle_state_changes(replicas, state)
 
     async def _write(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
-        """The whole topic with this partition's assignment. Raises IllegalState where its node is gone."""
+        """Write the topic's znode with this assignment. Raises IllegalState if the znode is gone."""
         context = self._context
         partitions = context.topic_assignments(tp.topic) | {tp.partition: assignment}
         topic = {tp.topic: (context.topic_ids.get(tp.topic), partitions)}
         try:
-            await self._core.zk.set_topic_assignments(topic, context.epoch_zk_version)
+            await self._runtime.zk.set_topic_assignments(topic, context.epoch_zk_version)
         except NoNode as e:
             raise IllegalState(f"{tp} cannot be reassigned: {e}") from e
 
@@ -263,18 +265,18 @@ class Reassignment:
         self._context.being_reassigned.discard(tp)
 
     def _unwatch_state(self, tp: TopicPartition) -> None:
-        if not self._core.config.inter_broker_protocol_version.supports_alter_partition:
-            self._core.zk.unregister_change_handler(zk_data.partition_state_path(tp))
+        if not self._runtime.config.inter_broker_protocol_version.supports_alter_partition:
+            self._runtime.zk.unregister_change_handler(znodes.partition_state_path(tp))
 
     async def _remove_from_znode(self, is_removed: Callable[[TopicPartition, tuple[BrokerId, ...]], bool]) -> None:
-        """Rewrite /admin/reassign_partitions; the last entry takes the node with it (rules 11.16, 11.23)."""
-        zk, expected = self._core.zk, self._context.epoch_zk_version
+        """Remove entries from /admin/reassign_partitions, and the node with the last one (rules 11.16, 11.23)."""
+        zk, expected = self._runtime.zk, self._context.epoch_zk_version
         wanted = await get_partition_reassignment(zk)
         if wanted is None:
             return
-        left = {tp: target for tp, target in wanted.items() if not is_removed(tp, target)}
-        if left:
-            await set_partition_reassignment(zk, left, expected)
+        remaining = {tp: target for tp, target in wanted.items() if not is_removed(tp, target)}
+        if remaining:
+            await set_partition_reassignment(zk, remaining, expected)
         else:
             await delete_partition_reassignment(zk, expected)
-            self._core.put(ReassignPartitionsCreated())  # it may have been made again between
+            self._runtime.put(ReassignPartitionsCreated())  # somebody may have created it again

@@ -1,6 +1,4 @@
-"""Elections that somebody asked for: an administrator, /admin/preferred_replica_election, or the balance of leaders
-(rules 11.29-11.40).
-"""
+"""Leader elections by request, by /admin/preferred_replica_election, and for balance (rules 11.29-11.40)."""
 
 from __future__ import annotations
 
@@ -8,19 +6,23 @@ import enum
 import logging
 from collections.abc import Iterable
 
-from controller import zk_data
-from controller.admin_nodes import delete_preferred_replica_election, get_preferred_replica_election
-from controller.context import PartitionState
-from controller.core import Core
-from controller.errors import ApiError, StateChangeFailed, api_error
-from controller.events import ElectLeadersReceived, ElectLeadersResult, PreferredReplicaElectionCreated
-from controller.leader_selection import Strategy
-from controller.model import NO_LEADER, BrokerId, ElectionType, LeaderAndIsr, TopicPartition
-from controller.partition_state_machine import Results
-from controller.zk_client import ChangeHandler
-from wire import ErrorCode
+from kce.controller.context import PartitionState
+from kce.controller.errors import OperationResult, StateChangeFailed, failure_result
+from kce.controller.events import PreferredReplicaElectionCreated
+from kce.controller.leader_selection import Strategy
+from kce.controller.partition_state_machine import Results
+from kce.controller.runtime import ControllerRuntime
+from kce.wire import ErrorCode
+from kce.zookeeper import znodes
+from kce.zookeeper.admin_nodes import delete_preferred_replica_election, get_preferred_replica_election
+from kce.zookeeper.client import ChangeHandler
+from kce.zookeeper.model import NO_LEADER, BrokerId, ElectionType, LeaderAndIsr, TopicPartition
 
 log = logging.getLogger(__name__)
+
+
+#: result of each election: the new leader, or the error
+ElectionResults = dict[TopicPartition, BrokerId | OperationResult]
 
 
 class Trigger(enum.Enum):
@@ -35,35 +37,35 @@ _UNAVAILABLE = {
 }
 
 
-class Elections:
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._context = core.context
+class ReplicaLeaderElection:
+    def __init__(self, runtime: ControllerRuntime) -> None:
+        self._runtime = runtime
+        self._context = runtime.context
 
-    async def requested(self, event: ElectLeadersReceived) -> None:
-        """Rules 11.30-11.33. A partition without leadership makes it fail without an answer (11.31)."""
-        event.reply(await self._elect_known(event.partitions, event.election_type, Trigger.ADMIN_CLIENT))
+    async def requested(self, partitions: Iterable[TopicPartition], election_type: ElectionType) -> ElectionResults:
+        """Rules 11.30-11.33. Raises KeyError for a partition without leadership (11.31)."""
+        return await self._elect_known(partitions, election_type, Trigger.ADMIN_CLIENT)
 
     async def requested_by_znode(self) -> None:
-        """/admin/preferred_replica_election may be there (rules 11.29, 11.34). Only its creation is watched."""
+        """Run the elections of /admin/preferred_replica_election, if it exists (rules 11.29, 11.34)."""
         if await self.watch():
-            wanted = await get_preferred_replica_election(self._core.zk)
+            wanted = await get_preferred_replica_election(self._runtime.zk)
             await self._elect_known(wanted, ElectionType.PREFERRED, Trigger.ZOOKEEPER)
 
     async def watch(self) -> bool:
-        """Whether the node of preferred elections exists, which arms the watch."""
-        created = ChangeHandler(created=lambda: self._core.put(PreferredReplicaElectionCreated()))
-        return await self._core.zk.register_and_check(zk_data.PREFERRED_REPLICA_ELECTION, created)
+        """Watch the creation of /admin/preferred_replica_election. Returns whether it exists."""
+        created = ChangeHandler(created=lambda: self._runtime.put(PreferredReplicaElectionCreated()))
+        return await self._runtime.zk.register_and_check(znodes.PREFERRED_REPLICA_ELECTION, created)
 
     def unwatch(self) -> None:
-        self._core.zk.unregister_change_handler(zk_data.PREFERRED_REPLICA_ELECTION)
+        self._runtime.zk.unregister_change_handler(znodes.PREFERRED_REPLICA_ELECTION)
 
     async def resume_at_failover(self) -> None:
-        """Rules 4.17-4.19: the node is deleted, and looked at again, whether it was there or not.
+        """Run pending elections, delete the node and check it again, even if it did not exist (rules 4.17-4.19).
 
-        Raises KeyError for a partition that is assigned and has no leadership.
+        Raises KeyError for an assigned partition without leadership.
         """
-        wanted = await get_preferred_replica_election(self._core.zk)
+        wanted = await get_preferred_replica_election(self._runtime.zk)
         pending = [
             tp
             for tp in sorted(wanted)
@@ -74,7 +76,7 @@ class Elections:
         await self._elect(pending, ElectionType.PREFERRED, Trigger.ZOOKEEPER)
 
     async def rebalance(self) -> None:
-        """Give leadership back to preferred replicas, of brokers that miss too much of theirs (rules 11.38-11.40)."""
+        """Elect preferred leaders of brokers whose imbalance is above the limit (rules 11.38-11.40)."""
         context = self._context
         by_preferred: dict[BrokerId, list[TopicPartition]] = {}
         for tp in context.all_partitions():
@@ -84,9 +86,11 @@ class Elections:
         for broker, partitions in by_preferred.items():
             misplaced = [tp for tp in partitions if tp in context.leadership and self._leader(tp) != broker]
             ratio = len(misplaced) / len(partitions)
-            if ratio > self._core.config.leader_imbalance_per_broker_percentage / 100:
+            if ratio > self._runtime.config.leader_imbalance_per_broker_percentage / 100:
                 candidates = [tp for tp in misplaced if self._may_lead(broker, tp)]
-                log.info("broker %d misses %.0f%% of its leaderships: electing %s", broker, 100 * ratio, candidates)
+                log.info(
+                    "broker %d lacks %.0f%% of its preferred leaderships: electing %s", broker, 100 * ratio, candidates
+                )
                 await self._elect(candidates, ElectionType.PREFERRED, Trigger.AUTO)
 
     def _may_lead(self, broker: BrokerId, tp: TopicPartition) -> bool:
@@ -97,26 +101,26 @@ class Elections:
 
     async def _elect_known(
         self, partitions: Iterable[TopicPartition], election_type: ElectionType, trigger: Trigger
-    ) -> ElectLeadersResult:
+    ) -> ElectionResults:
         """Rules 11.30, 11.33."""
-        results: ElectLeadersResult = {}
+        results: ElectionResults = {}
         electable = []
         for tp in sorted(partitions):
             if not self._context.is_assigned(tp):
-                results[tp] = ApiError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+                results[tp] = OperationResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
             elif self._context.is_queued_for_deletion(tp.topic):
-                results[tp] = ApiError(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted.")
+                results[tp] = OperationResult(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted.")
             elif self._has_valid_leader(tp, election_type):
-                results[tp] = ApiError(ErrorCode.ELECTION_NOT_NEEDED, "The leader is the right one already.")
+                results[tp] = OperationResult(ErrorCode.ELECTION_NOT_NEEDED, "The partition has a valid leader.")
             else:
                 electable.append(tp)
         for tp, result in (await self._elect(electable, election_type, trigger)).items():
             if isinstance(result, LeaderAndIsr):
                 results[tp] = result.leader
             elif isinstance(result, StateChangeFailed):
-                results[tp] = ApiError(_UNAVAILABLE[election_type], str(result))
+                results[tp] = OperationResult(_UNAVAILABLE[election_type], str(result))
             else:
-                results[tp] = api_error(result)
+                results[tp] = failure_result(result)
         return results
 
     def _has_valid_leader(self, tp: TopicPartition, election_type: ElectionType) -> bool:
@@ -128,19 +132,19 @@ class Elections:
     async def _elect(
         self, partitions: Iterable[TopicPartition], election_type: ElectionType, trigger: Trigger
     ) -> Results:
-        """Rules 11.32, 11.34: unclean election is forced for an administrator only."""
+        """Only an administrator's request forces an unclean election (rules 11.32, 11.34)."""
         if election_type is ElectionType.PREFERRED:
             strategy = Strategy.PREFERRED
         else:
             strategy = Strategy.UNCLEAN if trigger is Trigger.ADMIN_CLIENT else Strategy.OFFLINE
         try:
-            results = await self._core.partitions.handle_state_changes(partitions, PartitionState.ONLINE, strategy)
+            results = await self._runtime.partitions.handle_state_changes(partitions, PartitionState.ONLINE, strategy)
         finally:
             if trigger is Trigger.ZOOKEEPER:
-                await delete_preferred_replica_election(self._core.zk, self._context.epoch_zk_version)
-                self._core.put(PreferredReplicaElectionCreated())  # it may have been made again between
+                await delete_preferred_replica_election(self._runtime.zk, self._context.epoch_zk_version)
+                self._runtime.put(PreferredReplicaElectionCreated())  # somebody may have created it again
         if trigger is not Trigger.ADMIN_CLIENT:
             for tp, result in results.items():
                 if isinstance(result, Exception):
-                    log.error("the election of a leader of %s, %s, failed: %s", tp, trigger.value, result)
+                    log.error("electing a leader of %s (%s) failed: %s", tp, trigger.value, result)
         return results

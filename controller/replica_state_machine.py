@@ -1,31 +1,76 @@
-"""Replica states: NonExistent -> New -> Online <-> Offline -> deletion (rules of section 6c).
+"""The states of replicas, and what each transition does (rules of section 6c).
 
-The transitions are `context.VALID_PREVIOUS_REPLICA_STATES`. Going offline takes the replica out of the ISR in
-ZooKeeper; the deletion states belong to `topic_deletion`.
+    NonExistent -> New -> Online <-> Offline -> DeletionStarted -> DeletionSuccessful -> NonExistent
+                                        ^              |
+                                        +- DeletionIneligible
+
+- A transition that is not in `TRANSITIONS` is logged and skipped (5.22).
+- ADD is refused for a replica that leads the partition (6.22). STOP needs a state in ZooKeeper that no later controller
+  has written (6.28-6.30). A replica whose transition fails is logged and stays as it is.
+- The deletion states belong to `topic_deletion` and `reassignment`, which drive replicas through them.
+- Only ControllerMoved and SessionExpired end the transitions of the other replicas.
 """
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from controller.context import VALID_PREVIOUS_REPLICA_STATES, ControllerContext, ReplicaState
-from controller.errors import ControllerMoved, StateChangeFailed
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import (
-    NO_LEADER,
-    BrokerId,
-    LeaderAndIsr,
-    Leadership,
-    PartitionReplica,
-    TopicPartition,
-)
-from controller.request_batch import ControllerRequestBatch
-from controller.store import NoNode, SessionExpired, StoreError
+from kce.controller.context import ControllerContext, ReplicaState
+from kce.controller.errors import StateChangeFailed
+from kce.controller.request_batch import ControllerRequestBatch
+from kce.zookeeper.errors import ControllerMoved
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import NO_LEADER, BrokerId, LeaderAndIsr, Leadership, PartitionReplica, TopicPartition
+from kce.zookeeper.store import NoNode, SessionExpired, StoreError
 
 log = logging.getLogger(__name__)
 state_change_log = logging.getLogger("state.change.logger")
+
+
+class ReplicaAction(enum.Enum):
+    """What a transition does besides changing the state."""
+
+    NOTHING = enum.auto()
+    #: send the broker the partition's state, as that of a new replica (6.22)
+    ADD = enum.auto()
+    #: put the replica into the assignment if it is not there (6.23)
+    COMPLETE = enum.auto()
+    #: send the broker the partition's state (6.24)
+    RESUME = enum.auto()
+    #: stop the replica, and take it out of the ISR in ZooKeeper (6.25-6.30)
+    STOP = enum.auto()
+    #: stop the replica, and delete its log
+    DELETE = enum.auto()
+    #: take the replica out of the assignment (6.31)
+    REMOVE = enum.auto()
+
+
+#: new state -> states that lead to it -> what the transition does
+TRANSITIONS: Mapping[ReplicaState, Mapping[ReplicaState, ReplicaAction]] = {
+    ReplicaState.NEW: {ReplicaState.NON_EXISTENT: ReplicaAction.ADD},
+    ReplicaState.ONLINE: {
+        ReplicaState.NEW: ReplicaAction.COMPLETE,
+        ReplicaState.ONLINE: ReplicaAction.RESUME,
+        ReplicaState.OFFLINE: ReplicaAction.RESUME,
+        ReplicaState.DELETION_INELIGIBLE: ReplicaAction.RESUME,
+    },
+    ReplicaState.OFFLINE: {
+        ReplicaState.NEW: ReplicaAction.STOP,
+        ReplicaState.ONLINE: ReplicaAction.STOP,
+        ReplicaState.OFFLINE: ReplicaAction.STOP,
+        ReplicaState.DELETION_INELIGIBLE: ReplicaAction.STOP,
+    },
+    ReplicaState.DELETION_STARTED: {ReplicaState.OFFLINE: ReplicaAction.DELETE},
+    ReplicaState.DELETION_SUCCESSFUL: {ReplicaState.DELETION_STARTED: ReplicaAction.NOTHING},
+    ReplicaState.DELETION_INELIGIBLE: {
+        ReplicaState.OFFLINE: ReplicaAction.NOTHING,
+        ReplicaState.DELETION_STARTED: ReplicaAction.NOTHING,
+    },
+    ReplicaState.NON_EXISTENT: {ReplicaState.DELETION_SUCCESSFUL: ReplicaAction.REMOVE},
+}
 
 
 class ReplicaStateMachine:
@@ -35,7 +80,7 @@ class ReplicaStateMachine:
         self._batch = batch
 
     async def startup(self) -> None:
-        """Rule 6.32: states first, then online replicas are told, then offline ones leave their ISRs."""
+        """Set all states, then notify online replicas, then remove offline ones from their ISRs (rule 6.32)."""
         online, offline = self._context.all_replicas()
         for by_broker, state in ((online, ReplicaState.ONLINE), (offline, ReplicaState.DELETION_INELIGIBLE)):
             for broker, partitions in by_broker.items():
@@ -46,7 +91,7 @@ class ReplicaStateMachine:
     async def handle_state_changes(self, replicas: Iterable[PartitionReplica], target: ReplicaState) -> None:
         """Move replicas to ``target`` in one batch (rule 6.21).
 
-        Raises ControllerMoved and SessionExpired; any other failure is logged and leaves states as they are.
+        Raises ControllerMoved and SessionExpired. Any other failure is logged and changes no state.
         """
         by_broker: dict[BrokerId, list[TopicPartition]] = {}
         for tp, broker in replicas:
@@ -62,44 +107,56 @@ class ReplicaStateMachine:
                 await self._change(broker, partitions, target)
             self._batch.send()
         except (ControllerMoved, SessionExpired):
-            log.error("controller moved while moving replicas to %s", target.name)
+            log.error("the controller moved while it moved replicas to %s", target.name)
             raise
         except Exception:
             log.exception("moving replicas to %s failed", target.name)
 
     async def _change(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
-        allowed = VALID_PREVIOUS_REPLICA_STATES[target]
-        states = self._context.replica_states_of(broker)
-        valid = partitions
-        if not set(map(states.get, partitions)) <= allowed:
-            valid = []
-            for tp in partitions:
-                current = states.get(tp, ReplicaState.NON_EXISTENT)
-                if current in allowed:
-                    valid.append(tp)
-                else:
-                    log.error("replica %d of %s cannot go from %s to %s", broker, tp, current, target)
-        match target:
-            case ReplicaState.NEW:
-                self._to_new(broker, valid)
-            case ReplicaState.ONLINE:
-                self._to_online(broker, valid)
-            case ReplicaState.OFFLINE:
-                await self._to_offline(broker, valid)
-            case ReplicaState.NON_EXISTENT:
-                self._log_changes(broker, valid, target)
-                for tp in valid:  # rule 6.31
-                    self._context.set_assignment(tp, self._context.assignment(tp).remove_replica(broker))
-                    states.pop(tp, None)
-            case _:
-                self._put(broker, valid, target)
-                if target is ReplicaState.DELETION_STARTED:
-                    for tp in valid:
+        for action, some in self._by_action(broker, partitions, target).items():
+            match action:
+                case ReplicaAction.ADD:
+                    some = self._add(broker, some)
+                case ReplicaAction.COMPLETE:
+                    self._complete(broker, some)
+                case ReplicaAction.RESUME:
+                    self._batch.add_known_leader_and_isr(broker, some)
+                case ReplicaAction.STOP:
+                    some = await self._stop(broker, some)
+                case ReplicaAction.DELETE:
+                    for tp in some:
                         self._batch.add_stop_replica([broker], tp, delete=True)
+                case ReplicaAction.REMOVE:
+                    for tp in some:
+                        self._context.set_assignment(tp, self._context.assignment(tp).remove_replica(broker))
+            self._put(broker, some, target)
+
+    def _by_action(
+        self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState
+    ) -> Mapping[ReplicaAction, Sequence[TopicPartition]]:
+        """Partitions whose replica may move to ``target``, by the action of the transition."""
+        states, actions = self._context.replica_states_of(broker), TRANSITIONS[target]
+        found = {actions.get(current or ReplicaState.NON_EXISTENT) for current in set(map(states.get, partitions))}
+        if len(found) == 1 and (only := found.pop()) is not None:
+            return {only: partitions}
+        todo: dict[ReplicaAction, list[TopicPartition]] = {}
+        for tp in partitions:
+            current = states.get(tp, ReplicaState.NON_EXISTENT)
+            action = actions.get(current)
+            if action is None:
+                log.error("invalid transition of replica %d of %s from %s to %s", broker, tp, current, target)
+            else:
+                todo.setdefault(action, []).append(tp)
+        return todo
 
     def _put(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
         self._log_changes(broker, partitions, target)
-        self._context.replica_states_of(broker).update(dict.fromkeys(partitions, target))
+        states = self._context.replica_states_of(broker)
+        if target is ReplicaState.NON_EXISTENT:
+            for tp in partitions:
+                states.pop(tp, None)
+        else:
+            states.update(dict.fromkeys(partitions, target))
 
     def _log_changes(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
         if not state_change_log.isEnabledFor(logging.DEBUG):
@@ -116,34 +173,27 @@ class ReplicaStateMachine:
                 target.name,
             )
 
-    def _to_new(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> None:
-        new = []
-        for tp in partitions:  # rule 6.22
+    def _add(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        added = []
+        for tp in partitions:
             known = self._context.leadership.get(tp)
             if known is not None and known.leader_and_isr.leader == broker:
-                log.error("replica %d of %s cannot become New, it is the leader", broker, tp)
+                log.error("replica %d of %s cannot become New: it leads the partition", broker, tp)
                 continue
             if known is not None:
                 self._batch.add_leader_and_isr([broker], tp, known, self._context.assignment(tp), is_new=True)
-            new.append(tp)
-        self._put(broker, new, ReplicaState.NEW)
+            added.append(tp)
+        return added
 
-    def _to_online(self, broker: BrokerId, partitions: Sequence[TopicPartition]) -> None:
-        states = self._context.replica_states_of(broker)
-        new = [tp for tp in partitions if states[tp] is ReplicaState.NEW]
-        for tp in new:  # rule 6.23
+    def _complete(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> None:
+        for tp in partitions:
             assignment = self._context.assignment(tp)
             if broker not in assignment.replicas:
                 log.error("adding replica %d to the assignment of %s", broker, tp)
                 self._context.set_assignment(tp, replace(assignment, replicas=(*assignment.replicas, broker)))
-        old = [tp for tp in partitions if states[tp] is not ReplicaState.NEW] if new else partitions
-        self._batch.add_known_leader_and_isr(broker, old)  # rule 6.24
-        self._put(broker, partitions, ReplicaState.ONLINE)
 
-    # -> Offline
-
-    async def _to_offline(self, broker: BrokerId, partitions: Sequence[TopicPartition]) -> None:
-        for tp in partitions:  # rule 6.25: with the epoch from before the ISR changes
+    async def _stop(self, broker: BrokerId, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
+        for tp in partitions:  # rule 6.25: with the leader epoch before the ISR changes
             self._batch.add_stop_replica([broker], tp, delete=False)
         with_leadership = [tp for tp in partitions if tp in self._context.leadership]
         without_leadership = [tp for tp in partitions if tp not in self._context.leadership]
@@ -152,16 +202,15 @@ class ReplicaStateMachine:
             if not self._context.is_queued_for_deletion(tp.topic):
                 others = [r for r in self._context.replicas(tp) if r != broker]
                 self._batch.add_leader_and_isr(others, tp, known, self._context.assignment(tp), is_new=False)
-        self._put(broker, list(removed), ReplicaState.OFFLINE)
         if without_leadership:  # rule 6.27
             everyone = self._context.live_or_shutting_down_broker_ids
             self._batch.add_update_metadata(everyone, without_leadership)
-            self._put(broker, without_leadership, ReplicaState.OFFLINE)
+        return [*removed, *without_leadership]
 
     async def _remove_from_isr(
         self, broker: BrokerId, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Leadership]:
-        """Rules 6.28-6.30; partitions that failed are logged and left out."""
+        """Remove the replica from ISRs in ZooKeeper (rules 6.28-6.30). Failed partitions are logged and left out."""
         done: dict[TopicPartition, Leadership] = {}
         remaining = list(partitions)
         while remaining:
@@ -180,15 +229,17 @@ class ReplicaStateMachine:
         for tp, known in found.items():
             if known is None or isinstance(known, NoNode):
                 if not context.is_queued_for_deletion(tp.topic):
-                    self._failed(broker, tp, StateChangeFailed(f"there is no leader and ISR information of {tp}"))
+                    self._failed(broker, tp, StateChangeFailed(f"{tp} has no leader and ISR in ZooKeeper"))
             elif isinstance(known, StoreError):
                 self._failed(broker, tp, known)
             elif known.controller_epoch > context.epoch:
-                self._failed(broker, tp, StateChangeFailed(f"written by controller epoch {known.controller_epoch}"))
+                self._failed(
+                    broker, tp, StateChangeFailed(f"last written by controller epoch {known.controller_epoch}")
+                )
             elif broker in known.leader_and_isr.isr:
                 state = known.leader_and_isr
                 leader = NO_LEADER if state.leader == broker else state.leader
-                # the last member stays, even dead (7.18)
+                # the last member stays in the ISR, even dead (7.18)
                 isr = state.isr if len(state.isr) == 1 else tuple(r for r in state.isr if r != broker)
                 shrunk[tp] = state.new_leader_and_isr(leader, isr)
             else:

@@ -1,7 +1,7 @@
-"""What one step of the controller wants to tell which broker, gathered and then sent (rules of sections 8a and 8b).
+"""The control requests of one step, collected and sent as a batch (rules of sections 8a and 8b).
 
-A batch is new, is added to, and is sent: LeaderAndIsr first, then UpdateMetadata, then StopReplica, so that per broker
-they arrive in that order. Building the messages is ``build_*`` below: pure, one function per request.
+A batch is started, added to, and sent: LeaderAndIsr first, then UpdateMetadata, then StopReplica; every broker receives
+them in that order. The pure functions ``build_*`` build the messages.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import wire
-from controller.context import ControllerContext
-from controller.errors import IllegalState
-from controller.model import (
+from kce import wire
+from kce.controller.context import ControllerContext
+from kce.wire.metadata_version import MetadataVersion
+from kce.wire.vocabulary import SECURITY_PROTOCOLS
+from kce.zookeeper.errors import IllegalState
+from kce.zookeeper.model import (
     LEADER_DURING_DELETE,
-    Broker,
     BrokerEpoch,
     BrokerId,
     Leadership,
+    RegisteredBroker,
     ReplicaAssignment,
     TopicPartition,
 )
-from wire.metadata_version import MetadataVersion
-from wire.vocabulary import SECURITY_PROTOCOLS
 
 ZERO = uuid.UUID(int=0)
 _PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
@@ -33,15 +33,15 @@ _PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 _leader_and_isr_partition_state = wire.maker(wire.LeaderAndIsrPartitionState)
 _update_metadata_partition_state = wire.maker(wire.UpdateMetadataPartitionState)
 
-#: what to do with a broker's answer; called with the decoded response
+#: takes the decoded response
 OnResponse = Callable[[wire.Message], None]
 
 
 class Outbox(Protocol):
-    """The channels to the brokers, as a batch sees them: it enqueues and never waits."""
+    """The channels to the brokers, which enqueue and never wait."""
 
     def send(self, broker: BrokerId, request: wire.Message, api_version: int, on_response: OnResponse | None) -> None:
-        """Enqueue for one broker; an unknown broker is warned about and dropped (rule 8.30)."""
+        """Enqueue a request for one broker; log and drop it for an unknown broker (rule 8.30)."""
         ...
 
     def send_update_metadata(
@@ -51,13 +51,13 @@ class Outbox(Protocol):
         api_version: int,
         on_response: Callable[[BrokerId], OnResponse],
     ) -> None:
-        """Enqueue for several brokers what differs between them in their broker epochs only."""
+        """Enqueue a request for several brokers; only its broker epoch differs between them."""
         for broker, epoch in brokers.items():
             self.send(broker, dataclasses.replace(request, broker_epoch=epoch), api_version, on_response(broker))
 
 
 class Responses(Protocol):
-    """Where the answers go; each only enqueues an event (rule 3.41)."""
+    """Takes responses. Each method only enqueues an event (rule 3.41)."""
 
     def leader_and_isr(self, response: wire.LeaderAndIsrResponse, broker: BrokerId) -> None: ...
     def update_metadata(self, response: wire.UpdateMetadataResponse, broker: BrokerId) -> None: ...
@@ -67,7 +67,7 @@ class Responses(Protocol):
 
 
 class LeaderAndIsrState:
-    """One partition in a LeaderAndIsr request; the same object for all replicas that are told the same."""
+    """One partition in a LeaderAndIsr request; replicas that get the same state share the object."""
 
     __slots__ = ("_built", "assignment", "is_new", "leadership")
 
@@ -78,7 +78,7 @@ class LeaderAndIsrState:
         self._built: wire.LeaderAndIsrPartitionState | None = None
 
     def build(self, tp: TopicPartition, version: int) -> wire.LeaderAndIsrPartitionState:
-        """Made once for all requests of a batch, which are of one version (rules 13.7-13.11)."""
+        """Built once for all requests of a batch, which have the same version (rules 13.7-13.11)."""
         if self._built is None:
             decided, controller_epoch = self.leadership
             self._built = _leader_and_isr_partition_state(
@@ -108,7 +108,8 @@ class StopReplicaState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchConfig:
-    """``inter_broker_listener``: of the live leaders in LeaderAndIsr, whichever the controller connects to (8.15)."""
+    """``inter_broker_listener``: of live leaders in LeaderAndIsr, even if the controller uses another listener
+    (8.15)."""
 
     broker_id: BrokerId
     ibp: MetadataVersion
@@ -116,7 +117,7 @@ class BatchConfig:
 
 
 class ControllerRequestBatch:
-    """One of Kafka's three independent batches (rule 8.1). Reads the context, changes nothing in it."""
+    """One of Kafka's three independent batches (rule 8.1). Reads the context, never changes it."""
 
     def __init__(self, config: BatchConfig, context: ControllerContext, outbox: Outbox, responses: Responses) -> None:
         self._config = config
@@ -127,14 +128,14 @@ class ControllerRequestBatch:
 
     def clear(self) -> None:
         self._leader_and_isr: dict[BrokerId, dict[TopicPartition, LeaderAndIsrState]] = {}
-        # of `add_known_leader_and_isr`: what other replicas of the partition are told
+        # of `add_known_leader_and_isr`: shared between the replicas of a partition
         self._known: dict[TopicPartition, LeaderAndIsrState] = {}
         self._stop_replica: dict[BrokerId, dict[TopicPartition, StopReplicaState]] = {}
         self._update_metadata_brokers: set[BrokerId] = set()
         self._update_metadata: dict[TopicPartition, Leadership] = {}
 
     def new_batch(self) -> None:
-        """Raises IllegalState when the last batch was not sent (rule 8.2)."""
+        """Raises IllegalState if the last batch was not sent (rule 8.2)."""
         left = {
             "LeaderAndIsr": self._leader_and_isr,
             "StopReplica": self._stop_replica,
@@ -142,7 +143,7 @@ class ControllerRequestBatch:
         }
         for name, content in left.items():
             if content:
-                raise IllegalState(f"the last batch still holds {name} content while a new one is made: {content}")
+                raise IllegalState(f"the previous batch has unsent {name} requests: {content}")
 
     def add_leader_and_isr(
         self,
@@ -153,7 +154,8 @@ class ControllerRequestBatch:
         *,
         is_new: bool,
     ) -> None:
-        """Rules 8.3, 8.5: the last addition wins, but for is_new, which sticks; all brokers get its metadata."""
+        """Rules 8.3, 8.5: a later addition replaces an earlier one, but is_new stays set. All brokers get its
+        metadata."""
         state = LeaderAndIsrState(leadership, assignment, is_new)
         for broker in brokers:
             if broker >= 0:
@@ -166,10 +168,10 @@ class ControllerRequestBatch:
             self._update_metadata[tp] = known
 
     def add_known_leader_and_isr(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> None:
-        """``add_leader_and_isr`` of what the context knows of many partitions, for one of their old replicas; those
-        without leadership are skipped. All such additions to one batch are made before the context changes."""
+        """``add_leader_and_isr`` with the cached leadership of many partitions, for an existing replica; skips
+        partitions without leadership. The context must not change between such additions to one batch."""
         context, shared = self._context, self._known
-        told: dict[TopicPartition, LeaderAndIsrState] = {}
+        added: dict[TopicPartition, LeaderAndIsrState] = {}
         for tp in partitions:
             state = shared.get(tp)
             if state is None:
@@ -178,17 +180,17 @@ class ControllerRequestBatch:
                     continue
                 state = shared[tp] = LeaderAndIsrState(known, context.assignment(tp), False)
                 self._update_metadata[tp] = known
-            told[tp] = state
-        if not told:
+            added[tp] = state
+        if not added:
             return
         for tp, before in self._leader_and_isr.get(broker, {}).items():
-            if before.is_new and (state := told.get(tp)) is not None:
-                told[tp] = LeaderAndIsrState(state.leadership, state.assignment, True)
-        self._leader_and_isr.setdefault(broker, {}).update(told)
+            if before.is_new and (state := added.get(tp)) is not None:
+                added[tp] = LeaderAndIsrState(state.leadership, state.assignment, True)
+        self._leader_and_isr.setdefault(broker, {}).update(added)
         self._update_metadata_brokers |= context.live_or_shutting_down_broker_ids
 
     def add_stop_replica(self, brokers: Iterable[BrokerId], tp: TopicPartition, *, delete: bool) -> None:
-        """Rule 8.6: the epoch is sampled now; delete sticks."""
+        """Rule 8.6: samples the leader epoch now; delete stays set."""
         epoch = self._context.leader_epoch_for_stop_replica(tp)
         for broker in brokers:
             if broker >= 0:
@@ -197,7 +199,7 @@ class ControllerRequestBatch:
                 states[tp] = StopReplicaState(epoch, sticky)
 
     def add_update_metadata(self, brokers: Iterable[BrokerId], partitions: Iterable[TopicPartition]) -> None:
-        """Rules 8.7, 8.9: one map of partitions for all brokers of the batch; those without leadership are skipped."""
+        """Rules 8.7, 8.9: all brokers of the batch get all its partitions; skips those without leadership."""
         self._update_metadata_brokers.update(broker for broker in brokers if broker >= 0)
         for tp in partitions:
             known = self._context.leadership.get(tp)
@@ -205,12 +207,12 @@ class ControllerRequestBatch:
                 self._update_metadata[tp] = known
 
     def send(self) -> None:
-        """Enqueue what was gathered, to brokers that are registered (rules 8.12-8.17)."""
+        """Enqueue the requests of registered brokers (rules 8.12-8.17)."""
         live = self._context.live_or_shutting_down_broker_ids
         for broker in sorted(live & self._leader_and_isr.keys()):
             self._send_leader_and_isr(broker, self._leader_and_isr[broker])
-        if informed := sorted(live & self._update_metadata_brokers):
-            self._send_update_metadata(informed)
+        if recipients := sorted(live & self._update_metadata_brokers):
+            self._send_update_metadata(recipients)
         for broker in sorted(live & self._stop_replica.keys()):
             self._send_stop_replica(broker, self._stop_replica[broker])
         self.clear()
@@ -230,11 +232,11 @@ class ControllerRequestBatch:
         request = build_update_metadata(version, self._config, self._context, self._update_metadata)
 
         def answered(broker: BrokerId) -> OnResponse:
-            def told(response: wire.Message) -> None:
+            def received(response: wire.Message) -> None:
                 assert isinstance(response, wire.UpdateMetadataResponse)
                 self._responses.update_metadata(response, broker)
 
-            return told
+            return received
 
         epochs = {broker: self._context.broker_epochs[broker] for broker in brokers}
         self._outbox.send_update_metadata(epochs, request, version, answered)
@@ -252,7 +254,7 @@ class ControllerRequestBatch:
                 broker, build_stop_replica(version, self._config, self._context, broker, states), version, answered
             )
             return
-        for delete in (True, False):  # rule 8.22: deletions first, and only they are called back
+        for delete in (True, False):  # rule 8.22: deletions first; only they have a callback
             some = {tp: state for tp, state in states.items() if state.delete is delete}
             if some:
                 request = build_stop_replica(version, self._config, self._context, broker, some)
@@ -306,7 +308,7 @@ def build_update_metadata(
     context: ControllerContext,
     leadership: Mapping[TopicPartition, Leadership],
 ) -> wire.UpdateMetadataRequest:
-    """The request for all brokers but for their broker epochs (rules 8.8-8.10, 13.16-13.21)."""
+    """The request for all brokers, without broker epoch (rules 8.8-8.10, 13.16-13.21)."""
     partitions: dict[str, list[wire.UpdateMetadataPartitionState]] = {}
     offline = context.offline_replicas()
     topic, of_topic, deleting = None, [], False
@@ -347,13 +349,13 @@ def build_update_metadata(
     )
 
 
-def _update_metadata_broker(version: int, broker: Broker) -> wire.UpdateMetadataBroker:
-    """Rule 8.21. Raises IllegalState where the version cannot say the broker's listeners."""
+def _update_metadata_broker(version: int, broker: RegisteredBroker) -> wire.UpdateMetadataBroker:
+    """Rule 8.21. Raises IllegalState if the version cannot express the broker's listeners."""
     endpoints = broker.endpoints
     if version == 0:
         plaintext = next((e for e in endpoints if e.security_protocol == "PLAINTEXT"), None)
         if plaintext is None:
-            raise IllegalState(f"broker {broker.id} has no PLAINTEXT endpoint, and UpdateMetadata 0 knows no other")
+            raise IllegalState(f"broker {broker.id} has no PLAINTEXT endpoint, which UpdateMetadata 0 needs")
         return wire.UpdateMetadataBroker(id=broker.id, v0_host=plaintext.host, v0_port=plaintext.port)
     for endpoint in endpoints:
         if version < 3 and endpoint.listener != endpoint.security_protocol:
@@ -382,7 +384,7 @@ def build_stop_replica(
     broker: BrokerId,
     states: Mapping[TopicPartition, StopReplicaState],
 ) -> wire.StopReplicaRequest:
-    """Rules 8.22, 13.23. Below version 3 all states have one ``delete``."""
+    """Rules 8.22, 13.23. Below version 3 all states have the same ``delete``."""
     topics: dict[str, dict[int, StopReplicaState]] = {}
     for tp, state in states.items():
         topics.setdefault(tp.topic, {})[tp.partition] = state

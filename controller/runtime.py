@@ -1,4 +1,4 @@
-"""What the controller's capabilities share: the state, the store, the state machines and the way to the brokers."""
+"""What the controller's capabilities share: context, store, state machines, batches and channels."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from controller.channel_manager import ChannelManager
-from controller.config import ControllerConfig
-from controller.context import ControllerContext
-from controller.errors import BrokenBatch, IllegalState
-from controller.events import ControllerEvent
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId, Leadership, TopicPartition
-from controller.partition_state_machine import PartitionStateMachine
-from controller.replica_state_machine import ReplicaStateMachine
-from controller.request_batch import ControllerRequestBatch
+from kce.controller.channel_manager import ChannelManager
+from kce.controller.config import ControllerConfig
+from kce.controller.context import ControllerContext
+from kce.controller.errors import BrokenBatch
+from kce.controller.events import ControllerEvent
+from kce.controller.partition_state_machine import PartitionStateMachine
+from kce.controller.replica_state_machine import ReplicaStateMachine
+from kce.controller.request_batch import ControllerRequestBatch
+from kce.zookeeper.errors import IllegalState
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import BrokerId, Leadership, TopicPartition
 
-#: of a version of /feature, for so many seconds; raises TimeoutError
+#: waits until the broker has read a version of /feature, at most so many seconds; raises TimeoutError
 WaitForFeatures = Callable[[int, float], Awaitable[None]]
 
 
 async def no_feature_cache(version: int, timeout_s: float) -> None:
-    """Of a controller without a broker that could know features."""
+    """For a controller without a broker that reads /feature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Core:
-    """Made once per controller; the context is emptied, not replaced, when the role is given up."""
+class ControllerRuntime:
+    """One per controller module. Resigning clears the context and keeps the object."""
 
     config: ControllerConfig
     context: ControllerContext
@@ -41,7 +42,7 @@ class Core:
 
     @contextmanager
     def new_batch(self) -> Iterator[ControllerRequestBatch]:
-        """The controller's own batch, sent at the end. Raises BrokenBatch, after emptying it (rule 2.20)."""
+        """The controller's own batch, sent at the end. Clears it and raises BrokenBatch on failure (rule 2.20)."""
         try:
             self.batch.new_batch()
             yield self.batch
@@ -51,7 +52,7 @@ class Core:
             raise BrokenBatch(str(e)) from e
 
     def send_update_metadata(self, brokers: Iterable[BrokerId], partitions: Iterable[TopicPartition] = ()) -> None:
-        """One UpdateMetadata to each broker, in a batch of its own. Raises BrokenBatch."""
+        """Send UpdateMetadata to brokers, as a batch of its own. Raises BrokenBatch."""
         with self.new_batch() as batch:
             batch.add_update_metadata(brokers, partitions)
 
@@ -59,7 +60,7 @@ class Core:
         self.send_update_metadata(self.context.live_or_shutting_down_broker_ids, partitions)
 
     async def refresh_leadership(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read partition states into the cache; absent ones stay as they are (rule 4.10)."""
+        """Read partition states into the context; absent ones change nothing (rule 4.10)."""
         for tp, known in (await self.zk.get_partition_states(list(partitions))).items():
             if isinstance(known, Leadership):
                 self.context.put_leadership(tp, known)

@@ -1,4 +1,4 @@
-"""Events that are due later. The clock is trio's: a test brings its own."""
+"""Delayed events, by trio's clock."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import trio
 
-from controller.events import ControllerEvent
+from kce.controller.events import ControllerEvent
 
 
 class Scheduler:
-    """Kafka's controller scheduler: its tasks run in ``nursery`` and do nothing but ``put`` an event."""
+    """Kafka's controller scheduler. Its tasks run in ``nursery`` and only ``put`` events."""
 
     def __init__(self, nursery: trio.Nursery, put: Callable[[ControllerEvent], None]) -> None:
         self._nursery = nursery
@@ -23,7 +23,7 @@ class Scheduler:
         self._nursery.start_soon(self._later, event, delay_seconds, scope)
 
     def clear(self) -> None:
-        """What is pending is lost (rule 4.27)."""
+        """Drop pending events (rule 4.27)."""
         for scope in self._pending:
             scope.cancel()
 

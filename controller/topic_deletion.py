@@ -1,8 +1,8 @@
-"""Deleting topics: which may go, which must wait, and what is done for each (rules 10.37-10.52).
+"""Deletion of topics (rules 10.37-10.52).
 
-A topic that is queued for deletion is deleted by moving its replicas Offline -> DeletionStarted (StopReplica with
-delete) -> DeletionSuccessful, and then removing its nodes. A replica that is dead or whose deletion failed makes its
-topic ineligible until a broker event resumes it; nothing is retried by time (10.47).
+Deletion moves the topic's replicas Offline -> DeletionStarted (StopReplica with delete) -> DeletionSuccessful, and then
+deletes its znodes. A dead replica, or a failed deletion, makes the topic ineligible until a broker event resumes it;
+there are no timed retries (10.47).
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from controller import zk_data
-from controller.context import PartitionState, ReplicaState
-from controller.core import Core
-from controller.events import ReplicaDeletionAnswered
-from controller.model import PartitionReplica
-from wire import ErrorCode, error_name
+from kce.controller.context import PartitionState, ReplicaState
+from kce.controller.events import ReplicaDeletionAnswered
+from kce.controller.runtime import ControllerRuntime
+from kce.wire import ErrorCode, error_name
+from kce.zookeeper import znodes
+from kce.zookeeper.model import PartitionReplica
 
 log = logging.getLogger(__name__)
 
 
 class TopicDeletion:
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._context = core.context
+    def __init__(self, runtime: ControllerRuntime) -> None:
+        self._runtime = runtime
+        self._context = runtime.context
 
     @property
     def enabled(self) -> bool:
-        return self._core.config.delete_topic_enable
+        return self._runtime.config.delete_topic_enable
 
     async def initialize(self, to_delete: set[str], ineligible: set[str]) -> None:
         """At failover (rule 10.38)."""
@@ -38,46 +38,44 @@ class TopicDeletion:
         self._context.topics_ineligible_for_deletion |= ineligible & to_delete
 
     async def requested(self) -> None:
-        """/admin/delete_topics changed (rule 10.37)."""
-        wanted = await self._core.zk.get_topic_deletions()
-        unknown = wanted - self._context.topics
+        """Handle a change of /admin/delete_topics (rule 10.37)."""
+        marked = await self._runtime.zk.get_topic_deletions()
+        unknown = marked - self._context.topics
         if unknown:
-            log.warning(
-                "topics %s are marked for deletion and do not exist: their markers are removed", sorted(unknown)
-            )
+            log.warning("removing the deletion markers of unknown topics %s", sorted(unknown))
             await self._remove_markers(unknown)
-        wanted -= unknown
-        if not wanted:
+        marked -= unknown
+        if not marked:
             return
         if not self.enabled:
-            log.info("delete.topic.enable is false: the markers of %s are removed", sorted(wanted))
-            await self._remove_markers(wanted)
+            log.info("delete.topic.enable is false: removing the deletion markers of %s", sorted(marked))
+            await self._remove_markers(marked)
             return
         moving = {tp.topic for tp in self._context.being_reassigned}
-        self.mark_ineligible(wanted & moving, "topic reassignment in progress")
-        await self.enqueue(wanted)
+        self.mark_ineligible(marked & moving, "topic reassignment in progress")
+        await self.enqueue(marked)
 
     async def _remove_markers(self, topics: Iterable[str]) -> None:
-        await self._core.zk.delete_topic_deletions(topics, self._context.epoch_zk_version)
+        await self._runtime.zk.delete_topic_deletions(topics, self._context.epoch_zk_version)
 
     async def enqueue(self, topics: Iterable[str]) -> None:
         self._context.queue_for_deletion(topics)
         await self.resume_all()
 
     def mark_ineligible(self, topics: Iterable[str], reason: str) -> None:
-        """Only topics that are queued already can be marked (rule 10.39)."""
+        """Mark those of ``topics`` that are queued for deletion (rule 10.39)."""
         marked = set(topics) & self._context.topics_to_delete
         if marked:
-            log.info("deletion of %s is halted: %s", sorted(marked), reason)
+            log.info("deletion of %s halted: %s", sorted(marked), reason)
             self._context.topics_ineligible_for_deletion |= marked
 
     async def resume(self, topics: Iterable[str]) -> None:
-        """A broker or a reassignment cleared the way for these topics (rule 10.47)."""
+        """Resume the deletion of topics that a broker or a reassignment had halted (rule 10.47)."""
         if wanted := set(topics) & self._context.topics_to_delete:
             self._context.topics_ineligible_for_deletion -= wanted
             await self.resume_all()
 
-    # answers of brokers
+    # responses of brokers
 
     async def answered(self, event: ReplicaDeletionAnswered) -> None:
         """Rule 10.46."""
@@ -92,20 +90,20 @@ class TopicDeletion:
         await self.fail_replicas(failed)
         succeeded = [r for r in replicas if r not in failed]
         if succeeded:
-            await self._core.replicas.handle_state_changes(succeeded, ReplicaState.DELETION_SUCCESSFUL)
+            await self._runtime.replicas.handle_state_changes(succeeded, ReplicaState.DELETION_SUCCESSFUL)
             await self.resume_all()
 
     async def fail_replicas(self, replicas: Iterable[PartitionReplica]) -> None:
         failed = [r for r in replicas if self._context.is_queued_for_deletion(r.topic_partition.topic)]
         if failed:
-            await self._core.replicas.handle_state_changes(failed, ReplicaState.DELETION_INELIGIBLE)
+            await self._runtime.replicas.handle_state_changes(failed, ReplicaState.DELETION_INELIGIBLE)
             self.mark_ineligible({r.topic_partition.topic for r in failed}, "replica deletion failure")
             await self.resume_all()
 
-    # the work
+    # the steps
 
     async def resume_all(self) -> None:
-        """Rule 10.40: finish what is done, then all retries, then all starts."""
+        """Finish successful deletions, then retry failed ones, then start others (rule 10.40)."""
         context = self._context
         retry: list[str] = []
         start: list[str] = []
@@ -124,7 +122,7 @@ class TopicDeletion:
                 start.append(topic)
         if retry:  # rule 10.41
             ineligible = [r for t in retry for r in context.replicas_in_state(t, ReplicaState.DELETION_INELIGIBLE)]
-            await self._core.replicas.handle_state_changes(ineligible, ReplicaState.OFFLINE)
+            await self._runtime.replicas.handle_state_changes(ineligible, ReplicaState.OFFLINE)
         if start:
             await self._start(start)
 
@@ -135,10 +133,10 @@ class TopicDeletion:
         fresh = [topic for topic in topics if topic not in context.topics_with_deletion_started]
         if fresh:
             of_fresh = [tp for topic in fresh for tp in context.partitions_of(topic)]
-            await self._core.partitions.handle_state_changes(of_fresh, PartitionState.OFFLINE)
-            await self._core.partitions.handle_state_changes(of_fresh, PartitionState.NON_EXISTENT)
+            await self._runtime.partitions.handle_state_changes(of_fresh, PartitionState.OFFLINE)
+            await self._runtime.partitions.handle_state_changes(of_fresh, PartitionState.NON_EXISTENT)
             context.topics_with_deletion_started |= set(fresh)
-        self._core.send_update_metadata_to_all(partitions)
+        self._runtime.send_update_metadata_to_all(partitions)
         await self._delete_partitions(topics)
 
     async def _delete_partitions(self, topics: list[str]) -> None:
@@ -152,17 +150,17 @@ class TopicDeletion:
                     dead.append(replica)
                 elif context.replica_state(replica) is not ReplicaState.DELETION_SUCCESSFUL:
                     to_stop.append(replica)
-        await self._core.replicas.handle_state_changes(dead, ReplicaState.DELETION_INELIGIBLE)
-        await self._core.replicas.handle_state_changes(to_stop, ReplicaState.OFFLINE)
-        await self._core.replicas.handle_state_changes(to_stop, ReplicaState.DELETION_STARTED)
+        await self._runtime.replicas.handle_state_changes(dead, ReplicaState.DELETION_INELIGIBLE)
+        await self._runtime.replicas.handle_state_changes(to_stop, ReplicaState.OFFLINE)
+        await self._runtime.replicas.handle_state_changes(to_stop, ReplicaState.DELETION_STARTED)
         self.mark_ineligible({r.topic_partition.topic for r in dead}, "offline replicas")
 
     async def _finish(self, topic: str) -> None:
         """Rule 10.48."""
-        zk, context = self._core.zk, self._context
-        zk.unregister_change_handler(zk_data.topic_path(topic))
+        zk, context = self._runtime.zk, self._context
+        zk.unregister_change_handler(znodes.topic_path(topic))
         done = context.replicas_in_state(topic, ReplicaState.DELETION_SUCCESSFUL)
-        await self._core.replicas.handle_state_changes(done, ReplicaState.NON_EXISTENT)
+        await self._runtime.replicas.handle_state_changes(done, ReplicaState.NON_EXISTENT)
         await zk.delete_topic_nodes(topic, context.epoch_zk_version)
         context.remove_topic(topic)
-        log.info("topic %s is deleted", topic)
+        log.info("deleted topic %s", topic)

@@ -1,42 +1,42 @@
-"""Topics and partitions that appear and vanish in ZooKeeper (rules 10.26-10.34)."""
+"""Topics and partitions that are created and deleted in ZooKeeper (rules 10.26-10.34)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
 
-from controller import zk_data
-from controller.context import PartitionState, ReplicaState
-from controller.core import Core
-from controller.events import PartitionsModified
-from controller.leader_selection import Strategy
-from controller.model import TopicAssignment, TopicPartition
-from controller.zk_client import ChangeHandler
+from kce.controller.context import PartitionState, ReplicaState
+from kce.controller.events import PartitionsModified
+from kce.controller.leader_selection import Strategy
+from kce.controller.runtime import ControllerRuntime
+from kce.zookeeper import znodes
+from kce.zookeeper.client import ChangeHandler
+from kce.zookeeper.model import TopicAssignment, TopicPartition
 
 log = logging.getLogger(__name__)
 
 
 class Topics:
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._context = core.context
-        #: more than there are: also those whose nodes somebody deleted
+    def __init__(self, runtime: ControllerRuntime) -> None:
+        self._runtime = runtime
+        self._context = runtime.context
+        #: includes topics whose znodes somebody deleted
         self._watched: set[str] = set()
 
     async def load(self) -> None:
-        """At failover: all topics, watched, with ids and assignments (rules 4.6-4.8)."""
-        names = await self._core.zk.get_topics()
+        """Load and watch all topics at failover, with ids and assignments (rules 4.6-4.8)."""
+        names = await self._runtime.zk.get_topics()
         self._context.set_topics(names)
         self._watch(names)
-        self._store(await self._with_ids(await self._core.zk.get_topic_assignments(names)))
+        self._store(await self._with_ids(await self._runtime.zk.get_topic_assignments(names)))
 
     async def changed(self) -> None:
-        """/brokers/topics changed (rule 10.26)."""
-        names = await self._core.zk.get_topics()
+        """Handle a change of /brokers/topics (rule 10.26)."""
+        names = await self._runtime.zk.get_topics()
         new, deleted = names - self._context.topics, self._context.topics - names
         self._context.set_topics(names)
         self._watch(new)
-        assignments = await self._core.zk.get_topic_assignments(new)
+        assignments = await self._runtime.zk.get_topic_assignments(new)
         for topic in deleted:
             self._context.remove_topic(topic)
         created = self._store(await self._with_ids(assignments))
@@ -46,8 +46,8 @@ class Topics:
             await self._create(created)
 
     async def partitions_modified(self, topic: str) -> None:
-        """The node of a topic changed: partitions may have been added (rules 10.32-10.34)."""
-        found = (await self._core.zk.get_topic_assignments([topic])).get(topic)
+        """Handle a change of a topic's znode, which may add partitions (rules 10.32-10.34)."""
+        found = (await self._runtime.zk.get_topic_assignments([topic])).get(topic)
         if found is None:
             return
         known = self._context.topic_assignments(topic)
@@ -55,39 +55,39 @@ class Topics:
         if not added:
             return
         if self._context.is_queued_for_deletion(topic):
-            log.warning("partitions %s of %s are not added, the topic is being deleted", sorted(added), topic)
-            existing = await self._core.zk.existing_partitions(topic)
+            log.warning("partitions %s of %s are not added: the topic is being deleted", sorted(added), topic)
+            existing = await self._runtime.zk.existing_partitions(topic)
             kept = {p: a for p, a in known.items() if p in existing}
             rewrite = {topic: (self._context.topic_ids.get(topic), kept)}
-            await self._core.zk.set_topic_assignments(rewrite, self._context.epoch_zk_version)
+            await self._runtime.zk.set_topic_assignments(rewrite, self._context.epoch_zk_version)
             return
         log.info("partitions %s of %s are new", sorted(added), topic)
         await self._create(self._store([TopicAssignment(topic, found.topic_id, added)]))
 
     def _watch(self, topics: Iterable[str]) -> None:
-        """Reading the nodes afterwards arms the watches (rule 1.56)."""
+        """Register the handlers; the next read sets the watches (rule 1.56)."""
         for topic in topics:
 
             def changed(topic: str = topic) -> None:
-                self._core.put(PartitionsModified(topic))
+                self._runtime.put(PartitionsModified(topic))
 
             self._watched.add(topic)
-            self._core.zk.register_change_handler(zk_data.topic_path(topic), ChangeHandler(changed=changed))
+            self._runtime.zk.register_change_handler(znodes.topic_path(topic), ChangeHandler(changed=changed))
 
     def unwatch_all(self) -> None:
         for topic in self._watched:
-            self._core.zk.unregister_change_handler(zk_data.topic_path(topic))
+            self._runtime.zk.unregister_change_handler(znodes.topic_path(topic))
         self._watched.clear()
 
     async def _with_ids(self, assignments: dict[str, TopicAssignment]) -> list[TopicAssignment]:
-        """Give an id to topics without one and write it to their nodes (rules 4.7, 10.27)."""
-        core = self._core
-        if not core.config.inter_broker_protocol_version.supports_topic_ids:
+        """Assign ids to topics without one, and write them to their znodes (rules 4.7, 10.27)."""
+        runtime = self._runtime
+        if not runtime.config.inter_broker_protocol_version.supports_topic_ids:
             return list(assignments.values())
-        missing = {t: core.zk.new_uuid() for t, found in assignments.items() if found.topic_id is None}
+        missing = {t: runtime.zk.new_uuid() for t, found in assignments.items() if found.topic_id is None}
         if missing:
             rewrite = {t: (topic_id, assignments[t].partitions) for t, topic_id in missing.items()}
-            await core.zk.set_topic_assignments(rewrite, self._context.epoch_zk_version)
+            await runtime.zk.set_topic_assignments(rewrite, self._context.epoch_zk_version)
         return [
             TopicAssignment(t, missing.get(t, found.topic_id), found.partitions) for t, found in assignments.items()
         ]
@@ -107,9 +107,9 @@ class Topics:
 
     async def _create(self, partitions: list[TopicPartition]) -> None:
         """Rules 10.28, 10.29."""
-        core = self._core
-        await core.partitions.handle_state_changes(partitions, PartitionState.NEW)
+        runtime = self._runtime
+        await runtime.partitions.handle_state_changes(partitions, PartitionState.NEW)
         replicas = self._context.replicas_of_partitions(partitions)
-        await core.replicas.handle_state_changes(replicas, ReplicaState.NEW)
-        await core.partitions.handle_state_changes(partitions, PartitionState.ONLINE, Strategy.OFFLINE)
-        await core.replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
+        await runtime.replicas.handle_state_changes(replicas, ReplicaState.NEW)
+        await runtime.partitions.handle_state_changes(partitions, PartitionState.ONLINE, Strategy.OFFLINE)
+        await runtime.replicas.handle_state_changes(replicas, ReplicaState.ONLINE)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
-from controller.election.information import LeaderInformation, LeaderInformationRegister
+from kce.election.information import LeaderInformation, LeaderInformationRegister
 
 TokenT = TypeVar("TokenT")
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.election.errors import ConfigurationError
-from controller.election.paths import ElectionPaths, Layout, zookeeper_path
+from kce.election.errors import ConfigurationError
+from kce.election.paths import ElectionPaths, PathLayout, zookeeper_path
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class HighAvailabilityMode(enum.Enum):
         return self is not HighAvailabilityMode.NONE
 
 
-class Acl(enum.Enum):
+class AclMode(enum.Enum):
     OPEN = "open"
     CREATOR = "creator"
 
@@ -54,9 +54,9 @@ def _boolean(text: str) -> bool:
     return words[text.strip().lower()]
 
 
-def _acl(text: str) -> Acl:
+def _acl(text: str) -> AclMode:
     try:
-        return Acl(text.strip().lower())
+        return AclMode(text.strip().lower())
     except ValueError:
         raise ValueError("neither open nor creator") from None
 
@@ -90,7 +90,7 @@ _SETTINGS: dict[str, tuple[str, tuple[str, ...], Callable[[str], Any]]] = {
     "acl": (f"{_ZK}.client.acl", (), _acl),
     "tolerate_suspended_connections": (f"{_ZK}.client.tolerate-suspended-connections", (), _boolean),
     "authorization": (f"{_ZK}.client.authorization", (), _authorization),
-    "layout": (f"{_ZK}.layout", (), Layout.of_release),
+    "layout": (f"{_ZK}.layout", (), PathLayout.of_release),
 }  # fmt: skip
 _OLD_SERVICES = f"{_HA}.use-old-ha-services"
 _SASL_DISABLED = "zookeeper.sasl.disable"
@@ -127,10 +127,10 @@ class HighAvailabilityConfig:
     connection_timeout_ms: int = 15_000
     retry_wait_ms: int = 5_000
     max_retry_attempts: int = 3
-    acl: Acl = Acl.OPEN
+    acl: AclMode = AclMode.OPEN
     tolerate_suspended_connections: bool = False
     authorization: tuple[tuple[str, str], ...] = ()
-    layout: Layout = Layout.ONE_LATCH
+    layout: PathLayout = PathLayout.ONE_LATCH
     remarks: tuple[str, ...] = ()
 
     @classmethod
@@ -145,7 +145,7 @@ class HighAvailabilityConfig:
                 values[field] = _read(name, properties[name], read)
         if _OLD_SERVICES in properties and "layout" not in values:
             old = _read(_OLD_SERVICES, properties[_OLD_SERVICES], _boolean)
-            values["layout"] = Layout.SIDE_BY_SIDE if old else Layout.ONE_LATCH
+            values["layout"] = PathLayout.SIDE_BY_SIDE if old else PathLayout.ONE_LATCH
         remarks = [f"{key} is ignored: {_OUT_OF_SCOPE[key]}" for key in properties if key in _OUT_OF_SCOPE]
         remarks += [
             f"{key} is not known, and ignored"
@@ -163,7 +163,7 @@ class HighAvailabilityConfig:
             raise ConfigurationError(f"{_HA}.type: kubernetes is not among what this program can do")
         if self.mode is HighAvailabilityMode.ZOOKEEPER and not self.quorum:
             raise ConfigurationError(f"{_ZK}.quorum is missing: name ZooKeeper's host:port[,host:port...]")
-        if self.acl is Acl.CREATOR:  # E1.17
+        if self.acl is AclMode.CREATOR:  # E1.17
             disabled = _SASL_DISABLED in properties and _read(_SASL_DISABLED, properties[_SASL_DISABLED], _boolean)
             if disabled:
                 raise ConfigurationError(f"{_ZK}.client.acl is creator, and {_SASL_DISABLED} is true: nobody creates")

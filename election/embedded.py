@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import trio
 
-from controller.election.api import (
+from kce.election.api import (
     LeaderContender,
     LeaderElectionDriver,
     LeaderElectionListener,
@@ -18,10 +18,10 @@ from controller.election.api import (
     LeaderRetrievalListener,
     LeaderRetrievalService,
 )
-from controller.election.errors import IllegalElectionState, raise_first
-from controller.election.information import EMPTY, LeaderInformation
-from controller.election.retrieval import DefaultLeaderRetrievalService
-from controller.election.service import DefaultLeaderElectionService, MultipleComponentLeaderElectionService
+from kce.election.errors import IllegalElectionState, raise_first
+from kce.election.information import EMPTY, LeaderInformation
+from kce.election.retrieval import DefaultLeaderRetrievalService
+from kce.election.service import DefaultLeaderElectionService, MultipleComponentLeaderElectionService
 
 log = logging.getLogger(__name__)
 

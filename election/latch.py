@@ -13,8 +13,8 @@ from uuid import uuid4
 
 import trio
 
-from controller.election.session import ConnectionState, ElectionSession, Unsubscribe, void
-from controller.store import Create, NoNode, SessionExpired, StoreError, WatchType, value
+from kce.election.session import ConnectionState, ElectionSession, Unsubscribe, void
+from kce.zookeeper.store import Create, NoNode, SessionExpired, StoreError, WatchType, value
 
 log = logging.getLogger(__name__)
 

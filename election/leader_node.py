@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import trio
 
-from controller.election.session import ConnectionState, ElectionSession, Unsubscribe
-from controller.store import (
+from kce.election.session import ConnectionState, ElectionSession, Unsubscribe
+from kce.zookeeper.store import (
     Create,
-    Data,
     Delete,
+    NodeData,
     NodeExists,
     NoNode,
     Op,
@@ -106,7 +106,7 @@ class WatchedNode:
             self._told = identity
             self._on_data(found.data if found else None)
 
-    async def _read(self) -> Data | None:
+    async def _read(self) -> NodeData | None:
         """A watch is set either way."""
         while True:
             (found,) = await self._session.store.get_data([self.path], watch=True)

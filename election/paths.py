@@ -25,13 +25,13 @@ _JOB_ID = re.compile(r"[0-9a-f]{32}")
 _RELEASE = re.compile(r"(\d+)\.(\d+)(\.\d+)?")
 
 
-class Layout(enum.Enum):
+class PathLayout(enum.Enum):
     TWO_DIRECTORIES = "1.5"
     SIDE_BY_SIDE = "1.14"
     ONE_LATCH = "1.15"
 
     @classmethod
-    def of_release(cls, release: str) -> Layout:
+    def of_release(cls, release: str) -> PathLayout:
         """The layout of a Flink release such as "1.18" or "2.0.0". Raises ValueError."""
         found = _RELEASE.fullmatch(release.strip())
         if not found:
@@ -42,7 +42,7 @@ class Layout(enum.Enum):
     @property
     def shares_latch(self) -> bool:
         """Whether one latch serves many components."""
-        return self is Layout.ONE_LATCH
+        return self is PathLayout.ONE_LATCH
 
 
 def zookeeper_path(*parts: str) -> str:
@@ -91,40 +91,40 @@ class ElectionPaths(Paths):
     """The nodes of one cluster. ``root`` is the namespace; ``latch`` and ``leader`` are path.latch and path.leader."""
 
     root: str = "/flink/default"
-    layout: Layout = Layout.ONE_LATCH
+    layout: PathLayout = PathLayout.ONE_LATCH
     latch: str = "/leaderlatch"
     leader: str = "/leader"
 
     def latch_path(self, component_id: str) -> str:
         """The directory of the latch in which the component contends."""
         match self.layout:
-            case Layout.TWO_DIRECTORIES:
+            case PathLayout.TWO_DIRECTORIES:
                 return zookeeper_path(self.root, self.latch, _old_suffix(component_id))
-            case Layout.SIDE_BY_SIDE:
+            case PathLayout.SIDE_BY_SIDE:
                 return zookeeper_path(self._component(component_id), "latch")
-            case Layout.ONE_LATCH:
+            case PathLayout.ONE_LATCH:
                 return zookeeper_path(self.root, "leader/latch")
 
     def leader_path(self, component_id: str) -> str:
         """The node that holds the component's leader."""
-        if self.layout is Layout.TWO_DIRECTORIES:
+        if self.layout is PathLayout.TWO_DIRECTORIES:
             return zookeeper_path(self.root, self.leader, _old_suffix(component_id))
         return zookeeper_path(self._component(component_id), "connection_info")
 
     def owned_path(self, component_id: str) -> str:
         """What to delete when the component is withdrawn while it leads (E6.6)."""
-        if self.layout is Layout.ONE_LATCH:
+        if self.layout is PathLayout.ONE_LATCH:
             return self._component(component_id)
         return self.leader_path(component_id)
 
     def job_paths(self, job_id: str) -> list[str]:
         """What the clean-up of a job deletes (E10.8)."""
-        if self.layout is Layout.TWO_DIRECTORIES:
+        if self.layout is PathLayout.TWO_DIRECTORIES:
             return [zookeeper_path(self.root, directory, job_id) for directory in (self.latch, self.leader)]
         return [zookeeper_path(self.root, "jobs", job_id)]
 
     def _component(self, component_id: str) -> str:
-        if self.layout is Layout.SIDE_BY_SIDE and is_job_id(component_id):
+        if self.layout is PathLayout.SIDE_BY_SIDE and is_job_id(component_id):
             return zookeeper_path(self.root, "jobs", component_id, "leader")
         return zookeeper_path(self.root, "leader", component_id)
 

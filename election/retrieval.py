@@ -10,16 +10,16 @@ from uuid import UUID
 
 import trio
 
-from controller.election.api import (
+from kce.election.api import (
     LeaderRetrievalDriver,
     LeaderRetrievalDriverFactory,
     LeaderRetrievalEventHandler,
     LeaderRetrievalListener,
     LeaderRetrievalService,
 )
-from controller.election.errors import IllegalElectionState, LeaderRetrievalException
-from controller.election.information import EMPTY, LeaderInformation
-from controller.election.serial_calls import SerialCalls
+from kce.election.errors import IllegalElectionState, LeaderRetrievalException
+from kce.election.information import EMPTY, LeaderInformation
+from kce.election.serial_calls import SerialCalls
 
 log = logging.getLogger(__name__)
 

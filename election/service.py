@@ -15,16 +15,16 @@ from uuid import UUID
 
 import trio
 
-from controller.election.api import (
+from kce.election.api import (
     LeaderContender,
     LeaderElectionDriver,
     LeaderElectionDriverFactory,
     LeaderElectionListener,
     LeaderElectionService,
 )
-from controller.election.errors import IllegalElectionState, LeaderElectionException, LeadershipLost, raise_first
-from controller.election.information import EMPTY, LeaderInformation, LeaderInformationRegister
-from controller.election.serial_calls import SerialCalls, start_unless_over
+from kce.election.errors import IllegalElectionState, LeaderElectionException, LeadershipLost, raise_first
+from kce.election.information import EMPTY, LeaderInformation, LeaderInformationRegister
+from kce.election.serial_calls import SerialCalls, start_unless_over
 
 log = logging.getLogger(__name__)
 

@@ -15,18 +15,18 @@ from typing import Protocol
 
 import trio
 
-from controller.election.api import LeaderElectionService, LeaderRetrievalService
-from controller.election.config import Acl, HighAvailabilityConfig, HighAvailabilityMode
-from controller.election.embedded import EmbeddedLeaderService
-from controller.election.errors import ConfigurationError, IllegalElectionState, raise_first
-from controller.election.paths import REST_SERVER, is_job_id, zookeeper_path
-from controller.election.retrieval import DefaultLeaderRetrievalService
-from controller.election.service import MultipleComponentLeaderElectionService
-from controller.election.session import ElectionSession, FatalErrorHandler
-from controller.election.standalone import StandaloneLeaderElectionService, StandaloneLeaderRetrievalService
-from controller.election.zookeeper import election_driver_factory, retrieval_driver_factory
-from controller.store import CREATOR_ALL_ACL, Delete, MetadataStore, NoNode, NotEmpty, StoreUnavailable, value
-from controller.store.zookeeper import KazooStore
+from kce.election.api import LeaderElectionService, LeaderRetrievalService
+from kce.election.config import AclMode, HighAvailabilityConfig, HighAvailabilityMode
+from kce.election.embedded import EmbeddedLeaderService
+from kce.election.errors import ConfigurationError, IllegalElectionState, raise_first
+from kce.election.paths import REST_SERVER, is_job_id, zookeeper_path
+from kce.election.retrieval import DefaultLeaderRetrievalService
+from kce.election.service import MultipleComponentLeaderElectionService
+from kce.election.session import ElectionSession, FatalErrorHandler
+from kce.election.standalone import StandaloneLeaderElectionService, StandaloneLeaderRetrievalService
+from kce.election.zookeeper import election_driver_factory, retrieval_driver_factory
+from kce.zookeeper.store import CREATOR_ALL_ACL, Delete, MetadataStore, NoNode, NotEmpty, StoreUnavailable, value
+from kce.zookeeper.store.kazoo import KazooStore
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +220,7 @@ async def connect_to_zookeeper(config: HighAvailabilityConfig) -> MetadataStore:
                 session_timeout_ms=config.session_timeout_ms,
                 connection_timeout_ms=config.connection_timeout_ms,
                 auth=config.authorization,
-                acls_of=(lambda path: CREATOR_ALL_ACL) if config.acl is Acl.CREATOR else None,  # rule E1.17
+                acls_of=(lambda path: CREATOR_ALL_ACL) if config.acl is AclMode.CREATOR else None,  # rule E1.17
             )
         except StoreUnavailable as e:
             if attempt == config.max_retry_attempts:

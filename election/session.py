@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import accumulate
 
 import trio
 
-from controller.election.serial_calls import start_unless_over
-from controller.store import (
+from kce.election.serial_calls import start_unless_over
+from kce.zookeeper.store import (
     Create,
     Delete,
     MetadataStore,
@@ -46,6 +46,21 @@ class ConnectionState(enum.Enum):
     @property
     def is_connected(self) -> bool:
         return self in (ConnectionState.CONNECTED, ConnectionState.RECONNECTED)
+
+
+#: what the store reports -> the state before -> the state after. Whoever is SUSPENDED becomes LOST, too, when the
+#: session has timed out (rule E7.6).
+TRANSITIONS: Mapping[SessionState, Mapping[ConnectionState, ConnectionState]] = {
+    SessionState.CONNECTED: {
+        ConnectionState.SUSPENDED: ConnectionState.RECONNECTED,
+        ConnectionState.LOST: ConnectionState.RECONNECTED,
+    },
+    SessionState.DISCONNECTED: {
+        ConnectionState.CONNECTED: ConnectionState.SUSPENDED,
+        ConnectionState.RECONNECTED: ConnectionState.SUSPENDED,
+    },
+    SessionState.EXPIRED: dict.fromkeys(ConnectionState, ConnectionState.LOST),
+}
 
 
 def _log_fatal(error: Exception) -> None:
@@ -170,15 +185,12 @@ class ElectionSession:
                 fired(event.type)
 
     def _on_session(self, state: SessionState) -> None:
-        match state:
-            case SessionState.CONNECTED if not self.is_connected:
-                self._become(ConnectionState.RECONNECTED)
-            case SessionState.DISCONNECTED if self.is_connected:
-                self._become(ConnectionState.SUSPENDED)
-                if not self._closed:
-                    start_unless_over(self._nursery, self._presume_lost, self.epoch)
-            case SessionState.EXPIRED:
-                self._become(ConnectionState.LOST)
+        after = TRANSITIONS.get(state, {}).get(self.state)
+        if after is None:
+            return
+        self._become(after)
+        if after is ConnectionState.SUSPENDED and not self._closed:
+            start_unless_over(self._nursery, self._presume_lost, self.epoch)
 
     async def _presume_lost(self, epoch: int) -> None:
         await trio.sleep(self.store.session_timeout_ms / 1000)

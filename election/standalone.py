@@ -6,14 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from controller.election.api import (
-    LeaderContender,
-    LeaderElectionService,
-    LeaderRetrievalListener,
-    LeaderRetrievalService,
-)
-from controller.election.errors import IllegalElectionState, LeadershipLost
-from controller.election.information import DEFAULT_LEADER_ID, EMPTY, LeaderInformation
+from kce.election.api import LeaderContender, LeaderElectionService, LeaderRetrievalListener, LeaderRetrievalService
+from kce.election.errors import IllegalElectionState, LeadershipLost
+from kce.election.information import DEFAULT_LEADER_ID, EMPTY, LeaderInformation
 
 log = logging.getLogger(__name__)
 

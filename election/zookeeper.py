@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import trio
 
-from controller.election.api import (
+from kce.election.api import (
     LeaderElectionDriver,
     LeaderElectionDriverFactory,
     LeaderElectionListener,
@@ -17,21 +17,21 @@ from controller.election.api import (
     LeaderRetrievalDriverFactory,
     LeaderRetrievalEventHandler,
 )
-from controller.election.errors import IllegalElectionState
-from controller.election.information import EMPTY, LeaderInformation
-from controller.election.java_stream import LeaderNodeFormatError, decode_leader_node, encode_leader_node
-from controller.election.latch import LeaderLatch
-from controller.election.leader_node import WatchedNode, write_leader_node
-from controller.election.paths import Paths
-from controller.election.session import ConnectionState, ElectionSession
-from controller.store import SessionExpired
+from kce.election.errors import IllegalElectionState
+from kce.election.information import EMPTY, LeaderInformation
+from kce.election.java_stream import LeaderNodeFormatError, decode_leader_node, encode_leader_node
+from kce.election.latch import LeaderLatch
+from kce.election.leader_node import WatchedNode, write_leader_node
+from kce.election.paths import Paths
+from kce.election.session import ConnectionState, ElectionSession
+from kce.zookeeper.store import SessionExpired
 
 log = logging.getLogger(__name__)
 
-Decode = Callable[[bytes], tuple[str, UUID | None]]
+LeaderNodeDecoder = Callable[[bytes], tuple[str, UUID | None]]
 
 
-def read_leader_node(data: bytes | None, decode: Decode = decode_leader_node) -> LeaderInformation:
+def read_leader_node(data: bytes | None, decode: LeaderNodeDecoder = decode_leader_node) -> LeaderInformation:
     """What the node says; empty where there is no node, or no data (rule E2.9).
 
     Raises LeaderNodeFormatError, for an address without an id as well (rule E8.8).
@@ -158,7 +158,7 @@ class ZooKeeperLeaderRetrievalDriver(LeaderRetrievalDriver):
         *,
         tolerate_suspended_connections: bool = False,
         retry_wait_s: float = 5.0,
-        decode: Decode = decode_leader_node,
+        decode: LeaderNodeDecoder = decode_leader_node,
     ) -> None:
         self._handler = handler
         self._tolerate = tolerate_suspended_connections
@@ -219,7 +219,7 @@ def retrieval_driver_factory(
     *,
     tolerate_suspended_connections: bool = False,
     retry_wait_s: float = 5.0,
-    decode: Decode = decode_leader_node,
+    decode: LeaderNodeDecoder = decode_leader_node,
 ) -> LeaderRetrievalDriverFactory:
     async def make(handler: LeaderRetrievalEventHandler) -> LeaderRetrievalDriver:
         return ZooKeeperLeaderRetrievalDriver(

@@ -10,7 +10,20 @@ pytest_plugin   the fixture `kafka_cluster`        cli/      `kce`
 
 from __future__ import annotations
 
-from harness.cluster import ActiveController, Cluster
-from harness.errors import HarnessError
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kce.harness.cluster import ActiveController, Cluster
+    from kce.harness.errors import HarnessError
 
 __all__ = ["ActiveController", "Cluster", "HarnessError"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use: pytest loads the plugin, and with it this package, in every run."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "kce.harness.errors" if name == "HarnessError" else "kce.harness.cluster"
+    value = globals()[name] = getattr(importlib.import_module(module), name)
+    return value

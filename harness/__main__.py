@@ -1,7 +1,7 @@
-"""`python -m harness` is `kce`."""
+"""`python -m kce.harness` is `kce`."""
 
 import sys
 
-from harness.cli import main
+from kce.harness.cli import main
 
 sys.exit(main())

@@ -13,38 +13,35 @@ with`` block, nothing is left running.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import trio
 
-from captures.recorder import merge
-from controller import admin, zk_data
-from controller.admin import AdminError, TopicDescription
-from controller.kafka_zk_client import KafkaZkClient
-from controller.store import Delete, MetadataStore, StoreUnavailable
-from controller.store.zookeeper import KazooStore
-from controller.zk_client import ChangeHandler
-from harness.errors import HarnessError, plain_error
-from harness.faults import TcpProxy
-from harness.guard import Guard
-from harness.members import InProcessMember, Member, ProcessMember
-from harness.node import METRICS_PORT, NodeStatus, now_ms
-from harness.zookeeper import embedded_zookeeper
+from kce.harness.cluster_config import DATA, ClusterConfig
+from kce.harness.errors import HarnessError, plain_error
+from kce.harness.guard import Guard
+from kce.harness.links import FrameEvent, Hold, Links, hold_control_requests
+from kce.harness.members import InProcessMember, Member, ProcessMember
+from kce.harness.node import NodeStatus
+from kce.harness.recordings import Recordings
+from kce.harness.world import ClusterWorld, RealClusterWorld, real, uuids
+from kce.wire.configuration import ConfigError
+from kce.zookeeper import admin, znodes
+from kce.zookeeper.admin import AdminError, TopicDescription
+from kce.zookeeper.client import ChangeHandler
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.store import Delete, MetadataStore, StoreUnavailable
 
-CONTROL, DATA = "CONTROL", "DATA"
-SESSION_TIMEOUT_MS = 6000
 #: how long the ``wait_for`` methods wait unless told otherwise
 PATIENCE_S = 60.0
+POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +52,6 @@ class ActiveController:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterConfig:
-    """``properties`` are Kafka's and go to every node; None takes away one of ours. Port None is an ephemeral one;
-    others count up by node."""
-
-    brokers: int
-    processes: bool
-    zookeeper: str | None
-    zookeeper_port: int | None
-    control_port: int | None
-    data_port: int | None
-    metrics_port: int | None
-    first_id: int
-    properties: Mapping[str, str | None]
-    record: Path | None
-    log_level: str
-
-
 class Cluster:
     """See the module. Every method that names a node raises HarnessError for one that does not exist."""
 
@@ -80,6 +59,7 @@ class Cluster:
         self,
         brokers: int = 3,
         *,
+        world: ClusterWorld | None = None,
         processes: bool = False,
         zookeeper: str | None = None,
         zookeeper_port: int | None = None,
@@ -92,7 +72,10 @@ class Cluster:
         data: str | Path | None = None,
         log_level: str = "INFO",
     ) -> None:
-        """``properties``: Kafka's, for every node; None takes away what the cluster sets, such as its control plane.
+        """``world``: `kce.memory(seed=7)` simulates everything in this process; by default the real one,
+        with your ``zookeeper`` ("host:port/chroot") or an embedded one.
+
+        ``properties``: Kafka's, for every node; None takes away what the cluster sets, such as its control plane.
 
         ``record``: a pcapng file for all traffic between nodes, written when the cluster ends.
 
@@ -100,15 +83,23 @@ class Cluster:
         ``data``: a folder for logs and ZooKeeper's data, kept afterwards; by default a temporary one that is removed.
         """
         self._config = ClusterConfig(
-            brokers, processes, zookeeper, zookeeper_port, control_port, data_port, metrics_port,
-            first_id, properties or {},
-            Path(record).absolute() if record else None, log_level,
+            range(first_id, first_id + brokers), processes, zookeeper_port, control_port, data_port, metrics_port,
+            properties or {}, log_level,
         )  # fmt: skip
         self._data_given = Path(data).absolute() if data else None
         self._stack = AsyncExitStack()
+        self._world = world or real(zookeeper)
+        if zookeeper is not None and world is not None:
+            raise HarnessError("give either a world or a ZooKeeper: kce.harness.world.real_world(zookeeper) is both")
+        if processes and not self._world.processes:
+            raise HarnessError("nodes in memory run inside this process: leave out processes=True")
+        #: every frame that passes, and rules for them
+        self.links = Links(self._config.node_ids)
+        self._held: dict[int, Hold] = {}
+        #: set when ZooKeeper or a frame says that something may have changed
+        self._progress = trio.Event()
         self._members: dict[int, Member] = {}
-        self._proxies: dict[int, TcpProxy] = {}
-        self._recordings: list[Path] = []
+        self._recordings = Recordings(Path(record).absolute() if record else None)
         self.record_problems: list[str] = []
         #: wall-clock ns since 1970 at which /controller was last seen to vanish; 0 before
         self.controller_gone_ns = 0
@@ -132,97 +123,81 @@ class Cluster:
         try:
             await self._stack.aclose()
         finally:
-            self._merge_recordings()
+            self.record_problems = self._recordings.merge()
 
     async def _start(self) -> None:
         stack, config = self._stack, self._config
-        guard = self.guard = Guard()
-        stack.callback(guard.close)
-        self.data = self._make_data_folder(guard)
-        if config.zookeeper is None:
-            self.zookeeper = await stack.enter_async_context(
-                embedded_zookeeper(self.data / "zookeeper", guard, port=config.zookeeper_port)
-            )
-        else:
-            self.zookeeper = config.zookeeper
-        self._store = await self._connect()
-        stack.push_async_callback(self._store.aclose)
-        self._zk = KafkaZkClient(self._store, now_ms=now_ms)
+        running = self._world.running(self._data_given, config.zookeeper_port)
+        self.data = await stack.enter_async_context(running)
+        self._observer = self._world.observer()
+        #: the cluster's ZooKeeper
+        self.store = await self._connect()
+        stack.push_async_callback(self.store.aclose)
+        new_uuid = uuids(self._observer.random("uuids"))
+        self.zk = KafkaZkClient(self.store, now_ms=lambda: self._observer.now_ns() // 1_000_000, new_uuid=new_uuid)
         await self._watch_controller()
-        await self._zk.make_top_level_paths()
-        self.cluster_id = await self._zk.get_or_create_cluster_id()
+        await self.zk.create_top_level_paths()
+        self.cluster_id = await self.zk.get_or_create_cluster_id()
         nursery = await stack.enter_async_context(_cancelled_nursery())
         stack.push_async_callback(self._stop_members)
-        for node_id in range(config.first_id, config.first_id + config.brokers):
-            await self._add_member(node_id, guard, nursery)
+        for node_id in sorted(self.links.members):
+            await self._add_member(node_id, nursery)
+        self._report_frames(nursery)
         async with trio.open_nursery() as starting:
             for member in self._members.values():
                 starting.start_soon(member.start)
 
-    def _make_data_folder(self, guard: Guard) -> Path:
-        folder = self._data_given
-        if folder is None:
-            folder = Path(tempfile.mkdtemp(prefix="kce-"))
-            guard.remove(folder)
-            self._stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        try:
-            (folder / "logs").mkdir(parents=True, exist_ok=True)
-            probe = folder / "logs" / ".writable"
-            probe.touch()
-            probe.unlink()
-        except OSError as e:
-            raise HarnessError(f"the data folder {folder} is not writable: {e.strerror or e}") from None
-        return folder
+    @property
+    def zookeeper(self) -> str:
+        """host:port/chroot."""
+        return self._world.zookeeper_connect
+
+    @property
+    def logs(self) -> Path | None:
+        """The folder of the nodes' logs; None in memory."""
+        return None if self.data is None else self.data / "logs"
+
+    @property
+    def guard(self) -> Guard:
+        """Cleans up after a process that is killed. Raises HarnessError where nothing has to be."""
+        if not isinstance(self._world, RealClusterWorld):
+            raise HarnessError("a cluster in memory leaves nothing behind: it has no guard")
+        return self._world.guard
+
+    def _report_frames(self, nursery: trio.Nursery) -> None:
+        """Nodes in processes of their own report frames while somebody in this one subscribes."""
+
+        def subscribe(wanted: bool) -> None:
+            for process in self._running_processes():
+                nursery.start_soon(process.subscribe, wanted)
+
+        self.links.on_subscribers = subscribe
+
+    def _running_processes(self) -> list[ProcessMember]:
+        """Nodes that have links of their own."""
+        return [m for m in self._members.values() if isinstance(m, ProcessMember) and m.state == "running"]
 
     async def _connect(self) -> MetadataStore:
-        timeout_ms = int(self._config.properties.get("zookeeper.connection.timeout.ms") or SESSION_TIMEOUT_MS)
         try:
-            return await KazooStore.connect(
-                self.zookeeper, session_timeout_ms=SESSION_TIMEOUT_MS, connection_timeout_ms=timeout_ms
-            )
-        except StoreUnavailable as e:
+            return await self._observer.zookeeper(self._config.zookeeper_client(self.zookeeper))
+        except (ConfigError, StoreUnavailable) as e:
             raise HarnessError(str(e)) from None
 
-    async def _add_member(self, node_id: int, guard: Guard, nursery: trio.Nursery) -> None:
+    async def _add_member(self, node_id: int, nursery: trio.Nursery) -> None:
         config = self._config
-        hosts, slash, chroot = self.zookeeper.partition("/")
-        host, _, port = hosts.partition(",")[0].rpartition(":")
-        proxy = self._proxies[node_id] = TcpProxy(host, int(port))
-        await nursery.start(proxy.run)
-        offset = node_id - config.first_id
-        control = config.control_port + offset if config.control_port else 0
-        data = config.data_port + offset if config.data_port else 0
-        wanted = {
-            "broker.id": str(node_id),
-            "listeners": f"{CONTROL}://127.0.0.1:{control},{DATA}://127.0.0.1:{data}",
-            "listener.security.protocol.map": f"{CONTROL}:PLAINTEXT,{DATA}:PLAINTEXT",
-            "control.plane.listener.name": CONTROL,
-            "inter.broker.listener.name": DATA,
-            "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
-            "auto.leader.rebalance.enable": "false",  # leaders move when somebody moves them
-            **config.properties,
-            "zookeeper.connect": f"127.0.0.1:{proxy.port}{slash}{chroot}",
-        }
-        properties = {key: text for key, text in wanted.items() if text is not None}
-        if config.metrics_port:
-            properties[METRICS_PORT] = str(config.metrics_port + offset)
+        world, zookeeper_connect = await self._world.node(node_id, nursery)
+        properties = config.node_properties(node_id, zookeeper_connect)
 
         def record() -> Path | None:
-            if config.record is None:
-                return None
-            part = (
-                config.record.with_name(f"{config.record.name}.parts")
-                / f"{len(self._recordings):03d}-node-{node_id}.pcapng"
-            )
-            self._recordings.append(part)
-            return part
+            return self._recordings.part(node_id)
 
         if config.processes:
+            assert self.logs is not None
             self._members[node_id] = ProcessMember(
-                node_id, properties, record, guard, self.data / "logs", config.log_level
+                node_id, properties, record, nursery, self.guard, self.links, self.logs, config.log_level
             )
         else:
-            self._members[node_id] = InProcessMember(node_id, properties, record, nursery)
+            self._members[node_id] = InProcessMember(node_id, properties, record, nursery, world, self.links)
 
     async def _stop_members(self) -> None:
         """All at once, and without controlled shutdown: there is nobody left to take over."""
@@ -230,17 +205,8 @@ class Cluster:
             async with trio.open_nursery() as nursery:
                 for member in self._members.values():
                     if member.state != "stopped":
-                        reachable = not self._proxies[member.id].is_cut
+                        reachable = not self._world.is_cut(member.id)
                         nursery.start_soon(member.quit if reachable else member.kill)
-
-    def _merge_recordings(self) -> None:
-        record = self._config.record
-        if record is None:
-            return
-        parts = [part for part in self._recordings if part.exists() and part.stat().st_size]
-        if parts:
-            self.record_problems = merge(parts, record)
-        shutil.rmtree(record.with_name(f"{record.name}.parts"), ignore_errors=True)
 
     # nodes
 
@@ -257,7 +223,7 @@ class Cluster:
 
     async def registered(self) -> set[int]:
         """Ids of the brokers that ZooKeeper knows to be alive."""
-        return {int(broker) for broker in await self._zk.get_brokers(watch=False)}
+        return {int(broker) for broker in await self.zk.get_brokers(watch=False)}
 
     def bootstrap_servers(self) -> str:
         """The data listeners of all running nodes, as Kafka's clients take them."""
@@ -278,7 +244,7 @@ class Cluster:
         await member.start()
 
     async def _is_unregistered(self, node_id: int) -> bool:
-        return not await self._exists(zk_data.broker_path(node_id))
+        return not await self.exists(znodes.broker_path(node_id))
 
     async def restart(self, node_id: int) -> None:
         """Stop if it runs, then start."""
@@ -298,22 +264,35 @@ class Cluster:
     async def cut_from_zookeeper(self, node_id: int) -> None:
         """Partition the node from ZooKeeper; its session expires if it is not healed in time."""
         self.member(node_id)
-        self._proxies[node_id].cut()
+        self._world.cut(node_id)
 
     async def heal(self, node_id: int) -> None:
         self.member(node_id)
-        self._proxies[node_id].heal()
+        self._world.heal(node_id)
 
     async def hold_control_requests(self, node_id: int) -> None:
         """Keep back what the node sends as controller, until ``release_control_requests``."""
-        await self.member(node_id).hold()
+        self.member(node_id)
+        if node_id in self._held:
+            return
+        rule = self._held[node_id] = hold_control_requests(node_id)
+        self.links.add(rule)
+        for process in self._running_processes():
+            await process.hold(node_id)
 
     async def release_control_requests(self, node_id: int) -> None:
-        await self.member(node_id).release()
+        self.member(node_id)
+        rule = self._held.pop(node_id, None)
+        if rule is None:
+            return
+        rule.release()
+        self.links.remove(rule)
+        for process in self._running_processes():
+            await process.release(node_id)
 
     async def delete_controller(self) -> None:
         """Delete /controller by hand (rule 2.22)."""
-        await self._store.write([Delete(zk_data.CONTROLLER)])
+        await self.store.write([Delete(znodes.CONTROLLER)])
 
     async def node_status(self, node_id: int) -> NodeStatus:
         """What the node's controller module believes, which may be outdated: ask ZooKeeper by ``controller()``."""
@@ -322,12 +301,12 @@ class Cluster:
     # controller
 
     async def controller_id(self) -> int | None:
-        return await self._zk.get_controller_id()
+        return await self.zk.get_controller_id()
 
     async def controller(self) -> ActiveController | None:
         """Who is controller now; None while nobody is."""
-        controller_id = await self._zk.get_controller_id()
-        epoch = await self._zk.get_controller_epoch()
+        controller_id = await self.zk.get_controller_id()
+        epoch = await self.zk.get_controller_epoch()
         return None if controller_id is None or epoch is None else ActiveController(controller_id, epoch[0])
 
     async def wait_for_controller(self, *, other_than: ActiveController | None = None) -> ActiveController:
@@ -345,13 +324,17 @@ class Cluster:
         return found[-1]
 
     async def _watch_controller(self) -> None:
-        """Note when /controller vanishes, as ZooKeeper tells it."""
+        """Note when /controller vanishes."""
 
-        def gone() -> None:
-            self.controller_gone_ns = time.time_ns()
+        def changed() -> None:
+            self._progress.set()
 
-        handler = ChangeHandler(deleted=gone)
-        await self._zk.register_and_check(zk_data.CONTROLLER, handler)
+        def deleted() -> None:
+            self.controller_gone_ns = self._observer.now_ns()
+            self._progress.set()
+
+        handler = ChangeHandler(created=changed, changed=changed, deleted=deleted)
+        await self.zk.register_and_check(znodes.CONTROLLER, handler)
 
     # topics
 
@@ -372,61 +355,69 @@ class Cluster:
         """
         with _admin_errors():
             topic_id = await admin.create_topic(
-                self._zk, topic, partitions=partitions, replication_factor=replication_factor,
-                assignment=assignment, config=config, random=random or Random(),
+                self.zk, topic, partitions=partitions, replication_factor=replication_factor,
+                assignment=assignment, config=config, random=random or self._observer.random(f"placement of {topic}"),
             )  # fmt: skip
         if wait:
             await self.wait_until(lambda: self._has_leaders(topic), f"leaders of topic {topic}")
         return topic_id
 
     async def _has_leaders(self, topic: str) -> bool:
-        (described,) = await admin.describe_topics(self._zk, [topic])
-        return all(
-            p.leadership is not None and p.leadership.leader_and_isr.elected is not None for p in described.partitions
-        )
+        (described,) = await admin.describe_topics(self.zk, [topic])
+        return described.has_leaders
 
     async def delete_topic(self, topic: str, *, wait: bool = True) -> None:
         """Mark it for deletion and wait until it is gone. Raises HarnessError."""
         with _admin_errors():
-            await admin.delete_topic(self._zk, topic)
+            await admin.delete_topic(self.zk, topic)
         if wait:
             await self.wait_until(lambda: self._is_gone(topic), f"topic {topic} to be deleted")
 
     async def _is_gone(self, topic: str) -> bool:
-        return not await self._exists(zk_data.topic_path(topic))
+        return not await self.exists(znodes.topic_path(topic))
 
     async def describe_topics(self, topics: Sequence[str] | None = None) -> list[TopicDescription]:
         """As ZooKeeper has them. Raises HarnessError for one that does not exist."""
         with _admin_errors():
-            return await admin.describe_topics(self._zk, topics)
+            return await admin.describe_topics(self.zk, topics)
 
     # waiting
 
-    async def _exists(self, path: str) -> bool:
-        return (await self._store.exists([path]))[0] is not None
+    async def exists(self, path: str) -> bool:
+        return (await self.store.exists([path]))[0] is not None
 
     async def wait_until(
         self, condition: Callable[[], Awaitable[bool]], what: str, patience_s: float = PATIENCE_S
     ) -> None:
-        """Ask every 50 ms until it holds. Raises HarnessError that names ``what`` was waited for."""
-        with trio.move_on_after(patience_s):
-            while not await condition():  # noqa: ASYNC110 - what others do to ZooKeeper and to processes sets no event
-                await trio.sleep(0.05)
+        """Wait until ``condition`` holds. It is tried when a frame passes, when /controller changes, and every 50 ms.
+
+        Raises HarnessError that names ``what`` was waited for.
+        """
+
+        def passed(event: FrameEvent) -> None:
+            self._progress.set()
+
+        with trio.move_on_after(patience_s), self._frames_of_this_process(passed):
+            while not await condition():
+                with trio.move_on_after(POLL_S):
+                    await self._progress.wait()
+                self._progress = trio.Event()
             return
-        raise HarnessError(
-            f"waited {patience_s:g} s in vain for {what}; the logs of the nodes are in {self.data / 'logs'}"
-        )
+        where = f"; the logs of the nodes are in {self.logs}" if self.logs else ""
+        raise HarnessError(f"waited {patience_s:g} s in vain for {what}{where}")
+
+    def _frames_of_this_process(self, callback: Callable[[FrameEvent], None]) -> AbstractContextManager[None]:
+        """Frames of nodes in other processes are not worth their way here for this."""
+        return nullcontext() if self._config.processes else self.links.listen(callback)
 
 
-class _admin_errors:  # noqa: N801 - used like a function
+@contextmanager
+def _admin_errors() -> Iterator[None]:
     """What an administrator is refused, as HarnessError."""
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> None:
-        if isinstance(error, AdminError):
-            raise HarnessError(str(error)) from None
+    try:
+        yield
+    except AdminError as e:
+        raise HarnessError(str(e)) from None
 
 
 @asynccontextmanager

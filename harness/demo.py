@@ -16,12 +16,12 @@ from pathlib import Path
 
 import trio
 
-import wire
-from captures.decode import Decoder
-from captures.exchanges import Response
-from captures.pcap import CaptureFile
-from harness.cluster import ActiveController, Cluster
-from wire.registry import CONTROL_REQUESTS
+from kce import wire
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.exchanges.pairing import Response
+from kce.captures.files.pcap import CaptureFile
+from kce.harness.cluster import ActiveController, Cluster
+from kce.wire.registry import CONTROL_REQUESTS
 
 NODES = 3
 TOPICS = {"orders": (4, 3), "payments": (2, 2)}
@@ -86,10 +86,10 @@ class Story:
 
     async def _leaders(self) -> Leaders:
         return {
-            f"{t.name}-{p.partition}": p.leadership.leader_and_isr.leader
+            f"{t.name}-{p.partition}": p.state.leader
             for t in await self._cluster.describe_topics()
             for p in t.partitions
-            if p.leadership is not None
+            if p.state is not None
         }
 
     async def _quiet(self) -> None:
@@ -101,7 +101,7 @@ class Story:
                 return False
             alive = await self._cluster.registered()
             return all(
-                p.leadership is not None and set(p.leadership.leader_and_isr.isr) == set(p.assignment.replicas) & alive
+                p.state is not None and set(p.state.isr) == set(p.assignment.replicas) & alive
                 for t in await self._cluster.describe_topics()
                 for p in t.partitions
             )

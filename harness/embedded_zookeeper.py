@@ -1,7 +1,7 @@
 """A real ZooKeeper of our own: the server whose jars come inside the pyspark package, on loopback, for as long as it
 is wanted.
 
-    async with embedded_zookeeper(folder, guard) as address: ...   # "127.0.0.1:41234"
+    async with embedded_zookeeper(folder) as address: ...   # "127.0.0.1:41234"
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ import os
 import socket
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing, nullcontext
 from pathlib import Path
 
 import trio
 
-from harness.errors import HarnessError
-from harness.guard import Guard
-from harness.java import find_java
+from kce.extras import require
+from kce.harness.errors import HarnessError
+from kce.harness.guard import Guard
+from kce.harness.java import find_java
 
 #: sessions are granted in multiples of it: a session timeout may be as short as two ticks
 TICK_MS = 250
@@ -37,7 +38,8 @@ rootLogger.appenderRef.out.ref=out
 
 
 def spark_jars() -> Path:
-    """The folder of jars in the pyspark package. Raises HarnessError."""
+    """The folder of jars in the pyspark package. Raises MissingExtra, HarnessError."""
+    require("pyspark", purpose="an embedded ZooKeeper")
     spec = importlib.util.find_spec("pyspark")
     where = Path(spec.submodule_search_locations[0]) / "jars" if spec and spec.submodule_search_locations else None
     if where is None or not list(where.glob("zookeeper-3*.jar")):
@@ -57,30 +59,33 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def embedded_zookeeper(
-    folder: Path, guard: Guard, *, port: int | None = None, settings: Mapping[str, str] | None = None,
+    folder: Path, guard: Guard | None = None, *, port: int | None = None, settings: Mapping[str, str] | None = None,
     jvm: Sequence[str] = SHORT_LIVED,
 ) -> AsyncIterator[str]:  # fmt: skip
     """Run ZooKeeper with its data under ``folder``; gives host:port, and stops it at the end.
 
-    ``port`` None takes a free one; ``settings`` are added to zoo.cfg, ``jvm`` are options of Java. Raises HarnessError
-    when it does not come up, JavaMissing without Java.
+    ``guard`` None is a guard of its own, ``port`` None a free one; ``settings`` are added to zoo.cfg, ``jvm`` are
+    options of Java. Raises HarnessError when it does not come up, JavaMissing without Java, MissingExtra without
+    pyspark.
     """
+    jars = spark_jars()
     java = find_java()
-    process, address = await _start([java, *jvm], folder, guard, port, settings or {})
-    try:
-        yield address
-    finally:
-        process.terminate()
-        with trio.CancelScope(shield=True), trio.move_on_after(5):
-            await trio.to_thread.run_sync(process.wait)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        guard.forget(process.pid)
+    with closing(Guard()) if guard is None else nullcontext(guard) as watching:
+        process, address = await _start([java, *jvm], jars, folder, watching, port, settings or {})
+        try:
+            yield address
+        finally:
+            process.terminate()
+            with trio.CancelScope(shield=True), trio.move_on_after(5):
+                await trio.to_thread.run_sync(process.wait)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            watching.forget(process.pid)
 
 
 async def _start(
-    java: Sequence[str], folder: Path, guard: Guard, port: int | None, settings: Mapping[str, str]
+    java: Sequence[str], jars: Path, folder: Path, guard: Guard, port: int | None, settings: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], str]:
     data = folder / "data"
     try:
@@ -91,7 +96,7 @@ async def _start(
     for attempt in range(_TRIES):
         chosen = port or free_port()
         before = _snapshots(data)
-        process = _spawn(java, folder, data, chosen, log_path, settings)
+        process = _spawn(java, jars, folder, data, chosen, log_path, settings)
         guard.watch(process.pid)
         if await _is_up(process, chosen, data, before):
             return process, f"127.0.0.1:{chosen}"
@@ -109,7 +114,7 @@ async def _start(
 
 
 def _spawn(
-    java: Sequence[str], folder: Path, data: Path, port: int, log_path: Path, settings: Mapping[str, str]
+    java: Sequence[str], jars: Path, folder: Path, data: Path, port: int, log_path: Path, settings: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     config = folder / "zoo.cfg"
     config.write_text(
@@ -124,7 +129,7 @@ def _spawn(
         *java, "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Dzookeeper.preAllocSize=1024",
         "-Djute.maxbuffer=10000000",
         f"-Dlog4j2.configurationFile={logging.as_uri()}",
-        "-cp", f"{spark_jars()}/*", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config),
+        "-cp", f"{jars}/*", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config),
     ]  # fmt: skip
     with log_path.open("wb") as log:
         return subprocess.Popen(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -19,9 +20,11 @@ from typing import Any
 
 import trio
 
-from harness.errors import HarnessError
-from harness.guard import Guard
-from harness.node import Node, NodeStatus
+from kce.harness.errors import HarnessError
+from kce.harness.guard import Guard
+from kce.harness.links import FrameEvent, Hold, Links
+from kce.harness.node import Node, NodeStatus
+from kce.harness.world import World
 
 READY_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 20
@@ -62,14 +65,6 @@ class Member(ABC):
         """As if by kill -9: its connections break, its session lives on until it expires."""
 
     @abstractmethod
-    async def hold(self) -> None:
-        """Keep back the control requests it sends as controller."""
-
-    @abstractmethod
-    async def release(self) -> None:
-        """Let them go."""
-
-    @abstractmethod
     async def status(self) -> NodeStatus:
         """What its controller module believes."""
 
@@ -86,10 +81,18 @@ class Member(ABC):
 
 class InProcessMember(Member):
     def __init__(
-        self, node_id: int, properties: dict[str, str], record: Callable[[], Path | None], nursery: trio.Nursery
+        self,
+        node_id: int,
+        properties: dict[str, str],
+        record: Callable[[], Path | None],
+        nursery: trio.Nursery,
+        world: World,
+        links: Links,
     ) -> None:
         super().__init__(node_id, properties, record)
         self._nursery = nursery
+        self._world = world
+        self._links = links
         self._ended = trio.Event()
         self._ended.set()
         self.node: Node | None = None
@@ -106,7 +109,7 @@ class InProcessMember(Member):
     async def start(self) -> None:
         if not self._ended.is_set():
             raise HarnessError(f"node {self.id} is running already")
-        node = Node(self.properties, record=self._record())
+        node = Node(self.properties, world=self._world, links=self._links, record=self._record())
         ended = trio.Event()
         await self._nursery.start(self._run, node, ended)
         self.node, self._ended = node, ended
@@ -131,12 +134,6 @@ class InProcessMember(Member):
         await self._running().abandon()
         await self._ended.wait()
 
-    async def hold(self) -> None:
-        self._running().hold.hold()
-
-    async def release(self) -> None:
-        self._running().hold.release()
-
     async def status(self) -> NodeStatus:
         return self._running().status()
 
@@ -147,16 +144,22 @@ class ProcessMember(Member):
         node_id: int,
         properties: dict[str, str],
         record: Callable[[], Path | None],
+        nursery: trio.Nursery,
         guard: Guard,
+        links: Links,
         log_folder: Path,
         log_level: str,
     ) -> None:
         super().__init__(node_id, properties, record)
+        self._nursery = nursery
         self._guard = guard
+        self._links = links
         self.log_path = log_folder / f"node-{node_id}.log"
         self._log_level = log_level
         self._process: trio.Process | None = None
         self._paused = False
+        self._saying = trio.Lock()
+        self._answers: trio.MemoryReceiveChannel[dict[str, Any]]
 
     @property
     def state(self) -> str:
@@ -178,22 +181,27 @@ class ProcessMember(Member):
             raise HarnessError(f"node {self.id} is running already")
         with self.log_path.open("ab") as log:
             process = await trio.lowlevel.open_process(
-                [sys.executable, "-m", "harness.node_process"],
+                [sys.executable, "-m", "kce.harness.node_process"],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, process_group=0,
             )  # fmt: skip
         self._guard.watch(process.pid)
         self._process, self._paused = process, False
+        answers, self._answers = trio.open_memory_channel[dict[str, Any]](math.inf)
+        self._nursery.start_soon(self._read, process, answers)
         record = self._record()
         begin = {
             "properties": self.properties,
             "record": str(record) if record else None,
             "log_level": self._log_level,
+            "members": sorted(self._links.members),
+            "held": [rule.source for rule in self._links.rules if isinstance(rule, Hold)],
+            "subscribed": self._links.has_subscribers,
         }
         answer: dict[str, Any] = {"event": "failed", "error": f"it ended without a word, see {self.log_path}"}
         with trio.move_on_after(READY_TIMEOUT_S) as scope:
             try:
                 await self._say(begin)
-                answer = json.loads(await self._line())
+                answer = await self._answer()
             except (OSError, trio.BrokenResourceError, HarnessError):
                 pass  # it ended: what it wrote last is in its log
         if scope.cancelled_caught:
@@ -207,19 +215,32 @@ class ProcessMember(Member):
     async def _say(self, message: dict[str, Any]) -> None:
         process = self._running()
         assert process.stdin is not None
-        await process.stdin.send_all(json.dumps(message).encode() + b"\n")
+        async with self._saying:
+            await process.stdin.send_all(json.dumps(message).encode() + b"\n")
 
-    async def _line(self) -> bytes:
-        """What the node says next."""
-        process = self._running()
+    async def _read(self, process: trio.Process, answers: trio.MemorySendChannel[dict[str, Any]]) -> None:
+        """What the node writes: frames for the subscribers, and answers to commands."""
         assert process.stdout is not None
-        line = b""
-        while not line.endswith(b"\n"):
-            data = await process.stdout.receive_some()
-            if not data:
-                raise HarnessError(f"node {self.id} has ended, see {self.log_path}")
-            line += data
-        return line
+        buffer = b""
+        with answers:
+            try:
+                async for data in process.stdout:
+                    *lines, buffer = (buffer + data).split(b"\n")
+                    for line in lines:
+                        message = json.loads(line)
+                        if message["event"] == "frame":
+                            self._links.publish(FrameEvent.from_json(message))
+                        else:
+                            answers.send_nowait(message)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass  # the end of the process
+
+    async def _answer(self) -> dict[str, Any]:
+        """The node's next answer to a command."""
+        try:
+            return await self._answers.receive()
+        except trio.EndOfChannel:
+            raise HarnessError(f"node {self.id} has ended, see {self.log_path}") from None
 
     async def _end(self, patience_s: float = 0) -> None:
         """Wait that long for the process to end, then make it."""
@@ -263,14 +284,21 @@ class ProcessMember(Member):
         os.kill(self._running().pid, signal.SIGCONT)
         self._paused = False
 
-    async def hold(self) -> None:
-        await self._say({"command": "hold"})
+    async def hold(self, source: int) -> None:
+        """Keep back control requests of node ``source`` that arrive here."""
+        await self._say({"command": "hold", "source": source})
 
-    async def release(self) -> None:
-        await self._say({"command": "release"})
+    async def release(self, source: int) -> None:
+        """Let them go."""
+        await self._say({"command": "release", "source": source})
+
+    async def subscribe(self, wanted: bool) -> None:
+        """Whether the node reports the frames that pass. One that ends meanwhile reports none."""
+        with contextlib.suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError, HarnessError):
+            await self._say({"command": "subscribe", "wanted": wanted})
 
     async def status(self) -> NodeStatus:
         await self._say({"command": "status"})
-        told = json.loads(await self._line())
+        told = await self._answer()
         unanswered = {int(broker): size for broker, size in told["unanswered"].items()}
         return NodeStatus(told["believes_active"], told["controller_epoch"], unanswered)

@@ -8,73 +8,70 @@ await node.shutdown()              # says goodbye to the controller first; `run`
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from random import Random
 
 import trio
 
-from broker_stub import BindError, Broker, BrokerConfig, ConfigError
-from captures.recorder import Recorder, record_accepted
-from controller.config import ControllerConfig
-from controller.controller import Controller
-from controller.kafka_zk_client import KafkaZkClient
-from controller.metrics import Metric, MetricName
-from controller.model import Broker as RegisteredBroker
-from controller.model import BrokerId, Endpoint
-from controller.store import MetadataStore, SessionState, StoreUnavailable
-from controller.store.metered import MeteredStore
-from controller.store.zookeeper import KazooStore
-from controller.zk_admin_manager import ZkAdminManager
-from controller.zk_registration import BrokerIdInUse
-from harness import prometheus
-from harness.broker_metadata import BrokerMetadata, check_cluster_id, choose_broker_id, read_metadata, write_metadata
-from harness.broker_metrics import broker_metrics
-from harness.errors import HarnessError, plain_error
-from harness.faults import Hold
-from harness.feature_listener import FinalizedFeatureChangeListener
-from harness.transport import Dialer
-from harness.zk_isr_store import ZkIsrStore, ZkLogDirEvents
-from harness.zookeeper_client import ZooKeeperClientConfig, boolean, integer
+from kce.broker_stub import BindError, Broker, BrokerConfig
+from kce.broker_stub.errors import BrokerFailure
+from kce.broker_stub.metrics import broker_metrics
+from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
+from kce.broker_stub.zookeeper.broker_metadata import (
+    BrokerMetadata,
+    check_cluster_id,
+    choose_broker_id,
+    read_metadata,
+    write_metadata,
+)
+from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
+from kce.broker_stub.zookeeper.feature_listener import FinalizedFeatureChangeListener
+from kce.broker_stub.zookeeper.isr_store import ZkIsrStore, ZkLogDirEvents
+from kce.captures.record.recorder import Recorder
+from kce.controller.config import ControllerConfig
+from kce.controller.kafka_controller import KafkaController
+from kce.harness import prometheus
+from kce.harness.connections import NodeLinks
+from kce.harness.errors import HarnessError, plain_error
+from kce.harness.links import Links
+from kce.harness.world import RealWorld, World, uuids
+from kce.metrics import Histogram, Metric, MetricName
+from kce.wire.configuration import ConfigError, Properties
+from kce.zookeeper.client_config import ZooKeeperClientConfig
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import BrokerId, RegisteredBroker
+from kce.zookeeper.registration import BrokerIdInUse
+from kce.zookeeper.store import MetadataStore, Session, SessionState, StoreUnavailable
+from kce.zookeeper.store.metered import MeteredStore
 
 log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 3.0
 METRICS_PORT = "kce.metrics.port"
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
+#: what ends a node with one line
+_FAILURES = (BindError, BrokerFailure, BrokerIdInUse)
 
 
 def controller_config(
     broker: BrokerConfig, zookeeper: ZooKeeperClientConfig, properties: Mapping[str, str]
 ) -> ControllerConfig:
-    """The controller's part of a server.properties. Raises ValueError."""
+    """The controller's part of a server.properties. Raises ConfigError."""
+    read = Properties(properties)
     return ControllerConfig(
         broker_id=BrokerId(broker.broker_id),
         inter_broker_listener_name=broker.inter_broker_listener_name,
         control_plane_listener_name=broker.control_plane_listener_name,
         inter_broker_protocol_version=broker.inter_broker_protocol_version,
-        delete_topic_enable=boolean(properties, "delete.topic.enable", default=True),
-        unclean_leader_election_enable=boolean(properties, "unclean.leader.election.enable", default=False),
-        auto_leader_rebalance_enable=boolean(properties, "auto.leader.rebalance.enable", default=True),
-        leader_imbalance_check_interval_seconds=integer(properties, "leader.imbalance.check.interval.seconds", 300),
-        leader_imbalance_per_broker_percentage=integer(
-            properties, "leader.imbalance.per.broker.percentage", 10, minimum=0
-        ),
+        delete_topic_enable=broker.delete_topic_enable,
+        unclean_leader_election_enable=read.boolean("unclean.leader.election.enable"),
+        auto_leader_rebalance_enable=read.boolean("auto.leader.rebalance.enable"),
+        leader_imbalance_check_interval_seconds=read.integer("leader.imbalance.check.interval.seconds"),
+        leader_imbalance_per_broker_percentage=read.integer("leader.imbalance.per.broker.percentage"),
         request_timeout_ms=broker.request_timeout_ms,
         controller_socket_timeout_ms=broker.controller_socket_timeout_ms,
         zookeeper_connection_timeout_ms=zookeeper.connection_timeout_ms,
     )
-
-
-def _port(text: str) -> int:
-    if not text.isdigit() or int(text) > 65535:
-        raise ValueError(f"{METRICS_PORT}={text} is no port from 0 to 65535")
-    return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +89,37 @@ class NodeStatus:
 class Node:
     """One node from its properties. ``record`` is a pcapng file for the connections it accepts.
 
+    Everything from outside comes through ``world``, by default the real one; ``links`` are those of its cluster.
+
     The names are Kafka's, but for `kce.metrics.port`: where Prometheus finds the node's metrics, nowhere without it,
     on an ephemeral port if it is 0.
     """
 
-    def __init__(self, properties: Mapping[str, str], *, record: Path | None = None) -> None:
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        *,
+        world: World | None = None,
+        links: Links | None = None,
+        record: Path | None = None,
+    ) -> None:
         """Raises HarnessError for a setting that cannot be."""
         self.properties = dict(properties)
-        metrics_port = self.properties.pop(METRICS_PORT, None)
+        read = Properties(properties)
+        self.properties.pop(METRICS_PORT, None)  # not a broker's, so that brokers do not describe it
         try:
-            self._metrics_port = None if metrics_port is None else _port(metrics_port)
-            self._min_insync_replicas = integer(self.properties, "min.insync.replicas", 1)
+            self._metrics_port = read.optional_integer(METRICS_PORT)
+            self._min_insync_replicas = read.integer("min.insync.replicas")
             self.config = BrokerConfig.from_properties(self.properties)
             self._zookeeper = ZooKeeperClientConfig.from_properties(self.properties)
             self._controller_config = controller_config(self.config, self._zookeeper, self.properties)
-        except KeyError as e:
-            raise HarnessError(f"the setting {e.args[0]} is missing") from None
-        except (ConfigError, ValueError) as e:
+        except ConfigError as e:
             raise HarnessError(str(e)) from None
+        self.world = world or RealWorld()
+        self.links = NodeLinks(self.world, links or Links({self.config.broker_id}), self.config.broker_id)
         self._record = record
-        self._recorder: Recorder | None = None
         self._scope = trio.CancelScope()
-        self.hold = Hold()
-        self.store: KazooStore | None = None
+        self.store: Session | None = None
         #: where the metrics are served
         self.metrics_port: int | None = None
 
@@ -131,57 +136,68 @@ class Node:
         out by itself.
         """
         try:
-            self.store = await self._zookeeper.connect()
+            self.store = await self.world.zookeeper(self._zookeeper)
         except StoreUnavailable as e:
             raise HarnessError(str(e)) from None
         try:
             with self._scope:
                 await self._serve(self.store, task_status)
-        except (BindError, BrokerIdInUse, BaseExceptionGroup) as e:
-            error = plain_error(e, BindError, BrokerIdInUse, HarnessError)
-            raise HarnessError(str(error)) if isinstance(error, (BindError, BrokerIdInUse)) else error from None
+        except (*_FAILURES, BaseExceptionGroup) as e:
+            error = plain_error(e, *_FAILURES, HarnessError)
+            raise HarnessError(str(error)) if isinstance(error, _FAILURES) else error from None
         finally:
             await self.store.aclose()
-            if self._recorder is not None:
-                self._recorder.close()
+            if self.links.recorder is not None:
+                self.links.recorder.close()
 
     async def _serve(self, store: MetadataStore, task_status: trio.TaskStatus[None]) -> None:
         """Its nursery holds the broker, the controller's event loop and the controller's channels."""
-        metered = MeteredStore(store)
-        zk = KafkaZkClient(metered, now_ms=now_ms)
-        await zk.make_top_level_paths()
+        latency = Histogram()
+        metered = MeteredStore(store, latency.update)
+        zk = KafkaZkClient(metered, now_ms=self.now_ms, new_uuid=uuids(self.world.random("uuids")))
+        await zk.create_top_level_paths()
         cluster_id = await zk.get_or_create_cluster_id()
         await self._identify(zk, cluster_id)
         async with trio.open_nursery() as nursery:
-            self.controller = Controller(
+            self.controller = KafkaController(
                 self._controller_config,
                 zk,
-                Dialer(gate=self.hold),
+                self.links.dial,
                 nursery,
                 register=self._register,
-                on_client_config=lambda kind, name, config: self.broker.client_quotas.changed(kind, name, config),
+                unclean_leader_election_enable=lambda: configs.unclean_leader_election_enable,
                 wait_for_features=lambda *wanted: self.broker.finalized_features.wait_until_epoch(*wanted),
             )
             self.broker = Broker(
                 self.config,
-                dial=Dialer(),
+                bind=self.links.bind,
+                dial=self.links.dial,
                 cluster_id=cluster_id,
                 controller=self.controller,
-                admin=ZkAdminManager(zk, self.config.inter_broker_protocol_version, Random()),
-                tap=self._tap,
+                admin=ZkAdminManager(zk, self.config.inter_broker_protocol_version, self.world.random("placement")),
                 isr_store=ZkIsrStore(zk),
                 log_dir_events=ZkLogDirEvents(zk, self.id),
             )
             self._zk = zk
-            latency = MetricName("kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs")
-            self.controller.metrics.add(latency, metered.latency)
+            self.controller.metrics.add(
+                MetricName("kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs"), latency
+            )
             await self._serve_metrics(nursery)
+            configs = ConfigChangeListener(
+                zk,
+                self.id,
+                static_unclean=self._controller_config.unclean_leader_election_enable,
+                on_unclean_election_enabled=self.controller.unclean_leader_election_enabled,
+                on_client_config=self.broker.client_quotas.changed,
+            )
+            self._on_session(configs.session_changed)
+            await nursery.start(configs.run)
             await self._follow_features(nursery)
             await nursery.start(self.broker.run)
             self._start_recording()
             await zk.check_endpoints_free(self._registration())
             await self._register()
-            write_metadata(self.config.log_dirs, BrokerMetadata(cluster_id, self.id))
+            write_metadata(self.world.disk, self.config.log_dirs, BrokerMetadata(cluster_id, self.id))
             await nursery.start(self.controller.run)
             self.broker.enable_request_processing()
             log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
@@ -191,28 +207,33 @@ class Node:
         if not self._controller_config.inter_broker_protocol_version.supports_feature_versioning:
             return
         listener = FinalizedFeatureChangeListener(self._zk, self.broker.finalized_features)
-        controller_told = self._zk.store.on_session
-
-        def told(state: SessionState) -> None:
-            controller_told(state)
-            listener.session_changed(state)
-
-        self._zk.store.on_session = told
+        self._on_session(listener.session_changed)
         await nursery.start(listener.run)
+
+    def _on_session(self, listener: Callable[[SessionState], None]) -> None:
+        """Call ``listener`` too when the session changes, after those before it."""
+        earlier = self._zk.store.on_session
+
+        def changed(state: SessionState) -> None:
+            earlier(state)
+            listener(state)
+
+        self._zk.store.on_session = changed
 
     async def _identify(self, zk: KafkaZkClient, cluster_id: str) -> None:
         """Settle the broker's id (rule B11.7). Raises HarnessError."""
-        known = read_metadata(self.config.log_dirs)
+        known = read_metadata(self.world.disk, self.config.log_dirs)
         check_cluster_id(self.config, cluster_id, known)
         broker_id = await choose_broker_id(zk, self.config, known)
         self.config = replace(self.config, broker_id=broker_id)
+        self.links.node_id = broker_id
         self._controller_config = replace(self._controller_config, broker_id=BrokerId(broker_id))
 
     async def _serve_metrics(self, nursery: trio.Nursery) -> None:
         if self._metrics_port is None:
             return
         try:
-            self.metrics_port = await nursery.start(prometheus.serve, self._metrics, self._metrics_port)
+            self.metrics_port = await nursery.start(prometheus.serve, self._metrics, self.world, self._metrics_port)
         except OSError as e:
             raise BindError(f"metrics of node {self.id} cannot be served on port {self._metrics_port}: {e}") from e
         log.info("metrics of node %d are at http://127.0.0.1:%d/metrics", self.id, self.metrics_port)
@@ -222,8 +243,7 @@ class Node:
         yield from broker_metrics(self.broker, self._min_insync_replicas)
 
     def _registration(self) -> RegisteredBroker:
-        endpoints = tuple(Endpoint(e.listener, e.security_protocol, e.host, e.port) for e in self.broker.endpoints)
-        return RegisteredBroker(BrokerId(self.id), endpoints, self.config.broker_rack)
+        return RegisteredBroker(BrokerId(self.id), self.broker.endpoints, self.config.broker_rack)
 
     async def _register(self) -> None:
         epoch = await self._zk.register_broker(
@@ -231,6 +251,9 @@ class Node:
         )
         self.broker.broker_epoch = epoch
         log.info("node %d is registered with broker epoch %d", self.id, epoch)
+
+    def now_ms(self) -> int:
+        return self.world.now_ns() // 1_000_000
 
     def addresses(self) -> dict[str, str]:
         """host:port by listener name."""
@@ -251,10 +274,8 @@ class Node:
                 f"{'control' if name == self.config.control_plane_listener_name else 'data'} {address} ({name})"
                 for name, address in self.addresses().items()
             )
-            self._recorder = Recorder(self._record, comment=f"node {self.id}: {where}")
-
-    def _tap(self, stream: trio.SocketStream) -> trio.abc.Stream:
-        return stream if self._recorder is None else record_accepted(self._recorder, stream)
+            comment = f"node {self.id}: {where}"
+            self.links.recorder = Recorder(self._record, comment=comment, clock=self.world.now_ns)
 
     async def shutdown(self, *, controlled: bool = True) -> None:
         """Controlled shutdown if enabled, then stop serving, resign, and end the session (rules 2.21, 11.48, 11.49)."""

@@ -1,9 +1,10 @@
-"""A node as a process of its own: `python -m harness.node_process`, started and led by `harness.members`.
+"""A node as a process of its own: `python -m kce.harness.node_process`, started and led by `harness.members`.
 
 It reads JSON lines on stdin, the first of which says what to be: {"properties": {...}, "record": path or null,
-"log_level": "INFO"}. It answers on stdout with {"event": "ready", "addresses": {...}} or {"event": "failed", "error":
-text}, then obeys {"command": "hold" | "release" | "quit"} and answers {"command": "status"}. SIGTERM is a graceful
-shutdown. The end of stdin is that of whoever started it, and so of the node, at once.
+"log_level": "INFO", "members": [ids of the cluster's nodes], "held": [ids whose control requests are held],
+"subscribed": false}. It answers on stdout with {"event": "ready", "addresses": {...}} or {"event": "failed", "error":
+text}, then obeys the commands of ``_obey``. While subscribed it writes {"event": "frame", ...} for each frame that
+passes its links. SIGTERM is a graceful shutdown. The end of stdin is the end of the parent, and ends the node at once.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from typing import Any
 
 import trio
 
-from harness.errors import HarnessError, plain_error
-from harness.node import Node
+from kce.harness.errors import HarnessError, plain_error
+from kce.harness.links import Hold, Links, hold_control_requests
+from kce.harness.node import Node
 
 EXIT_FAILED = 1
 
@@ -50,11 +52,15 @@ async def serve() -> int:
     )
     logging.getLogger("kazoo").setLevel(logging.ERROR)
     try:
-        node = Node(begin["properties"], record=Path(begin["record"]) if begin["record"] else None)
+        links = Links(begin["members"])
+        held = {source: _hold(links, source) for source in begin["held"]}
+        node = Node(begin["properties"], links=links, record=Path(begin["record"]) if begin["record"] else None)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commands.die_with_parent)
+            reporting = Reporting(links, nursery)
+            reporting.want(begin["subscribed"])
             await nursery.start(node.run)
-            nursery.start_soon(_obey, commands, node, nursery.cancel_scope)
+            nursery.start_soon(_obey, commands, node, held, reporting, nursery.cancel_scope)
             nursery.start_soon(_shut_down_on_signal, node, nursery.cancel_scope)
             say({"event": "ready", "addresses": node.addresses()})
     except (HarnessError, BaseExceptionGroup) as e:
@@ -101,16 +107,51 @@ class Commands:
         return self._lines.pop(0)
 
 
-async def _obey(commands: Commands, node: Node, everything: trio.CancelScope) -> None:
+class Reporting:
+    """Writes frames to the parent while it subscribes."""
+
+    def __init__(self, links: Links, nursery: trio.Nursery) -> None:
+        self._links = links
+        self._nursery = nursery
+        self._scope: trio.CancelScope | None = None
+
+    def want(self, wanted: bool) -> None:
+        if wanted and self._scope is None:
+            self._scope = trio.CancelScope()
+            self._nursery.start_soon(self._report, self._scope)
+        elif not wanted and self._scope is not None:
+            self._scope.cancel()
+            self._scope = None
+
+    async def _report(self, scope: trio.CancelScope) -> None:
+        with scope, self._links.subscribe() as frames:
+            async for event in frames:
+                say({"event": "frame", **event.to_json()})
+
+
+def _hold(links: Links, source: int) -> Hold:
+    rule = hold_control_requests(source)
+    links.add(rule)
+    return rule
+
+
+async def _obey(
+    commands: Commands, node: Node, held: dict[int, Hold], reporting: Reporting, everything: trio.CancelScope
+) -> None:
+    links = node.links.links
     while True:
-        match json.loads(await commands.later())["command"]:
-            case "hold":
-                node.hold.hold()
-            case "release":
-                node.hold.release()
-            case "status":
+        match json.loads(await commands.later()):
+            case {"command": "hold", "source": source} if source not in held:
+                held[source] = _hold(links, source)
+            case {"command": "release", "source": source} if source in held:
+                rule = held.pop(source)
+                rule.release()
+                links.remove(rule)
+            case {"command": "subscribe", "wanted": wanted}:
+                reporting.want(wanted)
+            case {"command": "status"}:
                 say({"event": "status", **asdict(node.status())})
-            case "quit":
+            case {"command": "quit"}:
                 await node.shutdown(controlled=False)
                 everything.cancel()
 

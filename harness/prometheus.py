@@ -17,7 +17,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from controller.metrics import Gauge, Histogram, Meter, Metric, MetricName
+from kce.harness.world import World
+from kce.metrics import Gauge, Histogram, Meter, Metric, MetricName
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,8 @@ QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 #: a request for metrics is a few lines
 MAX_REQUEST_BYTES = 16_384
 REQUEST_TIMEOUT_SECONDS = 10.0
+BACKLOG = 50
+ACCEPT_RETRY_SECONDS = 0.1
 
 
 def families(metrics: Iterable[tuple[MetricName, Metric]]) -> list[Family]:
@@ -73,27 +76,42 @@ def exposition(source: Source) -> bytes:
     return generate_latest(registry)
 
 
-async def serve(source: Source, port: int, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
+async def serve(
+    source: Source, world: World, port: int, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED
+) -> None:
     """Answer GET /metrics on 127.0.0.1 until cancelled; port 0 is an ephemeral one. Starts with the port.
 
     Raises OSError for a port that is taken.
     """
 
-    async def handle(stream: trio.SocketStream) -> None:
+    async def handle(stream: trio.abc.Stream) -> None:
         try:
-            with trio.move_on_after(REQUEST_TIMEOUT_SECONDS):
-                await _answer(stream, source)
+            async with stream:
+                with trio.move_on_after(REQUEST_TIMEOUT_SECONDS):
+                    await _answer(stream, source)
         except trio.BrokenResourceError:
             pass
         except Exception:
             log.exception("a request for metrics failed")
 
-    listeners = await trio.open_tcp_listeners(port, host="127.0.0.1")
-    task_status.started(listeners[0].socket.getsockname()[1])
-    await trio.serve_listeners(handle, listeners)
+    listener = await world.bind("127.0.0.1", port)
+    try:
+        listener.listen(BACKLOG)
+        task_status.started(listener.address[1])
+        async with trio.open_nursery() as nursery:
+            while True:
+                try:
+                    accepted = await listener.accept()
+                except OSError as e:
+                    log.warning("a request for metrics cannot be accepted: %s", e)
+                    await trio.sleep(ACCEPT_RETRY_SECONDS)
+                else:
+                    nursery.start_soon(handle, accepted.stream)
+    finally:
+        listener.close()
 
 
-async def _answer(stream: trio.SocketStream, source: Source) -> None:
+async def _answer(stream: trio.abc.Stream, source: Source) -> None:
     """One request, one answer, and the connection is closed."""
     head = b""
     while b"\r\n\r\n" not in head:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from harness.cluster import Cluster
+    from kce.harness.cluster import Cluster
 
 try:
     from pytest_trio import trio_fixture
@@ -35,7 +35,7 @@ if trio_fixture is not None:
     @trio_fixture  # type: ignore[untyped-decorator]
     async def kafka_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
         """A running `harness.Cluster`: three nodes and a ZooKeeper unless the mark `kafka_cluster` says otherwise."""
-        from harness.cluster import Cluster
+        from kce.harness.cluster import Cluster
 
         mark = request.node.get_closest_marker("kafka_cluster")
         properties = {"zookeeper.session.timeout.ms": "2000"}
@@ -47,4 +47,4 @@ else:
     @pytest.fixture
     def kafka_cluster() -> None:
         """Not without pytest-trio."""
-        pytest.fail("the fixture kafka_cluster needs pytest-trio: pip install 'kafka-controller-emulator[test]'")
+        pytest.fail("the fixture kafka_cluster needs pytest-trio: pip install 'kafka-controller-emulator[pytest]'")

@@ -17,9 +17,9 @@ from typing import Any
 
 import trio
 
-from harness.cluster import Cluster
-from harness.errors import HarnessError
-from harness.guard import birth
+from kce.harness.cluster import Cluster
+from kce.harness.errors import HarnessError
+from kce.harness.guard import birth
 
 MAX_REQUEST_BYTES = 65536
 ANSWER_TIMEOUT_S = 120

@@ -4,6 +4,6 @@ Spark looks for Python data sources in top-level modules called ``pyspark_...`` 
 name to read by is what that class says.
 """
 
-from captures.spark.source import KafkaCapture as DefaultSource
+from kce.captures.spark.source import KafkaCapture as DefaultSource
 
 __all__ = ["DefaultSource"]

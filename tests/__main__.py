@@ -1,8 +1,8 @@
-"""``make test``: the whole suite in two processes, for the second core.
+"""``make test``: the whole suite in two processes, to use a second core.
 
-What only computes runs beside what starts JVMs, Spark, nodes and real Kafka, which wait for each other most of the
-time; nodes are in one process only, because one that is started again wants the port that it had. Arguments are
-pytest's, for both. What the first process says is printed when the second has ended.
+One process runs tests that only compute. The other runs tests that start JVMs, Spark, nodes and real Kafka, and mostly
+wait; nodes are in this process only, because a restarted node needs its old port. Both get the same arguments for
+pytest. The output of the first is printed after the second has ended.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import tempfile
 
 def main(arguments: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest", *arguments]
-    with tempfile.TemporaryFile("w+") as said:
-        pure = subprocess.Popen([*pytest, "--part=pure", "-p", "no:cacheprovider"], stdout=said, stderr=said)
+    with tempfile.TemporaryFile("w+") as output:
+        pure = subprocess.Popen([*pytest, "--part=pure", "-p", "no:cacheprovider"], stdout=output, stderr=output)
         rest = subprocess.Popen([*pytest, "--part=rest"])
         try:
             rest.wait()
-        finally:  # a Ctrl-C reaches both, which end in order
+        finally:  # Ctrl-C reaches both processes, and both exit cleanly
             codes = rest.wait(), pure.wait()
-            print("\nThe other part of the suite, what only computes, in another process:\n", flush=True)
-            said.seek(0)
-            sys.stdout.writelines(said)
-    return next((code for code in codes if code), 0)  # negative for one that a signal has killed
+            print("\nThe tests that only compute, from the other process:\n", flush=True)
+            output.seek(0)
+            sys.stdout.writelines(output)
+    return next((code for code in codes if code), 0)  # negative if a signal killed it
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Something asynchronous that several tests share: it lives in a trio run of its own, in a thread."""
+"""Runs an async context manager in a trio run of its own, in a thread, for several tests to share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class InBackground(Generic[T]):
-    """Enters and leaves ``manager``, which is made in the thread; what it gives is ``value``."""
+    """Enters and exits ``manager()`` in the thread. ``value`` is the result of entering it."""
 
     value: T
 
@@ -29,7 +29,7 @@ class InBackground(Generic[T]):
     def _run(self) -> None:
         try:
             trio.run(self._serve)
-        except BaseException as e:  # noqa: BLE001 - told to the caller
+        except BaseException as e:  # noqa: BLE001 - raised in the caller's thread
             self._failure = e
         finally:
             self._started.set()
@@ -43,7 +43,7 @@ class InBackground(Generic[T]):
             await stop.wait()
 
     def call(self, function: Callable[..., Awaitable[R]], *arguments: object) -> R:
-        """Run it there; blocks until it is done."""
+        """Run ``function`` in that trio run, and wait for its result."""
         return trio.from_thread.run(function, *arguments, trio_token=self._token)
 
     def __enter__(self) -> Self:

@@ -1,10 +1,9 @@
-"""Which upstream test cases have a test here: `make conformance`.
+"""`make conformance`: which upstream test cases have a test here.
 
-Counts `@pytest.mark.kafka(id)` against section 14 of docs/controller-semantics.md and `@pytest.mark.flink(id)` against
-section 13 of docs/election-semantics.md. What is left out on purpose stands in conformance_left_out.toml with its
-reason, by id or by whole suite. Exits with 1 where a case is neither ported nor left out, and where the marks are
-wrong: an unknown id, a case both ported and left out, and, but for suites of which only a part is asked for, one id on
-two tests or two ids on one test.
+Compares `@pytest.mark.kafka(id)` with section 14 of docs/controller-semantics.md and `@pytest.mark.flink(id)` with
+section 13 of docs/election-semantics.md. conformance_left_out.toml lists cases and suites that are not ported, with
+reasons. Exits with 1 if a case is neither ported nor listed there, or if a mark is wrong: an unknown id, a case that is
+both ported and listed and, in suites that are ported completely, one id on two tests or two ids on one test.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ CASE = re.compile(r"^- (?P<suite>[A-Z]+)-(?P<number>\d+) (?P<name>.*)$")
 
 @dataclass
 class Checklist:
-    """One project's cases: ``cases`` is id -> name and meaning, in the document's order."""
+    """The cases of one project: ``cases`` is id -> name, in document order."""
 
     project: str
     document: str
     section: int
     cases: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    #: id -> the tests that carry it
+    #: id -> the tests marked with it
     ported: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def read(self, left_out: dict[str, str]) -> None:
-        """Raises ValueError for a reason that belongs to no case."""
+        """Read the cases from the document. Raises ValueError if ``left_out`` has an unknown case or suite."""
         inside = False
         for line in (ROOT / self.document).read_text(encoding="utf-8").splitlines():
             if line.startswith("## "):
@@ -52,7 +51,7 @@ class Checklist:
         self.left_out = left_out
 
     def reason(self, case: str) -> str | None:
-        """Why a case is left out; its own reason comes before its suite's."""
+        """Why a case is left out: its own reason, else its suite's."""
         return self.left_out.get(case) or self.left_out.get(suite(case))
 
     def wants_one_test_each(self, case: str) -> bool:
@@ -63,17 +62,17 @@ class Checklist:
         found = []
         for case, tests in sorted(self.ported.items()):
             if case not in self.cases:
-                if suite(case) in suites:  # other documents have suites of their own
+                if suite(case) in suites:  # otherwise the suite belongs to another document
                     found.append(f"{case} is not in {self.document}: {', '.join(sorted(tests))}")
                 continue
             if len(tests) > 1 and self.wants_one_test_each(case):
-                found.append(f"{case} is carried by {len(tests)} tests: {', '.join(sorted(tests))}")
+                found.append(f"{case} is on {len(tests)} tests: {', '.join(sorted(tests))}")
             if case in self.left_out:
                 found.append(f"{case} is left out and ported: {', '.join(sorted(tests))}")
         return found
 
     def report(self) -> bool:
-        """Print it; whether every case is ported or left out, without mistakes."""
+        """Print the report. True if every case is ported or left out, and no mark is wrong."""
         by_suite: defaultdict[str, list[str]] = defaultdict(list)
         for case in self.cases:
             by_suite[suite(case)].append(case)
@@ -105,17 +104,17 @@ def suite(case: str) -> str:
 
 
 class Marks:
-    """A pytest plugin that reads the marks of what was collected."""
+    """A pytest plugin that reads the marks of collected tests."""
 
     def __init__(self, checklists: list[Checklist]) -> None:
         self._checklists = checklists
-        #: tests that carry several ids, in the order of collection
+        #: tests with several ids, in collection order
         self.shared: dict[str, list[str]] = {}
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             if item.get_closest_marker("skip") or item.get_closest_marker("xfail"):
-                continue  # a case that nobody runs is not ported
+                continue  # a case that never runs is not ported
             test = item.nodeid.partition("[")[0]
             for checklist in self._checklists:
                 ids = [str(mark.args[0]) for mark in item.iter_markers(checklist.project)]
@@ -134,15 +133,15 @@ def main() -> int:
     for checklist in checklists:
         checklist.read(left_out.get(checklist.project, {}))
     marks = Marks(checklists)
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
         status = pytest.main(["--collect-only", "-q", "--rootdir", str(ROOT), str(ROOT / "tests")], plugins=[marks])
     if status != 0:
-        print(said.getvalue(), end="")
+        print(output.getvalue(), end="")
         return int(status)
     complete = [checklist.report() for checklist in checklists]
     for test, ids in marks.shared.items():
-        print(f"mistake   {test} carries {', '.join(ids)}")
+        print(f"mistake   {test} has several ids: {', '.join(ids)}")
     return 0 if all(complete) and not marks.shared else 1
 
 

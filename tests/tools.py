@@ -1,4 +1,4 @@
-"""Programs that a test needs and a machine may lack: skipped with a loud reason, required where CI installs them."""
+"""Programs that some tests need: without them a test is skipped with a clear reason, or fails in CI."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 
 def require(program: str) -> str:
-    """The path of ``program``. Without it the test is skipped, or fails when KCE_REQUIRE_TOOLS is set (as in CI)."""
+    """The path of ``program``. If it is missing, skip the test, or fail it if KCE_REQUIRE_TOOLS is set (as in CI)."""
     found = shutil.which(program)
     if found is None:
-        reason = f"{program} is not installed: what it would have judged is NOT checked"
+        reason = f"{program} is not installed, so this is NOT checked"
         if os.environ.get("KCE_REQUIRE_TOOLS"):
             pytest.fail(reason)
         pytest.skip(reason)

@@ -1,14 +1,14 @@
-"""The fast engine: Python source written from a Construct, one encoder and one decoder per structure and version.
+"""The fast path: Python source generated from a Construct, one encoder and one decoder per structure and version.
 
-`wire.schema.struct_for` is the definition and the reference. `codec_for` walks that very Construct and writes what a
-patient programmer would: runs of fixed fields are one struct call, arrays of numbers are one call, records stay
-memoryviews of the frame, and long arrays of structures that are laid out alike go through a loop for just that layout.
+`wire.schema.struct_for` is the definition and the reference (the slow path). `codec_for` generates code from that
+Construct: a run of fixed-size fields is one struct call, an array of numbers is one call, records are memoryviews of
+the frame, and long arrays of structures with the same layout use a loop specialised for that layout.
 
-    codegen    the source that both directions share      layouts    loops for partition states and their like
+    codegen    source code shared by both directions      layouts    loops for partition states and the like
 
-Both engines agree on bytes, on values, and on what they refuse. The fast one checks every bound before it slices or
-loops, but does not say what is wrong: it raises one of ``REFUSALS``, and the caller puts the same message to the
-reference, which then raises with field path and offset.
+Both engines produce the same bytes and values, and reject the same input. The fast path checks every bound before it
+slices or loops, but reports no reason: it raises one of ``REFUSALS``, and the caller repeats the call on the reference,
+which raises an error with field path and offset.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any, NamedTuple
 
 from construct import Construct
 
-from wire.codegen import REFUSALS, Decode, Encode, Run, Source, code_of, is_numbers, parts_of, tags_of, twin
-from wire.layouts import decode_alike, encode_alike
-from wire.primitives import MAX_STRING_BYTES, Array, Boolean, Bytes, Length, NullableStruct, Records, String, Uuid
-from wire.schema import AsStruct, Struct, struct_for
+from kce.wire.codegen import REFUSALS, Decode, Encode, Run, Source, code_of, is_numbers, parts_of, tags_of, twin
+from kce.wire.layouts import decode_run, encode_run
+from kce.wire.primitives import MAX_STRING_BYTES, Array, Boolean, Bytes, Length, NullableStruct, Records, String, Uuid
+from kce.wire.schema import AsStruct, Struct, struct_for
 
 __all__ = ["REFUSALS", "Codec", "codec_for"]
 
-#: elements that general code takes before the layout is looked at again, where it was of no use
+#: elements that the general code handles before it tries a specialised loop again
 GENERAL_STRETCH = 32
 
 
 class Codec(NamedTuple):
-    """``encode(value, append)`` appends pieces of bytes; ``decode(frame, position)`` gives value and next position."""
+    """``encode(value, append)`` appends bytes; ``decode(frame, position)`` returns (value, next position)."""
 
     encode: Encode
     decode: Decode
@@ -39,7 +39,7 @@ _codecs: dict[tuple[type[Struct], int, bool], Codec] = {}
 
 
 def codec_for(cls: type[Struct], version: int, flexible: bool) -> Codec:
-    """The codec of one structure in one version, written when it is first asked for."""
+    """The cached codec of one structure in one version, generated on first use."""
     key = (cls, version, flexible)
     found = _codecs.get(key)
     if found is None:
@@ -60,7 +60,7 @@ def _decoder(construct: Construct) -> Decode:
 
 
 def _decode_value(s: Source, construct: Construct) -> str:
-    """Write the decoding of one value of any kind; gives the expression that holds it."""
+    """Generate code that decodes one value; returns the expression for it."""
     code = code_of(construct)
     if code is not None:
         v = s.fresh("v")
@@ -72,7 +72,7 @@ def _decode_value(s: Source, construct: Construct) -> str:
         case AsStruct():
             return _decode_struct(s, construct)
         case String() | Bytes():
-            return _decode_octets(s, construct)
+            return _decode_bytes(s, construct)
         case Array():
             return _decode_array(s, construct)
         case NullableStruct():
@@ -114,7 +114,7 @@ def _decode_struct(s: Source, construct: AsStruct) -> str:
 
 
 def _decode_length(s: Source, length: Length) -> str:
-    """Write the reading of a length or count; the variable is -1 for null, and otherwise not below 0."""
+    """Generate code that decodes a length or count; returns its variable: -1 for null, otherwise at least 0."""
     n = s.fresh("n")
     if length.compact:
         s(f"{n} = frame[at] - 1")
@@ -131,7 +131,7 @@ def _decode_length(s: Source, length: Length) -> str:
     return n
 
 
-def _decode_octets(s: Source, construct: String | Bytes) -> str:
+def _decode_bytes(s: Source, construct: String | Bytes) -> str:
     n = _decode_length(s, construct.length)
     v = s.fresh("v")
     with s.unless_null(construct.length.nullable, f"{n} < 0", f"{v} = None"):
@@ -165,14 +165,14 @@ def _decode_array(s: Source, construct: Array) -> str:
         elements, add = s.fresh("elements"), s.fresh("add")
         s(f"{elements} = []")
         s(f"{add} = {elements}.append")
-        alike = decode_alike(element)
-        if alike is None:
+        run = decode_run(element)
+        if run is None:
             with s.block(f"for _ in range({n})"):
                 s(f"{add}({_decode_value(s, element)})")
         else:
             before = s.fresh("before")
             with s.block(f"while ({before} := len({elements})) < {n}"):
-                s(f"at = {s.constant(alike, 'alike')}(frame, at, {n}, {elements})")
+                s(f"at = {s.constant(run, 'run')}(frame, at, {n}, {elements})")
                 stretch = f"1 if len({elements}) > {before} else {GENERAL_STRETCH}"
                 with s.block(f"for _ in range(min({n} - len({elements}), {stretch}))"):
                     s(f"{add}({_decode_value(s, element)})")
@@ -225,7 +225,7 @@ def _encode_value(s: Source, construct: Construct, value: str) -> None:
 
 
 def _argument(s: Source, construct: Construct, expression: str) -> str:
-    """What is given to pack; what struct would take and the reference would not is refused before."""
+    """The argument for pack. Rejects values that struct accepts and the reference does not."""
     v = s.fresh("v")
     if isinstance(construct, Boolean):
         with s.block(f"if ({v} := {expression}).__class__ is not bool"):
@@ -277,7 +277,7 @@ def _encode_length(s: Source, length: Length, n: str) -> None:
 
 
 def _unless_none(s: Source, length: Length, value: str) -> Any:
-    """What follows is for values only; None is written, or refused."""
+    """A block for values that are not None; None is encoded, or rejected if the field is not nullable."""
     with s.block(f"if {value} is None"):
         if length.nullable:
             _encode_length(s, length, "-1")
@@ -297,15 +297,15 @@ def _encode_array(s: Source, construct: Array, values: str) -> None:
         s(f"append(numbers({code_of(element)!r}, {n}).pack(*{values}))")
         return
     one = s.fresh("e")
-    alike = encode_alike(element)
-    if alike is None:
+    run = encode_run(element)
+    if run is None:
         with s.block(f"for {one} in {values}"):
             _encode_value(s, element, one)
         return
     before, done = s.fresh("before"), s.fresh("done")
     s(f"{done} = 0")
     with s.block(f"while ({before} := {done}) < {n}"):
-        s(f"{done} = {s.constant(alike, 'alike')}({values}, {done}, append)")
+        s(f"{done} = {s.constant(run, 'run')}({values}, {done}, append)")
         s(f"{before} = {done} + (1 if {done} > {before} else {GENERAL_STRETCH})")
         with s.block(f"for {one} in {values}[{done} : {before}]"):
             _encode_value(s, element, one)

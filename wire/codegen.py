@@ -1,4 +1,4 @@
-"""Python source written from a Construct: what the fused encoders and decoders of `wire.codec` have in common."""
+"""Generates Python source from a Construct: code shared by the encoders and decoders of `wire.codec`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from construct import Construct, FormatField, Renamed
 
-from wire.primitives import Array, Boolean, TaggedField, TaggedFields, Uuid, octets
-from wire.schema import AsStruct, S, Struct
+from kce.wire.primitives import Array, Boolean, TaggedField, TaggedFields, Uuid, octets
+from kce.wire.schema import AsStruct, S, Struct
 
 Append = Callable[[Any], None]
 Encode = Callable[[Any, Append], None]
@@ -20,18 +20,18 @@ Decode = Callable[[bytes, int], tuple[Any, int]]
 
 
 class Refuse(Exception):
-    """The reference will say why."""
+    """Rejected; the reference knows the reason."""
 
 
-#: what generated code raises when it is fed with damaged bytes or wrong values
+#: what generated code raises for damaged bytes or wrong values
 REFUSALS = (Refuse, struct.error, IndexError, ValueError, TypeError, AttributeError, OverflowError)
 
 
-# what generated code calls
+# called by generated code
 
 
 def read_uvarint(frame: bytes, at: int) -> tuple[int, int]:
-    """Of at most five bytes and 32 bits."""
+    """(value, next position) of a varint of at most five bytes and 32 bits."""
     value = shift = 0
     while True:
         byte = frame[at]
@@ -68,7 +68,7 @@ _SHORT_NUMBERS: dict[tuple[str, int], struct.Struct] = {}
 
 
 def numbers(code: str, count: int) -> struct.Struct:
-    """The Struct of ``count`` numbers."""
+    """The cached Struct of ``count`` numbers."""
     found = _SHORT_NUMBERS.get((code, count))
     if found is None:
         found = struct.Struct(f">{count}{code}")
@@ -80,7 +80,7 @@ def numbers(code: str, count: int) -> struct.Struct:
 def read_tags(
     frame: bytes, at: int, known: dict[int, tuple[str, Decode]]
 ) -> tuple[dict[str, Any], tuple[TaggedField, ...], int]:
-    """A tagged-field section that is not empty: (values by name, unknown ones, next position)."""
+    """Decode a nonempty tagged-field section: (known values by name, unknown fields, next position)."""
     count, at = read_uvarint(frame, at)
     end = len(frame)
     if count > (end - at) // 2:
@@ -109,7 +109,7 @@ def read_tags(
 
 
 def write_tags(append: Append, fields: list[TaggedField]) -> None:
-    """A tagged-field section that is not empty."""
+    """Encode a nonempty tagged-field section."""
     fields.sort()
     append(write_uvarint(len(fields)))
     last = -1
@@ -123,9 +123,9 @@ def write_tags(append: Append, fields: list[TaggedField]) -> None:
 
 
 def twin(cls: type[Struct]) -> type[Any]:
-    """A class of the same memory layout whose instances can be filled; they become ``cls`` when they are done.
+    """A mutable class with the memory layout of ``cls``. Set its fields, then assign ``cls`` to ``__class__``.
 
-    Filling a frozen dataclass goes through object.__setattr__ field by field, which costs several times as much.
+    Setting the fields of a frozen dataclass through object.__setattr__ takes several times as long.
     """
     found = _TWINS.get(cls)
     if found is None:
@@ -142,11 +142,11 @@ _NAMES: dict[str, Any] = {
 }  # fmt: skip
 
 
-# writing it
+# source code
 
 
 class Source:
-    """Lines of Python, the constants that they use, and fresh names for their variables."""
+    """Lines of Python, their constants, and unique names for variables."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -167,7 +167,7 @@ class Source:
         return name
 
     def unpack(self, code: str) -> tuple[str, int]:
-        """(the name of a function(frame, at) -> tuple, bytes it reads)"""
+        """(name of a function(frame, at) -> tuple, number of bytes it reads)."""
         layout = struct.Struct(">" + code)
         return self.constant(layout.unpack_from, "unpack"), layout.size
 
@@ -176,14 +176,14 @@ class Source:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """``head:`` and what is written inside it."""
+        """A block: ``head:`` and an indented body."""
         self(head + ":")
         self._indent += 1
         yield
         self._indent -= 1
 
     def unless_null(self, nullable: bool, test: str, null: str) -> AbstractContextManager[None]:
-        """What follows is for values only; where ``test`` holds, ``null`` is done in its place."""
+        """A block for values that are not null. Where ``test`` is true, ``null`` runs instead."""
         if not nullable:
             return nullcontext()
         with self.block(f"if {test}"):
@@ -192,7 +192,7 @@ class Source:
 
     def function(self, name: str, parameters: str) -> Callable[..., Any]:
         text = "\n".join(self._lines)
-        # as defaults of parameters the constants are locals, which are faster than globals
+        # constants become defaults of parameters: locals are faster than globals
         constants = ", ".join(f"{n}={n}" for n in self._names if n in text)
         names = dict(self._names)
         exec(compile(f"def {name}({parameters}, *, {constants}):\n{text}", f"<{name}>", "exec"), names)  # noqa: S102 - our own tables
@@ -202,7 +202,7 @@ class Source:
 
 @functools.cache
 def maker(cls: type[S]) -> Callable[..., S]:
-    """``cls`` as a function of the same keywords that takes a fifth of the time: for who makes a great many."""
+    """A function with the keywords of ``cls`` that makes an instance in a fifth of the time."""
     s = Source()
     s(f"o = {s.constant(twin(cls), 'Twin')}()")
     for f in cls.__fields__:
@@ -214,11 +214,11 @@ def maker(cls: type[S]) -> Callable[..., S]:
     return s.function(f"make_{cls.__name__}", parameters)
 
 
-# what a Construct is made of
+# inspecting a Construct
 
 
 class Run(NamedTuple):
-    """Neighbouring fields of fixed size: (name, Construct) each, and the struct code of all."""
+    """Consecutive fields of fixed size, as (name, Construct)."""
 
     fields: list[tuple[str, Construct]]
 
@@ -233,7 +233,7 @@ class Run(NamedTuple):
 
 
 def code_of(construct: Construct) -> str | None:
-    """The struct code of a Construct of fixed size, or None."""
+    """The struct code of a Construct, or None if it has no fixed size."""
     if isinstance(construct, FormatField):
         return "i" if construct.fmtstr[1] == "l" else str(construct.fmtstr[1])
     if isinstance(construct, Boolean):
@@ -242,12 +242,12 @@ def code_of(construct: Construct) -> str | None:
 
 
 def is_numbers(construct: Construct) -> bool:
-    """Whether it is an array whose elements one struct call takes."""
+    """Whether it is an array of numbers, which one struct call encodes or decodes."""
     return isinstance(construct, Array) and isinstance(construct.element, FormatField)
 
 
 def parts_of(construct: AsStruct) -> Iterator[Run | tuple[str, Construct]]:
-    """The fields of a structure in order, neighbours of fixed size taken together."""
+    """The fields of a structure in order; consecutive fields of fixed size form a Run."""
     run: list[tuple[str, Construct]] = []
     for subcon in construct.subcon.subcons:
         assert isinstance(subcon, Renamed)
@@ -263,7 +263,7 @@ def parts_of(construct: AsStruct) -> Iterator[Run | tuple[str, Construct]]:
 
 
 def tags_of(construct: AsStruct) -> TaggedFields | None:
-    """The tagged-field section, if the structure has one: it is always its last part."""
+    """The tagged-field section, always the last part, or None."""
     for subcon in construct.subcon.subcons[-1:]:
         if isinstance(subcon.subcon, TaggedFields):
             return subcon.subcon

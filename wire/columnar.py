@@ -1,17 +1,17 @@
-"""Many control requests as flat arrays, and back: for analysis, and for clusters too large to be objects.
+"""Control requests as flat arrays, and back: for analysis, and for clusters too large for objects.
 
-``columns`` gives a dict of numpy arrays. One row is one partition state; topics and requests have rows of their own:
+``columns`` returns a dict of numpy arrays. A row is a partition state; topics and requests have rows of their own:
 
-    <field>             (rows,)       each field of a partition state, by its name: int32, int8 or bool
-    <field>_offsets     (rows + 1,)   int64, of an array field: row i's are <field>[offsets[i] : offsets[i + 1]]
+    <field>             (rows,)       a field of the partition states: int32, int8 or bool
+    <field>_offsets     (rows + 1,)   int64, for an array field: row i is <field>[offsets[i] : offsets[i + 1]]
     topic               (rows,)       int64, index of the row's topic
-    topic_name          (topics,)     object (str); a topic that two requests name is two
+    topic_name          (topics,)     object (str); a topic in two requests has two rows
     topic_id            (topics, 16)  uint8, in versions that have topic ids
     topic_request       (topics,)     int64, index of the topic's request
-    request_<field>     (requests,)   correlation_id, client_id, and each other field of the request: numbers as such,
-                                      structures (live brokers and leaders) as object
+    request_<field>     (requests,)   correlation_id, client_id and the other fields of the request: numbers, and
+                                      object for structures (live brokers and leaders)
 
-The values are those of the row codec, and so is what is refused; unknown tagged fields are passed over.
+Values and rejected input are the same as with the row codec; unknown tagged fields are skipped. Needs numpy and numba.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ import numpy as np
 import numpy.typing as npt
 from construct import Construct
 
-from wire import columnar_kernels as kernels
-from wire import columnar_write_kernels as writing
-from wire import errors
-from wire.codegen import Run, code_of, is_numbers, parts_of
-from wire.headers import read_request_header
-from wire.primitives import Primitive, String, TaggedFields, Uuid
-from wire.protocol import decode_request, encode_request
-from wire.registry import api, check_version, message_class
-from wire.schema import AsStruct, Message, struct_for
+from kce.wire import columnar_kernels as kernels
+from kce.wire import columnar_write_kernels as writing
+from kce.wire import errors
+from kce.wire.codegen import Run, code_of, is_numbers, parts_of
+from kce.wire.headers import read_request_header
+from kce.wire.primitives import Primitive, String, TaggedFields, Uuid
+from kce.wire.protocol import decode_request, encode_request
+from kce.wire.registry import api, check_version, message_class
+from kce.wire.schema import AsStruct, Message, struct_for
 
 Columns = dict[str, npt.NDArray[Any]]
 
@@ -44,22 +44,22 @@ _KINDS = {"i": kernels.INT32, "b": kernels.INT8, "?": kernels.BOOL}
 
 
 class _Plan(NamedTuple):
-    """One version of a control request: where its topics are, and what they and their partition states hold."""
+    """The layout of one version of a control request: where its topics are, and the fields of topics and states."""
 
     message: type[Message]
     compact: bool
-    field: str  # the field that holds the topics, or the states where topics are not grouped
-    at: int  # its place in the body
-    topic_plan: npt.NDArray[np.int64]  # empty where topics are not grouped
+    field: str  # the array of topics, or of states if they are not grouped by topic
+    at: int  # its offset in the body
+    topic_plan: npt.NDArray[np.int64]  # empty if states are not grouped by topic
     plan: npt.NDArray[np.int64]
-    numbers: list[tuple[str, int]]  # (field, kind) of each number of a partition state
+    numbers: list[tuple[str, int]]  # (field, kind) of the numbers of a partition state
     lists: list[str]
-    least: int  # bytes of a topic, or of a state where topics are not grouped
+    least: int  # minimum size of a topic, or of a state if they are not grouped by topic
     least_state: int
 
     @property
     def empty(self) -> bytes:
-        """The field with nothing in it."""
+        """An empty array."""
         return b"\1" if self.compact else b"\0\0\0\0"
 
 
@@ -88,7 +88,7 @@ def _plan(api_key: int, version: int) -> _Plan:
                 state, least_state = part.element, part.element_min_bytes
             else:
                 topic_plan.append(_kind(part))
-    # StopReplica 1 and 2 name partitions by their numbers alone
+    # StopReplica 1 and 2 have partition indexes only
     kinds = {n: _kind(p) for n, p in (_fields(state) if isinstance(state, AsStruct) else [("partition_index", state)])}
     return _Plan(
         message=cls, compact=compact, field=field, at=before.size,
@@ -114,7 +114,7 @@ def _kind(construct: Construct) -> int:
 
 
 def columns(api_key: int, version: int, frames: Sequence[bytes]) -> Columns:
-    """The requests in ``frames`` (without their lengths), all of one API and version, as arrays: see above.
+    """Decode requests of one API and version into arrays (see the module); ``frames`` have no length prefix.
 
     Raises DecodeError, UnsupportedVersion.
     """
@@ -122,7 +122,7 @@ def columns(api_key: int, version: int, frames: Sequence[bytes]) -> Columns:
 
 
 class _Reader:
-    """The arrays while they are filled. Their sizes follow from the bytes that there are."""
+    """Fills the arrays. Their sizes are bounded by the number of bytes."""
 
     def __init__(self, plan: _Plan, api_key: int, version: int, frames: Sequence[bytes]) -> None:
         self.plan = plan
@@ -163,9 +163,11 @@ class _Reader:
         out["request_client_id"] = _objects([c for _, c, _ in self.requests])
         for f in plan.message.__fields__:
             if self.version in f.versions and f.name != plan.field:
-                told = [getattr(message, f.name) for _, _, message in self.requests]
+                values_of_requests = [getattr(message, f.name) for _, _, message in self.requests]
                 is_number = isinstance(f.type, Primitive) and not f.array
-                out[f"request_{f.name}"] = np.array(told, f.type.name) if is_number else _objects(told)
+                out[f"request_{f.name}"] = (
+                    np.array(values_of_requests, f.type.name) if is_number else _objects(values_of_requests)
+                )
         return out
 
     def _read(self, frame: bytes) -> None:
@@ -187,7 +189,7 @@ class _Reader:
             self._refuse(frame)
         names, ids = names[:topics], ids[:topics]
         try:
-            # the rest of the request is the row codec's
+            # the row codec decodes the rest of the request
             _, message = decode_request(frame[:start] + plan.empty + frame[at:])
             self.topic_names += _texts(b, names)
         except (errors.DecodeError, UnicodeDecodeError):
@@ -212,12 +214,12 @@ class _Reader:
         )
 
     def _refuse(self, frame: bytes) -> None:
-        decode_request(frame)  # says what is wrong, and where
+        decode_request(frame)  # raises an error with field path and offset
         raise errors.InvalidValue("refused")
 
 
 def _texts(b: npt.NDArray[np.uint8], names: npt.NDArray[np.int64]) -> list[str]:
-    """The strings at the rows (start, length, ...) of ``names``. Raises UnicodeDecodeError."""
+    """The strings at (start, length, ...) of each row of ``names``. Raises UnicodeDecodeError."""
     joined = kernels.joined(b, names).tobytes()
     ends = np.cumsum(names[:, 1])
     places = zip((ends - names[:, 1]).tolist(), ends.tolist(), strict=True)
@@ -228,7 +230,7 @@ def _texts(b: npt.NDArray[np.uint8], names: npt.NDArray[np.int64]) -> list[str]:
 
 
 def _empty(wanted: Sequence[tuple[int, Any]]) -> list[npt.NDArray[Any]]:
-    """Arrays of these lengths and types, out of one: of many the allocator would keep none for the next time."""
+    """Uninitialised arrays of these (lengths, types) in one allocation, which the next call can reuse."""
     ends = np.cumsum([0, *(-(-count * np.dtype(dtype).itemsize // 64) * 64 for count, dtype in wanted)]).tolist()
     memory = np.empty(ends[-1], np.uint8)
     return [
@@ -238,7 +240,7 @@ def _empty(wanted: Sequence[tuple[int, Any]]) -> list[npt.NDArray[Any]]:
 
 
 def _addresses(arrays: Iterable[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-    """Where the kernels find arrays of several types. Whoever asks keeps the arrays, which are contiguous."""
+    """Addresses of contiguous arrays of several types, for the kernels. The caller keeps the arrays alive."""
     return np.array([a.__array_interface__["data"][0] for a in arrays], np.int64)
 
 
@@ -249,9 +251,9 @@ def _objects(values: Sequence[object]) -> npt.NDArray[Any]:
 
 
 def from_columns(api_key: int, version: int, columns: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
-    """The requests that ``columns`` describe: the way back. Columns that are not given hold Kafka's defaults.
+    """Encode ``columns`` as requests; missing request columns have Kafka's defaults.
 
-    Raises EncodeError for columns that are missing, too short, or hold what does not fit; UnsupportedVersion.
+    Raises EncodeError for other missing columns, wrong lengths and values out of range; UnsupportedVersion.
     """
     plan = _plan(api_key, version)
     try:
@@ -273,9 +275,7 @@ def _write(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]]) -
     ends = [_of_type(columns[f"{name}_offsets"], np.int64, f"{name}_offsets") for name in plan.lists]
     for name, values, offsets in zip(plan.lists, lists, ends, strict=True):
         if len(offsets) != rows + 1 or not writing.ascends(offsets, len(offsets), len(values)):
-            raise ValueError(
-                f"{name}_offsets do not ascend, once for each state and once more, from 0 to {len(values)}"
-            )
+            raise ValueError(f"{name}_offsets must be {rows + 1} ascending numbers from 0 to {len(values)}")
     encoded = [name.encode() for name in columns["topic_name"]]
     if any(len(name) > kernels.MAX_NAME_BYTES for name in encoded):
         raise ValueError(f"a topic's name has more than {kernels.MAX_NAME_BYTES} bytes")
@@ -301,7 +301,7 @@ def _write(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]]) -
         name_bytes = (
             int(name_ends[last] - name_ends[first]) if grouped else int(np.sum(np.diff(name_ends)[topic[row:end]]))
         )
-        # a number takes 4 bytes at most, and so does a count that precedes values, a name or what is neither
+        # at most 5 bytes for a number, or for the length before an array or a name
         room = 16 + (end - row) * 5 * (len(plan.plan) + 1) + 4 * listed + (last - first) * 40 + name_bytes
         out = np.empty(len(head) + room + len(tail), np.uint8)
         out[: len(head)] = np.frombuffer(head, np.uint8)
@@ -318,7 +318,7 @@ def _write(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]]) -
 
 
 def _around(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]], i: int) -> tuple[bytes, bytes]:
-    """What stands before and behind the topics of request ``i``, by the row codec."""
+    """The bytes before and after the topics of request ``i``, from the row codec."""
     given = {f.name: f"request_{f.name}" for f in plan.message.__fields__ if f"request_{f.name}" in columns}
     message = plan.message(**{name: _plain(columns[column][i]) for name, column in given.items()})
     client_id = columns["request_client_id"][i]
@@ -338,13 +338,13 @@ def _of_type(values: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
     """``values`` as a contiguous array of that type."""
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype != dtype and not np.array_equal(array, array.astype(dtype))):
-        raise ValueError(f"{name} holds what is no {np.dtype(dtype)}")
+        raise ValueError(f"{name} has values that are not {np.dtype(dtype)}")
     return np.ascontiguousarray(array, dtype)
 
 
 def _begins(owners: Any, count: int, name: str) -> npt.NDArray[np.int64]:
-    """Where the rows of each of ``count`` owners begin, and at last where they end."""
+    """The first row of each of ``count`` owners, and the end of the last."""
     owners = np.asarray(owners, np.int64)
     if len(owners) and ((np.diff(owners) < 0).any() or owners[0] < 0 or owners[-1] >= count):
-        raise ValueError(f"{name} does not ascend from 0 to {count - 1} at most")
+        raise ValueError(f"{name} must ascend from 0 to at most {count - 1}")
     return np.searchsorted(owners, np.arange(count + 1)).astype(np.int64)

@@ -1,12 +1,12 @@
-"""How `wire.columnar` reads, compiled by numba: topics and partition states from bytes into flat arrays.
+"""The decoder of `wire.columnar`, compiled by numba: topics and partition states from bytes into flat arrays.
 
-Structures are described by plans: the kind of each field in order. A partition state is a row. ``numbers[k]`` is the
-address of the column of a state's k-th number, ``lists[k]`` that of the values of its k-th array, and ``ends[k]`` that
-of their offsets: the caller keeps those arrays, and has made them long enough. Every read is held against the bytes
-that are left; a position of -1 says that they are refused.
+A plan lists the kinds of a structure's fields in order. A partition state is a row. ``numbers[k]`` is the address of
+the column of the k-th number of a state, ``lists[k]`` that of the values of its k-th array, ``ends[k]`` that of their
+offsets: the caller owns those arrays, and makes them long enough. Every read is checked against the remaining bytes; a
+position of -1 means rejected.
 
-Partitions of one topic mostly have arrays of the same lengths. Such a run is moved field by field, each in a loop that
-decides nothing, instead of state by state.
+Most partitions of a topic have arrays of the same lengths. Such a run is copied field by field, in loops without
+branches, instead of state by state.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ REFUSED = np.int64(-1)
 compiled = numba.njit(cache=True, nogil=True)
 
 
-#: a run shorter than this is read state by state
+#: shorter runs are decoded state by state
 LEAST_RUN = 4
 
 
 @intrinsic
 def _int32(typing_context, b, at):
-    """The big-endian int32 at ``b[at]``: one load, one swap. The caller has checked the bound."""
+    """The big-endian int32 at ``b[at]``: a load and a swap. The caller checks the bounds."""
 
     def generate(context, builder, signature, arguments):
         word = _word_at(context, builder, signature, arguments)
@@ -43,7 +43,7 @@ def _int32(typing_context, b, at):
 
 @intrinsic
 def put_int32(typing_context, out, at, value):
-    """Write it so; the caller has made room."""
+    """Store a big-endian int32 at ``out[at]``. The caller checks the bounds."""
 
     def generate(context, builder, signature, arguments):
         word = _word_at(context, builder, signature, arguments)
@@ -59,7 +59,7 @@ def _word_at(context, builder, signature, arguments):
 
 
 def _at_address(kind):
-    """(load, store) of a number of that type at an address, in this machine's order."""
+    """(load, store) of a number of that type at an address, in native byte order."""
 
     def pointer(context, builder, address):
         return builder.inttoptr(address, context.get_value_type(kind).as_pointer())
@@ -89,7 +89,7 @@ load_uint8, store_uint8 = _at_address(types.uint8)
 
 @compiled
 def _uvarint(b, at, end):
-    """(value, next position); refused when it is longer than five bytes, than 32 bits, or than what is left."""
+    """(value, next position); rejected if longer than five bytes, 32 bits, or the remaining bytes."""
     value = np.int64(0)
     for shift in range(0, 35, 7):
         if at >= end:
@@ -104,7 +104,7 @@ def _uvarint(b, at, end):
 
 @compiled
 def length(b, at, end, compact, size):
-    """(count or length, next position); null is refused: no field that is read here may be null."""
+    """(count or length, next position); null is rejected: none of these fields is nullable."""
     if compact:
         if at < end and b[at] < 0x80:
             n, at = np.int64(b[at]), at + 1
@@ -154,17 +154,17 @@ def _same(b, one, other, n):
 
 @compiled
 def read_partitions(b, at, end, count, plan, compact, row, numbers, lists, filled, ends, names):
-    """``count`` partition states from ``at`` on: (next position, next row, how many topics).
+    """Decode ``count`` partition states at ``at``: (next position, next row, number of topics).
 
-    States that name their topic themselves (before topics were grouped) begin a topic wherever the name changes.
+    If states carry topic names (versions that do not group by topic), a topic begins where the name changes.
     """
-    # where each field of the last state began, and where and how long those are that states alike have alike
-    shape, told = np.empty(len(plan), np.int64), np.empty((len(plan), 2), np.int64)
-    return _read_partitions(b, at, end, count, plan, compact, row, numbers, lists, filled, ends, names, shape, told)
+    # of the last state: offsets of its fields; (offset, length) of the bytes that are equal throughout a run
+    shape, equal = np.empty(len(plan), np.int64), np.empty((len(plan), 2), np.int64)
+    return _read_partitions(b, at, end, count, plan, compact, row, numbers, lists, filled, ends, names, shape, equal)
 
 
 @compiled
-def _read_partitions(b, at, end, count, plan, compact, row, numbers, lists, filled, ends, names, shape, told):
+def _read_partitions(b, at, end, count, plan, compact, row, numbers, lists, filled, ends, names, shape, equal):
     topic = np.int64(0)
     while count > 0:
         n_numbers = n_lists = 0
@@ -210,7 +210,7 @@ def _read_partitions(b, at, end, count, plan, compact, row, numbers, lists, fill
         row += 1
         count -= 1
         size = at - start
-        run = _alike(b, start, min(count, (end - at) // size), size, plan, compact, shape, told)
+        run = _same_shape(b, start, min(count, (end - at) // size), size, plan, compact, shape, equal)
         if run >= LEAST_RUN:
             _read_run(b, at, run, size, plan, compact, shape, row, numbers, lists, filled, ends)
             at += run * size
@@ -220,35 +220,35 @@ def _read_partitions(b, at, end, count, plan, compact, row, numbers, lists, fill
 
 
 @compiled
-def _alike(b, start, most, size, plan, compact, shape, told):
-    """How many states, of ``most`` that follow the one at ``start``, have their fields at the same places as it has."""
+def _same_shape(b, start, most, size, plan, compact, shape, equal):
+    """How many of the next ``most`` states have the same field offsets as the state at ``start``."""
     n = 0
     for k in range(len(plan)):
         kind, at = plan[k], start + shape[k]
         if kind == NAME:
-            told[n, 1] = (shape[k + 1] if k + 1 < len(plan) else size) - shape[k]
+            equal[n, 1] = (shape[k + 1] if k + 1 < len(plan) else size) - shape[k]
         elif kind == INTS:
-            told[n, 1] = 1 if compact else 4
+            equal[n, 1] = 1 if compact else 4
         elif kind == TAGS:
-            told[n, 1] = 1
+            equal[n, 1] = 1
         else:
             continue
         if (kind == TAGS and b[at] != 0) or (kind == INTS and compact and b[at] >= 0x80):
-            return 0  # tags, and a length of more than a byte, are read each for itself
-        told[n, 0] = shape[k]
+            return 0  # tagged fields and multi-byte lengths are decoded state by state
+        equal[n, 0] = shape[k]
         n += 1
     for run in range(most):
         ahead = (run + 1) * size
         for k in range(n):
-            at = start + told[k, 0]
-            if b[at + ahead] != b[at] or (told[k, 1] > 1 and not _same(b, at, at + ahead, told[k, 1])):
+            at = start + equal[k, 0]
+            if b[at + ahead] != b[at] or (equal[k, 1] > 1 and not _same(b, at, at + ahead, equal[k, 1])):
                 return run
     return most
 
 
 @compiled
 def _read_run(b, start, run, size, plan, compact, shape, row, numbers, lists, filled, ends):
-    """``run`` states from ``start`` on, all of that shape: it is known that they are there."""
+    """Decode ``run`` states of that shape at ``start``. The caller checks the bounds."""
     n_numbers = n_lists = 0
     for k in range(len(plan)):
         kind, at = plan[k], start + shape[k]
@@ -282,8 +282,8 @@ def _read_run(b, start, run, size, plan, compact, shape, row, numbers, lists, fi
 def read_topics(
     b, at, end, count, topic_plan, plan, least, compact, row, numbers, lists, filled, ends, names, ids
 ):  # fmt: skip
-    """``count`` topics from ``at`` on: (next position, next row, how many). ``names`` gets (start, length, row)."""
-    shape, told = np.empty(len(plan), np.int64), np.empty((len(plan), 2), np.int64)
+    """Decode ``count`` topics at ``at``: (next position, next row, topics). Fills ``names``: (start, length, row)."""
+    shape, equal = np.empty(len(plan), np.int64), np.empty((len(plan), 2), np.int64)
     for topic in range(count):
         names[topic, 2] = row
         for kind in topic_plan:
@@ -304,7 +304,7 @@ def read_topics(
                 if at < 0 or n > (end - at) // least:
                     return REFUSED, row, topic
                 at, row, _ = _read_partitions(
-                    b, at, end, n, plan, compact, row, numbers, lists, filled, ends, names, shape, told
+                    b, at, end, n, plan, compact, row, numbers, lists, filled, ends, names, shape, equal
                 )
             else:
                 at = _skip_tags(b, at, end)
@@ -315,7 +315,7 @@ def read_topics(
 
 @compiled
 def joined(b, names):
-    """The bytes at the rows (start, length, ...) of ``names``, one behind the other."""
+    """The bytes at (start, length, ...) of each row of ``names``, joined."""
     out = np.empty(np.sum(names[:, 1]), np.uint8)
     at = 0
     for start, n, _ in names:

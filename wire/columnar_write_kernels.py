@@ -1,10 +1,10 @@
-"""How `wire.columnar` writes: topics and partition states from flat arrays into bytes. As in `columnar_kernels`."""
+"""The encoder of `wire.columnar`: topics and partition states from flat arrays into bytes (see `columnar_kernels`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from wire.columnar_kernels import (
+from kce.wire.columnar_kernels import (
     ID,
     INT32,
     INTS,
@@ -46,7 +46,7 @@ def _put_name(out, at, names, start, end, compact):
 
 @compiled
 def ascends(ends, count, most):
-    """Whether ``count`` offsets ascend from 0 or more to ``most`` or less."""
+    """Whether ``count`` offsets ascend within 0 .. ``most``."""
     before = np.int64(0)
     for i in range(count):
         if ends[i] < before:
@@ -57,11 +57,11 @@ def ascends(ends, count, most):
 
 @compiled
 def write_partitions(out, at, first, last, plan, topics, compact, numbers, lists, ends, names, name_ends):
-    """Rows ``first`` to ``last``, of which each names its topic if the plan says so; the next position."""
+    """Encode rows ``first`` to ``last``, with topic names if the plan has them; returns the next position."""
     shape = np.empty(len(plan), np.int64)
     row = first
     while row < last:
-        run = _rows_alike(row, last, plan, topics, compact, ends)
+        run = _same_lengths(row, last, plan, topics, compact, ends)
         if run >= LEAST_RUN:
             at = _write_run(out, at, row, run, plan, topics, compact, shape, numbers, lists, ends, names, name_ends)
             row += run
@@ -94,14 +94,14 @@ def write_partitions(out, at, first, last, plan, topics, compact, numbers, lists
 
 
 @compiled
-def _rows_alike(row, last, plan, topics, compact, ends):
-    """How many rows from ``row`` on have arrays of the same lengths as it has, and its topic if they name it."""
+def _same_lengths(row, last, plan, topics, compact, ends):
+    """How many rows from ``row`` have arrays of the same lengths and, if the plan has names, the same topic."""
     n_lists, named = 0, False
     for kind in plan:
         named |= kind == NAME
         if kind == INTS:
             if compact and _length_of(ends[n_lists], row) > 126:
-                return 0  # a length of more than a byte is written for itself
+                return 0  # multi-byte lengths are encoded row by row
             n_lists += 1
     for other in range(row + 1, last):
         if named and topics[other] != topics[row]:
@@ -119,7 +119,7 @@ def _length_of(ends, row):
 
 @compiled
 def _write_run(out, start, row, run, plan, topics, compact, shape, numbers, lists, ends, names, name_ends):
-    """``run`` rows from ``row`` on, whose arrays have the same lengths; the next position."""
+    """Encode ``run`` rows whose arrays have the same lengths; returns the next position."""
     size = n_lists = 0
     for k in range(len(plan)):
         shape[k] = size
@@ -171,7 +171,7 @@ def _write_run(out, start, row, run, plan, topics, compact, shape, numbers, list
 def write_topics(
     out, at, first, last, topic_plan, plan, rows, compact, numbers, lists, ends, names, name_ends, ids
 ):  # fmt: skip
-    """Topics ``first`` to ``last``, whose rows begin at ``rows[topic]``; the next position."""
+    """Encode topics ``first`` to ``last``, whose rows begin at ``rows[topic]``; returns the next position."""
     for topic in range(first, last):
         for kind in topic_plan:
             if kind == NAME:

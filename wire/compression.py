@@ -1,6 +1,6 @@
-"""The five codecs of record batches, with bounds: no more comes out than the caller allows.
+"""The five codecs of record batches, with an upper bound on decompressed bytes.
 
-What is allocated follows what really comes out, not what the compressed bytes say of themselves.
+Allocations follow the bytes that are really decompressed, not the size that the compressed data announces.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ import zlib
 
 import cramjam
 
-from wire import errors, lz4_frame
-from wire.record import Codec
+from kce.wire import errors, lz4_frame
+from kce.wire.record import Codec
 
-#: What one record set may hold when unpacked: as much as a frame may (`socket.request.max.bytes`, rule B1.34).
+#: Default limit of a decompressed record set: that of a frame (`socket.request.max.bytes`, rule B1.34).
 MAX_DECOMPRESSED_BYTES = 104_857_600
 
-#: The framing of snappy-java: magic, its version and the oldest that can read it, then blocks behind their lengths.
+#: snappy-java's framing: magic, version, oldest compatible version, then blocks with their lengths before them.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _INT32 = struct.Struct(">i")
-#: a copy of 64 bytes takes three in snappy: no block expands further
+#: snappy encodes a copy of 64 bytes in three: no block expands further
 _SNAPPY_MAX_RATIO = 22
 
 _ZSTD_FIRST_BYTES = 64 * 1024
-#: how cramjam says that the output buffer is too small (its only way to say so)
+#: cramjam's only sign that the output buffer is too small
 _BUFFER_FULL = "failed to write whole buffer"
 
 
 def compress(codec: Codec, data: bytes, *, magic: int = 2) -> bytes:
-    """``data`` as the records of a batch of that magic. Raises EncodeError for zstd in magic 0 and 1 (KIP-110)."""
+    """Compress the records of a batch of that magic. Raises EncodeError for zstd in magic 0 and 1 (KIP-110)."""
     match codec:
         case Codec.NONE:
             return data
@@ -45,12 +45,12 @@ def compress(codec: Codec, data: bytes, *, magic: int = 2) -> bytes:
             return lz4_frame.compress(data, broken_checksum=magic == 0)
         case Codec.ZSTD:
             if magic < 2:
-                raise errors.EncodeError(f"zstd is not for magic {magic}")
+                raise errors.EncodeError(f"magic {magic} has no zstd")
             return bytes(cramjam.zstd.compress(data))
 
 
 def decompress(codec: Codec, data: memoryview, max_bytes: int, *, magic: int = 2) -> bytes | memoryview:
-    """The records of a batch, at most ``max_bytes`` of them. Raises CorruptRecord, LimitExceeded."""
+    """Decompress the records of a batch, at most ``max_bytes``. Raises CorruptRecord, LimitExceeded."""
     match codec:
         case Codec.NONE:
             return data
@@ -62,16 +62,16 @@ def decompress(codec: Codec, data: memoryview, max_bytes: int, *, magic: int = 2
             return lz4_frame.decompress(data, max_bytes, ignore_header_checksum=magic == 0)
         case Codec.ZSTD:
             if magic < 2:
-                raise errors.CorruptRecord(f"zstd is not for magic {magic}")
+                raise errors.CorruptRecord(f"magic {magic} has no zstd")
             return _unzstd(data, max_bytes)
 
 
 def _too_much(codec: str, max_bytes: int, data: memoryview) -> errors.LimitExceeded:
-    return errors.LimitExceeded(f"{codec}: more than {max_bytes} bytes come out of {len(data)}")
+    return errors.LimitExceeded(f"{codec}: {len(data)} bytes decompress to more than {max_bytes}")
 
 
 def _gunzip(data: memoryview, max_bytes: int) -> bytes:
-    """Members one after the other, as Java's GZIPInputStream reads them."""
+    """Decompress all members, as Java's GZIPInputStream does."""
     out: list[bytes] = []
     room, rest = max_bytes, bytes(data)
     while rest or not out:
@@ -91,7 +91,7 @@ def _gunzip(data: memoryview, max_bytes: int) -> bytes:
 
 
 def _unsnap(data: memoryview, max_bytes: int) -> bytes:
-    """snappy-java's blocks, or one bare block, which other clients send and Kafka reads as well."""
+    """Decompress snappy-java's framing, or a single raw block, which other clients send and Kafka accepts."""
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _unsnap_block(data, max_bytes, max_bytes, data)
     out: list[bytes] = []
@@ -99,7 +99,7 @@ def _unsnap(data: memoryview, max_bytes: int) -> bytes:
     if len(data) < at:
         raise errors.CorruptRecord("snappy: the data ends inside its header")
     while at < len(data):
-        if data[at : at + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:  # streams may be joined
+        if data[at : at + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:  # streams may be concatenated
             at += len(_XERIAL_HEADER)
             continue
         size = _INT32.unpack_from(data, at)[0] if at + 4 <= len(data) else -1
@@ -126,7 +126,7 @@ def _unsnap_block(block: memoryview, room: int, max_bytes: int, data: memoryview
 
 
 def _unzstd(data: memoryview, max_bytes: int) -> bytes:
-    """Into a buffer that is made four times larger whenever it was filled."""
+    """Decompress into a buffer that grows fourfold when it is full."""
     size = min(max_bytes, max(_ZSTD_FIRST_BYTES, 4 * len(data)))
     while True:
         buffer = bytearray(size)

@@ -1,8 +1,8 @@
-"""What consumers tell each other through a group's coordinator: subscriptions, and the leader's assignments.
+"""Subscriptions and assignments, which the consumers of a group exchange through its coordinator.
 
-They are the ``metadata`` and ``assignment`` bytes of JoinGroup, SyncGroup and DescribeGroups where the protocol type is
-"consumer" (KIP-429, KIP-792, KIP-881): an int16 version, then the message in that version. Later versions only add
-fields at the end, so one that is not known yet is read as the newest that is, and what follows is ignored, as in Kafka.
+They are the ``metadata`` and ``assignment`` bytes of JoinGroup, SyncGroup and DescribeGroups for protocol type
+"consumer" (KIP-429, KIP-792, KIP-881): an int16 version, then the message. Versions only append fields, so an unknown
+version is decoded as the newest known one, and the rest is ignored, as in Kafka.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import construct
 
-from wire import errors
-from wire.primitives import BYTES, INT32, STRING, explain
-from wire.schema import Struct, Versions, field, struct_for
-from wire.schema import struct as table
+from kce.wire import errors
+from kce.wire.primitives import BYTES, INT32, STRING, explain
+from kce.wire.schema import Struct, Versions, field, struct_for
+from kce.wire.schema import struct as table
 
 VERSIONS = Versions.parse("0-3")
 
@@ -60,7 +60,7 @@ S = TypeVar("S", ConsumerProtocolSubscription, ConsumerProtocolAssignment)
 def encode_consumer_protocol(
     message: ConsumerProtocolSubscription | ConsumerProtocolAssignment, version: int = VERSIONS.last
 ) -> bytes:
-    """The message behind its version. Raises EncodeError, UnsupportedVersion."""
+    """Encode the message, with its version before it. Raises EncodeError, UnsupportedVersion."""
     name = type(message).__name__
     if version not in VERSIONS:
         raise errors.UnsupportedVersion(f"{name} has versions {VERSIONS}, not {version}")
@@ -77,12 +77,12 @@ def encode_consumer_protocol(
 
 
 def decode_subscription(data: bytes | memoryview) -> tuple[int, ConsumerProtocolSubscription]:
-    """(the version it was written in, the subscription). Raises DecodeError."""
+    """(encoded version, subscription). Raises DecodeError."""
     return _decode(ConsumerProtocolSubscription, data)
 
 
 def decode_assignment(data: bytes | memoryview) -> tuple[int, ConsumerProtocolAssignment]:
-    """(the version it was written in, the assignment). Raises DecodeError."""
+    """(encoded version, assignment). Raises DecodeError."""
     return _decode(ConsumerProtocolAssignment, data)
 
 

@@ -1,6 +1,6 @@
-"""The layout of messages, for people and programs: which field stands where, of what type, in which version.
+"""The layout of each message and version, as text, JSON and Markdown: fields, types, offsets.
 
-Made from the tables in ``wire.messages``, as the codecs are. ``python -m wire.descriptions`` prints docs/wire.md.
+Generated from the tables in ``wire.messages``. ``python -m kce.wire.descriptions`` prints docs/wire.md.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from wire import errors
-from wire.plain import as_dict
-from wire.primitives import Primitive
-from wire.registry import API_KEYS, ApiKey, Direction, api, check_version, message_class
-from wire.schema import Field, Message, Struct
+from kce.wire import errors
+from kce.wire.plain import as_dict
+from kce.wire.primitives import Primitive
+from kce.wire.registry import API_KEYS, ApiKey, Direction, api, check_version, message_class
+from kce.wire.schema import Field, Message, Struct
 
 DIRECTIONS: tuple[Direction, ...] = ("request", "response")
 
@@ -27,10 +27,10 @@ _HEADERS = {
 
 
 class LayoutField(NamedTuple):
-    """One field in one version. ``type`` says how it is written ("compact nullable string", "array of int32").
+    """One field in one version. ``type`` is its encoding ("compact nullable string", "array of int32").
 
-    ``offset`` counts from the beginning of the body, or of the structure the field is in; None behind anything of
-    variable size, and of a tagged field. ``tag`` is None of any other.
+    ``offset`` counts from the start of the body, or of the structure that contains the field. It is None for tagged
+    fields, and after a field of variable size. ``tag`` is None unless the field is tagged.
     """
 
     name: str
@@ -42,14 +42,14 @@ class LayoutField(NamedTuple):
 
 
 def layout(cls: type[Message], version: int) -> tuple[LayoutField, ...]:
-    """The fields of a message in that version, in the order in which they are written: tagged ones last."""
+    """The fields of a message in that version, in wire order: tagged fields last."""
     return _layout(cls, version, version in api(cls.__api_key__).flexible)
 
 
 def describe(api_key: int, version: int, direction: Direction | None = None) -> str:
-    """The layout of an API's request and response (or of one) as text: offset, field, type.
+    """The layout of an API's request and response (or of one of them) as text: offset, field, type.
 
-    Raises UnknownApiKey; UnsupportedVersion, also for an API of KRaft nodes, of which no body is defined here.
+    Raises UnknownApiKey; UnsupportedVersion, also for APIs of KRaft nodes, which have no definition.
     """
     known = _defined(api_key, version)
     wanted = DIRECTIONS if direction is None else (direction,)
@@ -57,24 +57,24 @@ def describe(api_key: int, version: int, direction: Direction | None = None) -> 
 
 
 def describe_json(api_key: int, version: int) -> dict[str, Any]:
-    """The same as plain data: ``api``, ``key``, ``version``, ``flexible``, ``request`` and ``response``.
+    """The layout as plain data: ``api``, ``key``, ``version``, ``flexible``, ``request`` and ``response``.
 
-    Of these, each has ``name``, ``header_version`` and ``fields``; of a field there is what LayoutField has. Raises as
-    ``describe``.
+    The last two have ``name``, ``header_version`` and ``fields``, which are LayoutFields as dicts. Raises what
+    ``describe`` raises.
     """
     known = _defined(api_key, version)
-    told: dict[str, Any] = {
+    layouts: dict[str, Any] = {
         "api": known.name, "key": known.key, "version": version, "flexible": version in known.flexible,
     }  # fmt: skip
     for direction in DIRECTIONS:
         cls = message_class(api_key, direction)
         assert cls is not None
-        told[direction] = {
+        layouts[direction] = {
             "name": cls.__name__,
             "header_version": _header_version(known, version, direction),
             "fields": [_field_json(f, version) for f in layout(cls, version)],
         }
-    return told
+    return layouts
 
 
 def _field_json(f: LayoutField, version: int) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _defined(api_key: int, version: int) -> ApiKey:
     known = api(api_key)
     check_version(known, version)
     if message_class(api_key, "request") is None:
-        raise errors.UnsupportedVersion(f"{known.name} is spoken by KRaft nodes only: its body is not defined here")
+        raise errors.UnsupportedVersion(f"{known.name} is for KRaft nodes only and has no definition")
     return known
 
 
@@ -127,13 +127,13 @@ def _type(f: Field, version: int, compact: bool) -> str:
 
 
 def _fixed_bytes(f: Field, version: int, compact: bool) -> int | None:
-    """The size of a field that always has the same one."""
+    """The size of a field of fixed size, or None."""
     if f.array or (version in f.nullable):
         return None
     if isinstance(f.type, Primitive):
         return f.type.min_bytes if f.type.construct is not None else None
     if compact:
-        return None  # tagged fields may stand behind it
+        return None  # tagged fields may follow
     sizes = [_fixed_bytes(inner, version, compact) for inner in f.type.__fields__ if version in inner.versions]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
@@ -156,7 +156,7 @@ def _text(known: ApiKey, version: int, direction: Direction) -> Iterator[str]:
 
 
 def _rows(fields: tuple[LayoutField, ...], flexible: bool, depth: int) -> Iterator[tuple[str, str, str]]:
-    """(offset, indented name, type); offsets inside an array's element begin with +."""
+    """(offset, indented name, type); offsets inside an array element begin with +."""
     indent = "  " * depth
     for f in fields:
         if f.tag is None:
@@ -175,18 +175,18 @@ def _rows(fields: tuple[LayoutField, ...], flexible: bool, depth: int) -> Iterat
 
 
 def markdown() -> str:
-    """docs/wire.md: every field of every message, over all versions."""
+    """docs/wire.md: every field of every message in all versions."""
     defined = [known for known in API_KEYS if known.zk_broker]
     lines = [
         "# Messages",
         "",
-        "Generated by `python -m wire.descriptions > docs/wire.md` (`make docs`); do not edit.",
+        "Generated by `python -m kce.wire.descriptions > docs/wire.md` (`make docs`); do not edit.",
         "`kce schema LeaderAndIsr 7` shows one version, with offsets.",
         "",
-        f"The {len(defined)} APIs that a ZooKeeper-mode broker of Kafka 3.9 speaks, in all versions it accepts.",
-        "Flexible versions (KIP-482) have compact lengths and tagged fields. A field stands in the versions named",
-        "(`3+`: from 3 on), and may be null in those under null. In versions that lack it, an *ignorable* field is",
-        "left out; any other must be at its default (rule 13.2).",
+        f"The {len(defined)} APIs of a ZooKeeper-mode broker of Kafka 3.9, in all versions that it accepts.",
+        "Flexible versions (KIP-482) have compact lengths and tagged fields. The columns versions and null list the",
+        "versions that have a field (`3+`: from 3 on), and those in which it may be null. A version that lacks an",
+        "*ignorable* field drops its value; any other field must then have its default (rule 13.2).",
         "",
         "| key | API | versions | flexible |",
         "|---|---|---|---|",
@@ -225,7 +225,7 @@ def _markdown_rows(cls: type[Struct], before: str) -> Iterator[str]:
 
 
 def _default(value: Any) -> str:
-    """A default that is worth a word: not the zero of its type."""
+    """A default to show: not the zero value of its type."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: ""}[value]
     if isinstance(value, (int, float, str)) and value:

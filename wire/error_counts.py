@@ -1,19 +1,18 @@
-"""How many errors of which kind a response carries: what a broker counts for its `ErrorsPerSec`. Pure."""
+"""Counts the error codes in a response, for a broker's `ErrorsPerSec`. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
-from wire.errors import ErrorCode
-from wire.schema import Message, Struct
+from kce.wire.errors import ErrorCode
+from kce.wire.schema import Message, Struct
 
 
 def error_counts(response: Message) -> Counter[int]:
     """Error code -> occurrences, NONE included: one for the response itself and one for each entry that has a code.
 
-    Any other code than NONE at the top speaks for all entries. What lies below an entry with a code of its own is not
-    counted again.
+    A top-level code other than NONE counts for all entries. Codes below an entry with a code of its own do not count.
     """
     entries = Counter(_entry_codes(response))
     top_level: int | None = getattr(response, "error_code", None)

@@ -1,17 +1,17 @@
-"""Kafka's error codes, and every way in which this package refuses.
+"""Kafka's error codes, and the exceptions of this package.
 
     WireError
-    ├── EncodeError          a local fault: the message cannot be written in that version
-    └── DecodeError          a remote fault: the bytes are not that message
+    ├── EncodeError          local fault: the message cannot be encoded in that version
+    └── DecodeError          remote fault: the bytes do not decode as that message
         ├── UnknownApiKey        no API has this key
-        ├── UnsupportedVersion   the API is known, this version of it is not
+        ├── UnsupportedVersion   the API is known, its version is not
         ├── Truncated            the bytes end before the message does
         ├── TrailingBytes        the message ends before the bytes do
-        ├── LimitExceeded        a length or count is negative or larger than what could be there
-        ├── InvalidValue         bytes that no value of the field's type has
-        └── CorruptRecord        a record batch that is damaged, or is none
+        ├── LimitExceeded        a length or count is negative or exceeds the remaining bytes
+        ├── InvalidValue         the bytes are invalid for the field's type
+        └── CorruptRecord        the record batch is damaged, or not a record batch
 
-Anything else that escapes from this package is a bug of it.
+Any other exception from this package is a bug.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import enum
 
 
 class WireError(Exception):
-    """A message could not be written or read. Texts name the message, version, field path and offset where known."""
+    """Encoding or decoding failed. Texts name the message, version, field path and offset where known."""
 
 
 class EncodeError(WireError):
-    """The message cannot be written in that version: a wrong type, a value out of range, a field it lacks."""
+    """The message cannot be encoded in that version: wrong type, value out of range, field that the version lacks."""
 
 
 class DecodeError(WireError):
-    """The bytes are not such a message.
+    """The bytes do not decode.
 
-    ``api_key``, ``api_version`` and ``correlation_id`` are those of the header where it could be read, else None.
+    ``api_key``, ``api_version`` and ``correlation_id`` come from the header, or are None if it could not be read.
     """
 
     api_key: int | None = None
@@ -43,7 +43,7 @@ class UnknownApiKey(DecodeError):
 
 
 class UnsupportedVersion(DecodeError, EncodeError):
-    """The API is known, but not in this version. (Asked of an encoder it is a local fault, hence both bases.)"""
+    """The API is known, this version is not. An EncodeError too, because encoders raise it as well."""
 
 
 class Truncated(DecodeError):
@@ -53,8 +53,7 @@ class Truncated(DecodeError):
 class TrailingBytes(DecodeError):
     """Bytes are left over after the message.
 
-    ``message`` is what was read before them, ``left_over`` the rest: Kafka itself ignores such a rest, and some of its
-    clients send one.
+    ``message`` is the decoded part, ``left_over`` the rest. Kafka ignores trailing bytes, and some clients send them.
     """
 
     message: object = None
@@ -62,15 +61,15 @@ class TrailingBytes(DecodeError):
 
 
 class LimitExceeded(DecodeError):
-    """A length or count is negative, or larger than the bytes that are there (or than the configured limit)."""
+    """A length or count is negative, or exceeds the remaining bytes or the configured limit."""
 
 
 class InvalidValue(DecodeError):
-    """Bytes that are no value of the field's type, such as a null where none is allowed or text that is not UTF-8."""
+    """The bytes are invalid for the field's type: null in a field that is not nullable, text that is not UTF-8."""
 
 
 class CorruptRecord(DecodeError):
-    """A record batch is damaged: its checksum, a length, what comes out of its compression."""
+    """A record batch is damaged: wrong checksum, wrong length, or it does not decompress."""
 
 
 class ErrorCode(enum.IntEnum):
@@ -210,7 +209,7 @@ class ErrorCode(enum.IntEnum):
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code; the number itself where it has none."""
+    """Kafka's name of an error code; the number if it has no name."""
     try:
         return ErrorCode(code).name
     except ValueError:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from wire.errors import EncodeError, LimitExceeded
+from kce.wire.errors import EncodeError, LimitExceeded
 
-#: `socket.request.max.bytes`, Kafka's own default: a longer frame is refused before any of it is kept (rule B1.34)
+#: `socket.request.max.bytes`, Kafka's own default: a longer frame is rejected before it is buffered (rule B1.34)
 DEFAULT_MAX_FRAME_BYTES = 104_857_600
 
 _LENGTH = struct.Struct(">i")
@@ -14,17 +14,16 @@ _MAX_LENGTH = 2**31 - 1
 
 
 def frame(payload: bytes) -> bytes:
-    """``payload`` behind its four-byte length. Raises EncodeError if it does not fit an int32."""
+    """Prefix ``payload`` with its four-byte length. Raises EncodeError if the length does not fit an int32."""
     if len(payload) > _MAX_LENGTH:
         raise EncodeError(f"a frame holds at most {_MAX_LENGTH} bytes, this one has {len(payload)}")
     return _LENGTH.pack(len(payload)) + payload
 
 
 class FrameBuffer:
-    """Cuts a byte stream into frames, however the bytes arrive.
+    """Splits a byte stream into frames.
 
-    Owns the bytes of at most the unfinished frame plus what was received behind it; keeps nothing on account of a
-    length that a peer merely announces.
+    Buffers only bytes that were received: a length that a peer announces allocates nothing.
     """
 
     def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
@@ -33,16 +32,20 @@ class FrameBuffer:
         self._start = 0
 
     def __len__(self) -> int:
-        """Bytes received and not yet handed out."""
+        """Buffered bytes."""
         return len(self._buffer) - self._start
+
+    def rest(self) -> bytes:
+        """The bytes received and not yet handed out."""
+        return bytes(memoryview(self._buffer)[self._start :])
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
         self._buffer += data
 
     def next_frame(self) -> bytes | None:
-        """The next whole frame without its length, or None until more bytes have come.
+        """The next complete frame without its length, or None if more bytes are needed.
 
-        Raises LimitExceeded when the length is negative or above ``max_frame_bytes``; the stream is beyond repair then.
+        Raises LimitExceeded if the length is negative or above ``max_frame_bytes``; the stream cannot recover from it.
         """
         available = len(self)
         if available < _LENGTH.size:

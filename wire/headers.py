@@ -1,7 +1,7 @@
 """Request headers 0-2 and response headers 0-1 (rules 13.3, 13.4).
 
-The client id keeps its old two-byte length even in the flexible header 2, so that any broker can read the header of
-any ApiVersions request.
+The client id keeps its two-byte length even in the flexible header 2, so that any broker can decode the header of any
+ApiVersions request.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from construct import ConstructError
 
-from wire import errors
-from wire.primitives import STRING, TaggedFields, explain
-from wire.registry import ApiKey, api
+from kce.wire import errors
+from kce.wire.primitives import STRING, TaggedFields, explain
+from kce.wire.registry import ApiKey, api
 
 _REQUEST = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
@@ -25,9 +25,9 @@ _NO_TAGGED_FIELDS = {TaggedFields.UNKNOWN: ()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What stands before a body. ``client_id`` is None in a response, and where a request has none.
+    """A request or response header. ``client_id`` is None in a response, and in a request without one.
 
-    Of a response only the correlation id is on the wire: ``api_key`` and ``api_version`` are those of its request.
+    A response carries only the correlation id: ``api_key`` and ``api_version`` are those of its request.
     """
 
     api_key: int
@@ -37,7 +37,7 @@ class Header:
 
 
 def read_request_header(stream: io.BytesIO) -> tuple[ApiKey, Header]:
-    """Raises DecodeError (UnknownApiKey among others). The version need not be one that is known."""
+    """Decode a request header; the version may be unknown. Raises DecodeError, UnknownApiKey for example."""
     start = stream.read(_REQUEST.size)
     if len(start) < _REQUEST.size:
         raise errors.Truncated(f"request header: {_REQUEST.size} bytes needed, {len(start)} there")

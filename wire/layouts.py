@@ -1,14 +1,14 @@
-"""Long arrays of structures that are laid out alike, such as the partition states of a large cluster.
+"""Specialised loops for long arrays of structures with the same layout, such as partition states.
 
-Where all that varies in a structure are arrays of numbers, elements with equally long arrays have equal layouts: they
-are one struct format, and a loop written for it takes an element in a third of the time. Most partitions of a cluster
-share a few layouts. A layout earns its loop by being met often: writing one takes as long as some hundred elements.
+If the only variable-size fields of a structure are arrays of numbers, elements whose arrays have the same lengths share
+one struct format, and a loop generated for that format takes a third of the time per element. The partitions of a
+cluster share a few layouts. Generating a loop takes as long as some hundred elements, so only frequent layouts get one.
 
-Replicas and ISR are the same few brokers over and over: a decoding loop keeps the tuples that it made, by their bytes.
-That spares the tuples and, more, the garbage collector.
+Replicas and ISR repeat the same few brokers: a decoding loop caches their tuples by their bytes, which saves
+allocations and, above all, garbage collection.
 
-The loops stop at the first element that is laid out otherwise, holds tagged fields, or is wrong in any way; that
-element is left to the general code.
+A loop stops at the first element with another layout, with tagged fields, or with an error, and leaves it to the
+general code.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import Any
 
 from construct import Construct
 
-from wire.codegen import Append, Run, Source, code_of, is_numbers, parts_of, read_uvarint, tags_of, twin
-from wire.primitives import Boolean, Length, Uuid
-from wire.schema import AsStruct
+from kce.wire.codegen import Append, Run, Source, code_of, is_numbers, parts_of, read_uvarint, tags_of, twin
+from kce.wire.primitives import Boolean, Length, Uuid
+from kce.wire.schema import AsStruct
 
 #: the lengths of an element's arrays
 Layout = tuple[int, ...]
-DecodeAlike = Callable[[bytes, int, int, list[Any]], int]
-EncodeAlike = Callable[[Any, int, Append], int]
+DecodeRun = Callable[[bytes, int, int, list[Any]], int]
+EncodeRun = Callable[[Any, int, Append], int]
 
-#: elements of a layout that are met before a loop is written for it
-EARNED = 256
-#: loops kept for one structure, and layouts counted
-MOST_LOOPS = 64
-MOST_COUNTED = 1024
-#: arrays kept for one layout
-MOST_ARRAYS = 4096
-#: longest array that a loop takes: replicas of a partition are fewer
-LONGEST = 16
+#: elements of a layout before a loop is generated for it
+MIN_ELEMENTS = 256
+#: cached loops, and counted layouts, of one structure
+MAX_LOOPS = 64
+MAX_COUNTED = 1024
+#: cached arrays of one layout
+MAX_ARRAYS = 4096
+#: longest array that a loop handles; a partition has fewer replicas
+MAX_ARRAY_LENGTH = 16
 
 
 class _Loops:
-    """The loops of one structure, by layout."""
+    """Cached loops of one structure, by layout."""
 
     def __init__(self, construct: AsStruct) -> None:
         self.construct = construct
@@ -49,26 +49,26 @@ class _Loops:
         self.arrays = [part[0] for part in self.parts if not isinstance(part, Run)]
         self.last: Any = None
         self._loops: dict[Layout, Any] = {}
-        self._met: dict[Layout, int] = {}
+        self._elements: dict[Layout, int] = {}
 
     def loop(self, layout: Layout, elements: int) -> Any:
-        """The loop for ``layout``, or None while it has not earned one."""
+        """The loop for ``layout``, or None while the layout is not frequent."""
         found = self._loops.get(layout)
         if found is None:
-            if len(self._met) >= MOST_COUNTED:
-                self._met.clear()
-            self._met[layout] = met = self._met.get(layout, 0) + elements
-            if met >= EARNED and len(self._loops) < MOST_LOOPS:
-                found = self._loops[layout] = self._write(layout)
+            if len(self._elements) >= MAX_COUNTED:
+                self._elements.clear()
+            self._elements[layout] = count = self._elements.get(layout, 0) + elements
+            if count >= MIN_ELEMENTS and len(self._loops) < MAX_LOOPS:
+                found = self._loops[layout] = self._generate(layout)
         if found is not None:
             self.last = found
         return found
 
-    def _write(self, layout: Layout) -> Any:
+    def _generate(self, layout: Layout) -> Any:
         raise NotImplementedError
 
 
-def _suits(construct: Construct) -> bool:
+def _is_supported(construct: Construct) -> bool:
     if not isinstance(construct, AsStruct):
         return False
     tags = tags_of(construct)
@@ -82,12 +82,12 @@ def _head_code(count: Length) -> str:
     return "B" if count.compact else code_of(count.fixed) or ""
 
 
-class _Otherwise(Exception):
-    """An element is laid out otherwise."""
+class _OtherLayout(Exception):
+    """An element has another layout."""
 
 
 class _Arrays(dict[bytes, tuple[Any, ...]]):
-    """Arrays of one length, by their bytes with the count before them."""
+    """Cached arrays of one length, by their bytes including the count."""
 
     def __init__(self, head: str, count: int, code: str, first: int) -> None:
         super().__init__()
@@ -97,8 +97,8 @@ class _Arrays(dict[bytes, tuple[Any, ...]]):
     def __missing__(self, data: bytes) -> tuple[Any, ...]:
         first, *numbers = self._unpack(data)
         if first != self._first:
-            raise _Otherwise
-        if len(self) >= MOST_ARRAYS:
+            raise _OtherLayout
+        if len(self) >= MAX_ARRAYS:
             self.clear()
         self[data] = made = tuple(numbers)
         return made
@@ -106,7 +106,7 @@ class _Arrays(dict[bytes, tuple[Any, ...]]):
 
 class _DecodeLoops(_Loops):
     def __call__(self, frame: bytes, at: int, n: int, elements: list[Any]) -> int:
-        """Append elements from ``at`` on, until there are ``n`` or one is laid out otherwise; the next position."""
+        """Append elements from ``at`` until there are ``n`` or one has another layout; returns the next position."""
         before, left = at, n - len(elements)
         if self.last is not None:
             at = self.last(frame, at, left, elements)
@@ -132,13 +132,13 @@ class _DecodeLoops(_Loops):
             else:
                 n = int.from_bytes(frame[at : at + 4], "big", signed=True)
                 at += 4
-            if not 0 <= n <= LONGEST:
+            if not 0 <= n <= MAX_ARRAY_LENGTH:
                 return None
             lengths.append(n)
             at += n * struct.calcsize(">" + (code_of(element) or ""))
         return tuple(lengths)
 
-    def _write(self, layout: Layout) -> DecodeAlike:
+    def _generate(self, layout: Layout) -> DecodeRun:
         s = Source()
         cls = self.construct.cls
         code, names, tests = "", [], []
@@ -182,15 +182,15 @@ class _DecodeLoops(_Loops):
             s("o._unknown_tagged_fields = ()")
             s(f"o.__class__ = {made_into}")
             s("add(o)")
-        with s.block(f"except {s.constant(_Otherwise, 'Otherwise')}"):
+        with s.block(f"except {s.constant(_OtherLayout, 'OtherLayout')}"):
             s("pass")
         s(f"return at + (len(elements) - before) * {made.size}")
-        return s.function(f"decode_alike_{cls.__name__}_{self.construct.version}", "frame, at, n, elements")
+        return s.function(f"decode_run_{cls.__name__}_{self.construct.version}", "frame, at, n, elements")
 
 
 class _EncodeLoops(_Loops):
     def __call__(self, values: Any, at: int, append: Append) -> int:
-        """Append the bytes of ``values[at:]`` until one needs other code; its index."""
+        """Append the bytes of ``values[at:]`` up to the first with another layout; returns its index."""
         before, left = at, len(values) - at
         if self.last is not None:
             at = self.last(values, at, append)
@@ -205,12 +205,12 @@ class _EncodeLoops(_Loops):
         lengths = []
         for name in self.arrays:
             array = getattr(value, name)
-            if not isinstance(array, tuple) or len(array) > LONGEST:
+            if not isinstance(array, tuple) or len(array) > MAX_ARRAY_LENGTH:
                 return None
             lengths.append(len(array))
         return tuple(lengths)
 
-    def _write(self, layout: Layout) -> EncodeAlike:
+    def _generate(self, layout: Layout) -> EncodeRun:
         s = Source()
         construct = self.construct
         code: str = ""
@@ -263,14 +263,14 @@ class _EncodeLoops(_Loops):
         with s.block("except ValueError"):  # an array of another length
             s("pass")
         s("return at")
-        return s.function(f"encode_alike_{construct.cls.__name__}_{construct.version}", "values, at, append")
+        return s.function(f"encode_run_{construct.cls.__name__}_{construct.version}", "values, at, append")
 
 
-def decode_alike(element: Construct) -> DecodeAlike | None:
-    """The decoder of runs of ``element``, or None if it is not a structure of fixed fields and arrays of numbers."""
-    return _DecodeLoops(element) if _suits(element) else None
+def decode_run(element: Construct) -> DecodeRun | None:
+    """Decodes runs of ``element``. None unless it is a structure of fixed-size fields and arrays of numbers."""
+    return _DecodeLoops(element) if _is_supported(element) else None
 
 
-def encode_alike(element: Construct) -> EncodeAlike | None:
-    """The encoder of runs of ``element``, or None if it is not a structure of fixed fields and arrays of numbers."""
-    return _EncodeLoops(element) if _suits(element) else None
+def encode_run(element: Construct) -> EncodeRun | None:
+    """Encodes runs of ``element``. None unless it is a structure of fixed-size fields and arrays of numbers."""
+    return _EncodeLoops(element) if _is_supported(element) else None

@@ -1,7 +1,7 @@
-"""LZ4 frames as Kafka's Java clients write them, and as they and librdkafka do for it to read.
+"""LZ4 frames, encoded as Kafka's Java clients do, and decoded from them and from librdkafka.
 
-cramjam knows frames, too, but not the ones that magic 0 has, whose header checksum covers the frame's magic number
-(KAFKA-3160), and it links blocks, which Java cannot read. So frames are cut here, and blocks left to it.
+cramjam's own frames do not do: they link blocks, which Java cannot read, and it rejects frames of magic 0, whose header
+checksum covers the frame's magic number (KAFKA-3160). This module handles frames, cramjam handles blocks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import struct
 
 import cramjam
 
-from wire import errors
+from kce.wire import errors
 
 _MAGIC = b"\x04\x22\x4d\x18"
 _INT32 = struct.Struct("<I")
@@ -18,7 +18,7 @@ _VERSION_MASK, _VERSION_1 = 0xC0, 0x40
 _INDEPENDENT, _BLOCK_CHECKSUM, _CONTENT_SIZE, _CONTENT_CHECKSUM, _RESERVED = 0x20, 0x10, 0x08, 0x04, 0x03
 _BLOCK_BYTES = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 _STORED = 0x80000000
-#: no block of LZ4 expands further
+#: no LZ4 block expands further
 _MAX_RATIO = 255
 
 _P1, _P2, _P3, _P4, _P5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
@@ -26,7 +26,7 @@ _M32 = 0xFFFFFFFF
 
 
 def xxh32(data: bytes | memoryview) -> int:
-    """The 32-bit xxHash of ``data`` with seed 0: of a few bytes, but for frames that have checksums of their blocks."""
+    """The 32-bit xxHash of ``data`` with seed 0. Only frames with block checksums hash more than a few bytes."""
 
     def rotated(value: int, bits: int) -> int:
         return (value << bits | value >> (32 - bits)) & _M32
@@ -53,7 +53,7 @@ def xxh32(data: bytes | memoryview) -> int:
 
 
 def compress(data: bytes, *, broken_checksum: bool = False) -> bytes:
-    """One frame of independent blocks of 64 kB. ``broken_checksum``: as magic 0 has it."""
+    """A frame of independent 64 kB blocks. ``broken_checksum``: the header checksum of magic 0."""
     descriptor = bytes((_VERSION_1 | _INDEPENDENT, 4 << 4))
     out = [_MAGIC, descriptor, _header_checksum(descriptor, broken=broken_checksum)]
     view = memoryview(data)
@@ -69,9 +69,9 @@ def compress(data: bytes, *, broken_checksum: bool = False) -> bytes:
 
 
 def decompress(data: memoryview, max_bytes: int, *, ignore_header_checksum: bool = False) -> bytes:
-    """What the frame holds. As Java does, checksums of blocks are checked, that of the content is not.
+    """Decompress a frame. As in Java, block checksums are verified, the content checksum is not.
 
-    Raises CorruptRecord, LimitExceeded beyond ``max_bytes``.
+    Raises CorruptRecord; LimitExceeded above ``max_bytes``.
     """
     block_bytes, flags, at = _read_header(data, ignore_header_checksum)
     blocks: list[bytes] = []
@@ -95,7 +95,7 @@ def decompress(data: memoryview, max_bytes: int, *, ignore_header_checksum: bool
         plain = bytes(block) if stored else _block(block, min(block_bytes, _MAX_RATIO * size))
         total += len(plain)
         if total > max_bytes:
-            raise errors.LimitExceeded(f"lz4: more than {max_bytes} bytes come out of {len(data)}")
+            raise errors.LimitExceeded(f"lz4: {len(data)} bytes decompress to more than {max_bytes}")
         blocks.append(plain)
 
 
@@ -109,17 +109,17 @@ def _block(block: memoryview, most: int) -> bytes:
 
 
 def _read_header(data: memoryview, ignore_checksum: bool) -> tuple[int, int, int]:
-    """(the most a block may hold, flags, where the blocks begin)."""
+    """(maximum block size, flags, offset of the first block)."""
     if data[:4] != _MAGIC or len(data) < 7:
-        raise errors.CorruptRecord("lz4: no frame begins here")
+        raise errors.CorruptRecord("lz4: not a frame")
     flags, block_descriptor = data[4], data[5]
     if flags & _VERSION_MASK != _VERSION_1 or flags & _RESERVED or block_descriptor & 0x8F:
-        raise errors.CorruptRecord(f"lz4: flags {flags:#04x} {block_descriptor:#04x} are of no frame of version 1")
+        raise errors.CorruptRecord(f"lz4: invalid flags {flags:#04x} {block_descriptor:#04x} for a frame of version 1")
     if not flags & _INDEPENDENT:
-        raise errors.CorruptRecord("lz4: blocks that depend on each other, which Kafka does not read")
+        raise errors.CorruptRecord("lz4: linked blocks, which Kafka does not support")
     block_bytes = _BLOCK_BYTES.get(block_descriptor >> 4)
     if block_bytes is None:
-        raise errors.CorruptRecord(f"lz4: block size {block_descriptor >> 4} is none")
+        raise errors.CorruptRecord(f"lz4: invalid block size {block_descriptor >> 4}")
     end = 14 if flags & _CONTENT_SIZE else 6
     if len(data) <= end:
         raise errors.CorruptRecord("lz4: the frame ends inside its header")

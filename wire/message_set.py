@@ -1,7 +1,7 @@
-"""Messages of magic 0 and 1, from before Kafka 0.11, read and written (KIP-31, KIP-32).
+"""Messages of magic 0 and 1, the format before Kafka 0.11 (KIP-31, KIP-32).
 
-A compressed message holds a message set in its value. Of magic 1, the offsets inside count from 0 and the outer
-message has the offset of the last; of magic 0 they are absolute.
+The value of a compressed message is a message set. With magic 1 its offsets count from 0, and the outer message has the
+offset of the last; with magic 0 they are absolute.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 import struct
 import zlib
 
-from wire import errors
-from wire.compression import compress, decompress
-from wire.record import NO_TIMESTAMP, Codec, Record, RecordBatch, TimestampType
-from wire.record_batch import OVERHEAD_BYTES, codec_of
+from kce.wire import errors
+from kce.wire.compression import compress, decompress
+from kce.wire.record import NO_TIMESTAMP, Codec, Record, RecordBatch, TimestampType
+from kce.wire.record_batch import OVERHEAD_BYTES, codec_of
 
-#: offset and size, which the size does not count; CRC, magic, attributes
+#: offset and size (which counts the bytes after it), CRC, magic, attributes
 _HEADER = struct.Struct(">qiIbb")
 _TIMESTAMP = struct.Struct(">q")
 _LENGTH = struct.Struct(">i")
 _CRC_FROM = 16
 _LOG_APPEND_TIME = 0x08
-#: both lengths and nothing else behind the header
+#: a header and the lengths of an empty key and value
 MIN_BYTES = _HEADER.size + 8
 
 
 def read_message(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[RecordBatch, int]:
-    """The message that is ``data``, all of it, as a batch of what it holds; and how many bytes that was unpacked.
+    """(the message as a batch of the records in it, decompressed bytes). ``data`` is exactly one message.
 
     Raises CorruptRecord, LimitExceeded.
     """
@@ -41,7 +41,7 @@ def read_message(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[
         unpacked = len(inner)
         records = tuple(_inner(inner, magic, check_crc=check_crc))
         if not records:
-            raise errors.CorruptRecord("a compressed message that holds none")
+            raise errors.CorruptRecord("an empty compressed message")
         base = outer.offset - records[-1].offset if magic == 1 else 0
         records = tuple(
             Record(
@@ -69,7 +69,7 @@ def _inner(data: memoryview, magic: int, *, check_crc: bool) -> list[Record]:
     while at < end:
         size = _LENGTH.unpack_from(data, at + 8)[0] if at + OVERHEAD_BYTES <= end else -1
         if not MIN_BYTES - OVERHEAD_BYTES <= size <= end - at - OVERHEAD_BYTES:
-            raise errors.CorruptRecord(f"message {len(records)} inside a compressed one: no message at byte {at}")
+            raise errors.CorruptRecord(f"message {len(records)} inside a compressed one: no message fits at byte {at}")
         stop = at + OVERHEAD_BYTES + size
         record, inner_magic, attributes = _read(data[at:stop], check_crc=check_crc)
         if inner_magic != magic or codec_of(attributes) is not Codec.NONE:  # rule B3.27
@@ -84,7 +84,7 @@ def _read(data: memoryview, *, check_crc: bool) -> tuple[Record, int, int]:
     """(the message, its magic, its attributes), of a whole message."""
     offset, _, crc, magic, attributes = _HEADER.unpack_from(data)
     if check_crc and (found := zlib.crc32(data[_CRC_FROM:])) != crc:
-        raise errors.CorruptRecord(f"its CRC-32 is {found:08x}, and {crc:08x} is written there")
+        raise errors.CorruptRecord(f"wrong CRC-32: computed {found:08x}, stored {crc:08x}")
     at, timestamp = _HEADER.size, NO_TIMESTAMP
     if magic == 1:
         if len(data) < MIN_BYTES + _TIMESTAMP.size:
@@ -94,7 +94,7 @@ def _read(data: memoryview, *, check_crc: bool) -> tuple[Record, int, int]:
     key, at = _read_bytes(data, at)
     value, at = _read_bytes(data, at)
     if at != len(data):
-        raise errors.CorruptRecord(f"{len(data) - at} bytes left over behind the value")
+        raise errors.CorruptRecord(f"{len(data) - at} bytes left over after the value")
     return Record(offset=offset, timestamp=timestamp, key=key, value=value), magic, attributes
 
 
@@ -107,7 +107,7 @@ def _read_bytes(data: memoryview, at: int) -> tuple[bytes | None, int]:
 
 
 def write_messages(batch: RecordBatch) -> bytes:
-    """Messages of the batch, or the one that holds them compressed. Raises EncodeError for what magic 0 and 1 lack."""
+    """Encode a batch as messages, or as one compressed message. Raises EncodeError for what magic 0 and 1 lack."""
     for what in ("is_transactional", "is_control", "has_delete_horizon"):
         if getattr(batch, what):
             raise errors.EncodeError(f"magic {batch.magic} has no {what}")

@@ -1,6 +1,6 @@
-"""`inter.broker.protocol.version` (IBP): its names, which of two is the later, and what a cluster speaks under it.
+"""`inter.broker.protocol.version` (IBP): names, order, and the request versions and features that each implies.
 
-Kafka's rules hang on it: `MetadataVersion.parse("2.6") < MetadataVersion.parse("2.7-IV2")`.
+MetadataVersion.parse("2.6") < MetadataVersion.parse("2.7-IV2")
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-#: each release and how many "-IV<n>" it went through; 0 for those before the suffix existed
+#: release -> number of its "-IV<n>" versions; 0 before the suffix existed
 _RELEASES: Final = {
     "0.8.0": 0, "0.8.1": 0, "0.8.2": 0, "0.9.0": 0, "0.10.0": 2, "0.10.1": 3, "0.10.2": 1, "0.11.0": 3,
     "1.0": 1, "1.1": 1, "2.0": 2, "2.1": 3, "2.2": 2, "2.3": 2, "2.4": 2, "2.5": 1, "2.6": 1, "2.7": 3, "2.8": 2,
@@ -22,14 +22,14 @@ _NAMES: Final = tuple(
 
 @dataclass(frozen=True, slots=True, order=True)
 class MetadataVersion:
-    """One inter-broker protocol version; ordered by age."""
+    """An inter-broker protocol version, ordered by age."""
 
     _rank: int
     name: str = field(compare=False)
 
     @classmethod
     def parse(cls, text: str) -> MetadataVersion:
-        """As Kafka reads it: "2.4-IV1" exactly; "2.4", and "2.4.1" too, mean the last of that release.
+        """Parse as Kafka does: "2.4-IV1" exactly; "2.4" and "2.4.1" mean the last version of that release.
 
         Raises ValueError.
         """
@@ -69,7 +69,7 @@ class MetadataVersion:
 
     @property
     def supports_alter_partition(self) -> bool:
-        """AlterPartition instead of ISR writes to ZooKeeper by leaders."""
+        """Leaders send AlterPartition instead of writing the ISR to ZooKeeper."""
         return self >= IBP_2_7_IV2
 
     @property
@@ -100,7 +100,7 @@ IBP_3_2_IV0: Final = MetadataVersion.parse("3.2-IV0")
 IBP_3_3_IV0: Final = MetadataVersion.parse("3.3-IV0")
 LATEST: Final = MetadataVersion.parse("3.9")
 
-#: rule 8.18: from this version on, versions of LeaderAndIsr, UpdateMetadata, StopReplica and ControlledShutdown
+#: rule 8.18: (since, versions of LeaderAndIsr, UpdateMetadata, StopReplica and ControlledShutdown)
 _REQUEST_VERSIONS: Final = tuple(
     (MetadataVersion.parse(since), versions)
     for since, versions in (

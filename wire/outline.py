@@ -1,11 +1,11 @@
-"""What a record set holds, told from the headers of its batches alone: nothing is decompressed, no record is read."""
+"""Summary of a record set from its batch headers alone: nothing is decompressed, no record is decoded."""
 
 from __future__ import annotations
 
 import struct
 from typing import Any
 
-#: the same in all three formats (rule B3.66)
+#: same position in all three formats (rule B3.66)
 _MAGIC_AT = 16
 _OFFSET_AND_LENGTH = struct.Struct(">qi").unpack_from
 _V2_COUNTS = struct.Struct(">i").unpack_from
@@ -17,12 +17,12 @@ _OLD_CODEC_MASK = 0x07
 
 
 def outline(data: bytes | memoryview | None) -> dict[str, Any] | None:
-    """Size, counts and offsets of a record set; None of one that is null.
+    """Size, counts and offsets of a record set; None for null.
 
-    ``bytes``; ``batches`` (of magic 0 and 1: messages, a compressed one being a batch); ``records``, None where a
-    compressed message hides how many; ``base_offset`` of the first record and ``last_offset`` of the last, None where
-    that is hidden or there is none; ``cut_bytes``, what stands behind the last whole batch: a Fetch may end inside one
-    (rule B4.16), and damage ends the outline there, too. Raises nothing on any bytes.
+    ``bytes``; ``batches`` (messages for magic 0 and 1, compressed or not); ``records``, None if a compressed message
+    hides their number; ``base_offset`` of the first record and ``last_offset`` of the last, None if hidden or absent;
+    ``cut_bytes``, the bytes after the last complete batch: a Fetch may end inside a batch (rule B4.16), and the outline
+    also ends at damage. Never raises.
     """
     if data is None:
         return None
@@ -42,7 +42,7 @@ def outline(data: bytes | memoryview | None) -> dict[str, Any] | None:
             count: int | None = _V2_COUNTS(data, at + _V2_COUNT_AT)[0]
         else:
             compressed = data[at + _MAGIC_AT + 1] & _OLD_CODEC_MASK
-            # what a producer sends counts from 0, and only the wrapper's own offset is known without opening it
+            # producers count from 0 inside; only the wrapper's offset is known without decompression
             base, count, last = (None, None, offset) if compressed else (offset, 1, offset)
         if batches == 0:
             first = base

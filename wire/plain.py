@@ -1,4 +1,4 @@
-"""Messages as plain data: dicts, lists, numbers and strings, for JSON and for people."""
+"""Messages as plain data for JSON: dicts, lists, numbers and strings."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import functools
 import uuid
 from typing import Any
 
-from wire.outline import outline
-from wire.primitives import RECORDS
-from wire.schema import Struct
+from kce.wire.outline import outline
+from kce.wire.primitives import RECORDS
+from kce.wire.schema import Struct
 
-#: bytes that prove who somebody is, or that may hold a whole request which does: of them only the size is told
+#: credentials, and bytes that may contain a request with credentials: only their size is shown
 SECRETS = frozenset({"auth_bytes", "hmac", "salt", "salted_password", "request_data", "response_data"})
 
 
 def as_dict(value: Any, version: int, *, payloads: bool = False) -> Any:
     """A message as plain data of that version: dicts, lists, numbers, strings; uuids as text, bytes as hex.
 
-    Of a record set there is what ``wire.outline`` tells of it, of credentials (``SECRETS``) their size: neither
-    payloads nor secrets come out of here, unless ``payloads`` asks for them, as hex.
+    Record sets become their ``wire.outline``, credentials (``SECRETS``) their size; with ``payloads``, both become hex.
     """
     if isinstance(value, Struct):
         plain: dict[str, Any] = {}
-        cls: Any = type(value)  # mypy takes a class whose instances have a hash of their own for unhashable
+        cls: Any = type(value)  # mypy takes a class with a custom instance hash for unhashable
         for name, records, secret in _fields(cls, version):
             inner = getattr(value, name)
             if (records or secret) and payloads:
@@ -47,6 +46,6 @@ def as_dict(value: Any, version: int, *, payloads: bool = False) -> Any:
 
 @functools.cache
 def _fields(cls: type[Struct], version: int) -> tuple[tuple[str, bool, bool], ...]:
-    """(name, whether it is a record set, whether it is secret) of the fields which that version has."""
+    """(name, is a record set, is secret) of the fields of that version."""
     present = (f for f in cls.__fields__ if version in f.versions)
     return tuple((f.name, f.type is RECORDS, f.name in SECRETS) for f in present)

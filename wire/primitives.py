@@ -1,7 +1,7 @@
 """Kafka's primitive types as Construct classes (KIP-482, rules 13.1 and 13.2).
 
-Each refuses before it allocates: a length or count is held against the bytes that are left in the frame. What they
-raise is ``Refused``, a ConstructError that says which kind of WireError it is; ``wire.protocol`` turns it into that.
+Each checks lengths and counts against the remaining bytes of the frame before it allocates. They raise ``Refused``, a
+ConstructError that carries a WireError class; ``wire.protocol`` raises that.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 from construct import Construct, ConstructError, Flag, Float64b, Int8sb, Int16sb, Int16ub, Int32sb, Int64sb, StreamError
 from construct.lib import Container
 
-from wire import errors
+from kce.wire import errors
 
 ZERO_UUID = uuid.UUID(int=0)
 
-#: Kafka's generated code holds compact strings to what an int16 length can say, too
+#: the largest int16 length; Kafka's generated code limits compact strings to it, too
 MAX_STRING_BYTES = 32767
 
 
 class Refused(ConstructError):
-    """A value that is not to be read or written; ``kind`` is the WireError class that callers shall see."""
+    """A value cannot be encoded or decoded. ``kind`` is the WireError class for the caller."""
 
     def __init__(self, kind: type[errors.WireError], reason: str, path: str) -> None:
         super().__init__(reason, path)
@@ -33,7 +33,7 @@ class Refused(ConstructError):
 
 
 def explain(e: ConstructError) -> tuple[type[errors.WireError], str, str]:
-    """Of a failed parse: which WireError it is, why, and where ("a.b[2].c")."""
+    """(WireError class, reason, field path such as "a.b[2].c") of a failure."""
     where = ".".join(part for part in (e.path or "").split(" -> ") if part not in ("", "(parsing)", "(building)"))
     where = where or "the start"
     if isinstance(e, Refused):
@@ -45,12 +45,12 @@ def explain(e: ConstructError) -> tuple[type[errors.WireError], str, str]:
 
 
 def remaining(stream: io.BytesIO) -> int:
-    """Bytes between the stream's position and its end."""
+    """Bytes left in the stream."""
     return stream.getbuffer().nbytes - stream.tell()
 
 
 def take(stream: io.BytesIO, count: int, path: str) -> bytes:
-    """Exactly ``count`` bytes; Truncated if they are not there."""
+    """Read exactly ``count`` bytes. Refuses with Truncated if there are fewer."""
     left = remaining(stream)
     if count > left:
         raise Refused(errors.Truncated, f"{count} bytes announced, {left} left", path)
@@ -58,7 +58,7 @@ def take(stream: io.BytesIO, count: int, path: str) -> bytes:
 
 
 class UnsignedVarint(Construct):
-    """An unsigned 32-bit number, seven bits a byte, low bits first, at most five bytes."""
+    """An unsigned 32-bit varint: little-endian groups of seven bits, at most five bytes."""
 
     def _parse(self, stream: io.BytesIO, context: Container, path: str) -> int:
         value = shift = 0
@@ -87,7 +87,7 @@ UVARINT = UnsignedVarint()
 
 
 class Length(Construct):
-    """A length or count: of ``fixed`` width with -1 for null, or compact (n+1, 0 for null). Parses to None for null."""
+    """A length or count: ``fixed`` width (-1 is null) or compact (n + 1; 0 is null). Null parses to None."""
 
     def __init__(self, fixed: Construct, *, compact: bool, nullable: bool) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ class Length(Construct):
 
 
 class String(Construct):
-    """UTF-8 text behind its length in bytes (int16, or compact)."""
+    """UTF-8 text with its length in bytes (int16 or compact) before it."""
 
     def __init__(self, *, compact: bool, nullable: bool) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class String(Construct):
 
 
 def octets(value: Any) -> bytes | bytearray | memoryview:
-    """What is to be written as bytes, such that len() counts bytes. Raises TypeError."""
+    """A bytes-like ``value`` for which len() counts bytes. Raises TypeError."""
     if isinstance(value, (bytes, bytearray)):
         return value
     if isinstance(value, memoryview):
@@ -164,7 +164,7 @@ def octets(value: Any) -> bytes | bytearray | memoryview:
 
 
 class Bytes(Construct):
-    """Bytes behind their length (int32, or compact)."""
+    """Bytes with their length (int32 or compact) before them."""
 
     def __init__(self, *, compact: bool, nullable: bool) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class Bytes(Construct):
 
 
 class Records(Bytes):
-    """A record set, which this layer leaves closed (``wire.records`` opens it)."""
+    """A record set, as undecoded bytes (``wire.records`` decodes it)."""
 
 
 class Uuid(Construct):
@@ -205,10 +205,10 @@ class Uuid(Construct):
 
 
 class Array(Construct):
-    """Elements behind their count (int32, or compact), as a tuple.
+    """A tuple of elements with their count (int32 or compact) before them.
 
-    ``element_min_bytes`` is the least that one element occupies: a count that cannot fit into what is left of the
-    frame is refused before the first element is read.
+    ``element_min_bytes`` is the minimum size of an element: a count that cannot fit into the rest of the frame is
+    rejected before the first element is decoded.
     """
 
     def __init__(self, element: Construct, element_min_bytes: int, *, compact: bool, nullable: bool) -> None:
@@ -237,14 +237,14 @@ class Array(Construct):
 
 
 class NullableStruct(Construct):
-    """A structure behind a byte that is 1, or nothing behind a byte that is -1 (KIP-893)."""
+    """A byte, 1 followed by a structure, or -1 for null (KIP-893)."""
 
     def __init__(self, subcon: Construct) -> None:
         super().__init__()
         self.subcon = subcon
 
     def _parse(self, stream: io.BytesIO, context: Container, path: str) -> Any:
-        # as in Kafka: anything below zero is null, anything else is not
+        # as in Kafka: any negative byte is null
         if Int8sb._parsereport(stream, context, path) < 0:
             return None
         return self.subcon._parsereport(stream, context, path)
@@ -257,7 +257,7 @@ class NullableStruct(Construct):
 
 
 class TaggedField(NamedTuple):
-    """A tagged field that this version's definition does not know, kept as it came."""
+    """A tagged field that is not in this version's definition, undecoded."""
 
     tag: int
     data: bytes
@@ -266,8 +266,8 @@ class TaggedField(NamedTuple):
 class TaggedFields(Construct):
     """The tagged-field section of a flexible structure (KIP-482).
 
-    Parses to {name: value} for the known tags plus ``UNKNOWN`` for the others; builds from the same. Tags ascend
-    strictly, and each field fills exactly the size it announces.
+    Parses to {name: value} for known tags plus ``UNKNOWN`` for the others, and builds from the same. Tags ascend
+    strictly, and each field has exactly the announced size.
     """
 
     UNKNOWN = "unknown_tagged_fields"
@@ -322,12 +322,12 @@ class TaggedFields(Construct):
 
 
 class Primitive(NamedTuple):
-    """One of Kafka's primitive types: its name, its zero value, the least bytes it occupies and how to build it."""
+    """One of Kafka's primitive types: name, zero value, minimum size in bytes, Construct."""
 
     name: str
     zero: Any
     min_bytes: int
-    construct: Construct | None = None  # None: depends on the version, see `construct_for`
+    construct: Construct | None = None  # None: `construct_for` makes one per version
 
     def construct_for(self, *, compact: bool, nullable: bool) -> Construct:
         if self.construct is not None:
@@ -337,7 +337,7 @@ class Primitive(NamedTuple):
 
 
 class Boolean(Construct):
-    """One byte; anything but zero is true, as in Kafka."""
+    """One byte; any nonzero value is true, as in Kafka."""
 
     def _parse(self, stream: io.BytesIO, context: Container, path: str) -> bool:
         return bool(Flag._parsereport(stream, context, path))

@@ -1,7 +1,7 @@
-"""Whole frames: header and body together, in both directions. This is what the rest of the house calls.
+"""Encode and decode whole frames: header and body. The other rooms call these functions.
 
-All of it is pure, and all failures are ``WireError``: ``EncodeError`` for what we were asked to write, ``DecodeError``
-for what a peer sent. A decoder consumes its whole frame or raises.
+Everything is pure. All failures are ``WireError``: ``EncodeError`` for our own messages, ``DecodeError`` for bytes from
+a peer. A decoder consumes the whole frame or raises.
 """
 
 from __future__ import annotations
@@ -14,16 +14,22 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import construct
 
-from wire import errors
-from wire.codec import REFUSALS, codec_for
-from wire.headers import Header, read_request_header, read_response_header, write_request_header, write_response_header
-from wire.primitives import explain, remaining
-from wire.registry import API_VERSIONS, ApiKey, Direction, api, check_version, message_class
-from wire.schema import Message, struct_for
+from kce.wire import errors
+from kce.wire.codec import REFUSALS, codec_for
+from kce.wire.headers import (
+    Header,
+    read_request_header,
+    read_response_header,
+    write_request_header,
+    write_response_header,
+)
+from kce.wire.primitives import explain, remaining
+from kce.wire.registry import API_VERSIONS, ApiKey, Direction, api, check_version, message_class
+from kce.wire.schema import Message, struct_for
 
 
 def encode_request(message: Message, *, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
-    """A request without its length (``wire.frame`` adds it). Raises EncodeError, UnsupportedVersion."""
+    """Encode a request, without the frame length (``wire.frame`` adds it). Raises EncodeError, UnsupportedVersion."""
     known = _api_of(message, "request")
     check_version(known, api_version)
     stream = io.BytesIO()
@@ -34,10 +40,10 @@ def encode_request(message: Message, *, api_version: int, correlation_id: int, c
 
 
 def decode_request(frame: bytes) -> tuple[Header, Message]:
-    """The request in ``frame`` (without its length).
+    """Decode a request; ``frame`` has no length prefix.
 
-    An ApiVersions request of a version that is not known comes back with that version in its header and an empty body
-    (rule B1.37); every other such request raises UnsupportedVersion. Raises DecodeError.
+    An ApiVersions request of an unknown version returns that version in its header and an empty body (rule B1.37); any
+    other unknown version raises UnsupportedVersion. Raises DecodeError.
     """
     stream = io.BytesIO(frame)
     known, header = read_request_header(stream)
@@ -52,12 +58,12 @@ def decode_request(frame: bytes) -> tuple[Header, Message]:
 
 
 def decode_request_header(frame: bytes) -> Header:
-    """The header alone: also of APIs whose bodies are not defined here, and of any version. Raises DecodeError."""
+    """Decode only the header, also of APIs without a body definition, and of any version. Raises DecodeError."""
     return read_request_header(io.BytesIO(frame))[1]
 
 
 def encode_response(message: Message, *, api_version: int, correlation_id: int) -> bytes:
-    """A response without its length. To an ApiVersions request of unknown version the answer is in version 0 (B1.37).
+    """Encode a response, without the frame length. Unknown versions of ApiVersions get version 0 (rule B1.37).
 
     Raises EncodeError, UnsupportedVersion.
     """
@@ -72,10 +78,10 @@ def encode_response(message: Message, *, api_version: int, correlation_id: int) 
 
 
 def decode_response(frame: bytes, *, api_key: int, api_version: int) -> tuple[Header, Message]:
-    """The response in ``frame`` to a request of that API and version.
+    """Decode the response to a request of that API and version; ``frame`` has no length prefix.
 
-    ApiVersions: an UNSUPPORTED_VERSION answer in version 0 is read as such, whatever was asked; the header then says
-    version 0. Raises DecodeError.
+    An UNSUPPORTED_VERSION response to ApiVersions is always in version 0; the header then has version 0. Raises
+    DecodeError.
     """
     known = api(api_key)
     if known.key == API_VERSIONS and _refused_version(frame):
@@ -91,7 +97,7 @@ def decode_response(frame: bytes, *, api_key: int, api_version: int) -> tuple[He
 
 
 def _refused_version(frame: bytes) -> bool:
-    """Whether an ApiVersions response is the refusal in version 0: error 35, an int32 count and as many entries."""
+    """Whether this is an UNSUPPORTED_VERSION response to ApiVersions: error 35, an int32 count, that many entries."""
     if len(frame) < 10 or frame[4:6] != b"\x00\x23":
         return False
     return len(frame) == 10 + 6 * int.from_bytes(frame[6:10], "big", signed=True)
@@ -134,7 +140,7 @@ def _write_body_by_reference(stream: io.BytesIO, known: ApiKey, message: Message
 def _read_body(frame: bytes, at: int, known: ApiKey, direction: Direction, version: int) -> Message:
     cls = _class_of(known, direction)
     try:
-        with _unhindered(frame):
+        with _no_gc_if_large(frame):
             message, end = codec_for(cls, version, version in known.flexible).decode(frame, at)
     except REFUSALS:
         end = -1
@@ -144,8 +150,8 @@ def _read_body(frame: bytes, at: int, known: ApiKey, direction: Direction, versi
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
-    """A large message is made of many objects and no garbage: looking for some meanwhile takes longer than all else."""
+def _no_gc() -> Iterator[None]:
+    """Disable garbage collection: a large message allocates many objects and no garbage, so collecting wastes time."""
     gc.disable()
     try:
         yield
@@ -153,13 +159,13 @@ def _uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def _unhindered(frame: bytes) -> AbstractContextManager[None]:
-    return _uncollected() if len(frame) >= _LARGE_BYTES and gc.isenabled() else _AS_IT_IS
+def _no_gc_if_large(frame: bytes) -> AbstractContextManager[None]:
+    return _no_gc() if len(frame) >= _LARGE_BYTES and gc.isenabled() else _UNCHANGED
 
 
-#: frames from which on the collector is held back
+#: frames of at least this size are decoded without garbage collection
 _LARGE_BYTES = 1 << 14
-_AS_IT_IS = nullcontext()
+_UNCHANGED = nullcontext()
 
 
 def _read_body_by_reference(frame: bytes, at: int, known: ApiKey, cls: type[Message], version: int) -> Message:

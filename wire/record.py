@@ -1,6 +1,6 @@
-"""What record sets hold, whatever their format: batches of records (rules B3.66, B4.14). Nothing is read here.
+"""Batches and records, independent of the format of the record set (rules B3.66, B4.14).
 
-A magic 0 or 1 message stands for a batch of one record, a compressed one for a batch of those inside it, as in Kafka.
+A message of magic 0 or 1 is a batch of one record, a compressed message is a batch of the messages in it, as in Kafka.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import enum
 import struct
 from dataclasses import dataclass
 
-from wire import errors
+from kce.wire import errors
 
-#: `timestamp` of a record that has none (magic 0)
+#: `timestamp` of a record without one (magic 0)
 NO_TIMESTAMP = -1
-#: `producer_id`, `producer_epoch`, `base_sequence` of what no idempotent producer sent
+#: `producer_id`, `producer_epoch`, `base_sequence` without an idempotent producer
 NO_PRODUCER = -1
-#: `partition_leader_epoch` before a leader has stamped it
+#: `partition_leader_epoch` before a leader sets it
 NO_LEADER_EPOCH = -1
 
 _CONTROL_KEY = struct.Struct(">hh")
@@ -23,7 +23,7 @@ _END_TXN_VALUE = struct.Struct(">hi")
 
 
 class Codec(enum.IntEnum):
-    """How the records of a batch are compressed: the low three bits of its attributes."""
+    """Compression of a batch: the low three bits of its attributes."""
 
     NONE = 0
     GZIP = 1
@@ -33,14 +33,14 @@ class Codec(enum.IntEnum):
 
 
 class TimestampType(enum.IntEnum):
-    """Whose clock a batch's timestamps are of: the producer's, or the broker's when it appended the batch (KIP-32)."""
+    """The clock of a batch's timestamps: the producer's, or the broker's at append time (KIP-32)."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class ControlRecordType(enum.IntEnum):
-    """What a control record says. A number that is none of these is for later Kafkas, and is skipped."""
+    """Type of a control record. Kafka skips unknown types."""
 
     ABORT = 0
     COMMIT = 1
@@ -53,7 +53,7 @@ class ControlRecordType(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecordHeader:
-    """One header of a record (KIP-82)."""
+    """A record header (KIP-82)."""
 
     key: str
     value: bytes | None
@@ -61,7 +61,7 @@ class RecordHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One record. ``offset`` is absolute; ``timestamp`` in ms since 1970, -1 where the format has none."""
+    """A record. ``offset`` is absolute; ``timestamp`` is in ms since 1970, or -1 if the format has none."""
 
     offset: int
     timestamp: int = NO_TIMESTAMP
@@ -72,12 +72,12 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordBatch:
-    """A batch. ``RecordBatch.of`` makes one of records and fills in what follows from them.
+    """A batch. ``RecordBatch.of`` makes one from records, and derives offsets and timestamps from them.
 
-    ``base_offset`` to ``last_offset`` is what the batch accounts for: of a compacted one, records may be missing
-    anywhere. ``base_timestamp`` is what the records' own are relative to; ``has_delete_horizon`` says that it is the
-    time from which tombstones may go (KIP-534). With LOG_APPEND_TIME, ``max_timestamp`` is the time of all records.
-    Magic 0 and 1 have no producer, no headers and no leader epoch.
+    A batch covers ``base_offset`` to ``last_offset``; compaction may have removed any of its records. The timestamps of
+    records are encoded relative to ``base_timestamp``; with ``has_delete_horizon`` it is the time from which tombstones
+    may be removed (KIP-534). With LOG_APPEND_TIME, all records have ``max_timestamp``. Magic 0 and 1 have no producer,
+    no headers and no leader epoch.
     """
 
     base_offset: int
@@ -110,11 +110,9 @@ class RecordBatch:
         is_transactional: bool = False,
         is_control: bool = False,
     ) -> RecordBatch:
-        """A batch of these records, in ascending order of their offsets. Raises EncodeError without any."""
+        """A batch of ``records``, which ascend by offset. Raises EncodeError if there are none."""
         if not records:
-            raise errors.EncodeError(
-                "a batch of no records has no offsets: make a RecordBatch with those it shall have"
-            )
+            raise errors.EncodeError("an empty batch needs explicit offsets: use RecordBatch(...)")
         return cls(
             base_offset=records[0].offset,
             last_offset=records[-1].offset,

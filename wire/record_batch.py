@@ -1,6 +1,6 @@
-"""Record batches of magic 2, read and written (KIP-98, rules B3.66 to B3.70).
+"""Record batches of magic 2 (KIP-98, rules B3.66 to B3.70).
 
-Inside the batch all is relative: timestamps to the base timestamp, offsets to the base offset, as zigzag varints.
+Timestamps are relative to the base timestamp, offsets to the base offset; both are zigzag varints.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import struct
 
 from crc32c import crc32c
 
-from wire import errors
-from wire.compression import compress, decompress
-from wire.record import Codec, Record, RecordBatch, RecordHeader, TimestampType
+from kce.wire import errors
+from kce.wire.compression import compress, decompress
+from kce.wire.record import Codec, Record, RecordBatch, RecordHeader, TimestampType
 
 #: base offset, length, leader epoch, magic, CRC, attributes, last offset delta, base and max timestamp, producer id,
 #: producer epoch, base sequence, count
 HEADER = struct.Struct(">qiibIhiqqqhii")
-#: base offset and length, which the length does not count
+#: base offset and length; the length counts the bytes after it
 OVERHEAD_BYTES = 12
-#: what the CRC covers begins behind it; base offset and leader epoch are the broker's to change (rule B3.31)
+#: the CRC covers the bytes from here: brokers change base offset and leader epoch (rule B3.31)
 _CRC_FROM = 21
 
 _CODEC_MASK = 0x07
@@ -27,24 +27,24 @@ _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
 _DELETE_HORIZON = 0x40
 
-#: length, attributes, timestamp, offset, key length, value length, number of headers: a byte each
+#: one byte each: length, attributes, timestamp, offset, key length, value length, number of headers
 _MIN_RECORD_BYTES = 7
 _INT32_MAX = 2**31 - 1
 
 
 def read_batch(data: memoryview, max_bytes: int, *, check_crc: bool) -> tuple[RecordBatch, int]:
-    """The batch that is ``data``, all of it; and how many bytes of records were unpacked for it.
+    """(the batch, decompressed bytes). ``data`` is exactly one batch.
 
     Raises CorruptRecord, LimitExceeded.
     """
     if len(data) < HEADER.size:
-        raise errors.CorruptRecord(f"a batch of {len(data)} bytes, and its header alone has {HEADER.size}")
+        raise errors.CorruptRecord(f"a batch of {len(data)} bytes, shorter than its header of {HEADER.size}")
     (
         base_offset, _, leader_epoch, _, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
         producer_id, producer_epoch, base_sequence, count,
     ) = HEADER.unpack_from(data)  # fmt: skip
     if check_crc and (found := crc32c(data[_CRC_FROM:])) != crc:
-        raise errors.CorruptRecord(f"its CRC-32C is {found:08x}, and {crc:08x} is written there")
+        raise errors.CorruptRecord(f"wrong CRC-32C: computed {found:08x}, stored {crc:08x}")
     codec = codec_of(attributes)
     payload = memoryview(decompress(codec, data[HEADER.size :], max_bytes))
     if not 0 <= count <= len(payload) // _MIN_RECORD_BYTES:
@@ -73,7 +73,7 @@ def codec_of(attributes: int) -> Codec:
     try:
         return Codec(attributes & _CODEC_MASK)
     except ValueError:
-        raise errors.CorruptRecord(f"compressed with codec {attributes & _CODEC_MASK}, which is none") from None
+        raise errors.CorruptRecord(f"unknown compression codec {attributes & _CODEC_MASK}") from None
 
 
 def write_batch(batch: RecordBatch) -> bytes:
@@ -109,23 +109,23 @@ def _read_records(
             if not 0 <= size <= end - at:
                 raise errors.CorruptRecord(f"{size} bytes announced, {end - at} left")  # noqa: TRY301
             stop = at + size
-            timestamp_delta, at = read_varint(data, at + 1, 64)  # behind the attributes, of which none is in use
+            timestamp_delta, at = read_varint(data, at + 1, 64)  # skip the attributes, which are unused
             offset_delta, at = read_varint(data, at)
             key, at = _read_bytes(data, at, stop)
             value, at = _read_bytes(data, at, stop)
             headers, at = _read_headers(data, at, stop)
             if at != stop:
-                raise errors.CorruptRecord(f"it has {size} bytes, and its fields {size + at - stop}")  # noqa: TRY301
+                raise errors.CorruptRecord(f"{size} bytes announced, its fields have {size + at - stop}")  # noqa: TRY301
             timestamp = _int64(base_timestamp + timestamp_delta) if log_append_time is None else log_append_time
             records.append(
                 Record(offset=base_offset + offset_delta, timestamp=timestamp, key=key, value=value, headers=headers)
             )
     except IndexError:
-        raise errors.CorruptRecord(f"record {len(records)} of {count}: the batch ends inside it") from None
+        raise errors.CorruptRecord(f"the batch ends inside record {len(records)} of {count}") from None
     except errors.CorruptRecord as e:
         raise errors.CorruptRecord(f"record {len(records)} of {count}: {e}, byte {at} of {end}") from None
     if at != end:
-        raise errors.CorruptRecord(f"{end - at} bytes left over behind {count} records")
+        raise errors.CorruptRecord(f"{end - at} bytes left over after {count} records")
     return tuple(records)
 
 
@@ -182,11 +182,11 @@ def _write_bytes(out: bytearray, data: bytes | None) -> None:
         out += data
 
 
-# zigzag varints: 0, -1, 1, -2 are 0, 1, 2, 3, seven bits a byte, low bits first
+# zigzag varints: 0, -1, 1, -2 are encoded as 0, 1, 2, 3, in little-endian groups of seven bits
 
 
 def read_varint(data: memoryview, at: int, bits: int = 32) -> tuple[int, int]:
-    """(value, what follows it). Raises CorruptRecord beyond ``bits``, IndexError beyond the data."""
+    """(value, next position). Raises CorruptRecord above ``bits``, IndexError at the end of the data."""
     byte = data[at]
     at += 1
     if byte < 0x80:
@@ -207,16 +207,16 @@ def read_varint(data: memoryview, at: int, bits: int = 32) -> tuple[int, int]:
 
 
 def _int64(value: int) -> int:
-    """What is left of a number in 64 bits: between timestamps that are further apart, Kafka's longs wrap around."""
+    """Wrap to 64 bits, as Kafka's longs do for timestamps that are far apart."""
     return value if -(2**63) <= value < 2**63 else (value + 2**63) % 2**64 - 2**63
 
 
 def varint(value: int) -> bytes:
-    """``value``, an int64. Raises EncodeError."""
+    """Encode an int64. Raises EncodeError."""
     if -64 <= value < 64:
         return _SMALL[value + 64]
     if not -(2**63) <= value < 2**63:
-        raise errors.EncodeError(f"{value} is no int64")
+        raise errors.EncodeError(f"{value} is not an int64")
     return _varint(value)
 
 

@@ -1,7 +1,7 @@
-"""Which APIs there are, their versions and header versions, and where the definition of each is.
+"""API keys, names, versions and header versions of Kafka 3.9, and the message definitions of each API.
 
-The table is that of Kafka 3.9 (rule B1.61 for the 62 APIs of a ZooKeeper-mode broker; the others are spoken by KRaft
-nodes only, and stand here so that their traffic can be named).
+62 APIs belong to ZooKeeper-mode brokers (rule B1.61). The others are for KRaft nodes only, and are listed so that their
+traffic can be named.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import importlib
 import re
 from typing import Any, Literal
 
-from wire import errors
-from wire.schema import Message, Versions
+from kce.wire import errors
+from kce.wire.schema import Message, Versions
 
 Direction = Literal["request", "response"]
 
 
 class ApiKey:
-    """One API: ``key``, Kafka's ``name``, the ``versions`` Kafka 3.9 has, those of them that are ``flexible``.
+    """One API: ``key``, Kafka's ``name``, its ``versions`` in Kafka 3.9, and which of them are ``flexible``.
 
-    ``zk_broker`` tells whether a ZooKeeper-mode broker speaks it; if not, only KRaft nodes do.
+    ``zk_broker``: ZooKeeper-mode brokers serve it; otherwise only KRaft nodes do.
     """
 
     __slots__ = ("flexible", "key", "name", "versions", "zk_broker")
@@ -37,17 +37,17 @@ class ApiKey:
 
     @property
     def module(self) -> str:
-        """The module under ``wire.messages`` that defines it, if one does."""
+        """The module in ``wire.messages`` for its definition."""
         return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", self.name).lower()
 
     def request_header_version(self, version: int) -> int:
-        """Rule 13.3. ControlledShutdown 0 alone has a header without client id (13.4)."""
+        """Rule 13.3. Only ControlledShutdown 0 has a header without client id (rule 13.4)."""
         if self.key == CONTROLLED_SHUTDOWN and version == 0:
             return 0
         return 2 if version >= self.flexible.first and self.flexible.last >= 0 else 1
 
     def response_header_version(self, version: int) -> int:
-        """Rule 13.3. ApiVersions answers under header 0 always, so that any client can read it (B1.39)."""
+        """Rule 13.3. ApiVersions always has header 0, so that any client can decode it (rule B1.39)."""
         if self.key == API_VERSIONS:
             return 0
         return self.request_header_version(version) // 2
@@ -155,7 +155,7 @@ CONTROLLED_SHUTDOWN = BY_NAME["ControlledShutdown"].key
 API_VERSIONS = BY_NAME["ApiVersions"].key
 ALTER_PARTITION = BY_NAME["AlterPartition"].key
 
-#: what only a controller sends, and only to brokers (rule 13.5)
+#: requests from a controller to brokers (rule 13.5)
 CONTROL_REQUESTS = frozenset({LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA})
 
 
@@ -169,8 +169,8 @@ def api(api_key: int) -> ApiKey:
 
 @functools.cache
 def message_module(api_key: int) -> Any | None:
-    """The module that defines the API's messages, or None while none does."""
-    name = f"wire.messages.{api(api_key).module}"
+    """The module that defines the API's messages, or None if there is no definition."""
+    name = f"kce.wire.messages.{api(api_key).module}"
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as e:
@@ -180,12 +180,12 @@ def message_module(api_key: int) -> Any | None:
 
 
 def message_class(api_key: int, direction: Direction) -> type[Message] | None:
-    """The message class of an API, or None while ``wire.messages`` has no definition of its body."""
+    """The message class of an API, or None if there is no definition."""
     module = message_module(api_key)
     return None if module is None else getattr(module, api(api_key).name + direction.capitalize())
 
 
 def check_version(known: ApiKey, version: int) -> None:
-    """Raises UnsupportedVersion when Kafka 3.9 has no such version of the API."""
+    """Raise UnsupportedVersion if Kafka 3.9 does not have this version of the API."""
     if version not in known.versions:
         raise errors.UnsupportedVersion(f"{known.name} has versions {known.versions}, not {version}")

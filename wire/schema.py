@@ -1,15 +1,15 @@
-"""Message definitions: one version-ranged field table each, and the construct Struct of every version made from it.
+"""Message definitions as version-ranged field tables, and the construct Struct of each version built from them.
 
-A message is a class whose body is the table, in wire order and in the terms of Kafka's own definitions:
+A message is a class whose body is the table, in wire order, in the terms of Kafka's own definitions:
 
     @request(api_key=7, versions="0-3", flexible="3+")
     class ControlledShutdownRequest(Message):
         broker_id: int = field(INT32, "0+")
         broker_epoch: int = field(INT64, "2+", default=-1, ignorable=True)
 
-The decorators make it a frozen, slotted, keyword-only dataclass in which every field has Kafka's default, and keep
-the table as ``__fields__``. Structures stand inside the message that owns them; arrays are written ``[INT32]``.
-``struct_for(cls, version)`` is the Construct of one version, built once: nothing asks for the version while parsing.
+The decorators turn it into a frozen, slotted, keyword-only dataclass with Kafka's defaults, and keep the table as
+``__fields__``. Arrays are written ``[INT32]``. ``struct_for(cls, version)`` is the cached Construct of one version:
+parsing itself has no version checks.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transf
 import construct
 from construct.lib import Container
 
-from wire import errors
-from wire.primitives import Array, NullableStruct, Primitive, Refused, TaggedField, TaggedFields
+from kce.wire import errors
+from kce.wire.primitives import Array, NullableStruct, Primitive, Refused, TaggedField, TaggedFields
 
 
 class Versions(NamedTuple):
-    """An inclusive range of versions, as Kafka writes it: "3+", "1-4", "2" or "none"."""
+    """An inclusive range of versions, in Kafka's notation: "3+", "1-4", "2" or "none"."""
 
     first: int
     last: int
@@ -53,7 +53,7 @@ class Versions(NamedTuple):
 
 
 class Field(NamedTuple):
-    """One row of a table. ``type`` is a Primitive or a Struct class; ``array`` says that it is repeated."""
+    """One row of a table. ``type`` is a Primitive or a Struct class, ``array`` marks an array of it."""
 
     name: str
     type: Any
@@ -68,7 +68,7 @@ class Field(NamedTuple):
 
 
 class Struct:
-    """Base of every message and of the structures inside one."""
+    """Base class of messages and of the structures inside them."""
 
     __slots__ = ("_unknown_tagged_fields",)
     __fields__: ClassVar[tuple[Field, ...]] = ()
@@ -78,7 +78,7 @@ class Struct:
 
     @property
     def unknown_tagged_fields(self) -> tuple[TaggedField, ...]:
-        """Tagged fields that came with the structure and that its definition does not know; they are written back."""
+        """Tagged fields that the definition does not have. They are kept, and encoded again."""
         return getattr(self, "_unknown_tagged_fields", ())
 
 
@@ -86,7 +86,7 @@ _no_unknown_tagged_fields = Struct._unknown_tagged_fields.__set__  # type: ignor
 
 
 class Message(Struct):
-    """Base of requests and responses."""
+    """Base class of requests and responses."""
 
     __slots__ = ()
     __api_key__: ClassVar[int]
@@ -112,9 +112,9 @@ def field(
 ) -> Any:
     """A row of a table. ``type`` is a Primitive, a Struct class, or either in a list for an array.
 
-    Without ``default`` the field has its type's zero: 0, "", False, (), the zero uuid, or a structure of defaults.
-    ``ignorable`` fields are dropped silently in versions that lack them; the others must then be at their default
-    (rule 13.2). ``flexible`` narrows the message's flexible versions for this field alone.
+    ``default`` is the type's zero value unless given: 0, "", False, (), the zero uuid, or a structure of defaults.
+    Versions that lack an ``ignorable`` field drop its value; any other field must then have its default (rule 13.2).
+    ``flexible`` overrides the message's flexible versions for this field.
     """
     array = isinstance(type, list)
     element = type[0] if array else type
@@ -129,7 +129,7 @@ def field(
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def struct(cls: type[S]) -> type[S]:
-    """Make a structure of the class, see the module's docstring."""
+    """Turn the class into a structure (see the module)."""
     made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(cls)
     rows: Any = dataclasses.fields(made)  # type: ignore[arg-type]  # a dataclass only since the line above
     made.__fields__ = tuple(f.metadata["kafka"]._replace(name=f.name) for f in rows)
@@ -149,18 +149,18 @@ def _message(
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def request(*, api_key: int, versions: str, flexible: str) -> Callable[[type[M]], type[M]]:
-    """Make a request of the class: which API, its valid versions, and those of them that are flexible (KIP-482)."""
+    """Turn the class into a request of that API, with its valid versions and its flexible versions (KIP-482)."""
     return functools.partial(_message, "request", api_key, versions, flexible)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def response(*, api_key: int, versions: str, flexible: str) -> Callable[[type[M]], type[M]]:
-    """Make a response of the class, like ``request``."""
+    """Turn the class into a response; arguments as for ``request``."""
     return functools.partial(_message, "response", api_key, versions, flexible)
 
 
 class AsStruct(construct.Adapter):
-    """Between construct's Container and the dataclass, for one version; holds the rules of 13.2."""
+    """Converts between construct's Container and the dataclass of one version; enforces rule 13.2."""
 
     def __init__(self, subcon: construct.Construct, cls: type[Struct], version: int) -> None:
         super().__init__(subcon)
@@ -187,7 +187,7 @@ class AsStruct(construct.Adapter):
             raise Refused(errors.EncodeError, f"{self.cls.__qualname__} expected, not {type(obj).__qualname__}", path)
         for name, default in self.absent:
             if (value := getattr(obj, name)) != default:
-                reason = f"version {self.version} has no {name}, and {_short(value)} is not its default"
+                reason = f"version {self.version} has no {name}, but its value {_short(value)} is not the default"
                 raise Refused(errors.EncodeError, reason, f"{path} -> {name}")
         values: dict[str, Any] = {name: getattr(obj, name) for name in self.plain}
         tagged = {name: v for name, default in self.tagged if (v := getattr(obj, name)) != default}
@@ -196,7 +196,7 @@ class AsStruct(construct.Adapter):
 
 
 def struct_for(cls: type[Struct], version: int, flexible: bool) -> construct.Construct:
-    """The Construct of ``cls`` in one version, as a part of a message that is (or is not) flexible in it."""
+    """The Construct of ``cls`` in one version; ``flexible``: whether the message is flexible in it."""
     key = (cls, version, flexible)
     found = _structs.get(key)
     if found is None:
@@ -236,7 +236,7 @@ def _construct_for(f: Field, version: int, compact: bool) -> construct.Construct
 
 @functools.cache
 def min_bytes(type: Any, version: int, compact: bool) -> int:
-    """The least that one value of ``type`` occupies in that version."""
+    """Minimum size of a value of ``type`` in that version, in bytes."""
     if isinstance(type, Primitive):
         if type.construct is not None or compact:
             return type.min_bytes

@@ -1,7 +1,7 @@
 """One control request for many brokers, encoded once.
 
-What the controller tells all of them is the same but for the correlation id in the header and the broker epoch, which
-stands among the first fields of the body. The rest, which grows with the cluster, is made once and sent by everyone.
+The requests to different brokers differ only in the correlation id, in the header, and in the broker epoch, one of the
+first fields of the body. The rest, which grows with the cluster, is encoded once and shared.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import io
 import struct
 
-from wire import errors
-from wire.codegen import Run, code_of, parts_of
-from wire.headers import Header, write_request_header
-from wire.protocol import encode_request
-from wire.registry import api
-from wire.schema import Message, struct_for
+from kce.wire import errors
+from kce.wire.codegen import Run, code_of, parts_of
+from kce.wire.headers import Header, write_request_header
+from kce.wire.protocol import encode_request
+from kce.wire.registry import api
+from kce.wire.schema import Message, struct_for
 
 _CORRELATION_ID = struct.Struct(">i")
 _CORRELATION_ID_AT = 4
@@ -22,9 +22,9 @@ _BROKER_EPOCH = struct.Struct(">q")
 
 
 class SharedRequest:
-    """A LeaderAndIsr, UpdateMetadata or StopReplica whose ``broker_epoch`` is filled in for each broker.
+    """A LeaderAndIsr, UpdateMetadata or StopReplica with a ``broker_epoch`` per broker.
 
-    ``rest`` are the bytes that all brokers share. Raises EncodeError, UnsupportedVersion.
+    ``rest`` is shared by all brokers. Raises EncodeError, UnsupportedVersion.
     """
 
     def __init__(self, message: Message, *, api_version: int, client_id: str | None) -> None:
@@ -43,11 +43,11 @@ class SharedRequest:
         self.rest = memoryview(whole)[cut:]
 
     def __len__(self) -> int:
-        """Bytes of the request, without its length field."""
+        """Size of the request in bytes, without the frame length."""
         return len(self._start) + len(self.rest)
 
     def start(self, *, correlation_id: int, broker_epoch: int) -> bytes:
-        """The bytes before ``rest`` for one broker. Versions without broker epochs leave it out. Raises EncodeError."""
+        """The bytes before ``rest`` for one broker; versions without broker epochs ignore it. Raises EncodeError."""
         start = bytearray(self._start)
         try:
             _CORRELATION_ID.pack_into(start, _CORRELATION_ID_AT, correlation_id)
@@ -59,7 +59,7 @@ class SharedRequest:
 
 
 def _offset_of_broker_epoch(cls: type[Message], version: int, flexible: bool) -> int | None:
-    """Where it stands in the body; None if the version has none."""
+    """Its offset in the body, or None if the version has no broker epoch."""
     offset = 0
     first = next(parts_of(struct_for(cls, version, flexible)), None)
     for name, construct in first.fields if isinstance(first, Run) else ():

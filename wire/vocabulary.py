@@ -1,36 +1,47 @@
-"""The few values that controllers and brokers both name: partitions, endpoints, special ids and epochs. Pure."""
+"""Values shared by controllers and brokers: partitions, endpoints, special ids and epochs. Pure."""
 
 from __future__ import annotations
 
 import enum
-from typing import Final, NamedTuple
+import re
+from collections.abc import Mapping
+from typing import Final, NamedTuple, TypeVar
 
-#: `leader` in a partition state: none is elected
+V = TypeVar("V")
+
+#: `leader` in a partition state: no leader is elected
 NO_LEADER: Final = -1
 #: `leader` in an UpdateMetadata partition state: the partition is being deleted (rule 9.36)
 LEADER_DURING_DELETE: Final = -2
-#: `leader_epoch` of a StopReplica partition state: not known to the sender (rules 9.30, 13.24)
+#: `leader_epoch` of a StopReplica partition state: unknown (rules 9.30, 13.24)
 NO_EPOCH: Final = -1
-#: `leader_epoch` of a StopReplica partition state: the topic is being deleted, stop whatever the epoch (rule 9.30)
+#: `leader_epoch` of a StopReplica partition state: the topic is being deleted, ignore the epoch (rule 9.30)
 EPOCH_DURING_DELETE: Final = -2
 
-#: `leader_recovery_state`: whether the leader is still recovering from an unclean election (KIP-704)
+#: `leader_recovery_state` after an unclean election (KIP-704)
 RECOVERED: Final = 0
 RECOVERING: Final = 1
 
-#: the ids that UpdateMetadata gives security protocols (rule 13.20)
+#: ids of security protocols in UpdateMetadata (rule 13.20)
 SECURITY_PROTOCOLS: Final = {0: "PLAINTEXT", 1: "SSL", 2: "SASL_PLAINTEXT", 3: "SASL_SSL"}
 
 
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+
+def is_valid_topic_name(name: str) -> bool:
+    return name not in (".", "..") and _TOPIC_NAME.fullmatch(name) is not None
+
+
 class ElectionType(enum.Enum):
-    """What an administrator may ask for; the value is that of ElectLeaders requests."""
+    """Type of an election; values as in ElectLeaders requests."""
 
     PREFERRED = 0
     UNCLEAN = 1
 
 
 class UpgradeType(enum.Enum):
-    """How a feature may be moved; the value is that of UpdateFeatures requests, from version 1."""
+    """Direction of a feature update; values as in UpdateFeatures requests from version 1."""
 
     UNKNOWN = 0
     UPGRADE = 1
@@ -39,7 +50,7 @@ class UpgradeType(enum.Enum):
 
 
 class FeatureUpdate(NamedTuple):
-    """The level that a feature shall be finalized at; below 1 with a downgrade, that it shall not be finalized."""
+    """Finalize a feature at this level; a downgrade to a level below 1 removes it."""
 
     feature: str
     max_version_level: int
@@ -47,7 +58,7 @@ class FeatureUpdate(NamedTuple):
 
 
 class TopicPartition(NamedTuple):
-    """One partition by the name of its topic; prints as Kafka prints it, ``orders-3``."""
+    """A partition; printed as Kafka does, ``orders-3``."""
 
     topic: str
     partition: int
@@ -56,8 +67,16 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+def by_topic(values: Mapping[TopicPartition, V]) -> dict[str, dict[int, V]]:
+    """As messages group them: topic -> partition -> value."""
+    grouped: dict[str, dict[int, V]] = {}
+    for (topic, number), value in values.items():
+        grouped.setdefault(topic, {})[number] = value
+    return grouped
+
+
 class Endpoint(NamedTuple):
-    """An address of a broker: which listener it belongs to, what is spoken there, and where."""
+    """An address of a broker: listener, security protocol, host and port."""
 
     listener: str
     security_protocol: str
@@ -65,6 +84,6 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        """As in `listeners` and in the registration: ``DATA://127.0.0.1:9092``."""
+        """In the format of `listeners` and of the registration: ``DATA://127.0.0.1:9092``."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.listener}://{host}:{self.port}"

@@ -1,33 +1,32 @@
-"""What an administrator does to topics and configurations, straight to ZooKeeper (rules 10.4-10.7, 10.13-10.16, 10.36).
+"""Administration of topics, directly in ZooKeeper (rules 10.4-10.7, 10.13-10.16, 10.36).
 
-None of it needs to be the controller, and none of it is fenced (1.49): the controller sees the nodes and acts.
+It needs no controller and is not fenced (1.49): the controller watches the znodes and acts on them.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
 from uuid import UUID
 
-from controller import zk_data
-from controller.assignment import (
+from kce.wire import ErrorCode
+from kce.wire.vocabulary import is_valid_topic_name
+from kce.zookeeper import znodes
+from kce.zookeeper.assignment import (
     InconsistentRacks,
     InvalidPartitions,
     InvalidReplicationFactor,
     RackAwareMode,
     assign_replicas,
-    racks_to_heed,
+    usable_racks,
 )
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId, Leadership, ReplicaAssignment, TopicAssignment, TopicPartition
-from controller.store import Create, NodeExists, value
-from controller.zk_client import UNFENCED
-from wire import ErrorCode
+from kce.zookeeper.client import UNFENCED
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import BrokerId, LeaderAndIsr, Leadership, ReplicaAssignment, TopicAssignment, TopicPartition
+from kce.zookeeper.store import Create, NodeExists, value
 
-_LEGAL_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _PLACEMENT_ERRORS: Final[dict[type[ValueError], ErrorCode]] = {
     InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
     InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -35,7 +34,7 @@ _PLACEMENT_ERRORS: Final[dict[type[ValueError], ErrorCode]] = {
 
 
 class AdminError(Exception):
-    """The operation is refused. The text says which topic, why, and what would be right; ``code`` is for a response."""
+    """An invalid operation. The text names the topic, the problem and valid values; ``code`` is for a response."""
 
     def __init__(self, text: str, code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR) -> None:
         super().__init__(text)
@@ -44,11 +43,15 @@ class AdminError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """``leadership`` is None while the controller has not written a state."""
+    """``leadership`` is None until the controller has written a state."""
 
     partition: int
     assignment: ReplicaAssignment
     leadership: Leadership | None
+
+    @property
+    def state(self) -> LeaderAndIsr | None:
+        return None if self.leadership is None else self.leadership.leader_and_isr
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ class TopicDescription:
     config: dict[str, str]
     marked_for_deletion: bool
     partitions: tuple[PartitionDescription, ...]
+
+    @property
+    def has_leaders(self) -> bool:
+        """Whether every partition has a leader."""
+        return all(p.state is not None and p.state.elected is not None for p in self.partitions)
 
 
 async def create_topic(
@@ -71,10 +79,9 @@ async def create_topic(
     rack_aware_mode: RackAwareMode = RackAwareMode.ENFORCED,
     random: Random,
 ) -> UUID:
-    """Create a topic with a new id, which is returned.
+    """Create a topic; returns its new id.
 
-    ``assignment`` (partition -> replicas) is taken as it is if given, else it is made for the registered brokers.
-    Raises AdminError.
+    ``assignment``: partition -> replicas; None places replicas on the registered brokers. Raises AdminError.
     """
     if assignment is None:
         brokers = await get_brokers_with_racks(zk, rack_aware_mode)
@@ -88,14 +95,14 @@ async def create_topic(
 async def get_brokers_with_racks(
     zk: KafkaZkClient, mode: RackAwareMode, among: Collection[int] | None = None
 ) -> dict[int, str | None]:
-    """Registered brokers and the racks to heed, as `racks_to_heed` has it. Raises AdminError."""
+    """Registered brokers and their racks, filtered by `usable_racks`. Raises AdminError."""
     registered: dict[int, str | None] = {
         broker_id: broker.rack for broker_id, (broker, _) in (await zk.get_brokers(watch=False)).items()
     }
     try:
-        return racks_to_heed(registered, mode, among)
+        return usable_racks(registered, mode, among)
     except InconsistentRacks as e:
-        raise AdminError(f"replicas cannot be placed by racks: {e}") from None
+        raise AdminError(f"replicas cannot be placed by rack: {e}") from None
 
 
 def place(
@@ -120,15 +127,15 @@ def place(
 
 
 async def check_new_topic(zk: KafkaZkClient, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
-    """Rule 10.5, without the configuration. Raises AdminError."""
+    """Validate all but the configuration (rule 10.5). Raises AdminError."""
     check_topic_name(topic)
     existing = await zk.get_topics(watch=False)
     if topic in existing or topic in await zk.get_topic_deletions():
-        raise _already_exists(topic, ", or is still being deleted")
+        raise _already_exists(topic, ", or is being deleted")
     for other in sorted(existing):
         if other.replace(".", "_") == topic.replace(".", "_"):
             raise AdminError(
-                f"topic {topic} collides with {other}: their metric names would be the same",
+                f"topic {topic} collides with {other}: both have the same metric names",
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
             )
     check_assignment(topic, assignment)
@@ -136,9 +143,9 @@ async def check_new_topic(zk: KafkaZkClient, topic: str, assignment: Mapping[int
 
 def check_topic_name(topic: str) -> None:
     """Raises AdminError."""
-    if not _LEGAL_NAME.fullmatch(topic) or topic in (".", ".."):
+    if not is_valid_topic_name(topic):
         raise AdminError(
-            f"{topic!r} is no topic name: 1 to 249 of the characters a-z A-Z 0-9 . _ -, and not '.' or '..'",
+            f"{topic!r} is not a topic name: use 1 to 249 of the characters a-z A-Z 0-9 . _ -, except '.' and '..'",
             ErrorCode.INVALID_TOPIC_EXCEPTION,
         )
 
@@ -154,7 +161,7 @@ def check_assignment(topic: str, assignment: Mapping[int, Sequence[int]]) -> Non
     else:
         for partition, replicas in assignment.items():
             if len(set(replicas)) < len(replicas):
-                problem = f"partition {partition} names a broker twice: {list(replicas)}"
+                problem = f"partition {partition} has duplicate replicas: {list(replicas)}"
     if problem is not None:
         raise AdminError(f"topic {topic}: {problem}", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
 
@@ -166,13 +173,13 @@ async def write_topic(
     config: Mapping[str, str],
     topic_id: UUID | None,
 ) -> None:
-    """The configuration, even an empty one, then the assignment (rule 10.7). Raises AdminError.
+    """Write the configuration, even if empty, then the assignment (rule 10.7). Raises AdminError.
 
-    A topic that is there already, and has our new id, was written by an attempt whose answer was lost (1.52).
+    An existing topic with our new id was written by an attempt whose response was lost (1.52).
     """
     await zk.put_config("topics", topic, config)
     replicas = {p: ReplicaAssignment(tuple(BrokerId(r) for r in assignment[p])) for p in sorted(assignment)}
-    answer = (await zk.store.write([Create(zk_data.topic_path(topic), zk_data.encode_topic(topic_id, replicas))]))[0]
+    answer = (await zk.store.write([Create(znodes.topic_path(topic), znodes.encode_topic(topic_id, replicas))]))[0]
     if isinstance(answer, NodeExists):
         found = (await zk.get_topic_assignments([topic])).get(topic)
         if topic_id is None or found is None or found.topic_id != topic_id:
@@ -181,30 +188,30 @@ async def write_topic(
         value(answer)
 
 
-def _already_exists(topic: str, or_else: str = "") -> AdminError:
-    return AdminError(f"topic {topic} already exists{or_else}", ErrorCode.TOPIC_ALREADY_EXISTS)
+def _already_exists(topic: str, alternative: str = "") -> AdminError:
+    return AdminError(f"topic {topic} already exists{alternative}", ErrorCode.TOPIC_ALREADY_EXISTS)
 
 
 async def plan_partitions(
     zk: KafkaZkClient, topic: str, count: int, assignments: Sequence[Sequence[int]] | None, *, random: Random
 ) -> tuple[TopicAssignment, dict[int, tuple[int, ...]]]:
-    """The topic as it is and the partitions that raise their number to ``count`` (rules 10.13-10.15).
+    """The current topic, and the new partitions that it needs to have ``count`` (rules 10.13-10.15).
 
-    ``assignments``: replicas of each new partition; None to have them placed. Raises AdminError.
+    ``assignments``: replicas of each new partition; None places them. Raises AdminError.
     """
     found = (await zk.get_topic_assignments([topic])).get(topic)
     known = {} if found is None else found.partitions
     if any(replicas.is_being_reassigned for replicas in known.values()):
         raise AdminError(f"partitions of topic {topic} are being reassigned", ErrorCode.REASSIGNMENT_IN_PROGRESS)
     if found is None or not known:
-        raise AdminError(f"there is no topic {topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise AdminError(f"unknown topic {topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if count <= len(known):
         raise AdminError(
-            f"topic {topic} has {len(known)} partitions: a higher number is needed, not {count}",
+            f"topic {topic} has {len(known)} partitions: the new number must be higher, not {count}",
             ErrorCode.INVALID_PARTITIONS,
         )
     if 0 not in known:
-        raise AdminError(f"topic {topic} has no partition 0 whose replication factor could be taken")
+        raise AdminError(f"topic {topic} has no partition 0, which determines the replication factor")
     mode = RackAwareMode.ENFORCED if assignments is None else RackAwareMode.DISABLED
     brokers = await get_brokers_with_racks(zk, mode)
     first = known[0].replicas
@@ -228,31 +235,31 @@ def _check_added(
     if unknown:
         problem = f"brokers {unknown} are not registered"
     elif len(assignments) != wanted:
-        problem = f"{wanted} partitions are to be added, but {len(assignments)} are assigned"
+        problem = f"{wanted} new partitions need as many assignments, not {len(assignments)}"
     elif any(not replicas or len(set(replicas)) < len(replicas) for replicas in assignments):
-        problem = "a partition without replicas, or with one broker twice"
+        problem = "every partition needs replicas on different brokers"
     elif any(len(replicas) != replication_factor for replicas in assignments):
-        problem = f"every partition must have {replication_factor} replicas, as partition 0 has"
+        problem = f"every partition needs {replication_factor} replicas, as many as partition 0"
     else:
         return
     raise AdminError(f"topic {topic}: {problem}", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
 
 
 async def add_partitions(zk: KafkaZkClient, found: TopicAssignment, added: Mapping[int, Sequence[int]]) -> None:
-    """Rewrite the topic's node, ids and reassignments kept, whatever its version (rule 10.16)."""
+    """Rewrite the topic's znode unconditionally; keeps its id and reassignments (rule 10.16)."""
     new = {p: ReplicaAssignment(tuple(BrokerId(r) for r in replicas)) for p, replicas in added.items()}
     await zk.set_topic_assignments({found.topic: (found.topic_id, {**found.partitions, **new})}, UNFENCED)
 
 
 async def delete_topic(zk: KafkaZkClient, topic: str) -> bool:
-    """Mark the topic for deletion; False where it was marked already, which is as good (rule 10.36).
+    """Mark the topic for deletion (rule 10.36). Returns False if it was already marked.
 
     Raises AdminError for an unknown topic.
     """
     if topic not in await zk.get_topics(watch=False):
-        raise AdminError(f"there is no topic {topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    await zk.ensure_paths([zk_data.DELETE_TOPICS])
-    answer = (await zk.store.write([Create(zk_data.delete_topic_path(topic))]))[0]
+        raise AdminError(f"unknown topic {topic}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    await zk.ensure_paths([znodes.DELETE_TOPICS])
+    answer = (await zk.store.write([Create(znodes.delete_topic_path(topic))]))[0]
     if isinstance(answer, NodeExists):
         return False
     value(answer)
@@ -260,11 +267,11 @@ async def delete_topic(zk: KafkaZkClient, topic: str) -> bool:
 
 
 async def describe_topics(zk: KafkaZkClient, topics: Sequence[str] | None = None) -> list[TopicDescription]:
-    """All topics, or those named, as ZooKeeper has them. Raises AdminError for one that does not exist."""
+    """Describe all topics, or ``topics``, from ZooKeeper. Raises AdminError for an unknown one."""
     existing = await zk.get_topics(watch=False)
     for topic in topics or ():
         if topic not in existing:
-            raise AdminError(f"there is no topic {topic}; there are: {', '.join(sorted(existing)) or 'none'}")
+            raise AdminError(f"unknown topic {topic}; existing topics: {', '.join(sorted(existing)) or 'none'}")
     names = sorted(existing if topics is None else topics)
     assignments = await zk.get_topic_assignments(names)
     configs = await zk.get_topic_configs(names)

@@ -1,18 +1,15 @@
-"""What administrators and brokers leave in ZooKeeper for the controller, as typed operations beside `kafka_zk_client`:
-reassignments, preferred elections, producer ids, the numbers that brokers without an id draw, and the offsets of
-consumers before 0.9.
-"""
+"""Typed operations on the znodes of reassignments, preferred elections, producer ids and generated broker ids."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
 
-from controller import zk_data as zd
-from controller.errors import IllegalState
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId, EpochZkVersion, ProducerIdsBlock, TopicPartition
-from controller.store import BadVersion, Create, Delete, NoNode, SetData, Stat, value
+from kce.zookeeper import znodes as zd
+from kce.zookeeper.errors import IllegalState
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import BrokerId, EpochZkVersion, ProducerIdsBlock, TopicPartition
+from kce.zookeeper.store import BadVersion, Create, Delete, NoNode, SetData, Stat, value
 
 log = logging.getLogger(__name__)
 
@@ -24,14 +21,14 @@ Targets = Mapping[TopicPartition, Sequence[BrokerId]]
 
 
 async def get_partition_reassignment(zk: KafkaZkClient) -> dict[TopicPartition, tuple[BrokerId, ...]] | None:
-    """What /admin/reassign_partitions wants; None where there is no such node, {} for malformed content (1.38)."""
+    """Targets in /admin/reassign_partitions; None if the node does not exist, {} for malformed content (1.38)."""
     found = await zk.get_one(zd.REASSIGN_PARTITIONS)
     if found is None:
         return None
     try:
         return zd.decode_partition_reassignment(found.data)
     except zd.BadZNode as e:
-        log.warning("nothing is reassigned: %s", e)
+        log.warning("ignoring malformed reassignments: %s", e)
         return {}
 
 
@@ -48,7 +45,7 @@ async def delete_partition_reassignment(zk: KafkaZkClient, expected: EpochZkVers
 
 
 async def get_preferred_replica_election(zk: KafkaZkClient) -> set[TopicPartition]:
-    """Partitions that /admin/preferred_replica_election names; none where there is no such node."""
+    """Partitions in /admin/preferred_replica_election; empty if the node does not exist."""
     found = await zk.get_one(zd.PREFERRED_REPLICA_ELECTION)
     return set() if found is None else set(zd.decode_partition_list(found.data))
 
@@ -64,11 +61,11 @@ async def _delete(zk: KafkaZkClient, path: str, expected: EpochZkVersion) -> Non
 
 
 async def allocate_producer_ids(zk: KafkaZkClient, broker: BrokerId) -> ProducerIdsBlock:
-    """The next block of producer ids, written down for ``broker`` (rule 1.43).
+    """Allocate the next block of producer ids to ``broker`` (rule 1.43).
 
-    The write is conditional on the version that was read; what another controller allocated between is skipped, and
-    so is a block whose answer was lost: ids may be left out, they are never given twice. Raises IllegalState when
-    there are none left, BadZNode, StoreError.
+    The write is conditional on the version that was read. It skips blocks that another controller allocated meanwhile,
+    and a block whose response was lost: ids may be skipped, but never allocated twice. Raises IllegalState when ids are
+    exhausted, BadZNode, StoreError.
     """
     while True:
         await zk.ensure_paths([zd.PRODUCER_ID_BLOCK])
@@ -87,7 +84,7 @@ async def allocate_producer_ids(zk: KafkaZkClient, broker: BrokerId) -> Producer
 
 
 async def generate_broker_id(zk: KafkaZkClient, reserved_max: int) -> BrokerId:
-    """An id that no broker was given before, above ``reserved_max`` (rule 1.31)."""
+    """A new broker id above ``reserved_max`` (rule 1.31)."""
     while True:
         await zk.ensure_paths([zd.BROKER_SEQUENCE_ID])
         answer = (await zk.store.write([SetData(zd.BROKER_SEQUENCE_ID, b"")]))[0]
@@ -95,19 +92,3 @@ async def generate_broker_id(zk: KafkaZkClient, reserved_max: int) -> BrokerId:
             stat = value(answer)
             assert isinstance(stat, Stat)
             return BrokerId(reserved_max + stat.version)
-
-
-async def get_consumer_offset(zk: KafkaZkClient, group: str, tp: TopicPartition) -> int | None:
-    """The offset that a consumer before 0.9 has committed, None if it has not. Raises BadZNode."""
-    path = zd.consumer_offset_path(group, tp)
-    found = await zk.get_one(path)
-    if found is None or not found.data:
-        return None
-    try:
-        return int(found.data)
-    except ValueError:
-        raise zd.BadZNode(f"{path} holds no offset: {found.data[:100]!r}") from None
-
-
-async def set_or_create_consumer_offset(zk: KafkaZkClient, group: str, tp: TopicPartition, offset: int) -> None:
-    await zk.set_or_create(zd.consumer_offset_path(group, tp), str(offset).encode())

@@ -1,4 +1,4 @@
-"""Where the replicas of new partitions go: Kafka's algorithm, rack-aware and rack-unaware (rules 10.17-10.25). Pure."""
+"""Replica placement: Kafka's algorithm, rack-aware and rack-unaware (rules 10.17-10.25). Pure."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ class InvalidReplicationFactor(ValueError):
 
 
 class InconsistentRacks(ValueError):
-    """Some brokers have a rack and some have none."""
+    """Some brokers have a rack and others have none."""
 
 
 class RackAwareMode(enum.Enum):
-    """What an administrator wants of racks: Kafka's names."""
+    """Kafka's modes of rack awareness."""
 
     DISABLED = "Disabled"
     ENFORCED = "Enforced"
     SAFE = "Safe"
 
 
-def racks_to_heed(
+def usable_racks(
     brokers: Mapping[int, str | None], mode: RackAwareMode, among: Collection[int] | None = None
 ) -> dict[int, str | None]:
-    """The brokers, by id, with the racks that an assignment is to heed; those in ``among`` alone if it is given.
+    """The brokers, or those in ``among``, with the racks that placement uses: broker id -> rack.
 
-    Enforced wants a rack of every broker or of none; Safe heeds racks if all have one. Raises InconsistentRacks.
+    ENFORCED needs racks on all brokers or on none; SAFE uses racks if all brokers have one. Raises InconsistentRacks.
     """
     chosen = {broker: brokers[broker] for broker in sorted(brokers) if among is None or broker in among}
     lacking = [broker for broker, rack in chosen.items() if rack is None]
     if mode is RackAwareMode.ENFORCED and 0 < len(lacking) < len(chosen):
-        raise InconsistentRacks(f"brokers {lacking} have no rack while others have one")
+        raise InconsistentRacks(f"brokers {lacking} have no rack, others have one")
     if mode is RackAwareMode.DISABLED or lacking:
         return dict.fromkeys(chosen)
     return chosen
@@ -52,11 +52,11 @@ def assign_replicas(
     start_partition: int = -1,
     random: Random,
 ) -> dict[int, tuple[int, ...]]:
-    """Replicas of each new partition, by its number.
+    """Place new partitions: partition -> replicas.
 
-    ``brokers``: id -> rack, in the order in which unaware assignment goes through them. ``fixed_start`` seeds both
-    the first replica and the shift (10.25); -1 draws each from ``random``. ``start_partition``: number of the first
-    new partition. Raises InvalidPartitions, InvalidReplicationFactor, InconsistentRacks.
+    ``brokers``: id -> rack, in the order of rack-unaware placement. ``fixed_start`` determines the first replica and
+    the shift (10.25); -1 draws them from ``random``. ``start_partition``: number of the first new partition. Raises
+    InvalidPartitions, InvalidReplicationFactor, InconsistentRacks.
     """
     if partitions <= 0:
         raise InvalidPartitions(f"the number of partitions must be above 0, not {partitions}")
@@ -67,7 +67,7 @@ def assign_replicas(
             f"replication factor {replication_factor} is larger than the number of available brokers, {len(brokers)}"
         )
     racks = {broker: rack for broker, rack in brokers.items() if rack is not None}
-    racks_to_heed(brokers, RackAwareMode.ENFORCED)
+    usable_racks(brokers, RackAwareMode.ENFORCED)
     order = rack_alternated(racks) if racks else list(brokers)
     n = len(order)
     start = fixed_start if fixed_start >= 0 else random.randrange(n)
@@ -87,7 +87,7 @@ def assign_replicas(
 
 
 def rack_alternated(racks: Mapping[int, str]) -> list[int]:
-    """Brokers with their racks taking turns (rule 10.21)."""
+    """Brokers ordered so that their racks alternate (rule 10.21)."""
     by_rack: dict[str, list[int]] = {}
     for broker, rack in sorted(racks.items()):
         by_rack.setdefault(rack, []).append(broker)

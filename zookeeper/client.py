@@ -1,8 +1,8 @@
-"""Reads that arm watches, and writes that are fenced: the part of the client that knows nothing of Kafka's nodes.
+"""The ZooKeeper client without Kafka's znodes: reads that set watches, and fenced writes.
 
-A handler is registered for a path and only enqueues (rule 1.61). A watch is set by reading a path that has a handler
-(1.56), fires once, and is set again by the next read (1.57); what fires for a path without handler is dropped (1.59).
-Every controller write is in a multi whose first operation checks the version of /controller_epoch (1.46).
+Handlers are registered by path and only enqueue (rule 1.61). Reading a path that has a handler sets a watch (1.56). The
+watch fires once; the next read sets it again (1.57). Events for a path without handler are dropped (1.59). Every write
+of the controller is a multi whose first operation checks the version of /controller_epoch (1.46).
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from controller.errors import ControllerMoved, IllegalState
-from controller.model import EpochZkVersion
-from controller.store import (
+from kce.zookeeper.errors import ControllerMoved, IllegalState
+from kce.zookeeper.model import EpochZkVersion
+from kce.zookeeper.store import (
     BadVersion,
     Check,
-    Data,
     Delete,
     MetadataStore,
     MultiFailed,
+    NodeData,
     NoNode,
     Op,
     OpResult,
@@ -28,31 +28,31 @@ from controller.store import (
     WatchType,
     value,
 )
-from controller.zk_data import CONTROLLER_EPOCH
+from kce.zookeeper.znodes import CONTROLLER_EPOCH
 
-Handler = Callable[[], None]
+WatchHandler = Callable[[], None]
 
-#: the write is not fenced (rule 1.46)
+#: as expected version: do not fence the write (rule 1.46)
 UNFENCED = EpochZkVersion(-1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeHandler:
-    """What to call when the node is created, its data is changed, or it is deleted."""
+    """Callbacks for creation of the node, change of its data, and deletion."""
 
-    created: Handler | None = None
-    changed: Handler | None = None
-    deleted: Handler | None = None
+    created: WatchHandler | None = None
+    changed: WatchHandler | None = None
+    deleted: WatchHandler | None = None
 
 
 class ZkClient:
-    """Owns the handlers; the session is the store's."""
+    """Owns the handlers; the store owns the session."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.store = store
         store.on_watch = self._on_watch
         self._change_handlers: dict[str, ChangeHandler] = {}
-        self._child_handlers: dict[str, Handler] = {}
+        self._child_handlers: dict[str, WatchHandler] = {}
 
     # handlers
 
@@ -62,14 +62,14 @@ class ZkClient:
     def unregister_change_handler(self, path: str) -> None:
         self._change_handlers.pop(path, None)
 
-    def register_child_handler(self, path: str, handler: Handler) -> None:
+    def register_child_handler(self, path: str, handler: WatchHandler) -> None:
         self._child_handlers[path] = handler
 
     def unregister_child_handler(self, path: str) -> None:
         self._child_handlers.pop(path, None)
 
     async def register_and_check(self, path: str, handler: ChangeHandler) -> bool:
-        """Register, then ask whether the node exists, which arms the watch even if it does not (rule 1.58)."""
+        """Register the handler, set the watch, and return whether the node exists (rule 1.58)."""
         self.register_change_handler(path, handler)
         return (await self.exists([path]))[0] is not None
 
@@ -98,11 +98,11 @@ class ZkClient:
             return await self.store.exists(paths, watch=all(watched))
         return [(await self.store.exists([path], watch=w))[0] for path, w in zip(paths, watched, strict=True)]
 
-    async def get_data(self, paths: Sequence[str]) -> list[Data | StoreError]:
+    async def get_data(self, paths: Sequence[str]) -> list[NodeData | StoreError]:
         return await self.store.get_data(paths, watch=[path in self._change_handlers for path in paths])
 
-    async def get_one(self, path: str) -> Data | None:
-        """None where there is no node. The watch of a handler is then set on its creation."""
+    async def get_one(self, path: str) -> NodeData | None:
+        """Data of the node, None if it does not exist: a handler then watches its creation."""
         answer = (await self.get_data([path]))[0]
         if not isinstance(answer, NoNode):
             return value(answer)
@@ -111,17 +111,17 @@ class ZkClient:
         return None
 
     async def get_children(self, path: str, *, watch: bool = True) -> list[str]:
-        """Sorted names; none where there is no node. Arms the child watch if a handler is registered."""
-        armed = watch and path in self._child_handlers
-        answer = (await self.store.get_children([path], watch=armed))[0]
+        """Sorted names, empty if the node does not exist. Sets the child watch if a handler is registered."""
+        watched = watch and path in self._child_handlers
+        answer = (await self.store.get_children([path], watch=watched))[0]
         return [] if isinstance(answer, NoNode) else value(answer)
 
     # writes
 
     async def fenced(self, ops: Sequence[Op], expected: EpochZkVersion) -> list[OpResult | StoreError]:
-        """Each operation by itself, on condition that /controller_epoch still has version ``expected`` (rule 1.46).
+        """Write each operation separately if /controller_epoch has version ``expected`` (rule 1.46).
 
-        Raises ControllerMoved if it has another (1.47); what else fails is in place in the answer.
+        Raises ControllerMoved if it has another version (1.47). Other errors are returned in place.
         """
         if expected == UNFENCED:
             return await self.store.write(ops)
@@ -135,7 +135,7 @@ class ZkClient:
             raise e.error from None
 
     async def delete(self, paths: Sequence[str], expected: EpochZkVersion) -> None:
-        """Delete nodes, fenced; those that are gone already are fine."""
+        """Delete nodes, fenced. Missing nodes are not an error."""
         for answer in await self.fenced([Delete(path) for path in paths], expected):
             if not isinstance(answer, NoNode):
                 value(answer)

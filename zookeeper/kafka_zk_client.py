@@ -1,7 +1,7 @@
-"""Kafka's nodes as typed operations: what the controller asks of ZooKeeper, beside `zk_registration`.
+"""Typed operations on Kafka's znodes: topics, partition states, configurations, notifications, features.
 
-Paths and JSON are `zk_data`'s, watches and fencing `zk_client`'s. Errors about single nodes come back in place where
-the rules sort them one by one; ControllerMoved and SessionExpired are raised.
+`znodes` has paths and JSON, `client` watches and fencing. Errors of single nodes are returned in place where the rules
+treat them one by one; ControllerMoved and SessionExpired are raised.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller import zk_data as zd
-from controller.errors import ControllerMoved
-from controller.model import (
+from kce.zookeeper import znodes as zd
+from kce.zookeeper.client import UNFENCED
+from kce.zookeeper.errors import ControllerMoved
+from kce.zookeeper.model import (
     ControllerEpoch,
     EpochZkVersion,
     LeaderAndIsr,
@@ -22,13 +23,14 @@ from controller.model import (
     TopicAssignment,
     TopicPartition,
 )
-from controller.store import (
+from kce.zookeeper.registration import RegistrationClient
+from kce.zookeeper.store import (
     BadVersion,
     Check,
     Create,
-    Data,
     Delete,
     MultiFailed,
+    NodeData,
     NodeExists,
     NoNode,
     NotEmpty,
@@ -37,15 +39,13 @@ from controller.store import (
     StoreError,
     value,
 )
-from controller.zk_client import UNFENCED
-from controller.zk_registration import RegistrationClient
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateResult:
-    """Rule 1.51: partitions written, those to be tried again for their version, those that failed and why."""
+    """Partitions that were written, those to retry after a version conflict, and those that failed (rule 1.51)."""
 
     updated: dict[TopicPartition, LeaderAndIsr]
     retry: list[TopicPartition]
@@ -53,7 +53,7 @@ class UpdateResult:
 
 
 class KafkaZkClient(RegistrationClient):
-    """Everything that the controller asks of ZooKeeper: registrations, topics, partition states, notifications."""
+    """All typed operations: registrations, topics, partition states, notifications."""
 
     # topics
 
@@ -61,7 +61,7 @@ class KafkaZkClient(RegistrationClient):
         return set(await self.get_children(zd.TOPICS, watch=watch))
 
     async def get_topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment]:
-        """Topics without a node, or with one that cannot be read, are left out."""
+        """Assignments by topic. Skips topics without a znode or with a malformed one."""
         names = sorted(topics)
         found: dict[str, TopicAssignment] = {}
         for topic, answer in zip(names, await self.get_data([zd.topic_path(t) for t in names]), strict=True):
@@ -70,13 +70,13 @@ class KafkaZkClient(RegistrationClient):
             try:
                 found[topic] = zd.decode_topic(topic, value(answer).data)
             except zd.BadZNode as e:
-                log.error("left out of the topics: %s", e)
+                log.error("ignoring a malformed topic: %s", e)
         return found
 
     async def set_topic_assignments(
         self, topics: Mapping[str, tuple[uuid.UUID | None, Mapping[int, ReplicaAssignment]]], expected: EpochZkVersion
     ) -> None:
-        """Rewrite whole topic nodes, whatever their version (rule 1.50)."""
+        """Rewrite topic znodes unconditionally (rule 1.50)."""
         ops = [SetData(zd.topic_path(t), zd.encode_topic(topic_id, parts)) for t, (topic_id, parts) in topics.items()]
         for answer in await self.fenced(ops, expected):
             value(answer)
@@ -85,26 +85,26 @@ class KafkaZkClient(RegistrationClient):
         names = list(topics)
         answers = await self.get_data([zd.topic_config_path(t) for t in names])
         return {
-            t: zd.decode_config(a.data) if isinstance(a, Data) else {} if isinstance(a, NoNode) else a
+            t: zd.decode_config(a.data) if isinstance(a, NodeData) else {} if isinstance(a, NoNode) else a
             for t, a in zip(names, answers, strict=True)
         }
 
     async def get_config(self, kind: str, name: str) -> dict[str, str]:
-        """Of ``/config/<kind>/<name>``; empty where there is no node (rule 1.34)."""
+        """The configuration in ``/config/<kind>/<name>``; empty without a node (rule 1.34)."""
         found = await self.get_one(zd.config_path(kind, name))
         return {} if found is None else zd.decode_config(found.data)
 
     async def put_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
-        """Whatever the version, and not fenced: that of a topic which is only about to be (rule 10.7)."""
+        """Write a configuration unconditionally, not fenced: that of a topic before its creation (rule 10.7)."""
         await self.set_or_create(zd.config_path(kind, name), zd.encode_config(config))
 
     async def set_or_create(self, path: str, data: bytes) -> None:
-        """Whatever the version, parents included, and not fenced."""
+        """Write a node unconditionally, not fenced; creates it and its parents if missing."""
         await self.ensure_paths([path])
         value((await self.store.write([SetData(path, data)]))[0])
 
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
-        """Replace a configuration while some ZooKeeper controller is in charge, then tell (rules 1.35, 1.54).
+        """Replace a configuration while a ZooKeeper controller exists, then notify brokers (rules 1.35, 1.54).
 
         Raises ControllerMoved.
         """
@@ -112,11 +112,13 @@ class KafkaZkClient(RegistrationClient):
         while True:
             controller = await self.get_one(zd.CONTROLLER)
             if controller is None:
-                raise ControllerMoved(f"there is no {zd.CONTROLLER}: configurations cannot be changed now")
+                raise ControllerMoved(f"{zd.CONTROLLER} does not exist: configurations cannot be changed now")
             if zd.kraft_controller_epoch(controller.data) > 0:
-                raise ControllerMoved(f"{zd.CONTROLLER} is a KRaft controller's: configurations are its to change")
-            in_charge = Check(zd.CONTROLLER, controller.stat.version)
-            answer = (await self.store.multi([[in_charge, SetData(path, data)]]))[0]
+                raise ControllerMoved(
+                    f"{zd.CONTROLLER} belongs to a KRaft controller, which must change configurations"
+                )
+            same_controller = Check(zd.CONTROLLER, controller.stat.version)
+            answer = (await self.store.multi([[same_controller, SetData(path, data)]]))[0]
             if not isinstance(answer, MultiFailed):
                 break
             if answer.index == 0:
@@ -134,7 +136,7 @@ class KafkaZkClient(RegistrationClient):
         await self.delete([zd.delete_topic_path(t) for t in sorted(topics)], expected)
 
     async def delete_topic_nodes(self, topic: str, expected: EpochZkVersion) -> None:
-        """Rule 10.48: the topic's node with all below it, its configuration, then the marker."""
+        """Delete the topic's znode recursively, its configuration, then the deletion marker (rule 10.48)."""
         await self._delete_recursive(zd.topic_path(topic), expected)
         await self.delete([zd.topic_config_path(topic)], expected)
         await self.delete([zd.delete_topic_path(topic)], expected)
@@ -148,7 +150,7 @@ class KafkaZkClient(RegistrationClient):
     async def get_partition_states(
         self, partitions: Sequence[TopicPartition]
     ) -> dict[TopicPartition, Leadership | StoreError | None]:
-        """Leadership of each partition; None where the node holds none; NoNode and other errors in place."""
+        """Leadership of each partition; None for malformed content; NoNode and other errors in place."""
         answers = await self.get_data([zd.partition_state_path(tp) for tp in partitions])
         return {
             tp: a if isinstance(a, StoreError) else zd.decode_partition_state(a.data, a.stat.version)
@@ -158,9 +160,9 @@ class KafkaZkClient(RegistrationClient):
     async def create_partition_states(
         self, states: Mapping[TopicPartition, Leadership], expected: EpochZkVersion
     ) -> dict[TopicPartition, StoreError | None]:
-        """Rule 1.30: three passes; only the answers of the last are told, None for success.
+        """Create partition states in three passes (rule 1.30). Returns the errors of the last one, None for success.
 
-        A state that is there already, and is the very one, was written by an attempt whose answer was lost (1.52).
+        An existing state that equals ours was written by an attempt whose response was lost (1.52).
         """
         await self.fenced([Create(zd.partitions_path(t)) for t in dict.fromkeys(tp.topic for tp in states)], expected)
         await self.fenced([Create(zd.partition_path(tp)) for tp in states], expected)
@@ -180,9 +182,9 @@ class KafkaZkClient(RegistrationClient):
         controller_epoch: ControllerEpoch,
         expected: EpochZkVersion,
     ) -> UpdateResult:
-        """Write each on condition of its partition epoch, and sort the answers (rules 1.50, 1.51).
+        """Write each state if its partition epoch is current, and sort the results (rules 1.50, 1.51).
 
-        A state of the next version that is the very one was written by an attempt whose answer was lost (1.52).
+        A state of the next version that equals ours was written by an attempt whose response was lost (1.52).
         """
         ops = [
             SetData(
@@ -218,13 +220,13 @@ class KafkaZkClient(RegistrationClient):
     # notifications
 
     async def get_notifications(self, parent: str) -> dict[str, bytes]:
-        """Data of the children of ``parent`` by path; arms the child watch."""
+        """Data of the children of ``parent``, by path. Sets the child watch."""
         paths = [f"{parent}/{name}" for name in await self.get_children(parent)]
         answers = await self.get_data(paths)
-        return {path: a.data for path, a in zip(paths, answers, strict=True) if isinstance(a, Data)}
+        return {path: a.data for path, a in zip(paths, answers, strict=True) if isinstance(a, NodeData)}
 
     async def propagate_log_dir_event(self, broker: int) -> None:
-        """Tell the controller that a log directory of that broker has failed (rules 1.33, 9.68)."""
+        """Notify the controller that a log directory of the broker has failed (rules 1.33, 9.68)."""
         event = Create(zd.LOG_DIR_EVENT_PREFIX, zd.encode_log_dir_event(broker), sequential=True)
         value((await self.store.write([event]))[0])
 
@@ -236,11 +238,11 @@ class KafkaZkClient(RegistrationClient):
 
     # features
 
-    async def get_feature(self) -> Data | None:
+    async def get_feature(self) -> NodeData | None:
         return await self.get_one(zd.FEATURE)
 
     async def put_feature(self, data: bytes, *, create: bool) -> int:
-        """Unconditional (rule 4.25); the version that the node has now."""
+        """Write /feature unconditionally (rule 4.25). Returns its new version."""
         op = Create(zd.FEATURE, data) if create else SetData(zd.FEATURE, data)
         written = value((await self.store.write([op]))[0])
         return written.version if isinstance(written, Stat) else 0
@@ -248,7 +250,7 @@ class KafkaZkClient(RegistrationClient):
     # deletion
 
     async def _delete_recursive(self, path: str, expected: EpochZkVersion) -> None:
-        """Children first, each delete fenced by itself (rule 1.55)."""
+        """Delete children first, each delete fenced (rule 1.55)."""
         levels = [[path]]
         while levels[-1]:
             below = await self.store.get_children(levels[-1])
@@ -262,7 +264,7 @@ class KafkaZkClient(RegistrationClient):
             )
         for level in reversed(levels):
             for answer in await self.fenced([Delete(p) for p in level], expected):
-                if isinstance(answer, NotEmpty):  # a child came between: once more
+                if isinstance(answer, NotEmpty):  # a child was created meanwhile: retry
                     return await self._delete_recursive(path, expected)
                 if not isinstance(answer, NoNode):
                     value(answer)

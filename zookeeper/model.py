@@ -1,4 +1,4 @@
-"""The controller's vocabulary: identifiers, epochs, and frozen values (rules 5.1, 5.6-5.9)."""
+"""Identifiers, epochs and frozen values (rules 5.1, 5.6-5.9)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 from uuid import UUID
 
-from wire import vocabulary
-from wire.vocabulary import (
+from kce.wire import vocabulary
+from kce.wire.vocabulary import (
     EPOCH_DURING_DELETE,
     NO_EPOCH,
     RECOVERED,
@@ -27,7 +27,6 @@ __all__ = [
     "NO_LEADER",
     "RECOVERED",
     "RECOVERING",
-    "Broker",
     "BrokerEpoch",
     "BrokerId",
     "ControllerEpoch",
@@ -39,6 +38,7 @@ __all__ = [
     "Leadership",
     "PartitionReplica",
     "ProducerIdsBlock",
+    "RegisteredBroker",
     "ReplicaAssignment",
     "TopicAssignment",
     "TopicPartition",
@@ -50,12 +50,12 @@ BrokerId = NewType("BrokerId", int)
 BrokerEpoch = NewType("BrokerEpoch", int)
 #: content of /controller_epoch
 ControllerEpoch = NewType("ControllerEpoch", int)
-#: ZooKeeper version of /controller_epoch: what every controller write is conditional on (rule 1.46)
+#: ZooKeeper version of /controller_epoch, on which every controller write is conditional (rule 1.46)
 EpochZkVersion = NewType("EpochZkVersion", int)
 
-#: as `leader`: none is elected
+#: as `leader`: no leader
 NO_LEADER = BrokerId(vocabulary.NO_LEADER)
-#: stands in UpdateMetadata for a partition of a topic that is being deleted (rule 7.17)
+#: as `leader` in UpdateMetadata: the topic is being deleted (rule 7.17)
 LEADER_DURING_DELETE = BrokerId(vocabulary.LEADER_DURING_DELETE)
 
 
@@ -67,8 +67,8 @@ class PartitionReplica(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Broker:
-    """A broker as it registered itself (rules 1.16-1.19). ``features``: name -> (min_version, max_version)."""
+class RegisteredBroker:
+    """A broker's registration (rules 1.16-1.19). ``features``: name -> (min_version, max_version)."""
 
     id: BrokerId
     endpoints: tuple[Endpoint, ...]
@@ -81,7 +81,7 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAssignment:
-    """Replicas of a partition in preference order; those being added and removed while it is reassigned."""
+    """Replicas of a partition in preference order, and those that a reassignment adds and removes."""
 
     replicas: tuple[BrokerId, ...] = ()
     adding: tuple[BrokerId, ...] = ()
@@ -100,7 +100,7 @@ class ReplicaAssignment:
         return bool(self.adding or self.removing)
 
     def reassign_to(self, target: Iterable[BrokerId]) -> ReplicaAssignment:
-        """The assignment during a move to ``target`` (rule 5.7)."""
+        """The assignment during a reassignment to ``target`` (rule 5.7)."""
         wanted = tuple(target)
         full = tuple(dict.fromkeys((*wanted, *self.origin)))
         return ReplicaAssignment(
@@ -118,7 +118,7 @@ class ReplicaAssignment:
 
 
 class LeaderAndIsr(NamedTuple):
-    """Who leads a partition. ``partition_epoch`` is the data version of its state znode (rule 1.29)."""
+    """Leader and ISR of a partition. ``partition_epoch`` is the version of its state znode (rule 1.29)."""
 
     leader: BrokerId
     isr: tuple[BrokerId, ...]
@@ -128,7 +128,7 @@ class LeaderAndIsr(NamedTuple):
 
     @property
     def elected(self) -> BrokerId | None:
-        """The leader, None where there is none."""
+        """The leader, or None."""
         return None if self.leader == NO_LEADER else self.leader
 
     def new_leader(self, leader: BrokerId) -> LeaderAndIsr:
@@ -148,7 +148,7 @@ class LeaderAndIsr(NamedTuple):
 
 
 class Leadership(NamedTuple):
-    """A LeaderAndIsr and the controller epoch that decided it (rule 5.9)."""
+    """A LeaderAndIsr and the epoch of the controller that wrote it (rule 5.9)."""
 
     leader_and_isr: LeaderAndIsr
     controller_epoch: ControllerEpoch
@@ -156,7 +156,7 @@ class Leadership(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicAssignment:
-    """What /brokers/topics/T says (rule 1.25). ``topic_id`` is None for topics made before 2.8."""
+    """The content of /brokers/topics/T (rule 1.25). ``topic_id`` is None for topics created before 2.8."""
 
     topic: str
     topic_id: UUID | None

@@ -1,6 +1,6 @@
-"""Who there is, as typed operations on ZooKeeper: top-level nodes, the cluster's id, brokers and the controller.
+"""Typed operations on top-level znodes, the cluster id, and registrations of brokers and the controller.
 
-Paths and JSON are `zk_data`'s, watches and fencing `zk_client`'s.
+`znodes` has paths and JSON, `client` watches and fencing.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ import logging
 import uuid
 from collections.abc import Callable, Iterable
 
-from controller import zk_data as zd
-from controller.errors import ControllerMoved, IllegalState
-from controller.model import Broker, BrokerEpoch, BrokerId, ControllerEpoch, EpochZkVersion
-from controller.store import (
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper import znodes as zd
+from kce.zookeeper.client import ZkClient
+from kce.zookeeper.errors import ControllerMoved, IllegalState
+from kce.zookeeper.model import BrokerEpoch, BrokerId, ControllerEpoch, EpochZkVersion, RegisteredBroker
+from kce.zookeeper.store import (
     BadVersion,
     Create,
     Delete,
@@ -25,21 +27,23 @@ from controller.store import (
     Stat,
     value,
 )
-from controller.zk_client import ZkClient
-from wire.metadata_version import MetadataVersion
 
 log = logging.getLogger(__name__)
 
 
 class BrokerIdInUse(Exception):
-    """Another live session has registered that broker id, or those endpoints (rules 1.22, 1.24)."""
+    """Another live session has registered the broker id or an endpoint (rules 1.22, 1.24)."""
+
+
+def _no_uuid() -> uuid.UUID:
+    raise IllegalState("this client was made without new_uuid: it creates neither clusters nor topics")
 
 
 class RegistrationClient(ZkClient):
-    """``now_ms`` is wall-clock time for the timestamps in nodes; ``new_uuid`` makes cluster and topic ids."""
+    """``now_ms``: wall-clock time for timestamps in znodes. ``new_uuid`` generates cluster and topic ids."""
 
     def __init__(
-        self, store: MetadataStore, *, now_ms: Callable[[], int], new_uuid: Callable[[], uuid.UUID] = uuid.uuid4
+        self, store: MetadataStore, *, now_ms: Callable[[], int], new_uuid: Callable[[], uuid.UUID] = _no_uuid
     ) -> None:
         super().__init__(store)
         self.now_ms = now_ms
@@ -49,7 +53,7 @@ class RegistrationClient(ZkClient):
     # start-up
 
     async def ensure_paths(self, paths: Iterable[str]) -> None:
-        """Make persistent nodes, parents included; those that exist are left alone."""
+        """Create missing persistent nodes and their parents."""
         wanted = list(paths)
         missing = [p for p, stat in zip(wanted, await self.store.exists(wanted), strict=True) if stat is None]
         levels: dict[int, dict[str, None]] = {}
@@ -62,25 +66,25 @@ class RegistrationClient(ZkClient):
                 if not isinstance(answer, NodeExists):
                     value(answer)
 
-    async def make_top_level_paths(self) -> None:
+    async def create_top_level_paths(self) -> None:
         await self.ensure_paths(zd.TOP_LEVEL)  # rule 1.3
 
     async def get_or_create_cluster_id(self) -> str:
-        """Rule 1.40: who loses the race reads the winner's."""
+        """Rule 1.40: the loser of a race reads the winner's id."""
         if (found := await self.get_one(zd.CLUSTER_ID)) is not None:
             return zd.decode_cluster_id(found.data)
         await self.ensure_paths(["/cluster"])
-        made = zd.encode_topic_id(self.new_uuid())
-        answer = (await self.store.write([Create(zd.CLUSTER_ID, zd.encode_cluster_id(made))]))[0]
+        cluster_id = zd.encode_topic_id(self.new_uuid())
+        answer = (await self.store.write([Create(zd.CLUSTER_ID, zd.encode_cluster_id(cluster_id))]))[0]
         if isinstance(answer, NodeExists):
             return await self.get_or_create_cluster_id()
         value(answer)
-        return made
+        return cluster_id
 
     # broker registration
 
-    async def check_endpoints_free(self, broker: Broker) -> None:
-        """Rule 1.24. Raises BrokerIdInUse when another broker has registered one of our addresses."""
+    async def check_endpoints_free(self, broker: RegisteredBroker) -> None:
+        """Raises BrokerIdInUse if another broker has registered one of our addresses (rule 1.24)."""
         ours = {(e.host, e.port) for e in broker.endpoints}
         for other, _ in (await self.get_brokers(watch=False)).values():
             for endpoint in other.endpoints:
@@ -90,8 +94,8 @@ class RegistrationClient(ZkClient):
                         f"{other.id} in {zd.broker_path(other.id)}"
                     )
 
-    async def register_broker(self, broker: Broker, ibp: MetadataVersion) -> BrokerEpoch:
-        """Register under the current session and return the broker epoch (1.20-1.22). Raises BrokerIdInUse."""
+    async def register_broker(self, broker: RegisteredBroker, ibp: MetadataVersion) -> BrokerEpoch:
+        """Register in the current session; returns the broker epoch (1.20-1.22). Raises BrokerIdInUse."""
         path = zd.broker_path(broker.id)
         data = zd.encode_broker(broker, ibp, self.now_ms())
         while True:
@@ -113,14 +117,14 @@ class RegistrationClient(ZkClient):
             if self._registered_session != found.ephemeral_owner:
                 raise BrokerIdInUse(
                     f"broker id {broker.id} is already registered in {path} by another ZooKeeper session "
-                    f"(0x{found.ephemeral_owner:x}): stop that broker, or wait until its session has expired"
+                    f"(0x{found.ephemeral_owner:x}): stop that broker, or wait until its session expires"
                 )
             await self.store.write([Delete(path)])
 
-    async def get_brokers(self, *, watch: bool = True) -> dict[BrokerId, tuple[Broker, BrokerEpoch]]:
-        """Every registered broker with its epoch; unreadable registrations are left out with a warning."""
+    async def get_brokers(self, *, watch: bool = True) -> dict[BrokerId, tuple[RegisteredBroker, BrokerEpoch]]:
+        """All registered brokers with their epochs. Logs and skips malformed registrations."""
         ids = [int(name) for name in await self.get_children(zd.BROKER_IDS, watch=watch) if name.isdigit()]
-        brokers: dict[BrokerId, tuple[Broker, BrokerEpoch]] = {}
+        brokers: dict[BrokerId, tuple[RegisteredBroker, BrokerEpoch]] = {}
         for broker_id, answer in zip(ids, await self.get_data([zd.broker_path(i) for i in ids]), strict=True):
             if isinstance(answer, NoNode):
                 continue
@@ -128,10 +132,10 @@ class RegistrationClient(ZkClient):
             try:
                 brokers[BrokerId(broker_id)] = zd.decode_broker(broker_id, data.data), BrokerEpoch(data.stat.czxid)
             except zd.BadZNode as e:
-                log.warning("left out of the brokers: %s", e)
+                log.warning("ignoring a malformed registration: %s", e)
         return brokers
 
-    async def get_broker(self, broker_id: int) -> Broker | None:
+    async def get_broker(self, broker_id: int) -> RegisteredBroker | None:
         found = await self.get_one(zd.broker_path(broker_id))
         return None if found is None else zd.decode_broker(broker_id, found.data)
 
@@ -148,7 +152,7 @@ class RegistrationClient(ZkClient):
         return zd.decode_controller_epoch(found.data), EpochZkVersion(found.stat.version)
 
     async def register_controller(self, broker: BrokerId) -> tuple[ControllerEpoch, EpochZkVersion]:
-        """Win /controller and the next epoch in one multi (rules 2.7-2.11). Raises ControllerMoved, IllegalState."""
+        """Claim /controller and the next epoch in one multi (rules 2.7-2.11). Raises ControllerMoved, IllegalState."""
         current = await self.get_controller_epoch()
         if current is None:
             created = Create(zd.CONTROLLER_EPOCH, zd.encode_controller_epoch(zd.INITIAL_CONTROLLER_EPOCH))
@@ -157,7 +161,7 @@ class RegistrationClient(ZkClient):
                 value(answer)
             current = await self.get_controller_epoch()
             if current is None:
-                raise IllegalState(f"{zd.CONTROLLER_EPOCH} vanished during the election")
+                raise IllegalState(f"{zd.CONTROLLER_EPOCH} disappeared during the election")
         epoch, zk_version = ControllerEpoch(current[0] + 1), current[1]
         claim: list[Op] = [
             Create(zd.CONTROLLER, zd.encode_controller(broker, self.now_ms()), ephemeral=True),
@@ -170,43 +174,14 @@ class RegistrationClient(ZkClient):
             return epoch, EpochZkVersion(stat.version)
         if not isinstance(won.error, (NodeExists, BadVersion)):
             raise won.error
-        # the answer to an earlier attempt may have been lost (2.10)
+        # the response to an earlier attempt may have been lost (2.10)
         if await self.get_controller_id() == broker:
             current = await self.get_controller_epoch()
             if current is None:
-                raise IllegalState(f"{zd.CONTROLLER_EPOCH} vanished during the election")
+                raise IllegalState(f"{zd.CONTROLLER_EPOCH} disappeared during the election")
             if current[0] == epoch:
                 return current
         raise ControllerMoved("another controller was elected")
-
-    async def register_kraft_controller(
-        self, controller: BrokerId, kraft_epoch: int
-    ) -> tuple[ControllerEpoch, EpochZkVersion] | None:
-        """Take /controller for a KRaft controller in migration, whoever holds it (rule 2.34).
-
-        The node is persistent, so that no broker claims it (1.11). None when another took it meanwhile. Raises
-        ControllerMoved when a KRaft controller of that epoch or a later one holds it, IllegalState without an epoch.
-        """
-        current = await self.get_controller_epoch()
-        held = await self.get_one(zd.CONTROLLER)
-        if held is not None and (found := zd.kraft_controller_epoch(held.data)) >= kraft_epoch:
-            raise ControllerMoved(f"a KRaft controller of epoch {found} holds {zd.CONTROLLER}: not for {kraft_epoch}")
-        if current is None:
-            raise IllegalState(f"there is no {zd.CONTROLLER_EPOCH}: no ZooKeeper controller was ever elected")
-        epoch = ControllerEpoch(current[0] + 1)
-        claim: list[Op] = [
-            SetData(zd.CONTROLLER_EPOCH, zd.encode_controller_epoch(epoch), current[1]),
-            *([] if held is None else [Delete(zd.CONTROLLER, held.stat.version)]),
-            Create(zd.CONTROLLER, zd.encode_controller(controller, self.now_ms(), kraft_epoch)),
-        ]
-        won = (await self.store.multi([claim]))[0]
-        if isinstance(won, MultiFailed):
-            if isinstance(won.error, (BadVersion, NoNode, NodeExists)):
-                return None
-            raise won.error
-        stat = won[0]
-        assert isinstance(stat, Stat)
-        return epoch, EpochZkVersion(stat.version)
 
     async def delete_controller(self, expected: EpochZkVersion) -> None:
         await self.delete([zd.CONTROLLER], expected)

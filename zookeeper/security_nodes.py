@@ -1,5 +1,6 @@
-"""What brokers and tools keep in ZooKeeper about security: the ACLs of an authorizer, and delegation tokens (rules
-1.44, 1.45). No controller looks at them; they are here for whoever sets up or inspects a cluster.
+"""Typed operations on the znodes of ACLs and delegation tokens (rules 1.44, 1.45).
+
+No controller reads them. They are for the security of brokers: the authorizer, and the handlers of delegation tokens.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from controller.kafka_zk_client import KafkaZkClient
-from controller.store import (
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.store import (
     ANY_VERSION,
     BadVersion,
     Create,
@@ -25,11 +26,11 @@ from controller.store import (
     StoreError,
     value,
 )
-from controller.zk_data import BadZNode
+from kce.zookeeper.znodes import BadZNode
 
-#: of resources that can have ACLs; names of nodes, and in upper case with underscores those in JSON
+#: resource types as znode names; JSON has them in upper case with underscores
 RESOURCE_TYPES = ("Topic", "Group", "Cluster", "TransactionalId", "DelegationToken", "User")
-#: rule 1.2: the version of what is not there
+#: rule 1.2: the version of a missing node
 NO_VERSION = -2
 
 TOKENS = "/delegation_token/tokens"
@@ -39,7 +40,7 @@ _TOKEN_VERSION = 3
 
 
 class PatternType(enum.Enum):
-    """How a resource's name is meant; each has a tree of its own and a stream of changes."""
+    """How a resource name matches; each type has its own tree and change notifications."""
 
     LITERAL = "LITERAL"
     PREFIXED = "PREFIXED"
@@ -70,7 +71,7 @@ class ResourcePattern(NamedTuple):
 
 
 class AccessControlEntry(NamedTuple):
-    """In Kafka's words: ("User:alice", "*", "Read", "Allow")."""
+    """As Kafka writes it: ("User:alice", "*", "Read", "Allow")."""
 
     principal: str
     host: str
@@ -112,12 +113,12 @@ def decode_acls(path: str, data: bytes) -> frozenset[AccessControlEntry]:
     try:
         obj = orjson.loads(data)
         if obj["version"] != 1:
-            raise BadZNode(f"version {obj['version']} is not known")
+            raise BadZNode(f"unknown version {obj['version']}")
         return frozenset(
             AccessControlEntry(a["principal"], a["host"], a["operation"], a["permissionType"]) for a in obj["acls"]
         )
     except (ValueError, KeyError, TypeError) as e:
-        raise BadZNode(f"{path} holds no ACLs: {e!r} in {data[:200]!r}") from None
+        raise BadZNode(f"{path}: malformed ACLs: {e!r} in {data[:200]!r}") from None
 
 
 def encode_acl_change(resource: ResourcePattern) -> bytes:
@@ -150,11 +151,11 @@ def encode_token(token: TokenInformation) -> bytes:
 
 
 def decode_token(path: str, data: bytes) -> TokenInformation:
-    """Up to version 2 a token was always asked for by its owner. Raises BadZNode."""
+    """Up to version 2 the owner was always the requester. Raises BadZNode."""
     try:
         obj: dict[str, Any] = orjson.loads(data)
         if not 1 <= obj["version"] <= _TOKEN_VERSION:
-            raise BadZNode(f"version {obj['version']} is not known")
+            raise BadZNode(f"unknown version {obj['version']}")
         owner = urllib.parse.unquote(obj["owner"])
         return TokenInformation(
             token_id=obj["tokenId"],
@@ -166,11 +167,11 @@ def decode_token(path: str, data: bytes) -> TokenInformation:
             expiry_timestamp=int(obj["expiryTimestamp"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise BadZNode(f"{path} holds no delegation token: {e!r} in {data[:200]!r}") from None
+        raise BadZNode(f"{path}: malformed delegation token: {e!r} in {data[:200]!r}") from None
 
 
 def _sanitized(principal: str) -> str:
-    """As Kafka's Sanitizer writes names that may hold anything."""
+    """Percent-encode arbitrary names, like Kafka's Sanitizer."""
     return urllib.parse.quote(principal, safe="")
 
 
@@ -183,7 +184,7 @@ async def create_acl_paths(zk: KafkaZkClient) -> None:
 
 
 async def get_acls(zk: KafkaZkClient, resource: ResourcePattern) -> VersionedAcls:
-    """`NO_ACLS` where there is no node. Raises BadZNode."""
+    """`NO_ACLS` if the node does not exist. Raises BadZNode."""
     found = await zk.get_one(resource.path)
     return NO_ACLS if found is None else VersionedAcls(decode_acls(resource.path, found.data), found.stat.version)
 
@@ -191,9 +192,10 @@ async def get_acls(zk: KafkaZkClient, resource: ResourcePattern) -> VersionedAcl
 async def set_acls(
     zk: KafkaZkClient, resource: ResourcePattern, acls: Iterable[AccessControlEntry], expected: int
 ) -> int | None:
-    """Replace what had version ``expected``, or create it for `NO_VERSION`: the new version, None if it had another.
+    """Replace the ACLs of version ``expected``, or create them for `NO_VERSION`. Returns the new version, or None on a
+    version conflict.
 
-    The brokers learn of it by ``notify_acl_change``.
+    ``notify_acl_change`` notifies brokers.
     """
     data = encode_acls(acls)
     op = Create(resource.path, data) if expected == NO_VERSION else SetData(resource.path, data, expected)
@@ -205,12 +207,12 @@ async def set_acls(
 
 
 async def delete_acls(zk: KafkaZkClient, resource: ResourcePattern, expected: int = ANY_VERSION) -> bool:
-    """Whether there were some, of version ``expected``."""
+    """Returns whether ACLs of version ``expected`` existed."""
     return await _deleted(zk, resource.path, expected)
 
 
 async def get_resources(zk: KafkaZkClient, pattern: PatternType) -> list[ResourcePattern]:
-    """All that have ACLs."""
+    """All resources with ACLs."""
     kinds = await zk.get_children(pattern.root, watch=False)
     names = await zk.store.get_children([f"{pattern.root}/{kind}" for kind in kinds])
     return [
@@ -222,7 +224,7 @@ async def get_resources(zk: KafkaZkClient, pattern: PatternType) -> list[Resourc
 
 
 async def notify_acl_change(zk: KafkaZkClient, resource: ResourcePattern) -> str:
-    """Tell every broker; the path of the notification."""
+    """Notify every broker. Returns the path of the notification."""
     prefix = f"{resource.pattern.changes}/acl_changes_"
     return await _notify(zk, prefix, encode_acl_change(resource))
 
@@ -246,12 +248,12 @@ async def set_or_create_token(zk: KafkaZkClient, token: TokenInformation) -> Non
 
 
 async def delete_token(zk: KafkaZkClient, token_id: str) -> bool:
-    """Whether there was one."""
+    """Returns whether the token existed."""
     return await _deleted(zk, f"{TOKENS}/{token_id}", ANY_VERSION)
 
 
 async def notify_token_change(zk: KafkaZkClient, token_id: str) -> str:
-    """Tell every broker; the path of the notification. Raises NoNode without ``create_token_paths``."""
+    """Notify every broker. Returns the path of the notification. Raises NoNode before ``create_token_paths``."""
     return await _notify(zk, _TOKEN_CHANGE_PREFIX, token_id.encode())
 
 

@@ -1,7 +1,7 @@
-"""The ZooKeeper layout of Kafka: paths, and the JSON in the nodes (rules of section 1). Pure.
+"""Paths and JSON of Kafka's znodes (rules of section 1). Pure.
 
-Encoders give what Kafka 3.9 writes; decoders take what any Kafka has written, ignore keys they do not know (1.1) and
-raise ``BadZNode`` where the rules call it an error.
+Encoders write what Kafka 3.9 writes. Decoders read what any Kafka has written, ignore unknown keys (1.1), and raise
+``BadZNode`` where the rules demand an error.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from uuid import UUID
 
 import orjson
 
-from controller.model import (
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper.model import (
     RECOVERED,
-    Broker,
     BrokerId,
     ControllerEpoch,
     Endpoint,
     LeaderAndIsr,
     Leadership,
     ProducerIdsBlock,
+    RegisteredBroker,
     ReplicaAssignment,
     TopicAssignment,
     TopicPartition,
 )
-from controller.store import CREATOR_ALL_ACL, OPEN_ACL, READ_ACL, Acls
-from wire.metadata_version import MetadataVersion
+from kce.zookeeper.store import CREATOR_ALL_ACL, OPEN_ACL, READ_ACL, Acls
 
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -47,10 +47,10 @@ FEATURE = "/feature"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
-#: entity that stands for all of its type without configuration of their own (rule 1.34)
+#: the default entity of each type (rule 1.34)
 DEFAULT_ENTITY = "<default>"
 
-#: rule 1.3: what every broker makes at start-up, before anything else
+#: rule 1.3: every broker creates these first
 TOP_LEVEL = (
     "/consumers",
     BROKER_IDS,
@@ -68,19 +68,19 @@ TOP_LEVEL = (
 INITIAL_CONTROLLER_EPOCH = 0
 
 
-#: rule 1.5: not to be read by everyone, even though all else is
+#: rule 1.5: not world-readable
 _SENSITIVE = ("/config/users", "/config/brokers", "/delegation_token/tokens")
 
 
 def secure_acls(path: str) -> Acls:
-    """To whom a node belongs where `zookeeper.set.acl` is true (rule 1.5)."""
+    """The ACL of a node if `zookeeper.set.acl` is true (rule 1.5)."""
     if path.startswith("/consumers"):
         return OPEN_ACL
     return CREATOR_ALL_ACL if path.startswith(_SENSITIVE) else CREATOR_ALL_ACL + READ_ACL
 
 
 class BadZNode(ValueError):
-    """A node whose content is not what Kafka writes there. The text names the path."""
+    """Malformed content of a znode. The text names the path."""
 
 
 def broker_path(broker: int) -> str:
@@ -116,17 +116,12 @@ def partition_state_path(tp: TopicPartition) -> str:
     return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}/state"
 
 
-def consumer_offset_path(group: str, tp: TopicPartition) -> str:
-    """Where consumers before 0.9 keep their offsets."""
-    return f"/consumers/{group}/offsets/{tp.topic}/{tp.partition}"
-
-
 def delete_topic_path(topic: str) -> str:
     return f"{DELETE_TOPICS}/{topic}"
 
 
 def _load(data: bytes) -> dict[str, Any] | None:
-    """The JSON object in ``data``; None where it is no JSON object."""
+    """The JSON object in ``data``; None if it is not one."""
     try:
         obj = orjson.loads(data)
     except orjson.JSONDecodeError:
@@ -137,15 +132,12 @@ def _load(data: bytes) -> dict[str, Any] | None:
 # controller, rules 1.8-1.14
 
 
-def encode_controller(broker: int, now_ms: int, kraft_epoch: int = -1) -> bytes:
-    """A KRaft controller in migration has an epoch there (rule 1.11)."""
-    return orjson.dumps(
-        {"version": 2, "brokerid": broker, "timestamp": str(now_ms), "kraftControllerEpoch": kraft_epoch}
-    )
+def encode_controller(broker: int, now_ms: int) -> bytes:
+    return orjson.dumps({"version": 2, "brokerid": broker, "timestamp": str(now_ms), "kraftControllerEpoch": -1})
 
 
 def decode_controller(data: bytes) -> BrokerId | None:
-    """The active controller's id; None where the node holds no JSON. Raises BadZNode (1.9)."""
+    """The active controller's id; None if the content is not JSON. Raises BadZNode (1.9)."""
     try:
         obj = orjson.loads(data)
     except ValueError:
@@ -153,7 +145,7 @@ def decode_controller(data: bytes) -> BrokerId | None:
     if isinstance(obj, int) and not isinstance(obj, bool):  # as old Kafka wrote it (1.10)
         return BrokerId(obj)
     if not isinstance(obj, dict) or not isinstance(obj.get("brokerid"), int):
-        raise BadZNode(f"{CONTROLLER} holds no brokerid: {data[:100]!r}")
+        raise BadZNode(f"{CONTROLLER} has no brokerid: {data[:100]!r}")
     return BrokerId(obj["brokerid"])
 
 
@@ -165,11 +157,11 @@ def decode_controller_epoch(data: bytes) -> ControllerEpoch:
     try:
         return ControllerEpoch(int(data))
     except ValueError:
-        raise BadZNode(f"{CONTROLLER_EPOCH} holds no number: {data[:100]!r}") from None
+        raise BadZNode(f"{CONTROLLER_EPOCH} is not a number: {data[:100]!r}") from None
 
 
 def kraft_controller_epoch(data: bytes) -> int:
-    """Of the KRaft controller in migration that holds /controller; -1 where none does (rule 1.11)."""
+    """The epoch of the KRaft controller that holds /controller during a migration; -1 if none does (rule 1.11)."""
     try:
         epoch = orjson.loads(data).get("kraftControllerEpoch", -1)
     except (ValueError, AttributeError):
@@ -180,7 +172,7 @@ def kraft_controller_epoch(data: bytes) -> int:
 # brokers, rules 1.15-1.19
 
 
-def encode_broker(broker: Broker, ibp: MetadataVersion, now_ms: int, jmx_port: int = -1) -> bytes:
+def encode_broker(broker: RegisteredBroker, ibp: MetadataVersion, now_ms: int, jmx_port: int = -1) -> bytes:
     version = ibp.broker_znode_version
     plaintext = next((e for e in broker.endpoints if e.security_protocol == "PLAINTEXT"), None)
     obj: dict[str, Any] = {
@@ -202,13 +194,13 @@ def encode_broker(broker: Broker, ibp: MetadataVersion, now_ms: int, jmx_port: i
     return orjson.dumps(obj)
 
 
-def decode_broker(broker: int, data: bytes) -> Broker:
+def decode_broker(broker: int, data: bytes) -> RegisteredBroker:
     """Raises BadZNode."""
     obj = _load(data)
     where = broker_path(broker)
     try:
         if obj is None or (version := obj["version"]) < 1:
-            raise BadZNode(f"{where} holds no broker: {data[:100]!r}")
+            raise BadZNode(f"{where} has no broker: {data[:100]!r}")
         rack = obj.get("rack")
         features = {n: (f["min_version"], f["max_version"]) for n, f in (obj.get("features") or {}).items()}
         if version == 1:
@@ -218,11 +210,11 @@ def decode_broker(broker: int, data: bytes) -> Broker:
             endpoints = tuple(decode_endpoint(text, protocols) for text in obj["endpoints"])
     except (KeyError, TypeError, ValueError) as e:
         raise BadZNode(f"{where}: {e!r} in {data[:200]!r}") from None
-    return Broker(BrokerId(broker), endpoints, rack, features)
+    return RegisteredBroker(BrokerId(broker), endpoints, rack, features)
 
 
 def decode_endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
-    """``LISTENER://host:port``; a listener that ``protocols`` does not name is its own security protocol (1.19)."""
+    """``LISTENER://host:port``. A listener missing in ``protocols`` is named after its security protocol (1.19)."""
     listener, separator, address = text.partition("://")
     host, colon, port = address.rpartition(":")
     if not separator or not colon:
@@ -254,12 +246,12 @@ def encode_topic(topic_id: UUID | None, partitions: Mapping[int, ReplicaAssignme
 
 
 def decode_topic(topic: str, data: bytes) -> TopicAssignment:
-    """Content that is no JSON is an empty assignment (1.26). Raises BadZNode."""
+    """Content that is not JSON is an empty assignment (1.26). Raises BadZNode."""
     obj = _load(data) or {}
     try:
         text = obj.get("topic_id")
         adding, removing = obj.get("adding_replicas") or {}, obj.get("removing_replicas") or {}
-        shared: dict[tuple[BrokerId, ...], ReplicaAssignment] = {}  # many partitions have the same replicas
+        shared: dict[tuple[BrokerId, ...], ReplicaAssignment] = {}  # many partitions have equal replicas
         partitions: dict[int, ReplicaAssignment] = {}
         for p, listed in (obj.get("partitions") or {}).items():
             replicas = tuple(listed)
@@ -278,16 +270,16 @@ def decode_topic(topic: str, data: bytes) -> TopicAssignment:
 def encode_partition_state(leadership: Leadership) -> bytes:
     state, controller_epoch = leadership
     recovery = f',"leader_recovery_state":{state.recovery_state}' if state.recovery_state != RECOVERED else ""
-    # numbers only, so that no JSON encoder is needed, which would take five times as long
+    # only numbers: formatting is five times faster than a JSON encoder
     return (
         f'{{"version":1,"leader":{state.leader},"leader_epoch":{state.leader_epoch},'
         f'"controller_epoch":{controller_epoch},"isr":[{",".join(map(str, state.isr))}]{recovery}}}'
     ).encode()
 
 
-@functools.lru_cache(maxsize=8192)  # many partitions have the same leader, ISR and epochs
+@functools.lru_cache(maxsize=8192)  # many partitions have equal leaders, ISRs and epochs
 def decode_partition_state(data: bytes, partition_epoch: int) -> Leadership | None:
-    """None where the node does not hold a partition state (6.14 calls that "no leader/isr information")."""
+    """None for malformed content (6.14 calls that "no leader/isr information")."""
     obj = _load(data)
     try:
         if obj is None:
@@ -317,15 +309,15 @@ def encode_config_change(kind: str, name: str) -> bytes:
 
 
 def decode_config(data: bytes) -> dict[str, str]:
-    """Missing or empty data is no overrides (1.34)."""
+    """Missing or empty data means no overrides (1.34)."""
     obj = _load(data) if data else None
     config = (obj or {}).get("config") or {}
     return {str(k): str(v) for k, v in config.items()}
 
 
 def decode_config_change(path: str, data: bytes) -> tuple[str, str]:
-    """(entity type, entity) of a notification in /config/changes; of users with a client id the entity is
-    "user/clients/id" (1.35). Raises BadZNode."""
+    """(entity type, entity) of a notification in /config/changes; for a user's client the entity is "user/clients/id"
+    (1.35). Raises BadZNode."""
     obj = _load(data) or {}
     try:
         if obj["version"] == 1 and obj["entity_type"] in ("topics", "clients"):
@@ -336,7 +328,7 @@ def decode_config_change(path: str, data: bytes) -> tuple[str, str]:
                 return entity_type, entity
     except (KeyError, AttributeError):
         pass
-    raise BadZNode(f"{path} holds no change of configuration: {data[:200]!r}")
+    raise BadZNode(f"{path} has no configuration change: {data[:200]!r}")
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:
@@ -347,7 +339,7 @@ def decode_cluster_id(data: bytes) -> str:
     """Raises BadZNode."""
     obj = _load(data)
     if obj is None or not isinstance(obj.get("id"), str):
-        raise BadZNode(f"{CLUSTER_ID} holds no id: {data[:100]!r}")
+        raise BadZNode(f"{CLUSTER_ID} has no id: {data[:100]!r}")
     return str(obj["id"])
 
 
@@ -363,7 +355,7 @@ def decode_feature(data: bytes) -> tuple[bool, dict[str, int]]:
     obj = _load(data)
     try:
         if obj is None or (version := obj["version"]) not in (1, 2) or obj["status"] not in (0, 1):
-            raise BadZNode("no version 1 or 2 with a status")
+            raise BadZNode("neither version 1 nor 2, or no status")
         levels = {}
         for name, entry in obj["features"].items():
             lowest, highest = entry["min_version_level"] if version == 1 else 1, entry["max_version_level"]
@@ -376,12 +368,12 @@ def decode_feature(data: bytes) -> tuple[bool, dict[str, int]]:
 
 
 def is_same_json(one: bytes, other: bytes) -> bool:
-    """Whether both hold the same object, however it is written."""
+    """Whether both are the same JSON object."""
     return (obj := _load(one)) is not None and obj == _load(other)
 
 
 def decode_partition_list(data: bytes) -> list[TopicPartition]:
-    """The partitions that an isr-change notification or a preferred election names (1.32, 1.39); [] for no JSON."""
+    """The partitions of an isr-change notification or a preferred election (1.32, 1.39); [] if it is not JSON."""
     obj = _load(data) or {}
     return [TopicPartition(p["topic"], int(p["partition"])) for p in obj.get("partitions") or ()]
 
@@ -393,12 +385,12 @@ def encode_partition_list(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def encode_log_dir_event(broker: int) -> bytes:
-    """Rule 1.33; a failure is the only event there is."""
+    """Rule 1.33: failure is the only event."""
     return orjson.dumps({"version": 1, "broker": broker, "event": 1})
 
 
 def decode_log_dir_event(data: bytes) -> BrokerId | None:
-    """The broker that lost a log directory (1.33)."""
+    """The broker whose log directory failed (1.33)."""
     obj = _load(data) or {}
     broker = obj.get("broker")
     return BrokerId(broker) if isinstance(broker, int) else None
@@ -437,4 +429,4 @@ def decode_producer_id_block(data: bytes) -> ProducerIdsBlock:
     try:
         return ProducerIdsBlock(BrokerId(int(obj["broker"])), int(obj["block_start"]), int(obj["block_end"]))
     except (KeyError, TypeError, ValueError):
-        raise BadZNode(f"{PRODUCER_ID_BLOCK} holds no block: {data[:200]!r}") from None
+        raise BadZNode(f"{PRODUCER_ID_BLOCK} has no block: {data[:200]!r}") from None

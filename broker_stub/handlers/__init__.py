@@ -1,5 +1,5 @@
-"""One file per API: request and broker state in, response out.
+"""One module per API: request and broker state in, response out.
 
-base         what handlers work on, and the shape of one entry of the table
-kafka_apis   the table; add an API by adding its module there
+base         the state that handlers use, and the type of a table entry
+kafka_apis   the table of handlers: to serve another API, write its module and add it there
 """

@@ -1,24 +1,37 @@
-"""AlterConfigs (key 33), versions 0-2: replaces all settings of topics or of this broker, by any broker (rule B7.27).
+"""AlterConfigs (key 33), versions 0-2: replaces all settings of topics or of this broker (rule B7.27).
 
-What it shares with IncrementalAlterConfigs is here: which resource may be changed by whom, reading and storing.
+IncrementalAlterConfigs uses the same code: which broker may change a resource, reading and storing.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from broker_stub.config_changes import Change, OpType, changed_broker_config, changed_topic_config
-from broker_stub.errors import ApiError, InvalidRequest, UnknownTopicOrPartition
-from broker_stub.handlers.base import Handler, Services, answering_later
-from broker_stub.handlers.describe_configs import ALL_BROKERS, BROKER, TOPIC
-from broker_stub.reactor import RequestContext
-from wire import AlterConfigsRequest, AlterConfigsResponse, ErrorCode
-from wire import AlterConfigsResponseAlterConfigsResourceResponse as ResourceResponse
+from kce.broker_stub.config_operations import Change, OpType, changed_broker_config, changed_topic_config
+from kce.broker_stub.errors import ApiException, InvalidRequest, UnknownTopicOrPartition
+from kce.broker_stub.handlers.base import Handler, Services, answering_later
+from kce.broker_stub.handlers.describe_configs import BROKER, TOPIC
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import AlterConfigsRequest, AlterConfigsResponse, ErrorCode
+from kce.wire import AlterConfigsResponseAlterConfigsResourceResponse as ResourceResponse
+from kce.zookeeper.znodes import DEFAULT_ENTITY
 
-logger = logging.getLogger("broker_stub.handlers")
+log = logging.getLogger(__name__)
+
+
+R = TypeVar("R")
+
+
+class _RequestResource(Protocol):
+    """A resource in the requests of both APIs."""
+
+    @property
+    def resource_type(self) -> int: ...
+    @property
+    def resource_name(self) -> str: ...
 
 
 class Resource(NamedTuple):
@@ -26,87 +39,93 @@ class Resource(NamedTuple):
     name: str
 
 
+#: a resource, its error code and message
+Result: TypeAlias = tuple[Resource, tuple[ErrorCode, str | None]]
+
+
+def entries(make: Callable[..., R], results: Iterable[Result]) -> tuple[R, ...]:
+    """``make`` is the class of the response's entries."""
+    return tuple(
+        make(error_code=code, error_message=text, resource_type=resource.type, resource_name=resource.name)
+        for resource, (code, text) in results
+    )
+
+
+def errors(resources: Iterable[_RequestResource], error: ErrorCode) -> Iterator[Result]:
+    """The same error for every resource of a request."""
+    for resource in resources:
+        yield Resource(resource.resource_type, resource.resource_name), (error, None)
+
+
 async def alter_all(
-    asked: Sequence[tuple[Resource, Sequence[Change]]],
+    changes_by_resource: Sequence[tuple[Resource, Sequence[Change]]],
     services: Services,
     *,
     validate_only: bool,
     replace: bool = False,
-) -> dict[Resource, tuple[ErrorCode, str | None]]:
-    """Code and reason for each resource. ``replace``: the changes start from nothing."""
-    times = Counter(resource for resource, _ in asked)
-    answers: dict[Resource, tuple[ErrorCode, str | None]] = {}
-    for resource, changes in asked:
+) -> Iterable[Result]:
+    """Change each resource. ``replace``: start from an empty configuration."""
+    counts = Counter(resource for resource, _ in changes_by_resource)
+    results: dict[Resource, tuple[ErrorCode, str | None]] = {}
+    for resource, changes in changes_by_resource:
         try:
-            if times[resource] > 1:
-                answers[resource] = ErrorCode.INVALID_REQUEST, f"{resource.name!r} is there twice"
+            if counts[resource] > 1:
+                results[resource] = ErrorCode.INVALID_REQUEST, f"{resource.name!r} appears twice"
                 continue
             await _alter(resource, changes, services, validate_only=validate_only, replace=replace)
-            answers[resource] = ErrorCode.NONE, None
-        except ApiError as e:
-            answers[resource] = e.code, str(e)
-        except Exception as e:  # the other resources are to be answered all the same
-            logger.exception("the settings of %r cannot be changed", resource)
-            answers[resource] = ErrorCode.UNKNOWN_SERVER_ERROR, str(e)
-    return answers
+            results[resource] = ErrorCode.NONE, None
+        except ApiException as e:
+            results[resource] = e.code, str(e)
+        except Exception as e:  # the other resources still get their results
+            log.exception("could not change the settings of %r", resource)
+            results[resource] = ErrorCode.UNKNOWN_SERVER_ERROR, str(e)
+    return results.items()
 
 
 async def _alter(
     resource: Resource, changes: Sequence[Change], services: Services, *, validate_only: bool, replace: bool
 ) -> None:
-    """Read, change, store: without a version check, as Kafka does it. Raises ApiError."""
+    """Read, change and store, without a version check, like Kafka. Raises ApiException."""
     kind, entity = _entity(resource, services)
     now = {} if replace else await services.admin.config(kind, entity)
     if kind == "topics":
         changed = changed_topic_config(now, changes)
     else:
-        changed = changed_broker_config(now, changes, for_all_brokers=entity == ALL_BROKERS)
+        changed = changed_broker_config(now, changes, for_all_brokers=entity == DEFAULT_ENTITY)
     if not validate_only:
         await services.admin.change_config(kind, entity, changed)
 
 
 def _entity(resource: Resource, services: Services) -> tuple[str, str]:
-    """As the store names it. Raises ApiError."""
+    """Kind and name of the resource in the store. Raises ApiException."""
     if resource.type == TOPIC:
         if not resource.name:
-            raise InvalidRequest("a topic without a name has no settings")
+            raise InvalidRequest("the topic needs a name")
         if resource.name not in services.metadata_cache.snapshot.topics:
-            raise UnknownTopicOrPartition(f"there is no topic {resource.name}")
+            raise UnknownTopicOrPartition(f"topic {resource.name} does not exist")
         return "topics", resource.name
     if resource.type == BROKER:
         own = str(services.config.broker_id)
         if resource.name not in ("", own):
-            raise InvalidRequest(f"this is broker {own}, which cannot change the settings of {resource.name!r}")
-        return "brokers", resource.name or ALL_BROKERS
-    raise InvalidRequest(f"resources of type {resource.type} have no settings here")
+            raise InvalidRequest(f"this is broker {own}: it cannot change the settings of {resource.name!r}")
+        return "brokers", resource.name or DEFAULT_ENTITY
+    raise InvalidRequest(f"resource type {resource.type} is not supported")
 
 
 async def respond(message: AlterConfigsRequest, context: RequestContext, services: Services) -> AlterConfigsResponse:
-    asked = [
+    changes = [
         (
             Resource(resource.resource_type, resource.resource_name),
             [Change(entry.name, OpType.SET, entry.value) for entry in resource.configs],
         )
         for resource in message.resources
     ]
-    answers = await alter_all(asked, services, validate_only=message.validate_only, replace=True)
-    return AlterConfigsResponse(
-        responses=tuple(
-            ResourceResponse(error_code=code, error_message=why, resource_type=r.type, resource_name=r.name)
-            for r, (code, why) in answers.items()
-        )
-    )
+    results = await alter_all(changes, services, validate_only=message.validate_only, replace=True)
+    return AlterConfigsResponse(responses=entries(ResourceResponse, results))
 
 
 def error_response(message: AlterConfigsRequest, context: RequestContext, error: ErrorCode) -> AlterConfigsResponse:
-    return AlterConfigsResponse(
-        responses=tuple(
-            ResourceResponse(
-                error_code=error, error_message=None, resource_type=r.resource_type, resource_name=r.resource_name
-            )
-            for r in message.resources
-        )
-    )
+    return AlterConfigsResponse(responses=entries(ResourceResponse, errors(message.resources, error)))
 
 
 HANDLER: Final = Handler(AlterConfigsRequest, answering_later(respond), error_response)

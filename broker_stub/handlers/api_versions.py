@@ -1,15 +1,15 @@
-"""ApiVersions (key 18), versions 0-4, and any other by refusing it in version 0 (rules B1.37-B1.40)."""
+"""ApiVersions (key 18), versions 0-4; other versions get an error in version 0 (rules B1.37-B1.40)."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-from broker_stub.handlers.base import Handler, Services
-from broker_stub.reactor import Request, RequestContext
-from wire import ApiVersionsRequest, ApiVersionsResponse, ErrorCode
+from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.reactor import Request, RequestContext
+from kce.wire import ApiVersionsRequest, ApiVersionsResponse, ErrorCode
 
-#: of a client's software name and version (rule B1.38)
+#: a valid software name or version of a client (rule B1.38)
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE: Final = 3
 

@@ -1,4 +1,4 @@
-"""What the handlers share: the state they may use, and the shape of an entry in the dispatch table."""
+"""Shared by all handlers: the state that they use, and the type of an entry in the dispatch table."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any, Generic, TypeVar
 
 import trio
 
-import wire
-from broker_stub.client_quotas import ControllerMutationQuotas, MutationQuota
-from broker_stub.config import BrokerConfig
-from broker_stub.errors import ApiError
-from broker_stub.handlers.served_apis import ServedApis
-from broker_stub.metadata_cache import MetadataCache
-from broker_stub.ports import AdminPort, ControllerPort
-from broker_stub.producer_ids import ProducerIdManager
-from broker_stub.reactor import Request, RequestContext
-from broker_stub.replica_manager import ReplicaManager
-from wire import ErrorCode
+from kce import wire
+from kce.broker_stub.client_quotas import ControllerMutationQuotas, MutationQuota
+from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.errors import ApiException
+from kce.broker_stub.handlers.served_apis import ServedApis
+from kce.broker_stub.metadata_cache import MetadataCache
+from kce.broker_stub.ports import AdminPort, ControllerPort
+from kce.broker_stub.producer_ids import ProducerIdManager
+from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.replica_manager import ReplicaManager
+from kce.wire import ErrorCode
 
-logger = logging.getLogger("broker_stub.handlers")
+log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound=wire.Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """The parts of a broker that handlers work on."""
+    """The parts of a broker that handlers use."""
 
     config: BrokerConfig
     cluster_id: str
@@ -40,15 +40,15 @@ class Services:
     broker_epoch: Callable[[], int]
     producer_ids: ProducerIdManager
     mutation_quotas: ControllerMutationQuotas
-    #: runs something in the background for as long as the broker runs
+    #: starts a background task of the broker
     spawn: Callable[[Callable[[], Awaitable[None]]], None]
 
     def is_stale_broker_epoch(self, epoch: int) -> bool:
-        """Rule 9.5: -1 is never stale, and a newer epoch than our own is not either: the controller may know first."""
+        """Rule 9.5: -1 is never stale, nor is a newer epoch, which the controller may know first."""
         return epoch != -1 and epoch < self.broker_epoch()
 
     def mutation_quota(self, context: RequestContext, *, strict_from: int) -> MutationQuota:
-        """Of a request that creates or deletes partitions (rule 10.11)."""
+        """For a request that creates or deletes partitions (rule 10.11)."""
         header = context.header
         strict = header.api_version >= strict_from
         return self.mutation_quotas.of_request(header.client_id, trio.current_time(), strict=strict)
@@ -56,14 +56,14 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Handler(Generic[R]):
-    """One API as this broker serves it; each module of this package defines one.
+    """One API of this broker; each module of this package defines one.
 
-    ``handle`` answers the request or keeps it to be answered later. ``error_response`` is the API's generic error form
-    (rule 9.4), None where it has none for that request.
+    ``handle`` answers the request, or parks it to answer later. ``error_response`` is the API's generic error response
+    (rule 9.4); None if there is none for the request.
     """
 
     request: type[R]
-    handle: Callable[[Request, Any, Services], Awaitable[None]]  # Any: R, which a table of all APIs cannot say
+    handle: Callable[[Request, Any, Services], Awaitable[None]]  # Any: R, which the table of all APIs cannot express
     error_response: Callable[[Any, RequestContext, ErrorCode], wire.Message | None]
     decode: Callable[[bytes], tuple[wire.Header, wire.Message]] = wire.decode_request
 
@@ -73,7 +73,7 @@ class Handler(Generic[R]):
 
     @property
     def versions(self) -> wire.ApiVersion:
-        """All that Kafka 3.9 has, for controllers and brokers do not ask (rule B1.62)."""
+        """All versions of Kafka 3.9, because controllers and brokers do not negotiate (rule B1.62)."""
         first, last = self.request.__versions__
         return wire.ApiVersion(api_key=self.api_key, min_version=first, max_version=last)
 
@@ -81,7 +81,7 @@ class Handler(Generic[R]):
 def answering(
     respond: Callable[[R, RequestContext, Services], wire.Message],
 ) -> Callable[[Request, R, Services], Awaitable[None]]:
-    """A handler of a function from request and broker state to response."""
+    """Make a handler from a function of request and broker state."""
 
     async def handle(request: Request, message: R, services: Services) -> None:
         request.respond(respond(message, request.context, services))
@@ -92,29 +92,17 @@ def answering(
 def answering_later(
     respond: Callable[[R, RequestContext, Services], Awaitable[wire.Message]],
 ) -> Callable[[Request, R, Services], Awaitable[None]]:
-    """A handler of a function that has to wait; the request is parked meanwhile, and the handler free."""
+    """Make a handler from an async function; the request is parked while it runs, and the handler task is free."""
 
     async def handle(request: Request, message: R, services: Services) -> None:
         async def answer() -> None:
             try:
                 request.respond(await respond(message, request.context, services))
-            except Exception as e:  # whatever it is, the requester is to hear of it (rule B1.31)
-                if not isinstance(e, ApiError):
-                    logger.exception("%r failed", request)
+            except Exception as e:  # any error becomes an error response (rule B1.31)
+                if not isinstance(e, ApiException):
+                    log.exception("%r failed", request)
                 request.fail(e)
 
         services.spawn(answer)
 
     return handle
-
-
-def replying(request: Request) -> Callable[[wire.Message], None]:
-    """For whoever answers later: a response that cannot be written becomes the API's error, not the caller's."""
-
-    def reply(message: wire.Message) -> None:
-        try:
-            request.respond(message)
-        except wire.EncodeError as e:
-            request.fail(e)
-
-    return reply

@@ -1,6 +1,6 @@
-"""CreateTopics (key 19), versions 0-7: written to the metadata store by the controller's broker (rules 10.1-10.9).
+"""CreateTopics (key 19), versions 0-7: the active controller's broker writes to the metadata store (rules 10.1-10.9).
 
-Whoever asks waits until the controller's decisions have come back to this broker's metadata cache.
+The response waits until the controller has elected leaders and this broker's metadata cache has them.
 """
 
 from __future__ import annotations
@@ -8,15 +8,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from broker_stub.client_quotas import MutationQuota
-from broker_stub.config_defs import topic_config_problem
-from broker_stub.config_entries import topic_entries
-from broker_stub.handlers.admin import CLUSTER_METADATA_TOPIC, has_leaders, named_twice, wait_for
-from broker_stub.handlers.base import Handler, Services, answering_later
-from broker_stub.handlers.describe_configs import broker_settings
-from broker_stub.metadata_cache import MetadataSnapshot
-from broker_stub.reactor import RequestContext
-from wire import (
+from kce.broker_stub.client_quotas import MutationQuota
+from kce.broker_stub.config_entries import topic_entries
+from kce.broker_stub.handlers.admin import CLUSTER_METADATA_TOPIC, duplicates, has_leaders, wait_for
+from kce.broker_stub.handlers.base import Handler, Services, answering_later
+from kce.broker_stub.handlers.describe_configs import broker_settings
+from kce.broker_stub.metadata_cache import MetadataSnapshot
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -25,27 +24,27 @@ from wire import (
     ErrorCode,
 )
 
-_FIRST_VERSION_THAT_KNOWS_QUOTAS: Final = 6
+_FIRST_VERSION_WITH_QUOTA_ERROR: Final = 6
 
 
 async def respond(message: CreateTopicsRequest, context: RequestContext, services: Services) -> CreateTopicsResponse:
     if not services.controller.is_active:
         return error_response(message, context, ErrorCode.NOT_CONTROLLER)
-    twice = named_twice(topic.name for topic in message.topics)
-    quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_THAT_KNOWS_QUOTAS)
+    repeated = duplicates(topic.name for topic in message.topics)
+    quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR)
     results = {}
     for topic in message.topics:
-        if topic.name in twice:
-            results[topic.name] = _refusal(topic, ErrorCode.INVALID_REQUEST, f"topic {topic.name} is there twice")
+        if topic.name in repeated:
+            results[topic.name] = _refusal(topic, ErrorCode.INVALID_REQUEST, f"topic {topic.name} appears twice")
         else:
             results[topic.name] = await _create(topic, services, quota, validate_only=message.validate_only)
     if not message.validate_only:
         created = [result for result in results.values() if result.error_code == ErrorCode.NONE]
 
         def lacks_leaders(snapshot: MetadataSnapshot, result: CreatableTopicResult) -> bool:
-            return not has_leaders(snapshot, result.name, _partitions(result, asked[result.name]))
+            return not has_leaders(snapshot, result.name, _partitions(result, requested[result.name]))
 
-        asked = {topic.name: topic for topic in message.topics}
+        requested = {topic.name: topic for topic in message.topics}
         await wait_for(services, message.timeout_ms, lambda now: not any(lacks_leaders(now, r) for r in created))
         snapshot = services.metadata_cache.snapshot
         for result in created:
@@ -63,15 +62,13 @@ async def _create(
 ) -> CreatableTopicResult:
     snapshot = services.metadata_cache.snapshot
     if topic.name == CLUSTER_METADATA_TOPIC:
-        return _refusal(topic, ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA_TOPIC} is KRaft's own")
+        return _refusal(topic, ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA_TOPIC} is reserved for KRaft")
     if topic.name in snapshot.topics:
         return _refusal(topic, ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} already exists")
     if not topic.assignments:
         topic = _resolved(topic, services)
     brokers = {broker.broker_id: broker.rack for broker in snapshot.alive_brokers.values()}
-    result = await services.admin.create_topic(
-        topic, brokers, validate_only=validate_only, config_error=topic_config_problem, permit=quota.record
-    )
+    result = await services.admin.create_topic(topic, brokers, validate_only=validate_only, permit=quota.record)
     if result.error_code != ErrorCode.NONE:
         return result
     overrides = {entry.name: entry.value or "" for entry in topic.configs}
@@ -89,7 +86,7 @@ async def _create(
 
 
 def _resolved(topic: CreatableTopic, services: Services) -> CreatableTopic:
-    """-1 stands for the broker's defaults (rule 10.3)."""
+    """Replace -1 by the broker's defaults (rule 10.3)."""
     partitions, replication_factor = topic.num_partitions, topic.replication_factor
     return replace(
         topic,
@@ -108,7 +105,7 @@ def _timed_out(result: CreatableTopicResult) -> CreatableTopicResult:
     return CreatableTopicResult(
         name=result.name,
         error_code=ErrorCode.REQUEST_TIMED_OUT,
-        error_message=f"topic {result.name} is created, but has no leaders yet",
+        error_message=f"topic {result.name} was created, but has no leaders yet",
     )
 
 

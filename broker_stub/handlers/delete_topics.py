@@ -1,4 +1,4 @@
-"""DeleteTopics (key 20), versions 0-6: marked in the metadata store by the controller's broker (10.35, 10.36)."""
+"""DeleteTopics (key 20), versions 0-6: the active controller's broker marks topics for deletion (10.35, 10.36)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import uuid
 from dataclasses import replace
 from typing import Final
 
-from broker_stub.client_quotas import MutationQuota
-from broker_stub.control_requests import NO_TOPIC_ID
-from broker_stub.errors import InvalidRequest
-from broker_stub.handlers.admin import wait_for
-from broker_stub.handlers.base import Handler, Services, answering_later
-from broker_stub.reactor import RequestContext
-from wire import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse, ErrorCode
+from kce.broker_stub.client_quotas import MutationQuota
+from kce.broker_stub.errors import InvalidRequest
+from kce.broker_stub.handlers.admin import wait_for
+from kce.broker_stub.handlers.base import Handler, Services, answering_later
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse, ErrorCode
+from kce.wire.control import NO_TOPIC_ID
 
-_FIRST_VERSION_THAT_KNOWS_DISABLED: Final = 3
-_FIRST_VERSION_THAT_KNOWS_QUOTAS: Final = 5
+_FIRST_VERSION_WITH_DISABLED_ERROR: Final = 3
+_FIRST_VERSION_WITH_QUOTA_ERROR: Final = 5
 
 
 async def respond(message: DeleteTopicsRequest, context: RequestContext, services: Services) -> DeleteTopicsResponse:
@@ -23,11 +23,11 @@ async def respond(message: DeleteTopicsRequest, context: RequestContext, service
     if not services.controller.is_active:
         return error_response(message, context, ErrorCode.NOT_CONTROLLER)
     if not services.config.delete_topic_enable:
-        knows = context.api_version >= _FIRST_VERSION_THAT_KNOWS_DISABLED
-        disabled = ErrorCode.TOPIC_DELETION_DISABLED if knows else ErrorCode.INVALID_REQUEST
+        has_error = context.api_version >= _FIRST_VERSION_WITH_DISABLED_ERROR
+        disabled = ErrorCode.TOPIC_DELETION_DISABLED if has_error else ErrorCode.INVALID_REQUEST
         return error_response(message, context, disabled)
-    quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_THAT_KNOWS_QUOTAS)
-    results = [await _delete(name, topic_id, services, quota) for name, topic_id in _asked(message)]
+    quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR)
+    results = [await _delete(name, topic_id, services, quota) for name, topic_id in _topics(message)]
     marked = {r.name for r in results if r.error_code == ErrorCode.NONE and r.name is not None}
     await wait_for(services, message.timeout_ms, lambda now: marked.isdisjoint(now.topics))
     topics = services.metadata_cache.snapshot.topics
@@ -43,14 +43,14 @@ async def respond(message: DeleteTopicsRequest, context: RequestContext, service
     )
 
 
-def _asked(message: DeleteTopicsRequest) -> list[tuple[str | None, uuid.UUID]]:
-    """Each once. Raises InvalidRequest."""
-    asked = [(topic.name, topic.topic_id) for topic in message.topics]
-    asked += [(name, NO_TOPIC_ID) for name in message.topic_names]
-    for name, topic_id in asked:
+def _topics(message: DeleteTopicsRequest) -> list[tuple[str | None, uuid.UUID]]:
+    """Name and id of each topic, without repetitions. Raises InvalidRequest."""
+    topics = [(topic.name, topic.topic_id) for topic in message.topics]
+    topics += [(name, NO_TOPIC_ID) for name in message.topic_names]
+    for name, topic_id in topics:
         if (name is None) == (topic_id == NO_TOPIC_ID):
-            raise InvalidRequest("a topic is named either by its name or by its id")
-    return list(dict.fromkeys(asked))
+            raise InvalidRequest("a topic needs either a name or an id")
+    return list(dict.fromkeys(topics))
 
 
 async def _delete(
@@ -61,7 +61,10 @@ async def _delete(
         name = snapshot.topic_names.get(topic_id)
         if name is None:
             return DeletableTopicResult(
-                name=None, topic_id=topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID, error_message="there is no such id"
+                name=None,
+                topic_id=topic_id,
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                error_message="no such topic id",
             )
     result = DeletableTopicResult(name=name, topic_id=snapshot.topic_id(name))
     if name not in snapshot.topics:

@@ -1,15 +1,15 @@
-"""DescribeCluster (key 60), versions 0-1, from the metadata cache alone (rule B7.21)."""
+"""DescribeCluster (key 60), versions 0-1, from the metadata cache (rule B7.21)."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker_stub.handlers.base import Handler, Services, answering
-from broker_stub.handlers.metadata import CLUSTER_OPERATIONS, OPERATIONS_NOT_ASKED
-from broker_stub.reactor import RequestContext
-from wire import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse, ErrorCode
+from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.metadata import CLUSTER_OPERATIONS, NO_OPERATIONS
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse, ErrorCode
 
-_BROKERS, _CONTROLLERS = 1, 2  # kinds of endpoints
+_BROKERS, _CONTROLLERS = 1, 2  # endpoint types
 
 
 def respond(message: DescribeClusterRequest, context: RequestContext, services: Services) -> DescribeClusterResponse:
@@ -18,26 +18,21 @@ def respond(message: DescribeClusterRequest, context: RequestContext, services: 
         error = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         return DescribeClusterResponse(
             error_code=error if context.api_version > 0 else ErrorCode.INVALID_REQUEST,
-            error_message=f"this is a listener of brokers, not of endpoint type {message.endpoint_type}",
+            error_message=f"this listener serves brokers, not endpoint type {message.endpoint_type}",
             endpoint_type=_BROKERS,
         )
     snapshot = services.metadata_cache.snapshot
-    brokers = []
-    for broker in snapshot.alive_brokers.values():
-        endpoint = broker.endpoints.get(context.listener)
-        if endpoint is not None:
-            brokers.append(
-                DescribeClusterBroker(
-                    broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
-                )
-            )
+    brokers = tuple(
+        DescribeClusterBroker(broker_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+        for broker, endpoint in snapshot.reachable_brokers(context.listener)
+    )
     listed = snapshot.controller_id in {broker.broker_id for broker in brokers}
-    asked_operations = message.include_cluster_authorized_operations
+    include_operations = message.include_cluster_authorized_operations
     return DescribeClusterResponse(
         cluster_id=services.cluster_id,
         controller_id=snapshot.controller_id if listed and snapshot.controller_id is not None else -1,
-        brokers=tuple(brokers),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked_operations else OPERATIONS_NOT_ASKED,
+        brokers=brokers,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if include_operations else NO_OPERATIONS,
     )
 
 

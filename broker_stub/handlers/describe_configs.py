@@ -1,11 +1,11 @@
-"""DescribeConfigs (key 32), versions 0-4: of topics and of this broker (rules B7.25, B7.26). Nothing is documented."""
+"""DescribeConfigs (key 32), versions 0-4, for topics and this broker (rules B7.25, B7.26), without documentation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Final
 
-from broker_stub.config_entries import (
+from kce.broker_stub.config_entries import (
     BrokerSettings,
     ConfigEntry,
     ConfigSource,
@@ -13,10 +13,9 @@ from broker_stub.config_entries import (
     dynamic_default_entries,
     topic_entries,
 )
-from broker_stub.handlers.base import Handler, Services, answering_later
-from broker_stub.handlers.metadata import is_valid_topic_name
-from broker_stub.reactor import RequestContext
-from wire import (
+from kce.broker_stub.handlers.base import Handler, Services, answering_later
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
@@ -25,18 +24,18 @@ from wire import (
     DescribeConfigsSynonym,
     ErrorCode,
 )
+from kce.wire.vocabulary import is_valid_topic_name
+from kce.zookeeper.znodes import DEFAULT_ENTITY
 
-TOPIC, BROKER = 2, 4  # kinds of resources
-#: how the entity that stands for all brokers is named in the store (rule 1.34)
-ALL_BROKERS: Final = "<default>"
+TOPIC, BROKER = 2, 4  # resource types
 
 
 async def broker_settings(services: Services) -> BrokerSettings:
-    """Of this broker, as they are now."""
+    """This broker's current settings."""
     return BrokerSettings(
         services.config.originals,
         await services.admin.config("brokers", str(services.config.broker_id)),
-        await services.admin.config("brokers", ALL_BROKERS),
+        await services.admin.config("brokers", DEFAULT_ENTITY),
     )
 
 
@@ -59,27 +58,27 @@ async def _describe(
     name = resource.resource_name
     if resource.resource_type == TOPIC:
         if not is_valid_topic_name(name):
-            return _refusal(resource, ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is no topic name")
+            return _refusal(resource, ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is not a valid topic name")
         if name not in services.metadata_cache.snapshot.topics:
             return _refusal(resource, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         found = topic_entries(await services.admin.config("topics", name), broker)
     elif resource.resource_type == BROKER:
         if name not in ("", str(services.config.broker_id)):
-            why = f"this is broker {services.config.broker_id}, which knows nothing of the settings of {name!r}"
+            why = f"this is broker {services.config.broker_id}: it does not know the settings of {name!r}"
             return _refusal(resource, ErrorCode.INVALID_REQUEST, why)
         found = broker_entries(broker) if name else dynamic_default_entries(broker)
     else:
-        why = f"resources of type {resource.resource_type} have no settings here"
+        why = f"resource type {resource.resource_type} is not supported"
         return _refusal(resource, ErrorCode.INVALID_REQUEST, why)
     return DescribeConfigsResult(
         resource_type=resource.resource_type,
         resource_name=name,
         error_message=None,
-        configs=tuple(_wanted(found, resource, version, with_synonyms=message.include_synonyms)),
+        configs=tuple(_results(found, resource, version, with_synonyms=message.include_synonyms)),
     )
 
 
-def _wanted(
+def _results(
     entries: Iterable[ConfigEntry], resource: DescribeConfigsResource, version: int, *, with_synonyms: bool
 ) -> Iterable[DescribeConfigsResourceResult]:
     keys = resource.configuration_keys

@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, TypeAlias
 
 import trio
 
-from broker_stub.errors import InvalidRequest
-from broker_stub.handlers.admin import by_topic, wait_for
-from broker_stub.handlers.base import Handler, Services, answering_later
-from broker_stub.metadata_cache import MetadataSnapshot
-from broker_stub.ports import Outcome
-from broker_stub.reactor import RequestContext
-from wire import (
+from kce.broker_stub.errors import InvalidRequest
+from kce.broker_stub.handlers.admin import wait_for
+from kce.broker_stub.handlers.base import Handler, Services, answering_later
+from kce.broker_stub.metadata_cache import MetadataSnapshot
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import (
     ElectLeadersRequest,
+    ElectLeadersRequestTopicPartitions,
     ElectLeadersResponse,
     ErrorCode,
+    Message,
     PartitionResult,
     ReplicaElectionResult,
 )
-from wire.vocabulary import ElectionType, TopicPartition
+from kce.wire.vocabulary import ElectionType, TopicPartition, by_topic
 
-_TIMED_OUT: Final[Outcome] = ErrorCode.REQUEST_TIMED_OUT, "the leader is elected, but this broker has not heard of it"
-_DONE: Final[Outcome] = ErrorCode.NONE, ""
+#: an error code and its message
+_Error: TypeAlias = tuple[int, str | None]
+
+_TIMED_OUT: Final[_Error] = ErrorCode.REQUEST_TIMED_OUT, "the leader was elected, but this broker does not know it yet"
 
 
 async def respond(message: ElectLeadersRequest, context: RequestContext, services: Services) -> ElectLeadersResponse:
     """Raises InvalidRequest."""
     try:
-        kind = ElectionType(message.election_type)
+        ElectionType(message.election_type)
     except ValueError:
-        raise InvalidRequest(f"there is no election of type {message.election_type}") from None
+        raise InvalidRequest(f"unknown election type {message.election_type}") from None
     for_all = message.topic_partitions is None
-    outcomes = dict(await _elected(_asked(message, services), kind, services))
-    leaders = {tp: leader for tp, leader in outcomes.items() if isinstance(leader, int)}
+    errors, leaders = await _elected(_with_partitions(message, services), context.api_version, services)
 
     def is_known(now: MetadataSnapshot, tp: TopicPartition) -> bool:
         state = now.partition(tp)
@@ -43,53 +46,74 @@ async def respond(message: ElectLeadersRequest, context: RequestContext, service
 
     await wait_for(services, message.timeout_ms, lambda now: all(is_known(now, tp) for tp in leaders))
     snapshot = services.metadata_cache.snapshot
-    final: dict[TopicPartition, Outcome] = {}
-    for tp, outcome in outcomes.items():
-        if isinstance(outcome, int):
-            final[tp] = _DONE if is_known(snapshot, tp) else _TIMED_OUT  # rule 11.36
-        elif not (for_all and outcome[0] == ErrorCode.ELECTION_NOT_NEEDED):  # rule 11.35
-            final[tp] = outcome
+    final: dict[TopicPartition, _Error] = {}
+    for tp, error in errors.items():
+        if tp in leaders:
+            final[tp] = error if is_known(snapshot, tp) else _TIMED_OUT  # rule 11.36
+        elif not (for_all and error[0] == ErrorCode.ELECTION_NOT_NEEDED):  # rule 11.35
+            final[tp] = error
     return ElectLeadersResponse(replica_election_results=_results(final))
 
 
-def _asked(message: ElectLeadersRequest, services: Services) -> set[TopicPartition]:
-    if message.topic_partitions is None:
-        topics = services.metadata_cache.snapshot.topics
-        return {TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers}
-    return {TopicPartition(topic.topic, number) for topic in message.topic_partitions for number in topic.partitions}
+def _with_partitions(message: ElectLeadersRequest, services: Services) -> ElectLeadersRequest:
+    """The request; with all partitions that this broker knows if it has none (rule 11.35)."""
+    if message.topic_partitions is not None:
+        return message
+    topics = services.metadata_cache.snapshot.topics
+    partitions = tuple(ElectLeadersRequestTopicPartitions(topic=t, partitions=tuple(ps)) for t, ps in topics.items())
+    return dataclasses.replace(message, topic_partitions=partitions)
 
 
 async def _elected(
-    partitions: set[TopicPartition], kind: ElectionType, services: Services
-) -> Mapping[TopicPartition, int | Outcome]:
-    """Waits for as long as it takes: whoever asked times out by itself (rules 3.38, 11.31)."""
-    send, receive = trio.open_memory_channel[Mapping[TopicPartition, int | Outcome]](math.inf)
-    services.controller.elect_leaders(partitions, kind, send.send_nowait)
+    message: ElectLeadersRequest, api_version: int, services: Services
+) -> tuple[dict[TopicPartition, _Error], dict[TopicPartition, int]]:
+    """The controller's error for each partition, and the leader of each partition without an error.
+
+    Waits without a timeout: the client has its own (rules 3.38, 11.31).
+    """
+    controller = services.controller
+    send, receive = trio.open_memory_channel[tuple[dict[TopicPartition, _Error], dict[TopicPartition, int]]](math.inf)
+
+    def reply(response: Message | None) -> None:
+        errors = _errors(message, ErrorCode.NOT_CONTROLLER)
+        if response is not None:
+            assert isinstance(response, ElectLeadersResponse)
+            errors = {
+                TopicPartition(result.topic, partition.partition_id): (partition.error_code, partition.error_message)
+                for result in response.replica_election_results
+                for partition in result.partition_result
+            }
+        leaders = {tp: controller.leader(tp) for tp, (code, _) in errors.items() if code == ErrorCode.NONE}
+        send.send_nowait((errors, leaders))
+
+    controller.submit(message, api_version, reply)
     return await receive.receive()
 
 
-def _results(outcomes: Mapping[TopicPartition, Outcome]) -> tuple[ReplicaElectionResult, ...]:
+def _errors(message: ElectLeadersRequest, error: ErrorCode) -> dict[TopicPartition, _Error]:
+    """The same error for every partition of the request."""
+    topics = message.topic_partitions or ()
+    return {TopicPartition(topic.topic, number): (error, None) for topic in topics for number in topic.partitions}
+
+
+def _results(errors: Mapping[TopicPartition, _Error]) -> tuple[ReplicaElectionResult, ...]:
     return tuple(
         ReplicaElectionResult(
             topic=topic,
             partition_result=tuple(
-                PartitionResult(partition_id=number, error_code=code, error_message=why or None)
-                for number, (code, why) in partitions.items()
+                PartitionResult(partition_id=number, error_code=code, error_message=text)
+                for number, (code, text) in partitions.items()
             ),
         )
-        for topic, partitions in by_topic(outcomes).items()
+        for topic, partitions in by_topic(errors).items()
     )
 
 
 def error_response(message: ElectLeadersRequest, context: RequestContext, error: ErrorCode) -> ElectLeadersResponse:
-    """At the top, where the version has a place for it, and on every partition (rule 11.35)."""
-    outcomes = {
-        TopicPartition(topic.topic, number): (error, "")
-        for topic in message.topic_partitions or ()
-        for number in topic.partitions
-    }
+    """The error for every partition, and at the top level in versions that have one (rule 11.35)."""
     return ElectLeadersResponse(
-        error_code=error if context.api_version > 0 else ErrorCode.NONE, replica_election_results=_results(outcomes)
+        error_code=error if context.api_version > 0 else ErrorCode.NONE,
+        replica_election_results=_results(_errors(message, error)),
     )
 
 

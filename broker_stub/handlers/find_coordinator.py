@@ -1,33 +1,33 @@
-"""FindCoordinator (key 10), versions 0-6: from the metadata cache alone (rules G1.3-G1.11).
+"""FindCoordinator (key 10), versions 0-6, from the metadata cache (rules G1.3-G1.11).
 
-A coordinator is whoever leads the key's partition of an internal topic. That topic is not created on request here:
-while it is missing the answer is COORDINATOR_NOT_AVAILABLE.
+The coordinator is the leader of the key's partition of an internal topic. Without that topic, which is not
+auto-created, the error is COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker_stub.errors import InvalidRequest
-from broker_stub.handlers.base import Handler, Services, answering
-from broker_stub.metadata_cache import MetadataSnapshot
-from broker_stub.reactor import RequestContext
-from wire import Coordinator, ErrorCode, FindCoordinatorRequest, FindCoordinatorResponse
-from wire.vocabulary import TopicPartition
+from kce.broker_stub.errors import InvalidRequest
+from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.metadata_cache import MetadataSnapshot
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import Coordinator, ErrorCode, FindCoordinatorRequest, FindCoordinatorResponse
+from kce.wire.vocabulary import TopicPartition
 
 _FIRST_BATCHED_VERSION: Final = 4
-#: internal topics by the kind of key: a group, a transaction
+#: internal topic by key type: group, transaction
 _TOPICS: Final = {0: "__consumer_offsets", 1: "__transaction_state"}
-_SHARE: Final = 2
+_SHARE_GROUP: Final = 2
 _SIGN: Final = 2**31
-_FIRST_VERSION_WITH_SHARES: Final = 6
+_FIRST_VERSION_WITH_SHARE_GROUPS: Final = 6
 
 
 def respond(message: FindCoordinatorRequest, context: RequestContext, services: Services) -> FindCoordinatorResponse:
     """Raises InvalidRequest."""
-    shared = message.key_type == _SHARE and context.api_version >= _FIRST_VERSION_WITH_SHARES
-    if message.key_type not in _TOPICS and not shared:  # rule G1.5
-        raise InvalidRequest(f"keys of type {message.key_type} have no coordinator in version {context.api_version}")
+    is_share_group = message.key_type == _SHARE_GROUP and context.api_version >= _FIRST_VERSION_WITH_SHARE_GROUPS
+    if message.key_type not in _TOPICS and not is_share_group:  # rule G1.5
+        raise InvalidRequest(f"key type {message.key_type} is not supported in version {context.api_version}")
     batched = context.api_version >= _FIRST_BATCHED_VERSION
     keys = message.coordinator_keys if batched else (message.key,)
     snapshot = services.metadata_cache.snapshot
@@ -48,16 +48,15 @@ def _coordinator(key: str, key_type: int, snapshot: MetadataSnapshot, listener: 
 
 
 def partition_for(key: str, count: int) -> int:
-    """Which of ``count`` partitions the key belongs to: by the absolute value of Java's hash, not by its low bits
-    (rules G1.1, G1.2)."""
+    """The key's partition of ``count``, from the absolute value of Java's hash, not its low bits (rules G1.1, G1.2)."""
     hashed = _java_hash(key)
     if hashed >= _SIGN:
-        hashed = (2 * _SIGN - hashed) % _SIGN  # -2^31 has no absolute value, 0 stands for it
+        hashed = (2 * _SIGN - hashed) % _SIGN  # -2^31 has no absolute value: Kafka uses 0
     return hashed % count
 
 
 def _java_hash(text: str) -> int:
-    """Java's String.hashCode, unsigned: by UTF-16 code units."""
+    """Java's String.hashCode as an unsigned number, over UTF-16 code units."""
     encoded = text.encode("utf-16-be", "surrogatepass")
     result = 0
     for i in range(0, len(encoded), 2):
@@ -70,7 +69,7 @@ def _refusal(key: str, error: ErrorCode) -> Coordinator:
 
 
 def _single(found: Coordinator) -> FindCoordinatorResponse:
-    """Here the text is the error's name, also when there is none (rule G1.10)."""
+    """The message is the name of the error code, NONE included (rule G1.10)."""
     return FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=ErrorCode(found.error_code).name,

@@ -1,4 +1,4 @@
-"""The dispatch table: API key -> handler. It is what ApiVersions lists and what the reactor serves."""
+"""The dispatch table, API key -> handler, for ApiVersions and the reactor."""
 
 from __future__ import annotations
 
@@ -6,16 +6,12 @@ import struct
 from collections.abc import Iterable
 from typing import Any, Final
 
-import wire
-from broker_stub.errors import error_code
-from broker_stub.finalized_features import FinalizedFeatureCache
-from broker_stub.handlers import (
-    allocate_producer_ids,
+from kce import wire
+from kce.broker_stub.errors import error_code
+from kce.broker_stub.finalized_features import FinalizedFeatureCache
+from kce.broker_stub.handlers import (
     alter_configs,
-    alter_partition,
-    alter_partition_reassignments,
     api_versions,
-    controlled_shutdown,
     create_partitions,
     create_topics,
     delete_topics,
@@ -23,18 +19,18 @@ from broker_stub.handlers import (
     describe_configs,
     elect_leaders,
     find_coordinator,
+    forwarded,
     incremental_alter_configs,
     init_producer_id,
     leader_and_isr,
-    list_partition_reassignments,
     metadata,
     stop_replica,
     update_features,
     update_metadata,
 )
-from broker_stub.handlers.base import Handler, Services
-from broker_stub.handlers.served_apis import ServedApis
-from broker_stub.reactor import Request
+from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.handlers.served_apis import ServedApis
+from kce.broker_stub.reactor import Request
 
 _KEY_AND_VERSION: Final = struct.Struct(">hh")
 API_VERSIONS: Final = wire.ApiVersionsRequest.__api_key__
@@ -44,9 +40,7 @@ HANDLERS: Final[tuple[Handler[Any], ...]] = (
     leader_and_isr.HANDLER,
     stop_replica.HANDLER,
     update_metadata.HANDLER,
-    controlled_shutdown.HANDLER,
     api_versions.HANDLER,
-    alter_partition.HANDLER,
     create_topics.HANDLER,
     delete_topics.HANDLER,
     create_partitions.HANDLER,
@@ -57,10 +51,8 @@ HANDLERS: Final[tuple[Handler[Any], ...]] = (
     elect_leaders.HANDLER,
     find_coordinator.HANDLER,
     init_producer_id.HANDLER,
-    alter_partition_reassignments.HANDLER,
-    list_partition_reassignments.HANDLER,
-    allocate_producer_ids.HANDLER,
     update_features.HANDLER,
+    *forwarded.HANDLERS,
 )
 
 
@@ -71,7 +63,7 @@ def served_apis(
 
 
 class KafkaApis:
-    """The APIs of one broker, for its reactor; both planes use the same."""
+    """The APIs of one broker for its reactor; both planes share it."""
 
     def __init__(self, services: Services, handlers: Iterable[Handler[Any]] = HANDLERS) -> None:
         self._services = services
@@ -81,13 +73,13 @@ class KafkaApis:
     def decode(self, frame: bytes) -> tuple[wire.Header, wire.Message]:
         """Raises wire.DecodeError (rule B1.35)."""
         if len(frame) < _KEY_AND_VERSION.size:
-            return wire.decode_request(frame)  # which says what is missing
+            return wire.decode_request(frame)  # raises the error
         api_key, api_version = _KEY_AND_VERSION.unpack_from(frame)
-        self.refuse_unserved(api_key, api_version)
+        self.check_served(api_key, api_version)
         return self._handlers[api_key].decode(frame)
 
-    def refuse_unserved(self, api_key: int, api_version: int) -> None:
-        """Raises UnknownApiKey, UnsupportedVersion (rules B1.35, B1.36). ApiVersions is let in in any version."""
+    def check_served(self, api_key: int, api_version: int) -> None:
+        """Raises UnknownApiKey, UnsupportedVersion (rules B1.35, B1.36). Any version of ApiVersions passes."""
         versions = self._versions.get(api_key)
         if versions is not None and (versions.first <= api_version <= versions.last or api_key == API_VERSIONS):
             return

@@ -1,4 +1,4 @@
-"""LeaderAndIsr (key 4), versions 0-7: fenced here by broker epoch, then by the replica manager (rules 9.1-9.29)."""
+"""LeaderAndIsr (key 4), versions 0-7: fenced by broker epoch here, then by the replica manager (rules 9.1-9.29)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import uuid
 from collections.abc import Mapping
 from typing import Final
 
-from broker_stub.control_requests import NO_TOPIC_ID, leader_and_isr_states
-from broker_stub.handlers.base import Handler, Services, answering
-from broker_stub.reactor import RequestContext
-from wire import (
+from kce.broker_stub.control_requests import leader_and_isr_states
+from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import (
     ErrorCode,
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
-from wire.vocabulary import TopicPartition
+from kce.wire.control import NO_TOPIC_ID
+from kce.wire.vocabulary import TopicPartition
 
 _FIRST_VERSION_BY_ID: Final = 5
 
@@ -24,14 +25,14 @@ _FIRST_VERSION_BY_ID: Final = 5
 def respond(message: LeaderAndIsrRequest, context: RequestContext, services: Services) -> LeaderAndIsrResponse:
     if services.is_stale_broker_epoch(message.broker_epoch):  # rule 9.6
         return error_response(message, context, ErrorCode.STALE_BROKER_EPOCH)
-    outcome = services.replica_manager.become_leader_or_follower(message, context.header.correlation_id)
-    if outcome.error != ErrorCode.NONE:  # rule 9.9
-        return error_response(message, context, outcome.error)
-    return _response(context.api_version, ErrorCode.NONE, outcome.partitions, outcome.topic_ids)
+    result = services.replica_manager.become_leader_or_follower(message, context.header.correlation_id)
+    if result.error != ErrorCode.NONE:  # rule 9.9
+        return error_response(message, context, result.error)
+    return _response(context.api_version, ErrorCode.NONE, result.partitions, result.topic_ids)
 
 
 def error_response(message: LeaderAndIsrRequest, context: RequestContext, error: ErrorCode) -> LeaderAndIsrResponse:
-    """The error at the top and on every partition (rule 9.4)."""
+    """The error at the top level and for every partition (rule 9.4)."""
     codes = {partition: error for partition, _ in leader_and_isr_states(message)}
     topic_ids = {topic.topic_name: topic.topic_id for topic in message.topic_states}
     return _response(context.api_version, error, codes, topic_ids)
@@ -43,7 +44,7 @@ def _response(
     codes: Mapping[TopicPartition, ErrorCode],
     topic_ids: Mapping[str, uuid.UUID],
 ) -> LeaderAndIsrResponse:
-    """Flat before version 5, then by topic id; topics without an id share the zero one (rules 9.27, 13.13, 13.14)."""
+    """Flat before version 5, then grouped by topic id; zero for topics without one (rules 9.27, 13.13, 13.14)."""
     if api_version < _FIRST_VERSION_BY_ID:
         errors = tuple(
             LeaderAndIsrPartitionError(topic_name=p.topic, partition_index=p.partition, error_code=code)

@@ -1,19 +1,19 @@
-"""StopReplica (key 5), versions 0-4: fenced here by broker epoch, then by the replica manager (rules 9.30-9.34)."""
+"""StopReplica (key 5), versions 0-4: fenced by broker epoch here, then by the replica manager (rules 9.30-9.34)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from broker_stub.control_requests import stop_replica_states
-from broker_stub.handlers.base import Handler, Services, answering
-from broker_stub.reactor import RequestContext
-from wire import ErrorCode, StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
-from wire.vocabulary import TopicPartition
+from kce.broker_stub.control_requests import stop_replica_states
+from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import ErrorCode, StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from kce.wire.vocabulary import TopicPartition
 
 
 def respond(message: StopReplicaRequest, context: RequestContext, services: Services) -> StopReplicaResponse:
-    if services.is_stale_broker_epoch(message.broker_epoch):  # rule 9.6: unlike the generic form, no partitions
+    if services.is_stale_broker_epoch(message.broker_epoch):  # rule 9.6: without partitions, unlike the generic error
         return StopReplicaResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
     error, codes = services.replica_manager.stop_replicas(
         message.controller_id, message.controller_epoch, stop_replica_states(message)
@@ -22,7 +22,7 @@ def respond(message: StopReplicaRequest, context: RequestContext, services: Serv
 
 
 def error_response(message: StopReplicaRequest, context: RequestContext, error: ErrorCode) -> StopReplicaResponse:
-    """The error at the top and on every partition (rule 9.4)."""
+    """The error at the top level and for every partition (rule 9.4)."""
     return _response(error, dict.fromkeys(stop_replica_states(message), error))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker_stub.handlers.base import Handler, Services, answering
-from broker_stub.reactor import RequestContext
-from wire import ErrorCode, UpdateMetadataRequest, UpdateMetadataResponse
+from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import ErrorCode, UpdateMetadataRequest, UpdateMetadataResponse
 
 
 def respond(message: UpdateMetadataRequest, context: RequestContext, services: Services) -> UpdateMetadataResponse:
@@ -17,7 +17,7 @@ def respond(message: UpdateMetadataRequest, context: RequestContext, services: S
 
 
 def error_response(message: UpdateMetadataRequest, context: RequestContext, error: ErrorCode) -> UpdateMetadataResponse:
-    """There is only the top-level code, also when it is NONE (rule 13.22)."""
+    """Also the response without an error: there is only a top-level code (rule 13.22)."""
     return UpdateMetadataResponse(error_code=error)
 
 

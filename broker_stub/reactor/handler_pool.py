@@ -1,4 +1,4 @@
-"""`num.io.threads` of a plane as tasks: each takes a request, runs it, takes the next (rules B1.28-B1.32)."""
+"""The `num.io.threads` of a plane as tasks: each handles one request after the other (rules B1.28-B1.32)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import logging
 
 import trio
 
-from broker_stub.reactor.metrics import RequestMetrics
-from broker_stub.reactor.request_channel import Apis, Request, RequestChannel
+from kce.broker_stub.reactor.metrics import RequestMetrics
+from kce.broker_stub.reactor.request_channel import Apis, Request, RequestChannel
 
-logger = logging.getLogger("broker_stub.reactor")
+log = logging.getLogger(__name__)
 
 
 class HandlerPool:
-    """A fixed number of handlers on one request queue. A request that waits for another is parked, not waited for."""
+    """A fixed number of handler tasks on one request queue. Handlers park requests that must wait."""
 
     def __init__(self, name: str, size: int, channel: RequestChannel, apis: Apis, metrics: RequestMetrics) -> None:
         self.name = name
@@ -23,7 +23,7 @@ class HandlerPool:
         self._metrics = metrics
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until the channel is shut down. Its nursery holds the handlers."""
+        """Run until the channel is shut down. The nursery runs the handler tasks."""
         async with trio.open_nursery() as nursery:
             for i in range(self.size):
                 nursery.start_soon(self._handle_requests, name=f"{self.name}-kafka-request-handler-{i}")
@@ -36,7 +36,7 @@ class HandlerPool:
                 await self._apis.handle(request)
             except Exception as e:
                 self._metrics.handler_errors += 1
-                logger.exception("%s failed", request)
+                log.exception("%s failed", request)
                 self._fail(request, e)
             finally:
                 request.handled()
@@ -44,7 +44,7 @@ class HandlerPool:
     def _fail(self, request: Request, error: Exception) -> None:
         try:
             request.fail(error)
-        except Exception:  # even its error answer cannot be made
-            logger.exception("%s cannot be answered", request)
+        except Exception:  # even the error response failed
+            log.exception("%s: the error response failed", request)
             if not request.answered:
                 request.close_connection()

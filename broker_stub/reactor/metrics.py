@@ -1,4 +1,4 @@
-"""What the reactor counts, under the names of rule B1.33; times are sums of seconds."""
+"""The metrics of the reactor, named as in rule B1.33; times are sums in seconds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ApiMetrics:
     requests: int = 0
     request_queue_time: float = 0.0
     local_time: float = 0.0  # in the handler
-    remote_time: float = 0.0  # parked: waiting for somebody else after the handler went on
+    remote_time: float = 0.0  # parked: after the handler returned, until the response
     response_queue_time: float = 0.0
     response_send_time: float = 0.0
     errors: Counter[int] = field(default_factory=Counter)  # by error code, NONE included: `wire.error_counts`
@@ -26,15 +26,15 @@ class ApiMetrics:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """One of these a socket server; tests assert on it."""
+    """The metrics of one socket server."""
 
-    apis: dict[str, ApiMetrics] = field(default_factory=dict)  # by API name; those that were asked for
+    apis: dict[str, ApiMetrics] = field(default_factory=dict)  # by API name, once requested
     connections_accepted: int = 0
     connections_open: int = 0
     connections_refused: int = 0  # over max.connections.per.ip
     connections_closed_for_bad_requests: int = 0
     connections_expired: int = 0
-    handler_errors: int = 0  # exceptions that a handler let escape
+    handler_errors: int = 0  # exceptions that escaped from handlers
 
     def of(self, api_name: str) -> ApiMetrics:
         found = self.apis.get(api_name)

@@ -1,24 +1,23 @@
-"""A network thread of Kafka's as one task: it starts connections, parses requests, routes answers (rules B1.16-B1.24).
+"""One network thread of Kafka as a task: it starts connections, parses requests and routes responses (B1.16-B1.24).
 
-Owns its hand-off queue, its response queue and its connections. Its loop is Kafka's: new connections, then answers,
-then completed receives. Putting a request on a full request queue blocks the loop, and with it everything this
-processor reads and every answer it has not yet handed over (rule B1.22); other processors go on.
+Owns its hand-off queue, its response queue and its connections. The loop is Kafka's: new connections, then responses,
+then completed receives. A full request queue blocks the loop, and so this processor's reads and queued responses (rule
+B1.22); other processors continue.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import NamedTuple
 
 import trio
 
-import wire
-from broker_stub.ports import Tap
-from broker_stub.reactor.connection import Connection
-from broker_stub.reactor.metrics import RequestMetrics
-from broker_stub.reactor.quotas import ConnectionQuotas
-from broker_stub.reactor.request_channel import (
+from kce import wire
+from kce.broker_stub.ports import Link
+from kce.broker_stub.reactor.connection import Connection
+from kce.broker_stub.reactor.metrics import RequestMetrics
+from kce.broker_stub.reactor.quotas import ConnectionQuotas
+from kce.broker_stub.reactor.request_channel import (
     Apis,
     ConnectionContext,
     Request,
@@ -28,24 +27,16 @@ from broker_stub.reactor.request_channel import (
     describe,
 )
 
-logger = logging.getLogger("broker_stub.reactor")
+log = logging.getLogger(__name__)
 
-#: accepted connections that wait for a processor; rule B1.15
+#: capacity for accepted connections that wait for a processor (rule B1.15)
 HAND_OFF_QUEUE_SIZE = 20
 
 _INDEX_LIMIT = 2**31
 
 
-class Accepted(NamedTuple):
-    """A connection on its way from the acceptor: counted, not yet served."""
-
-    stream: trio.SocketStream
-    local: tuple[str, int]
-    remote: tuple[str, int]
-
-
 class Processor:
-    """One of a listener's ``num.network.threads``. ``processor_id`` is unique in its server (rule B1.8)."""
+    """One of a listener's ``num.network.threads``. ``processor_id`` is unique in the server (rule B1.8)."""
 
     def __init__(
         self,
@@ -54,10 +45,8 @@ class Processor:
         channel: RequestChannel,
         apis: Apis,
         *,
-        tap: Tap,
         quotas: ConnectionQuotas,
         metrics: RequestMetrics,
-        max_frame_bytes: int,
         max_idle_seconds: float,
     ) -> None:
         self.processor_id = processor_id
@@ -66,11 +55,9 @@ class Processor:
         self.connections: dict[str, Connection] = {}
         self._channel = channel
         self._apis = apis
-        self._tap = tap
         self._quotas = quotas
-        self._max_frame_bytes = max_frame_bytes
         self._max_idle_seconds = max_idle_seconds
-        self._new_connections, self._accepted = trio.open_memory_channel[Accepted](HAND_OFF_QUEUE_SIZE)
+        self._new_connections, self._accepted = trio.open_memory_channel[Link](HAND_OFF_QUEUE_SIZE)
         self._responses: deque[Response] = deque()
         self._received: deque[tuple[Connection, bytes]] = deque()
         self._wakeup = trio.Event()
@@ -83,7 +70,7 @@ class Processor:
         return len(self._responses)
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled. Its nursery holds the connections, one task each, and who expires the idle ones."""
+        """Run until cancelled. The nursery has a task for each connection, and one that expires idle connections."""
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._expire_idle_connections)
@@ -95,20 +82,21 @@ class Processor:
                     self._process_new_responses()
                     await self._process_completed_receives()
         finally:
-            self._discard_hand_off_queue()
+            with trio.CancelScope(shield=True):
+                await self._discard_hand_off_queue()
 
-    def accept_nowait(self, accepted: Accepted) -> None:
-        """Take over a connection. Raises trio.WouldBlock while the hand-off queue is full."""
-        self._new_connections.send_nowait(accepted)
+    def accept_nowait(self, link: Link) -> None:
+        """Take over a connection that the quotas have counted. Raises trio.WouldBlock if the hand-off queue is full."""
+        self._new_connections.send_nowait(link)
         self._wakeup.set()
 
-    async def accept(self, accepted: Accepted) -> None:
-        """Like ``accept_nowait``, but waits for room."""
-        await self._new_connections.send(accepted)
+    async def accept(self, link: Link) -> None:
+        """Like ``accept_nowait``, but waits while the queue is full."""
+        await self._new_connections.send(link)
         self._wakeup.set()
 
     def send_response(self, response: Response) -> None:
-        """Queue an answer. The queue has no bound of its own: there is at most one answer a connection."""
+        """Queue a response. The queue needs no limit, because each connection has at most one response."""
         self._responses.append(response)
         self._wakeup.set()
 
@@ -117,7 +105,7 @@ class Processor:
         self._wakeup.set()
 
     async def drain(self) -> None:
-        """Let each connection finish the request it has in progress, close it, and wait until none is left."""
+        """Close each connection after its request in progress, and wait until all are closed."""
         self._draining = True
         for connection in list(self.connections.values()):
             connection.finish()
@@ -128,47 +116,35 @@ class Processor:
     def _configure_new_connections(self, nursery: trio.Nursery) -> None:
         for _ in range(HAND_OFF_QUEUE_SIZE):
             try:
-                accepted = self._accepted.receive_nowait()
+                link = self._accepted.receive_nowait()
             except trio.WouldBlock:
                 return
-            try:
-                connection = self._new_connection(accepted)
-            except Exception:
-                logger.exception("a connection from %s:%d could not be set up", *accepted.remote)
-                self._discard(accepted)
-            else:
-                nursery.start_soon(self._serve, connection, name=connection.context.connection_id)
+            connection = self._new_connection(link)
+            nursery.start_soon(self._serve, connection, name=connection.context.connection_id)
 
-    def _new_connection(self, accepted: Accepted) -> Connection:
-        (local_host, local_port), (remote_host, remote_port) = accepted.local, accepted.remote
+    def _new_connection(self, link: Link) -> Connection:
+        (local_host, local_port), (remote_host, remote_port) = link.local, link.remote
         connection_id = f"{local_host}:{local_port}-{remote_host}:{remote_port}-{self._next_index}"
         self._next_index = (self._next_index + 1) % _INDEX_LIMIT
-        return Connection(
-            ConnectionContext(connection_id, self.listener, remote_host),
-            self._tap(accepted.stream),
-            self,
-            max_frame_bytes=self._max_frame_bytes,
-        )
-
-    def _discard(self, accepted: Accepted) -> None:
-        accepted.stream.socket.close()
-        self._quotas.release(accepted.remote[0])
+        return Connection(ConnectionContext(connection_id, self.listener, remote_host), link, self)
 
     async def _expire_idle_connections(self) -> None:
         while True:
             now = trio.current_time()
-            wake_at = now + self._max_idle_seconds  # those who come meanwhile have at least so long
+            wake_at = now + self._max_idle_seconds  # new connections live at least that long
             for connection in self.connections.values():
                 wake_at = min(wake_at, connection.expire(now, self._max_idle_seconds))
             await trio.sleep_until(wake_at)
 
-    def _discard_hand_off_queue(self) -> None:
+    async def _discard_hand_off_queue(self) -> None:
         self._new_connections.close()
         while True:
             try:
-                self._discard(self._accepted.receive_nowait())
+                link = self._accepted.receive_nowait()
             except trio.EndOfChannel:
                 return
+            self._quotas.release(link.remote[0])
+            await link.aclose()
 
     async def _serve(self, connection: Connection) -> None:
         self.connections[connection.context.connection_id] = connection
@@ -191,8 +167,8 @@ class Processor:
             if connection.context.connection_id in self.connections:
                 connection.deliver(response)
             else:  # rule B1.24
-                logger.warning("%s: the connection is gone, its answer is dropped", response.request)
-                response.request.record(self.metrics, taken_at=trio.current_time())
+                log.warning("%s: dropping the response, the connection is closed", response.request)
+                response.request.record(self.metrics, dequeued_at=trio.current_time())
 
     async def _process_completed_receives(self) -> None:
         while self._received:
@@ -202,7 +178,7 @@ class Processor:
             except wire.DecodeError as e:
                 connection.refuse(describe(e))
             except Exception:
-                logger.exception("%s: closed after an unexpected error", connection.context.connection_id)
+                log.exception("%s: closed after an unexpected error", connection.context.connection_id)
                 connection.close()
             else:
                 await self._channel.send_request(request)

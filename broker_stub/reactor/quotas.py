@@ -1,4 +1,4 @@
-"""How many connections each address may have open: `max.connections.per.ip` (rules B1.45, B1.46)."""
+"""The limit of connections per client address: `max.connections.per.ip` (rules B1.45, B1.46)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections import Counter
 
 
 class ConnectionQuotas:
-    """Counts from accept to close, over all listeners of a server."""
+    """Counts open connections over all listeners of a server."""
 
     def __init__(self, max_connections_per_ip: int) -> None:
         self.max_connections_per_ip = max_connections_per_ip
         self._open: Counter[str] = Counter()
 
     def acquire(self, host: str) -> bool:
-        """Count a connection from ``host``; False, and not counted, if it is one too many."""
+        """Count a connection from ``host``; False if it exceeds the limit, and then not counted."""
         if self._open[host] >= self.max_connections_per_ip:
             return False
         self._open[host] += 1

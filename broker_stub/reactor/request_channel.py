@@ -1,32 +1,26 @@
-"""Between processors and handlers: requests one way through a bounded queue, answers the other way.
+"""The bounded queue of requests from processors to handlers, and the way of responses back.
 
-A ``Request`` is what a handler holds. It answers exactly once, by ``respond``, ``no_response``, ``close_connection``
-or ``fail``, before it returns or long after: until then only the connection that asked is held up (rule B1.60).
+A handler answers a ``Request`` exactly once, with ``respond``, ``no_response``, ``close_connection`` or ``fail``,
+before it returns or later. Until then only the request's connection is blocked (rule B1.60).
 """
 
 from __future__ import annotations
 
 import enum
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import trio
 
-import wire
-from broker_stub.reactor.metrics import RequestMetrics
-
-if TYPE_CHECKING:
-    from broker_stub.reactor.connection import Connection
-
-logger = logging.getLogger("broker_stub.reactor")
+from kce import wire
+from kce.broker_stub.reactor.metrics import RequestMetrics
 
 _CORRELATION_ID_BYTES = 4
 
 
 class ConnectionContext(NamedTuple):
-    """What stays the same for all requests of a connection."""
+    """The properties shared by all requests of a connection."""
 
     connection_id: str  # <localHost>:<localPort>-<remoteHost>:<remotePort>-<index>, rule B1.16
     listener: str
@@ -34,7 +28,7 @@ class ConnectionContext(NamedTuple):
 
 
 class RequestContext(NamedTuple):
-    """Where a request came from and under what header."""
+    """A request's header and connection."""
 
     header: wire.Header
     connection: ConnectionContext
@@ -48,43 +42,60 @@ class RequestContext(NamedTuple):
         return self.connection.listener
 
 
+class Requester(Protocol):
+    """The connection of a request."""
+
+    #: from the client's ApiVersions request (rule B1.38)
+    client_software_name: str
+    client_software_version: str
+
+    @property
+    def context(self) -> ConnectionContext: ...
+
+    def throttle(self, seconds: float) -> None:
+        """Stop reading for that time. Call before the response is delivered (rule B1.27)."""
+
+    def deliver(self, response: Response) -> None:
+        """The response to the request in progress."""
+
+
 class Apis(Protocol):
-    """What the reactor serves: it knows no API itself."""
+    """The APIs behind the reactor, which is independent of them."""
 
     def decode(self, frame: bytes) -> tuple[wire.Header, wire.Message]:
-        """Raises wire.DecodeError, also for what is not served: no body of that is parsed."""
+        """Raises wire.DecodeError, also for unserved APIs and versions, whose bodies are not parsed."""
 
     async def handle(self, request: Request) -> None:
-        """Answer it, or keep it and answer later. What it raises is answered by the API's generic error form."""
+        """Answer the request, or park it and answer later. An exception becomes the API's generic error response."""
 
     def error_response(self, request: Request, error: Exception) -> wire.Message | None:
-        """The generic error form (rule 9.4); None if the API has none for this request, then the connection closes."""
+        """The generic error response (rule 9.4). None if there is none for this request: the connection closes."""
 
 
 class Action(enum.Enum):
-    """What a processor does with an answer (rule B1.23)."""
+    """How a processor completes a request (rule B1.23)."""
 
     SEND = enum.auto()
-    NO_OP = enum.auto()  # nothing is written, the next request is let in
+    NO_OP = enum.auto()  # write nothing and read the next request
     CLOSE_CONNECTION = enum.auto()
 
 
 class Response(NamedTuple):
-    """An answer on its way to the processor that read the request."""
+    """A response on its way to the processor that read the request."""
 
     request: Request
     action: Action
-    frame: bytes = b""
+    payload: bytes = b""  #: encoded, without its length prefix
 
 
 class Responder(Protocol):
-    """Whoever read a request and takes its answer: a processor."""
+    """The processor that read a request and takes its response."""
 
     def send_response(self, response: Response) -> None: ...
 
 
 class Request:
-    """One request in progress. Owns its answer: a second one is a bug of the caller's and raises RuntimeError."""
+    """One request in progress. A second response is a bug of the caller and raises RuntimeError."""
 
     __slots__ = (
         "_answered", "_answered_at", "_apis", "_arrived_at", "_dequeued_at", "_errors", "_handled_at", "_responder",
@@ -96,7 +107,7 @@ class Request:
         context: RequestContext,
         message: wire.Message,
         *,
-        connection: Connection,
+        connection: Requester,
         responder: Responder,
         apis: Apis,
         now: float,
@@ -121,32 +132,31 @@ class Request:
         return self._answered
 
     def respond(self, message: wire.Message) -> None:
-        """Raises wire.EncodeError, and is then still unanswered.
+        """Send a response. Raises wire.EncodeError; the request is then still unanswered.
 
-        The answer is sent at once; for as long as it says that its requester is throttled, the connection is read no
-        further (rules B8.1, B8.4).
+        The response is sent at once. The connection is muted for its throttle time (rules B8.1, B8.4).
         """
         header = self.context.header
         payload = wire.encode_response(message, api_version=header.api_version, correlation_id=header.correlation_id)
         self._errors = wire.error_counts(message)
         self.connection.throttle(getattr(message, "throttle_time_ms", 0) / 1000)
-        self._answer(Action.SEND, wire.frame(payload))
+        self._answer(Action.SEND, payload)
 
     def respond_encoded(self, encoded: bytes, error_code: int) -> None:
-        """Answer with a response that was encoded before, for whichever request: only the correlation id changes."""
+        """Send a response that is encoded already; only the correlation id changes."""
         correlation_id = self.context.header.correlation_id.to_bytes(_CORRELATION_ID_BYTES, "big", signed=True)
         self._errors = Counter({error_code: 1})
-        self._answer(Action.SEND, wire.frame(correlation_id + encoded[_CORRELATION_ID_BYTES:]))
+        self._answer(Action.SEND, correlation_id + encoded[_CORRELATION_ID_BYTES:])
 
     def no_response(self) -> None:
-        """Nothing is written; the connection's next request is let in."""
+        """Complete the request without a response."""
         self._answer(Action.NO_OP)
 
     def close_connection(self) -> None:
         self._answer(Action.CLOSE_CONNECTION)
 
     def fail(self, error: Exception) -> None:
-        """Answer with the API's generic error form (rules B1.31, B1.41). If it is answered already, nothing happens."""
+        """Send the API's generic error response (rules B1.31, B1.41), unless the request is answered already."""
         if self._answered:
             return
         message = self._apis.error_response(self, error)
@@ -155,37 +165,37 @@ class Request:
         else:
             self.respond(message)
 
-    def _answer(self, action: Action, frame: bytes = b"") -> None:
+    def _answer(self, action: Action, payload: bytes = b"") -> None:
         if self._answered:
             raise RuntimeError(f"{self!r} is answered already")
         self._answered = True
         self._answered_at = trio.current_time()
-        self._responder.send_response(Response(self, action, frame))
+        self._responder.send_response(Response(self, action, payload))
 
     def dequeued(self) -> None:
-        """A handler has taken it."""
+        """A handler task took the request."""
         self._dequeued_at = trio.current_time()
 
     def handled(self) -> None:
-        """The handler has returned, whether or not it answered."""
+        """The handler returned, with or without a response."""
         self._handled_at = trio.current_time()
 
-    def record(self, of_all: RequestMetrics, *, taken_at: float) -> None:
-        """It is over: its answer left the response queue at ``taken_at``, and has been written now, or dropped."""
-        metrics = of_all.of(wire.api(self.context.header.api_key).name)
-        # an answer that was given before the handler returned has spent no time waiting elsewhere
+    def record(self, all_metrics: RequestMetrics, *, dequeued_at: float) -> None:
+        """Count the finished request, whose response left the response queue at ``dequeued_at``."""
+        metrics = all_metrics.of(wire.api(self.context.header.api_key).name)
+        # a response from within the handler has no remote time
         handled_at = self._answered_at if self._handled_at is None else min(self._handled_at, self._answered_at)
         metrics.requests += 1
         metrics.request_queue_time += self._dequeued_at - self._arrived_at
         metrics.local_time += handled_at - self._dequeued_at
         metrics.remote_time += self._answered_at - handled_at
-        metrics.response_queue_time += taken_at - self._answered_at
-        metrics.response_send_time += trio.current_time() - taken_at
+        metrics.response_queue_time += dequeued_at - self._answered_at
+        metrics.response_send_time += trio.current_time() - dequeued_at
         metrics.errors.update(self._errors)
 
 
 class RequestChannel:
-    """The request queue of one plane: bounded, first in first out, shared by all its processors (rules B1.4, B1.5)."""
+    """The bounded FIFO request queue of one plane, shared by its processors (rules B1.4, B1.5)."""
 
     def __init__(self, capacity: int) -> None:
         self._send, self._receive = trio.open_memory_channel[Request](capacity)
@@ -202,11 +212,11 @@ class RequestChannel:
             await self._send.send(request)
 
     def requests(self) -> AsyncIterator[Request]:
-        """For handlers: ends when the channel has been shut down."""
+        """For handlers; ends when the channel is shut down."""
         return self._receive
 
     def shut_down(self) -> None:
-        """Requests that no handler has taken are dropped without an answer (rule B1.56); handlers end."""
+        """Drop queued requests without a response (rule B1.56), and end the handlers."""
         self._send.close()
         while True:
             try:
@@ -216,7 +226,7 @@ class RequestChannel:
 
 
 def describe(error: wire.DecodeError) -> str:
-    """A refusal in one line: the API where it is known, and why."""
+    """The error in one line, with the API if known."""
     try:
         name = wire.api(error.api_key).name if error.api_key is not None else "request"
     except wire.UnknownApiKey:

@@ -1,14 +1,14 @@
-"""All listeners of a broker and what serves them: planes, their queues and handlers, from bind to drained.
+"""All listeners of a broker with their planes, queues and handlers, from bind to drain.
 
     await server.bind()                        # server.bound_listeners()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
-        server.enable_request_processing()     # clients are let in
+        server.enable_request_processing()     # clients can connect
         ...
-        await server.shutdown(seconds)         # requests in progress are answered, then everything closes
+        await server.shutdown(seconds)         # answer requests in progress, then close everything
 
-With `control.plane.listener.name` two planes share nothing (rules B1.5, B1.6, 9.65): the control plane with one
-processor, a queue of 20 and one handler, and the data plane with the rest. Both serve the same APIs.
+With `control.plane.listener.name` there are two planes that share nothing (rules B1.5, B1.6, 9.65): the control plane
+with one processor, a queue of 20 and one handler, and the data plane with the rest. Both serve the same APIs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from dataclasses import dataclass, field
 
 import trio
 
-from broker_stub.config import BrokerConfig
-from broker_stub.ports import Tap, no_tap
-from broker_stub.reactor.acceptor import Acceptor
-from broker_stub.reactor.handler_pool import HandlerPool
-from broker_stub.reactor.metrics import RequestMetrics
-from broker_stub.reactor.processor import Processor
-from broker_stub.reactor.quotas import ConnectionQuotas
-from broker_stub.reactor.request_channel import Apis, RequestChannel
-from wire.vocabulary import Endpoint
+from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.ports import Bind
+from kce.broker_stub.reactor.acceptor import Acceptor
+from kce.broker_stub.reactor.handler_pool import HandlerPool
+from kce.broker_stub.reactor.metrics import RequestMetrics
+from kce.broker_stub.reactor.processor import Processor
+from kce.broker_stub.reactor.quotas import ConnectionQuotas
+from kce.broker_stub.reactor.request_channel import Apis, RequestChannel
+from kce.wire.vocabulary import Endpoint
 
-logger = logging.getLogger("broker_stub.reactor")
+log = logging.getLogger(__name__)
 
-#: the control plane's, fixed by rule B1.5
+#: of the control plane, fixed by rule B1.5
 CONTROL_PLANE_QUEUE_SIZE = 20
 CONTROL_PLANE_THREADS = 1
 
@@ -53,11 +53,11 @@ class Plane:
 class SocketServer:
     """Owns every server socket, connection, processor and handler of one broker."""
 
-    def __init__(self, config: BrokerConfig, apis: Apis, tap: Tap = no_tap) -> None:
+    def __init__(self, config: BrokerConfig, apis: Apis, bind: Bind) -> None:
         self.metrics = RequestMetrics()
         self._config = config
         self._apis = apis
-        self._tap = tap
+        self._bind = bind
         self._quotas = ConnectionQuotas(config.max_connections_per_ip)
         self._processor_ids = itertools.count()
         self.planes = self._planes()
@@ -92,28 +92,33 @@ class SocketServer:
                 endpoint.listener,
                 channel,
                 self._apis,
-                tap=self._tap,
                 quotas=self._quotas,
                 metrics=self.metrics,
-                max_frame_bytes=self._config.socket_request_max_bytes,
                 max_idle_seconds=math.inf if idle_ms is None else idle_ms / 1000,
             )
             for _ in range(threads)
         ]
-        backlog = self._config.socket_listen_backlog_size
-        return Acceptor(endpoint, processors, backlog=backlog, quotas=self._quotas, metrics=self.metrics)
+        return Acceptor(
+            endpoint,
+            processors,
+            bind=self._bind,
+            backlog=self._config.socket_listen_backlog_size,
+            max_frame_bytes=self._config.socket_request_max_bytes,
+            quotas=self._quotas,
+            metrics=self.metrics,
+        )
 
     @property
     def acceptors(self) -> list[Acceptor]:
         return [acceptor for plane in self.planes for acceptor in plane.acceptors]
 
     def bound_listeners(self) -> tuple[Endpoint, ...]:
-        """The listeners in the order of the configuration, with the ports that they really have."""
+        """The listeners in the order of the configuration, with their bound ports."""
         bound = {acceptor.endpoint.listener: acceptor.bound for acceptor in self.acceptors}
         return tuple(bound[endpoint.listener] for endpoint in self._config.listeners)
 
     def enable_request_processing(self) -> None:
-        """Let clients in. Raises BindError; RuntimeError once the server is stopped (rule B1.58)."""
+        """Let clients connect. Raises BindError; RuntimeError after the server has stopped (rule B1.58)."""
         if self._stopping.is_set():
             raise RuntimeError("a stopped socket server cannot be enabled")
         for acceptor in self.acceptors:
@@ -121,7 +126,7 @@ class SocketServer:
         self._enabled.set()
 
     async def bind(self) -> None:
-        """All listeners or none. Raises BindError."""
+        """Bind all listeners or none. Raises BindError."""
         try:
             for acceptor in self.acceptors:
                 await acceptor.bind()
@@ -136,8 +141,8 @@ class SocketServer:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve from ``enable_request_processing`` until ``shutdown``. The listeners must be bound.
 
-        Three nurseries, one in another, because they end in turn: acceptors, then processors with their connections,
-        then handlers.
+        Three nested nurseries end one after the other: acceptors, then processors with their connections, then
+        handlers.
         """
         self._running = True
         try:
@@ -191,12 +196,12 @@ class SocketServer:
                     for processor in acceptor.processors:
                         nursery.start_soon(processor.drain)
         if scope.cancelled_caught:
-            logger.warning("%d connections are cut off with a request in progress", self.metrics.connections_open)
+            log.warning("closing %d connections with a request in progress", self.metrics.connections_open)
 
     async def shutdown(self, drain_seconds: float) -> None:
-        """Stop accepting, give requests in progress that long to be answered, cut off the rest. Returns when done.
+        """Stop accepting, wait that long for requests in progress, then close the rest.
 
-        A second shutdown waits for the first. It returns at once where ``run`` has ended or never began.
+        A second shutdown waits for the first. Returns at once if ``run`` has ended or was never started.
         """
         self._drain_seconds = drain_seconds
         self._stopping.set()

@@ -1,7 +1,7 @@
-"""What a broker does in ZooKeeper for those who administrate it: the part of requests that needs no active controller.
+"""Admin requests in ZooKeeper: creating and deleting topics, adding partitions, reading and changing configurations.
 
-The requests' own checks (who is controller, what the metadata cache knows) are the broker's; whatever is refused here
-comes back inside the response's own struct, so that no exception of ours crosses into the broker.
+The request handlers check what needs the controller or the metadata cache. Errors are not raised, but part of the
+response.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
-from controller import admin
-from controller.admin import AdminError
-from controller.kafka_zk_client import KafkaZkClient
-from wire import (
+from kce.wire import (
     CreatableTopic,
     CreatableTopicResult,
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
     ErrorCode,
 )
-from wire.metadata_version import MetadataVersion
+from kce.wire.configuration import ConfigError, check_topic_config
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper import admin
+from kce.zookeeper.admin import AdminError
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
 
 class ZkAdminManager:
@@ -38,22 +39,17 @@ class ZkAdminManager:
         brokers: Mapping[int, str | None],
         *,
         validate_only: bool,
-        config_error: Callable[[Mapping[str, str]], str | None],
         permit: Callable[[int], bool] = lambda partitions: True,
     ) -> CreatableTopicResult:
         """Rules 10.3-10.7, from "null config value" on. ``brokers``: id -> rack of those that are alive.
 
-        ``config_error`` says what is wrong with a configuration; ``permit`` is asked just before the topic is written
-        whether there may be so many partitions more (rule 10.11). Numbers in ``topic`` are above 0 or wrong: -1 has
-        been resolved where no assignments are given.
+        ``permit`` checks the quota for that many partitions just before the topic is written (rule 10.11). Without
+        assignments, -1 is not a valid number in ``topic``: the caller replaces it by the defaults.
         """
         try:
-            config, assignment = self._asked(topic, brokers)
+            config, assignment = self._plan(topic, brokers)
             await admin.check_new_topic(self._zk, topic.name, assignment)
-            if (wrong := config_error(config)) is not None:
-                return CreatableTopicResult(
-                    name=topic.name, error_code=ErrorCode.INVALID_CONFIG, error_message=f"topic {topic.name}: {wrong}"
-                )
+            _check_config(topic.name, config)
             result = CreatableTopicResult(
                 name=topic.name, num_partitions=len(assignment), replication_factor=len(assignment[0])
             )
@@ -66,7 +62,7 @@ class ZkAdminManager:
         except AdminError as e:
             return CreatableTopicResult(name=topic.name, error_code=e.code, error_message=str(e))
 
-    def _asked(
+    def _plan(
         self, topic: CreatableTopic, brokers: Mapping[int, str | None]
     ) -> tuple[dict[str, str], Mapping[int, Sequence[int]]]:
         """Configuration and assignment. Raises AdminError."""
@@ -80,13 +76,13 @@ class ZkAdminManager:
             )
         if (topic.num_partitions, topic.replication_factor) != (-1, -1):
             raise AdminError(
-                f"topic {topic.name}: either assignments or the numbers of partitions and replicas, not both",
+                f"topic {topic.name}: give either assignments, or the numbers of partitions and replicas",
                 ErrorCode.INVALID_REQUEST,
             )
-        twice = [p for p, times in Counter(a.partition_index for a in topic.assignments).items() if times > 1]
-        if twice:
+        repeated = [p for p, times in Counter(a.partition_index for a in topic.assignments).items() if times > 1]
+        if repeated:
             raise AdminError(
-                f"topic {topic.name}: partitions {sorted(twice)} are assigned twice",
+                f"topic {topic.name}: partitions {sorted(repeated)} are assigned twice",
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             )
         return config, {a.partition_index: a.broker_ids for a in topic.assignments}
@@ -98,10 +94,12 @@ class ZkAdminManager:
         validate_only: bool,
         permit: Callable[[int], bool] = lambda partitions: True,
     ) -> tuple[CreatePartitionsTopicResult, range]:
-        """Rules 10.11, 10.13-10.16: the answer and the numbers of the partitions that were added."""
-        asked = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
+        """Rules 10.11, 10.13-10.16: the result and the numbers of the added partitions."""
+        assignments = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
         try:
-            found, added = await admin.plan_partitions(self._zk, topic.name, topic.count, asked, random=self._random)
+            found, added = await admin.plan_partitions(
+                self._zk, topic.name, topic.count, assignments, random=self._random
+            )
             if validate_only:
                 return CreatePartitionsTopicResult(name=topic.name), range(0)
             _check_quota(topic.name, len(added), permit)
@@ -112,7 +110,7 @@ class ZkAdminManager:
         return CreatePartitionsTopicResult(name=topic.name), range(min(added), max(added) + 1)
 
     async def delete_topic(self, topic: str) -> ErrorCode:
-        """Rule 10.36; that it is marked already is success."""
+        """Rule 10.36. Success if the topic is already marked for deletion."""
         try:
             await admin.delete_topic(self._zk, topic)
         except AdminError as e:
@@ -120,18 +118,26 @@ class ZkAdminManager:
         return ErrorCode.NONE
 
     async def config(self, kind: str, name: str) -> Mapping[str, str]:
-        """What is set at ``/config/<kind>/<name>``."""
+        """The configuration in ``/config/<kind>/<name>``."""
         return await self._zk.get_config(kind, name)
 
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
-        """Replace it and tell every broker (rules 1.35, 1.54)."""
+        """Replace the configuration and notify every broker (rules 1.35, 1.54)."""
         await self._zk.change_config(kind, name, config)
+
+
+def _check_config(topic: str, config: Mapping[str, str]) -> None:
+    """Raises AdminError."""
+    try:
+        check_topic_config(config)
+    except ConfigError as e:
+        raise AdminError(f"topic {topic}: {e}", ErrorCode.INVALID_CONFIG) from None
 
 
 def _check_quota(topic: str, partitions: int, permit: Callable[[int], bool]) -> None:
     """Raises AdminError."""
     if not permit(partitions):
         raise AdminError(
-            f"topic {topic}: the quota for partitions that are created and deleted is exceeded",
+            f"topic {topic}: the controller mutation quota is exceeded",
             ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         )

@@ -1,7 +1,7 @@
-"""Configuration that changes while nodes run: /config/brokers, and the notifications in /config/changes.
+"""Follows configuration changes at run time: /config/brokers, and the notifications in /config/changes.
 
-Every node listens, the controller or not (rules 1.35, 1.36); what the controller does about it is rule 11.69. Of all
-that may be configured, only `unclean.leader.election.enable` matters to a controller.
+Every broker does, whether or not it is the controller (rules 1.35, 1.36). The broker uses the quotas of users and
+clients, its controller `unclean.leader.election.enable` (rule 11.69).
 """
 
 from __future__ import annotations
@@ -9,21 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from controller import zk_data
-from controller.events import (
-    ConfigChangesNotified,
-    ControllerEvent,
-    TopicUncleanLeaderElectionEnabled,
-    UncleanLeaderElectionEnabled,
-)
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId
-from controller.partition_state_machine import UNCLEAN
-from controller.store import Data, Delete, NoNode, SessionExpired, StoreError, value
+import trio
+
+from kce.wire.configuration import ConfigError, Properties
+from kce.zookeeper import znodes
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.store import Delete, NodeData, NoNode, SessionExpired, SessionState, StoreError, value
 
 log = logging.getLogger(__name__)
 
-#: notifications older than this are removed by whoever sees them (rule 1.36)
+#: brokers delete notifications that are older than this (rule 1.36)
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
 
 
@@ -32,70 +27,103 @@ OnClientConfig = Callable[[str, str, Mapping[str, str]], None]
 CLIENT_KINDS = ("users", "clients")
 
 
-class ConfigChanges:
-    """``static``: what the node's own properties say; the broker's entry in ZooKeeper wins over the cluster's default,
-    and that over ``static``. ``put`` gives an event to the event loop; ``on_client_config`` is told what is configured
-    for users and clients, at the start and when it changes, as it is of no interest to a controller."""
+#: called with the topic for which unclean election was enabled; None: every topic without its own setting
+OnUncleanElectionEnabled = Callable[[str | None], None]
+UNCLEAN = "unclean.leader.election.enable"
+
+
+class ConfigChangeListener:
+    """``static_unclean``: `unclean.leader.election.enable` in the broker's own properties.
+
+    The broker's entry in ZooKeeper overrides the cluster's default, which overrides ``static_unclean`` (rule 7.4).
+
+    ``on_client_config`` receives the configuration of users and clients at startup and after each change.
+    ``run`` ends with the broker.
+    """
 
     def __init__(
         self,
         zk: KafkaZkClient,
-        broker: BrokerId,
+        broker_id: int,
         *,
-        static: bool,
-        put: Callable[[ControllerEvent], None],
+        static_unclean: bool,
+        on_unclean_election_enabled: OnUncleanElectionEnabled = lambda topic: None,
         on_client_config: OnClientConfig = lambda kind, name, config: None,
     ) -> None:
+        self._on_unclean_election_enabled = on_unclean_election_enabled
         self._on_client_config = on_client_config
         self._zk = zk
-        self._broker = str(broker)
-        self._static = static
-        self._put = put
+        self._broker = str(broker_id)
+        self._static = static_unclean
         self._dynamic: dict[str, bool] = {}
         self._last_executed = -1
+        self._event = trio.Event()
+        self._new_session = False
 
     @property
     def unclean_leader_election_enable(self) -> bool:
-        default = self._dynamic.get(zk_data.DEFAULT_ENTITY, self._static)
+        default = self._dynamic.get(znodes.DEFAULT_ENTITY, self._static)
         return self._dynamic.get(self._broker, default)
 
-    async def start(self) -> None:
-        """Read the broker's configuration, then what has been notified, and watch for more.
+    def session_changed(self, state: SessionState) -> None:
+        """Call with every new state of the session, because watches end with the session."""
+        if state is SessionState.ESTABLISHED:
+            self._new_session = True
+            self._event.set()
 
-        A failure is logged: the node contends all the same, under the configuration that it has.
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Reports started after the first read."""
+        await self.read()
+        task_status.started()
+        while True:
+            await self._event.wait()
+            self._event = trio.Event()
+            try:
+                if self._new_session:
+                    self._new_session = False
+                    await self.read()
+                else:
+                    await self.read_notifications()
+            except (StoreError, SessionExpired) as e:  # read again in the next session
+                log.info("%s could not be read: %s", znodes.CONFIG_CHANGES, e)
+
+    async def read(self) -> None:
+        """Read the broker's configuration, then the notifications, and watch for more.
+
+        A failure is logged; the broker keeps the configuration that it has.
         """
-        self._zk.register_child_handler(zk_data.CONFIG_CHANGES, lambda: self._put(ConfigChangesNotified()))
+        self._zk.register_child_handler(znodes.CONFIG_CHANGES, lambda: self._event.set())
         try:
-            for entity in (zk_data.DEFAULT_ENTITY, self._broker):
+            for entity in (znodes.DEFAULT_ENTITY, self._broker):
                 await self._read_broker(entity)
             await self._read_clients()
-            await self.notified()
+            await self.read_notifications()
         except StoreError:
             log.exception("the configuration in ZooKeeper could not be read")
 
-    async def notified(self) -> None:
-        """Children of /config/changes: those not seen yet, in order; one that fails is logged and passed over."""
-        names = [n for n in await self._zk.get_children(zk_data.CONFIG_CHANGES) if n[-10:].isdigit()]
-        paths = [f"{zk_data.CONFIG_CHANGES}/{name}" for name in sorted(names, key=_number)]
+    async def read_notifications(self) -> None:
+        """Apply the new children of /config/changes in order; one that fails is logged and skipped."""
+        names = [n for n in await self._zk.get_children(znodes.CONFIG_CHANGES) if n[-10:].isdigit()]
+        paths = [f"{znodes.CONFIG_CHANGES}/{name}" for name in sorted(names, key=_number)]
         notifications = dict(zip(paths, await self._zk.get_data(paths), strict=True))
         for path, found in notifications.items():
-            if _number(path) > self._last_executed and isinstance(found, Data):
+            if _number(path) > self._last_executed and isinstance(found, NodeData):
                 self._last_executed = _number(path)
                 try:
-                    await self._changed(*zk_data.decode_config_change(path, found.data))
-                except zk_data.BadZNode as e:
-                    log.error("a change of configuration is passed over: %s", e)
+                    await self._changed(*znodes.decode_config_change(path, found.data))
+                except znodes.BadZNode as e:
+                    log.error("skipping a configuration change: %s", e)
                 except SessionExpired:
                     raise
-                except Exception:  # the next ones are looked at all the same (rule 1.36)
-                    log.exception("the change of configuration in %s could not be followed", path)
+                except Exception:  # the next ones are applied nevertheless (rule 1.36)
+                    log.exception("could not apply the configuration change in %s", path)
         await self._purge(notifications)
 
-    async def _purge(self, notifications: Mapping[str, Data | StoreError]) -> None:
+    async def _purge(self, notifications: Mapping[str, NodeData | StoreError]) -> None:
         oldest = self._zk.now_ms() - CHANGE_EXPIRATION_MS
-        expired = [p for p, found in notifications.items() if isinstance(found, Data) and found.stat.ctime < oldest]
+        expired = [p for p, found in notifications.items() if isinstance(found, NodeData) and found.stat.ctime < oldest]
         for answer in await self._zk.store.write([Delete(path) for path in expired]):
-            if not isinstance(answer, NoNode):  # another node was faster
+            if not isinstance(answer, NoNode):  # another broker deleted it first
                 value(answer)
 
     async def _changed(self, entity_type: str, entity: str) -> None:
@@ -103,17 +131,17 @@ class ConfigChanges:
         if entity_type == "topics":
             config = (await self._zk.get_topic_configs([entity]))[entity]
             if isinstance(config, dict) and config.get(UNCLEAN, "").lower() == "true":
-                self._put(TopicUncleanLeaderElectionEnabled(entity))
+                self._on_unclean_election_enabled(entity)
         elif entity_type in CLIENT_KINDS:
             self._on_client_config(entity_type, entity, await self._zk.get_config(entity_type, entity))
-        elif entity_type == "brokers" and entity in (zk_data.DEFAULT_ENTITY, self._broker):
-            was = self.unclean_leader_election_enable
+        elif entity_type == "brokers" and entity in (znodes.DEFAULT_ENTITY, self._broker):
+            enabled_before = self.unclean_leader_election_enable
             await self._read_broker(entity)
-            if self.unclean_leader_election_enable and not was:
-                self._put(UncleanLeaderElectionEnabled())
+            if self.unclean_leader_election_enable and not enabled_before:
+                self._on_unclean_election_enabled(None)
 
     async def _read_clients(self) -> None:
-        """Of users and clients, and of clients of users."""
+        """Read the configuration of users, of clients, and of users' clients."""
         for kind in CLIENT_KINDS:
             names = await self._zk.get_children(f"/config/{kind}", watch=False)
             if kind == "users":
@@ -125,20 +153,22 @@ class ConfigChanges:
                     for client in found
                 ]
             for name, found in zip(
-                names, await self._zk.get_data([zk_data.config_path(kind, name) for name in names]), strict=True
+                names, await self._zk.get_data([znodes.config_path(kind, name) for name in names]), strict=True
             ):
-                if isinstance(found, Data):
-                    self._on_client_config(kind, name, zk_data.decode_config(found.data))
+                if isinstance(found, NodeData):
+                    self._on_client_config(kind, name, znodes.decode_config(found.data))
 
     async def _read_broker(self, entity: str) -> None:
-        found = await self._zk.get_one(zk_data.broker_config_path(entity))
-        text = None if found is None else zk_data.decode_config(found.data).get(UNCLEAN)
-        if text is None:
+        path = znodes.broker_config_path(entity)
+        found = await self._zk.get_one(path)
+        config = {} if found is None else znodes.decode_config(found.data)
+        if UNCLEAN not in config:
             self._dynamic.pop(entity, None)
-        elif text.lower() in ("true", "false"):
-            self._dynamic[entity] = text.lower() == "true"
         else:
-            log.error("%s=%s in %s is neither true nor false", UNCLEAN, text, zk_data.broker_config_path(entity))
+            try:
+                self._dynamic[entity] = Properties(config).boolean(UNCLEAN)
+            except ConfigError as e:
+                log.error("%s has %s", path, e)
 
 
 def _number(path: str) -> int:

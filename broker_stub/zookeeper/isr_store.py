@@ -1,38 +1,30 @@
-"""What a stub broker writes into ZooKeeper by itself: partition states (a `broker_stub.ports.IsrStore`), and that a log
-directory has failed (a `LogDirEvents`)."""
+"""A broker's own writes to ZooKeeper: partition states (`broker_stub.ports.IsrStore`) and failures of log directories
+(`LogDirEvents`)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from broker_stub.alter_partition_manager import AlterPartitionItem
-from controller import zk_data
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership
-from controller.store import BadVersion, Create, NoNode, SetData, Stat, value
-from wire.vocabulary import TopicPartition
+from kce.broker_stub.alter_partition_manager import AlterPartitionItem
+from kce.wire.vocabulary import TopicPartition
+from kce.zookeeper import znodes
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import ControllerEpoch, Leadership
+from kce.zookeeper.store import BadVersion, Create, NoNode, SetData, Stat, value
 
 
 class ZkIsrStore:
-    """Nothing here is fenced by the controller's epoch: it is the leader's write (rule 1.49)."""
+    """The leader's writes, not fenced by the controller epoch (rule 1.49)."""
 
     def __init__(self, zk: KafkaZkClient) -> None:
         self._zk = zk
 
     async def update_isr(self, item: AlterPartitionItem) -> int | None:
-        """Rule 1.53: a write that was refused for its version may have been ours, whose answer was lost."""
-        path = zk_data.partition_state_path(item.partition)
-        wanted = Leadership(
-            LeaderAndIsr(
-                leader=BrokerId(item.leader),
-                isr=tuple(BrokerId(replica) for replica in item.isr),
-                leader_epoch=item.leader_epoch,
-                recovery_state=item.leader_recovery_state,
-                partition_epoch=item.partition_epoch,
-            ),
-            ControllerEpoch(item.controller_epoch),
-        )
-        write = SetData(path, zk_data.encode_partition_state(wanted), item.partition_epoch)
+        """Rule 1.53: a version conflict may be due to our own write, whose response was lost."""
+        path = znodes.partition_state_path(item.partition)
+        wanted = Leadership(item.leader_and_isr, ControllerEpoch(item.controller_epoch))
+        partition_epoch = item.leader_and_isr.partition_epoch
+        write = SetData(path, znodes.encode_partition_state(wanted), partition_epoch)
         answer = (await self._zk.store.write([write]))[0]
         if isinstance(answer, Stat):
             return answer.version
@@ -41,12 +33,12 @@ class ZkIsrStore:
         if not isinstance(answer, BadVersion):
             value(answer)
         found = await self._zk.get_one(path)
-        stored = None if found is None else zk_data.decode_partition_state(found.data, item.partition_epoch)
+        stored = None if found is None else znodes.decode_partition_state(found.data, partition_epoch)
         return found.stat.version if found is not None and stored == wanted else None
 
     async def notify_isr_changes(self, partitions: Collection[TopicPartition]) -> None:
-        data = zk_data.encode_partition_list(partitions)
-        value((await self._zk.store.write([Create(zk_data.ISR_CHANGE_PREFIX, data, sequential=True)]))[0])
+        data = znodes.encode_partition_list(partitions)
+        value((await self._zk.store.write([Create(znodes.ISR_CHANGE_PREFIX, data, sequential=True)]))[0])
 
 
 class ZkLogDirEvents:

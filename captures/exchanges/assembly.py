@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from captures.exchanges import Conversation, Message, Peers
-from captures.quality import Quality
-from captures.segments import Segment
-from captures.tcp_directions import End, Event
-from captures.tcp_streams import Connection, Streams
+from kce.captures.exchanges.pairing import Conversation, Message, Peers
+from kce.captures.exchanges.quality import Quality
+from kce.captures.tcp.directions import End, Event
+from kce.captures.tcp.segments import Segment
+from kce.captures.tcp.streams import Connection, Streams
 
 
 class Assembly:
@@ -26,6 +26,12 @@ class Assembly:
         self.ended = ended
         self._streams = Streams()
         self._conversations: dict[Connection, Conversation] = {}
+        self._waiting: set[Conversation] = set()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether messages may still come out of segments that were received before now."""
+        return bool(self._waiting) or self._streams.waiting
 
     def under_way(self, key: tuple[bytes, int, bytes, int]) -> tuple[Connection, Conversation] | None:
         """The connection between two ends (``connection_key``), once something was said on it."""
@@ -51,6 +57,11 @@ class Assembly:
                 yield from conversation.receive(event)
             if events and isinstance(events[-1], End):
                 del self._conversations[connection]
+                self._waiting.discard(conversation)
                 self.quality.add(conversation.quality)
                 if conversation.peers is not None:
                     self.ended(conversation.peers)
+            elif conversation.waiting:
+                self._waiting.add(conversation)
+            else:
+                self._waiting.discard(conversation)

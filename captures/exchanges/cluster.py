@@ -11,19 +11,17 @@ import uuid
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import wire
-from captures.ports import NO_PORTS, Ports
-from captures.segments import address_text
-from captures.tcp_streams import Endpoint
+from kce import wire
+from kce.captures.exchanges.ports import NO_PORTS, Ports
+from kce.captures.tcp.segments import Endpoint, address_text
+from kce.wire.control import endpoints, topic_names
 
 #: What goes between controller and brokers: LeaderAndIsr, StopReplica, UpdateMetadata; and back ControlledShutdown,
 #: AlterPartition, Envelope, AllocateProducerIds
-_CONTROL_APIS = frozenset({4, 5, 6, 7, 56, 58, 67})
+CONTROL_PLANE_APIS = frozenset({4, 5, 6, 7, 56, 58, 67})
 
 #: What every client sends before it asks for anything.
-_PREAMBLE_APIS = frozenset({17, 18, 36})
-
-_SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PREAMBLE_APIS = frozenset({17, 18, 36})
 
 
 class Listener(NamedTuple):
@@ -43,15 +41,11 @@ def announced_listeners(body: wire.UpdateMetadataRequest) -> list[Listener]:
 
 def listeners_of(brokers: Iterable[wire.UpdateMetadataBroker]) -> list[Listener]:
     """The listeners of those that an UpdateMetadata request calls alive."""
-    listeners = []
-    for broker in brokers:
-        if broker.v0_host:  # version 0 knows one listener, PLAINTEXT (rule 13.21)
-            listeners.append(Listener(broker.id, "PLAINTEXT", broker.v0_host, broker.v0_port, broker.rack))
-        for e in broker.endpoints:
-            # versions 1 and 2 carry no name: it is the protocol's (rule 13.21)
-            protocol = _SECURITY_PROTOCOLS[e.security_protocol] if 0 <= e.security_protocol < 4 else ""
-            listeners.append(Listener(broker.id, e.listener or protocol, e.host, e.port, broker.rack))
-    return listeners
+    return [
+        Listener(broker.id, endpoint.listener, endpoint.host, endpoint.port, broker.rack)
+        for broker in brokers
+        for endpoint in endpoints(broker)
+    ]
 
 
 class Cluster:
@@ -70,8 +64,8 @@ class Cluster:
 
     def saw(self, server: Endpoint, api_key: int) -> None:
         """``server`` was asked something."""
-        if api_key not in _PREAMBLE_APIS:
-            self._asked.setdefault(server, set()).add(api_key in _CONTROL_APIS)
+        if api_key not in PREAMBLE_APIS:
+            self._asked.setdefault(server, set()).add(api_key in CONTROL_PLANE_APIS)
 
     def plane(self, server: Endpoint) -> str | None:
         """By what an address was asked so far: ``control``, ``data``, ``both``; None if nothing tells (KIP-291)."""
@@ -89,9 +83,7 @@ class Cluster:
                 self._by_address[listener.host, listener.port] = listener
                 self._by_port[listener.port] = listener
         if isinstance(body, (wire.UpdateMetadataRequest, wire.LeaderAndIsrRequest)):
-            for topic in body.topic_states:
-                if topic.topic_id.int:
-                    self._topic_names[topic.topic_id] = topic.topic_name
+            self._topic_names |= {topic_id: name for topic_id, name in topic_names(body).items() if topic_id.int}
 
     def listener_at(self, endpoint: Endpoint) -> Listener | None:
         """Whose listener an address is, by what was announced last; None if that is not known."""

@@ -17,14 +17,13 @@ import heapq
 from collections.abc import Iterator
 from typing import Protocol
 
-from captures.cluster import Cluster
-from captures.exchanges import Conversation, Message, NoResponse, Request, Response
-from captures.pcap import CaptureFile, Packet
-from captures.ports import NO_PORTS, Ports
-from captures.quality import OF_OTHER_PORTS, Quality
-from captures.segments import Dissector, Place, Segment
-from captures.tcp_directions import End, Event
-from captures.tcp_streams import Connection, Streams
+from kce.captures.exchanges.assembly import Assembly
+from kce.captures.exchanges.cluster import Cluster
+from kce.captures.exchanges.pairing import Message, NoResponse, Request, Response
+from kce.captures.exchanges.ports import NO_PORTS, Ports
+from kce.captures.exchanges.quality import OF_OTHER_PORTS, Quality
+from kce.captures.files.pcap import CaptureFile, Packet
+from kce.captures.tcp.segments import Dissector, Place, Segment
 
 MAX_WAIT_NS = 5_000_000_000
 MAX_WAITING_MESSAGES = 20_000
@@ -43,7 +42,7 @@ class Source(Protocol):
 
 class Decoder:
     """Reads one capture, or an incident, once. ``ports``: those of listeners, if they are given, and what each is for
-    (``captures.ports``); others are left out.
+    (``captures.exchanges.ports``); others are left out.
 
     ``quality`` is complete when ``messages()`` has ended; ``cluster`` grows meanwhile.
     """
@@ -53,56 +52,41 @@ class Decoder:
         self.cluster = Cluster(ports)
         self._capture = capture
         self._ports = ports.keys()
-        self._streams = Streams()
-        self._conversations: dict[Connection, Conversation] = {}
-        self._waiting: set[Conversation] = set()
+        self._assembly = Assembly(self.quality, self._ports)
         self._heap: list[tuple[Place, int, Request | Response]] = []
         self._count = 0
 
     def messages(self) -> Iterator[Request | Response]:
-        capture = self._capture
-        for packet, segment in _dissected(capture) if isinstance(capture, CaptureFile) else capture:
-            self.quality.packets += 1
-            self.quality.cut_packets += packet.wire_bytes > len(packet.data)
-            if isinstance(segment, str):
-                self.quality.other_packets[segment] += 1
-                continue
-            if self._ports and self._ports.isdisjoint((segment.source_port, segment.destination_port)):
-                self.quality.other_packets[OF_OTHER_PORTS] += 1
-                continue
-            for connection, events in self._streams.receive(segment):
-                self._converse(connection, events)
+        for segment in self._segments():
+            for message in self._assembly.receive(segment):
+                self._push(message)
             if self._heap:
-                yield from self._due(packet.time_ns)
-        for connection, events in self._streams.finish():
-            self._converse(connection, events)
-        self._waiting.clear()
+                yield from self._due(segment.place.time_ns)
+        for message in self._assembly.finish():
+            self._push(message)
         yield from self._due(0)
-        self.quality.dropped = capture.dropped
+
+    def _segments(self) -> Iterator[Segment]:
+        """The segments to decode; everything else is counted."""
+        capture, quality = self._capture, self.quality
+        for packet, segment in _dissected(capture) if isinstance(capture, CaptureFile) else capture:
+            quality.packets += 1
+            quality.cut_packets += packet.wire_bytes > len(packet.data)
+            if isinstance(segment, str):
+                quality.other_packets[segment] += 1
+            elif self._ports and self._ports.isdisjoint((segment.source_port, segment.destination_port)):
+                quality.other_packets[OF_OTHER_PORTS] += 1
+            else:
+                yield segment
+        quality.dropped = capture.dropped
         if isinstance(capture, CaptureFile):
-            self.quality.problems += [f"{capture.name}: {problem}" for problem in capture.problems]
+            quality.problems += [f"{capture.name}: {problem}" for problem in capture.problems]
         else:
-            self.quality.problems += capture.problems
-            self.quality.duplicates = capture.duplicates
-            self.quality.sources += capture.notes
+            quality.problems += capture.problems
+            quality.duplicates = capture.duplicates
+            quality.sources += capture.notes
 
-    def _converse(self, connection: Connection, events: list[Event]) -> None:
-        conversation = self._conversations.get(connection)
-        if conversation is None:
-            conversation = self._conversations[connection] = Conversation(connection, self._ports)
-        for event in events:
-            for message in conversation.receive(event):
-                self._take(message)
-        if events and isinstance(events[-1], End):
-            self.quality.add(conversation.quality)
-            del self._conversations[connection]
-            self._waiting.discard(conversation)
-        elif conversation.waiting:
-            self._waiting.add(conversation)
-        else:
-            self._waiting.discard(conversation)
-
-    def _take(self, message: Message) -> None:
+    def _push(self, message: Message) -> None:
         if isinstance(message, NoResponse):
             return
         if isinstance(message, Request):
@@ -113,7 +97,7 @@ class Decoder:
 
     def _due(self, now_ns: int) -> Iterator[Request | Response]:
         """The messages before which no other can come any more."""
-        free = not self._waiting and not self._streams.waiting
+        free = not self._assembly.waiting
         while self._heap:
             place = self._heap[0][0]
             if not (free or now_ns - place.time_ns > MAX_WAIT_NS or len(self._heap) > MAX_WAITING_MESSAGES):

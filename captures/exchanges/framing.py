@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
-from captures.recognise import MAX_FRAME_BYTES, Verdict
-from captures.segments import Place
+from kce.captures.exchanges.recognise import MAX_FRAME_BYTES, Verdict
+from kce.captures.tcp.segments import Place
 
 #: What is kept of a frame whose body nobody will read.
 HEAD_BYTES = 64 * 1024

@@ -9,15 +9,13 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-import wire
-from captures.framing import Frame
-from captures.quality import Quality
-from captures.recognise import Start, produce_acks
-from captures.segments import Place
-from captures.tcp_streams import Endpoint
-from wire.registry import BY_KEY, ApiKey, message_class
+from kce import wire
+from kce.captures.exchanges.framing import Frame
+from kce.captures.exchanges.quality import Quality
+from kce.captures.exchanges.recognise import PRODUCE, Start, produce_acks
+from kce.captures.tcp.segments import Endpoint, Place
+from kce.wire.registry import BY_KEY, ApiKey, message_class
 
-_PRODUCE = 0
 _KEY_AND_VERSION = struct.Struct(">hhi").unpack_from
 
 
@@ -93,7 +91,7 @@ def read_request(peers: Peers, frame: Frame) -> Request:
     payload = frame.payload
     key, version, correlation_id = _KEY_AND_VERSION(payload)
     client_id, body, error, left_over = _decode_request(frame, key)
-    answered = key != _PRODUCE or produce_acks(payload) != 0
+    answered = key != PRODUCE or produce_acks(payload) != 0
     return Request(
         peers, frame.place, key, BY_KEY.get(key), version, correlation_id, client_id, body, error, frame.length,
         left_over, answered,

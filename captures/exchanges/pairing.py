@@ -5,7 +5,7 @@ the capture began: when requests are recognised in it, beyond doubt); all others
 answers in order, so a response belongs to the oldest request that waits; its correlation id proves it, or, after a
 gap, finds the right one. Produce requests with acks=0 are not answered.
 
-What a message is, and what it says where it cannot be decoded: ``captures.messages``, whose names are here, too.
+What a message is, and what it says where it cannot be decoded: ``messages``, whose names are here, too.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from captures.framing import Finder, Frame, Framer
-from captures.messages import (
+from kce.captures.exchanges.framing import Finder, Frame, Framer
+from kce.captures.exchanges.messages import (
     Message,
     NoResponse,
     Peers,
@@ -27,8 +27,9 @@ from captures.messages import (
     read_response,
     start_of,
 )
-from captures.quality import Quality
-from captures.recognise import (
+from kce.captures.exchanges.quality import Quality
+from kce.captures.exchanges.recognise import (
+    FETCH,
     MAX_FRAME_BYTES,
     Awaited,
     Start,
@@ -40,9 +41,9 @@ from captures.recognise import (
     other_protocol,
     request_start,
 )
-from captures.tcp_directions import Data, Earlier, End, Event, Gap
-from captures.tcp_streams import Connection
-from wire.registry import BY_KEY, message_class
+from kce.captures.tcp.directions import Data, Earlier, End, Event, Gap
+from kce.captures.tcp.streams import Connection
+from kce.wire.registry import BY_KEY, BY_NAME, message_class
 
 __all__ = [
     "Conversation", "Message", "NoResponse", "Peers", "Request", "Response", "count_decoding", "read_request",
@@ -64,8 +65,7 @@ MAX_AWAITED = 10_000
 MAX_EARLY = 64
 MAX_EARLY_BYTES = 4 * 1024 * 1024
 
-_FETCH = 1
-_SASL_HANDSHAKE = 17
+_SASL_HANDSHAKE = BY_NAME["SaslHandshake"].key
 _KEY_AND_VERSION = struct.Struct(">hhi").unpack_from
 _CORRELATION_ID = struct.Struct(">i").unpack_from
 
@@ -110,7 +110,7 @@ class Conversation:
     @property
     def steady(self) -> bool:
         """Whether next come frames, whole, responses in the order of their requests; or nothing at all, for what
-        others send is left alone. Then ``captures.bulk`` may take many of them at once, and tells (``took``)."""
+        others send is left alone. Then ``captures.fast.bulk`` may take many of them at once, and tells (``took``)."""
         if self._peers is None:
             return self._undecided is None
         return self._sasl_tokens is None and not self._early and self._requests.idle and self._responses.idle
@@ -264,7 +264,7 @@ class Conversation:
         if not frame.lost or isinstance(request_start(frame.length.to_bytes(4, "big") + payload), Start):
             self._last = start_of(request) or self._last
         if api is not None and (
-            not api.zk_broker or (key == _FETCH and is_quorum_fetch(payload, version, request.client_id))
+            not api.zk_broker or (key == FETCH and is_quorum_fetch(payload, version, request.client_id))
         ):
             self.quality.kraft[api.name] += 1
         messages.append(request)

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-import wire
-from wire.registry import BY_KEY, ApiKey, message_class
+from kce import wire
+from kce.wire.registry import BY_KEY, BY_NAME, ApiKey, message_class
 
 #: `socket.request.max.bytes` of Kafka: no frame is longer (rule B1.34)
 MAX_FRAME_BYTES = wire.DEFAULT_MAX_FRAME_BYTES
@@ -33,8 +33,11 @@ _MAX_IMAGINED = 1 << 20
 #: Correlation ids sought at any offset, which takes a while for each.
 _MAX_SOUGHT = 64
 
-_PRODUCE = 0
-_FETCH = 1
+PRODUCE, FETCH = BY_NAME["Produce"].key, BY_NAME["Fetch"].key
+
+#: The only topic of a KRaft quorum.
+QUORUM_TOPIC = b"__cluster_metadata"
+
 _FIXED = struct.Struct(">ihhih").unpack_from
 _INT16 = struct.Struct(">h").unpack_from
 _INT32 = struct.Struct(">i").unpack_from
@@ -109,7 +112,7 @@ def first_request(data: bytes) -> Verdict:
         return start
     if is_zookeeper_connect(data):
         return Verdict.NO
-    if start.api.key == _PRODUCE and not start.client_id:
+    if start.api.key == PRODUCE and not start.client_id:
         # zeros look like this, too: its body must bear it out
         if len(data) < min(4 + start.length, 64):
             return Verdict.MORE
@@ -175,7 +178,7 @@ def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None,
     if end > len(buffer):
         return Verdict.MORE
     frame = buffer[at + 4 : end]
-    if start.api.key == _PRODUCE and produce_acks(frame) is None:
+    if start.api.key == PRODUCE and produce_acks(frame) is None:
         return Verdict.NO
     borne_out = False
     if message_class(start.api.key, "request") is not None:
@@ -300,7 +303,7 @@ def produce_acks(frame: bytes) -> int | None:
 def is_quorum_fetch(frame: bytes, version: int, client_id: str | None) -> bool:
     """Whether a Fetch request is a KRaft node's, of ``__cluster_metadata``, the only topic its quorum has."""
     if version < 13:
-        return b"__cluster_metadata" in frame
+        return QUORUM_TOPIC in frame
     # header (with its empty tagged fields), then max_wait .. session_epoch, preceded by replica_id before version 15
     at = 10 + len((client_id or "").encode()) + 1 + (25 if version < 15 else 21)
     return frame[at : at + 17] == b"\x02" + bytes(15) + b"\x01"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
-import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import wire
-from captures.cluster import Cluster
-from captures.exchanges import Peers, Request, Response
-from captures.segments import endpoint_text
-from wire import error_name
-from wire.outline import outline
+from kce import wire
+from kce.captures.exchanges.cluster import Cluster
+from kce.captures.exchanges.pairing import Peers, Request, Response
+from kce.captures.tcp.segments import endpoint_text
+from kce.wire import control, error_name
+from kce.wire.control import partition_count, partition_states
+from kce.wire.outline import outline
+from kce.wire.vocabulary import LEADER_DURING_DELETE
 
 #: Partitions told one by one; of more, the first so many and how many there are besides.
 MAX_PARTITIONS = 4
@@ -95,35 +97,11 @@ def describe_request(body: wire.Message | None, cluster: Cluster) -> str:
     match body:
         case None:
             return ""
-        case wire.LeaderAndIsrRequest():
-            states = _flat(body.ungrouped_partition_states, body.topic_states)
-            partitions = [
-                f"{topic}-{p.partition_index} leader {p.leader} epoch {p.leader_epoch} isr {_ids(p.isr)}"
-                + (" new" if p.is_new else "")
-                for topic, p in states
-            ]
-            return _join(_control(body), _some(partitions))
+        case wire.LeaderAndIsrRequest() | wire.StopReplicaRequest():
+            return _join(_control(body), _partitions(body))
         case wire.UpdateMetadataRequest():
-            states = _flat(body.ungrouped_partition_states, body.topic_states)
-            partitions = [
-                # leader -2 takes the partition out of the brokers' caches (rule 8.9)
-                f"{topic}-{p.partition_index} "
-                + ("deleted" if p.leader == -2 else f"leader {p.leader} epoch {p.leader_epoch} isr {_ids(p.isr)}")
-                for topic, p in states
-            ]
             live = f"brokers {_ids(sorted(broker.id for broker in body.live_brokers))}"
-            return _join(_control(body), live, _some(partitions))
-        case wire.StopReplicaRequest():
-            partitions = [f"{p.topic_name}-{p.partition_index}" for p in body.ungrouped_partitions]
-            partitions += [f"{t.name}-{index}" for t in body.topics for index in t.partition_indexes]
-            if body.delete_partitions:
-                partitions = [f"{partition} delete" for partition in partitions]
-            partitions += [
-                f"{t.topic_name}-{p.partition_index} epoch {p.leader_epoch}" + (" delete" if p.delete_partition else "")
-                for t in body.topic_states
-                for p in t.partition_states
-            ]
-            return _join(_control(body), _some(partitions))
+            return _join(_control(body), live, _partitions(body))
         case wire.ControlledShutdownRequest():
             return f"broker {body.broker_id} broker epoch {body.broker_epoch}"
         case wire.AlterPartitionRequest():
@@ -209,28 +187,8 @@ def describe_response(response: Response, cluster: Cluster) -> tuple[str, str]:
 
 
 def partition_errors(response: Response) -> list[tuple[str, int, int]]:
-    """(topic, partition, error code) of a LeaderAndIsr or StopReplica response.
-
-    LeaderAndIsr names topics by their id from version 5 on: their names are those of the request (rule 13.15).
-    """
-    asked = response.request.body
-    topics = asked.topic_states if isinstance(asked, wire.LeaderAndIsrRequest) else ()
-    return listed_errors(response.body, {t.topic_id: t.topic_name for t in topics})
-
-
-def listed_errors(body: wire.Message | None, names: Mapping[uuid.UUID, str]) -> list[tuple[str, int, int]]:
-    """The same of a response's body; ``names`` are those of the topic ids in its request."""
-    if isinstance(body, wire.StopReplicaResponse):
-        return [(p.topic_name, p.partition_index, p.error_code) for p in body.partition_errors]
-    if not isinstance(body, wire.LeaderAndIsrResponse):
-        return []
-    errors = [(p.topic_name, p.partition_index, p.error_code) for p in body.partition_errors]
-    errors += [
-        (names.get(t.topic_id, str(t.topic_id)), p.partition_index, p.error_code)
-        for t in body.topics
-        for p in t.partition_errors
-    ]
-    return errors
+    """(topic, partition, error code) of a LeaderAndIsr or StopReplica response."""
+    return control.partition_errors(response.body, control.topic_names(response.request.body))
 
 
 def json_line(message: Request | Response, cluster: Cluster, *, payloads: bool = False) -> str:
@@ -267,14 +225,25 @@ def json_line(message: Request | Response, cluster: Cluster, *, payloads: bool =
     return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
 
 
-def _control(body: wire.LeaderAndIsrRequest | wire.UpdateMetadataRequest | wire.StopReplicaRequest) -> str:
+def _control(body: control.ControlRequest) -> str:
     kraft = " (KRaft)" if body.is_kraft_controller else ""
     return f"controller {body.controller_id}{kraft} epoch {body.controller_epoch} broker epoch {body.broker_epoch}"
 
 
-def _flat(ungrouped: Iterable[Any], topics: Iterable[Any]) -> list[tuple[str, Any]]:
-    """Partition states with their topic, of versions that group them by topic and of those that do not."""
-    return [(p.topic_name, p) for p in ungrouped] + [(t.topic_name, p) for t in topics for p in t.partition_states]
+def _partitions(body: control.ControlRequest) -> str:
+    return _first(map(_state, partition_states(body)), partition_count(body))
+
+
+def _state(p: control.PartitionState) -> str:
+    """One partition of a control request."""
+    text = f"{p.topic}-{p.partition}"
+    if p.leader == LEADER_DURING_DELETE:  # takes the partition out of the brokers' caches (rule 8.9)
+        return f"{text} deleted"
+    if p.leader is not None:
+        text += f" leader {p.leader} epoch {p.leader_epoch} isr {_ids(p.isr or ())}"
+    elif p.leader_epoch is not None:
+        text += f" epoch {p.leader_epoch}"
+    return text + (" new" if p.is_new else "") + (" delete" if p.delete else "")
 
 
 def _scalars(body: wire.Message) -> str:
@@ -296,8 +265,13 @@ def _records(records: bytes | None) -> str:
 
 
 def _some(items: Sequence[str]) -> str:
-    shown = "; ".join(items[:MAX_PARTITIONS])
-    return f"{shown}; and {len(items) - MAX_PARTITIONS} more" if len(items) > MAX_PARTITIONS else shown
+    return _first(items, len(items))
+
+
+def _first(items: Iterable[str], count: int) -> str:
+    """The first items, and how many of ``count`` are left."""
+    shown = "; ".join(itertools.islice(items, MAX_PARTITIONS))
+    return f"{shown}; and {count - MAX_PARTITIONS} more" if count > MAX_PARTITIONS else shown
 
 
 def _ids(ids: Iterable[int]) -> str:

@@ -6,11 +6,10 @@ import datetime
 import difflib
 from collections.abc import Collection
 
-from captures.cluster import Cluster
-from captures.exchanges import Request, Response
-from captures.segments import endpoint_text
-from captures.tcp_streams import Endpoint
-from wire.registry import API_KEYS, BY_KEY
+from kce.captures.exchanges.cluster import Cluster
+from kce.captures.exchanges.pairing import Request, Response
+from kce.captures.tcp.segments import Endpoint, endpoint_text
+from kce.wire.registry import API_KEYS, BY_KEY
 
 
 def api_key(text: str) -> int:

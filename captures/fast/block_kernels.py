@@ -1,11 +1,11 @@
-"""Loops over the rows of blocks (``captures.blocks``), compiled by numba: choosing, dividing, and counting."""
+"""Loops over the rows of blocks (``captures.fast.blocks``), compiled by numba: choosing, dividing, and counting."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from captures.frame_kernels import BOTH_PORTS, HIGH_HIGH, ends_of, flow_of, mixed_ends
-from captures.packet_kernels import (
+from kce.captures.fast.frame_kernels import BOTH_PORTS, HIGH_HIGH, ends_of, flow_of, mixed_ends
+from kce.captures.files.packet_kernels import (
     ACKNOWLEDGEMENT,
     CUT,
     DESTINATION_HIGH,

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from captures import block_kernels as b
-from captures import frame_kernels as f
-from captures import packet_kernels as k
-from captures.pcap import WINDOW_BYTES, CaptureFile, Packet
-from captures.quality import OF_OTHER_PORTS, Quality
-from captures.segments import Dissector, Place, Segment, address_text
-from captures.tabulate import connection_text
+from kce.captures.exchanges.quality import OF_OTHER_PORTS, Quality
+from kce.captures.fast import block_kernels as b
+from kce.captures.fast import frame_kernels as f
+from kce.captures.files import packet_kernels as k
+from kce.captures.files.pcap import WINDOW_BYTES, CaptureFile, Packet
+from kce.captures.tcp.segment_kernels import dissect
+from kce.captures.tcp.segments import Dissector, Place, Segment, address_text, connection_text
 
 Rows = npt.NDArray[np.int64]
 
@@ -35,7 +35,7 @@ _TOGETHER = 1024
 
 
 class Block(NamedTuple):
-    """Segments of a capture, in its order: rows of ``captures.packet_kernels``, their PAYLOAD an offset in ``data``.
+    """Segments of a capture, in its order: rows of ``packet_kernels``, their PAYLOAD an offset in ``data``.
 
     Rows whose KIND is not SEGMENT are to be passed over. Rows may be used again for the next block. ``begin_ns`` is
     the latest time before them in the capture, or that of the first of them.
@@ -60,7 +60,7 @@ def dissected(
         wanted = packets[:, k.NUMBER] >= capture.first
         quality.packets += int(np.count_nonzero(wanted))
         quality.cut_packets += int(np.count_nonzero(wanted & (packets[:, k.WIRE] > packets[:, k.CAPTURED])))
-        if k.dissect(data, packets):
+        if dissect(data, packets):
             data = _dissect_others(dissector, data, packets, wanted, quality)
         if ports:
             _leave_out_others(packets, ports, wanted, quality)
@@ -159,7 +159,7 @@ class Flows:
         self._flows = np.zeros((1024, f.FLOW_COLUMNS), np.int64)
 
     def number(self, packets: Rows) -> Rows:
-        """Give every packet the number of its direction in FLOW; the connections, as ``captures.frame_kernels``."""
+        """Give every packet the number of its direction in FLOW; the connections, as ``frame_kernels``."""
         while True:
             table = np.full(4 * len(self._flows), -1, np.int64)
             used = f.number_flows(packets, self._flows, table)

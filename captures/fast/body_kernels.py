@@ -1,13 +1,12 @@
-"""Runs the programs of ``captures.body_programs`` over frames, compiled by numba."""
+"""Runs the programs of ``captures.fast.body_programs`` over frames, compiled by numba."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from captures import body_programs as p
-from captures.packet_kernels import compiled, uint16, uint32
-
-_MAX_STRING_BYTES = 32767
+from kce.captures.fast import body_programs as p
+from kce.captures.files.packet_kernels import compiled, uint16, uint32
+from kce.wire.primitives import MAX_STRING_BYTES
 
 
 @compiled
@@ -88,7 +87,7 @@ def run(code, pc, b, at, end, values, stack):
                 return False
         elif what == p.TEXT:
             n, at = _length(b, at, end, flags, 2)
-            if at < 0 or n > end - at or n > _MAX_STRING_BYTES:
+            if at < 0 or n > end - at or n > MAX_STRING_BYTES:
                 return False
             if size >= 0:
                 values[size], values[size + 1] = at, n

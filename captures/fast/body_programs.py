@@ -1,4 +1,4 @@
-"""Programs that ``captures.body_kernels`` runs over frames: one proves frames of one API and version, if all is plain.
+"""Programs that ``body_kernels`` runs over frames: one proves frames of one API and version, if all is plain.
 
 A program is written from the Construct that is the reference (``wire.schema``), once for each API, version and
 direction that is met. It proves what the decoder would: that a frame holds one whole message and nothing behind it;
@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from construct import Construct
 
-import wire
-from captures.tabulate import BROKERS_TO_CONTROLLER
-from wire.codegen import Run, code_of, is_numbers, parts_of, tags_of
-from wire.primitives import Array, Bytes, NullableStruct, String
-from wire.registry import BY_KEY, CONTROL_REQUESTS, ApiKey, Direction, message_class
-from wire.schema import AsStruct, Message, struct_for
+from kce import wire
+from kce.captures.tables.tabulate import BROKERS_TO_CONTROLLER
+from kce.wire.codegen import Run, code_of, is_numbers, parts_of, tags_of
+from kce.wire.primitives import Array, Bytes, NullableStruct, String
+from kce.wire.registry import BY_KEY, CONTROL_REQUESTS, ApiKey, Direction, message_class
+from kce.wire.schema import AsStruct, Message, struct_for
 
 # instructions, each of four numbers: what, then its arguments
 SKIP, TEXT, OCTETS, NUMBERS, ARRAY, END, TAGS, MAYBE, NUMBER, NONZERO, DONE, REFUSE, TAG, END_TAG = range(14)

@@ -7,7 +7,7 @@
             taken.messages                      # what the exact code had to read
     lane.quality
 
-The exact code (``captures.assembly``) is the reference and keeps the state of every connection. While a connection is
+The exact code (``assembly``) is the reference and keeps the state of every connection. While a connection is
 steady (its segments come in order, its frames are Kafka's, its responses follow its requests) kernels take its
 segments, a stretch of the file at a time; where something else comes, the exact code is told how far they have come,
 and takes over, until the connection is steady again. Where the kernels find something odd in the frames themselves,
@@ -23,12 +23,9 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from captures import frame_kernels as f
-from captures import packet_kernels as k
-from captures.assembly import Assembly
-from captures.blocks import Block, dissected, ends_of, segment_of
-from captures.body_programs import CLIENT_ID, REFUSED, Programs
-from captures.exchanges import (
+from kce.captures.exchanges.assembly import Assembly
+from kce.captures.exchanges.framing import Frame
+from kce.captures.exchanges.pairing import (
     Conversation,
     Message,
     Peers,
@@ -38,14 +35,17 @@ from captures.exchanges import (
     read_response,
     start_of,
 )
-from captures.framing import Frame
-from captures.pcap import WINDOW_BYTES, CaptureFile
-from captures.quality import Quality
-from captures.recognise import Start
-from captures.segments import Place, Segment
-from captures.tcp_directions import Data
-from captures.tcp_streams import Connection, connection_key
-from wire.registry import BY_KEY
+from kce.captures.exchanges.quality import Quality
+from kce.captures.exchanges.recognise import Start
+from kce.captures.fast import frame_kernels as f
+from kce.captures.fast.blocks import Block, dissected, ends_of, segment_of
+from kce.captures.fast.body_programs import CLIENT_ID, REFUSED, Programs
+from kce.captures.files import packet_kernels as k
+from kce.captures.files.pcap import WINDOW_BYTES, CaptureFile
+from kce.captures.tcp.directions import Data
+from kce.captures.tcp.segments import Place, Segment
+from kce.captures.tcp.streams import Connection, connection_key
+from kce.wire.registry import BY_KEY
 
 Rows = npt.NDArray[np.int64]
 
@@ -60,7 +60,7 @@ _NO_ONE = np.zeros((0, 3), np.int64)
 class Window:
     """What a stretch of the file has completed. Valid until the next one.
 
-    Rows of ``requests`` and ``responses`` are those of ``captures.frame_kernels``; their PACKET is a row of
+    Rows of ``requests`` and ``responses`` are those of ``captures.fast.frame_kernels``; their PACKET is a row of
     ``packets``, their AT an offset in ``data``, their TALK a place in ``talks``. A request whose response is in
     ``messages``, or still to come, is AWAITED.
     """

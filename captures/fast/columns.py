@@ -1,11 +1,11 @@
-"""Frames, exchanges and partitions as Arrow, by the thousand: the columns of ``captures.rows``.
+"""Frames, exchanges and partitions as Arrow, by the thousand: the columns of ``captures.tables.rows``.
 
     reading = Reading.of(capture)
     for window in reading.windows():
         reading.frames(window), reading.exchanges(window), reading.partitions(window)
 
-The rows are those that ``captures.tabulate`` makes of the exact code's messages, and of these they are made where the
-fast lane (``captures.bulk``) has left something to it. Their order is that of completion within a connection, but for
+The rows are those that ``tabulate`` makes of the exact code's messages, and of these they are made where the
+fast lane (``bulk``) has left something to it. Their order is that of completion within a connection, but for
 rows of that kind, which come last in their batch.
 """
 
@@ -19,31 +19,31 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from captures import body_programs as p
-from captures import frame_kernels as f
-from captures import packet_kernels as k
-from captures.blocks import Block, Rows
-from captures.body_programs import Programs
-from captures.bulk import FastLane, Window
-from captures.control_columns import Said, said
-from captures.exchanges import NoResponse, Peers, Request, Response, read_request, read_response
-from captures.framing import Frame
-from captures.pcap import CaptureFile
-from captures.quality import Quality
-from captures.rows import DECODED, EXCHANGES, FRAMES, PARTITIONS, TIME, Table
-from captures.segments import Place, address_text
-from captures.tabulate import (
+from kce.captures.exchanges.framing import Frame
+from kce.captures.exchanges.pairing import NoResponse, Request, Response, read_request, read_response
+from kce.captures.exchanges.quality import Quality
+from kce.captures.fast import body_programs as p
+from kce.captures.fast import frame_kernels as f
+from kce.captures.fast.blocks import Block, Rows
+from kce.captures.fast.body_programs import Programs
+from kce.captures.fast.bulk import FastLane, Window
+from kce.captures.fast.control_columns import Said, said
+from kce.captures.files import packet_kernels as k
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.tables.rows import DECODED, EXCHANGES, FRAMES, PARTITIONS, TIME, Table
+from kce.captures.tables.tabulate import (
     Evidence,
-    connection_text,
     decoded_row,
     evidence_of,
     exchange_row,
     frame_row,
     has_evidence,
     partition_rows,
+    peers_columns,
 )
-from wire import error_name
-from wire.registry import BY_KEY, CONTROL_REQUESTS
+from kce.captures.tcp.segments import Place
+from kce.wire import error_name
+from kce.wire.registry import BY_KEY, CONTROL_REQUESTS
 
 _Mask = npt.NDArray[np.bool_]
 
@@ -256,7 +256,7 @@ class _Frames:
         }
 
     def _of_ends(self, place: int, kind: pa.DataType) -> pa.Array:
-        told = pa.array([_told(peers)[place] for peers in self._window.talks], kind)
+        told = pa.array([peers_columns(peers)[place] for peers in self._window.talks], kind)
         return told.take(pa.array(self.rows[:, f.TALK]))
 
     def file(self) -> pa.Array:
@@ -308,11 +308,6 @@ def _exchange(answered: _Frames, asked: _Frames) -> _Makes:
         "error": lambda: _named(code(), error_name),
         "partition_errors": lambda: answered.number(f.NOTED + p.PARTITION_ERRORS, pa.int32()),
     }
-
-
-def _told(peers: Peers) -> tuple[Any, ...]:
-    client, server = peers.client, peers.server
-    return connection_text(client, server), address_text(client[0]), client[1], address_text(server[0]), server[1]
 
 
 def _first_of(answered: _Frames, asked: _Frames) -> pa.Array:

@@ -1,6 +1,6 @@
 """What control requests say of partitions and brokers, as Arrow, many requests of one API and version at once.
 
-The values are those that ``captures.tabulate`` finds in them one by one.
+The values are those that ``captures.tables.tabulate`` finds in them one by one.
 """
 
 from __future__ import annotations
@@ -13,28 +13,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-import wire
-from captures.cluster import listeners_of
-from captures.render import listed_errors
-from captures.rows import LIVE_BROKER, PARTITION_STATE
-from wire import error_name
-from wire.registry import LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA
+from kce import wire
+from kce.captures.exchanges.cluster import listeners_of
+from kce.captures.tables.rows import LIVE_BROKER, PARTITION_STATE
+from kce.wire import control, error_name
+from kce.wire.registry import LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA
 
 _Columns = dict[str, npt.NDArray[Any]]
 
-#: column of PARTITION_STATE -> field of a partition state
-_NUMBERS = {
-    LEADER_AND_ISR: {"partition": "partition_index", "decision_epoch": "controller_epoch", "leader": "leader",
-                     "leader_epoch": "leader_epoch", "partition_epoch": "partition_epoch", "is_new": "is_new"},
-    UPDATE_METADATA: {"partition": "partition_index", "decision_epoch": "controller_epoch", "leader": "leader",
-                      "leader_epoch": "leader_epoch", "partition_epoch": "zk_version"},
-    STOP_REPLICA: {"partition": "partition_index", "leader_epoch": "leader_epoch", "delete": "delete_partition"},
-}  # fmt: skip
-_LISTS = {
-    LEADER_AND_ISR: ("isr", "replicas", "adding_replicas", "removing_replicas"),
-    UPDATE_METADATA: ("isr", "replicas", "offline_replicas"),
-    STOP_REPLICA: (),
-}
+#: Those of ``control.STATE_FIELDS`` that are lists of broker ids.
+_LISTS = frozenset({"isr", "replicas", "adding_replicas", "removing_replicas", "offline_replicas"})
 
 
 class Said(NamedTuple):
@@ -78,11 +66,13 @@ def said(api_key: int, version: int, requests: Sequence[bytes], responses: Calla
         "topic": pa.array(fields["topic_name"], pa.string()).take(topics),
         "topic_id": pa.array(id_texts, pa.string()).take(topics),
     }
-    columns |= {name: pa.array(fields[field]) for name, field in _NUMBERS[api_key].items() if field in fields}
     nothing = np.zeros(len(topics) + 1, np.int64), np.zeros(0, np.int32)
-    for name in _LISTS[api_key]:
-        ends, values = (fields[f"{name}_offsets"], fields[name]) if name in fields else nothing
-        columns[name] = _lists(ends.astype(np.int32), pa.array(values))
+    for name, field in control.STATE_FIELDS[api_key].items():
+        if name in _LISTS:
+            ends, values = (fields[f"{field}_offsets"], fields[field]) if field in fields else nothing
+            columns[name] = _lists(ends.astype(np.int32), pa.array(values))
+        elif field in fields:
+            columns[name] = pa.array(fields[field])
     if api_key == LEADER_AND_ISR:
         columns.setdefault("is_new", pa.repeat(pa.scalar(False), len(topics)))
     if api_key == STOP_REPLICA and "delete" not in columns:
@@ -104,7 +94,7 @@ def _answers(
     errors = []
     for known, frame in zip(names, responses, strict=True):
         _, body = wire.decode_response(frame, api_key=api_key, api_version=version)
-        errors.append({(topic, partition): code for topic, partition, code in listed_errors(body, known)})
+        errors.append({(topic, partition): code for topic, partition, code in control.partition_errors(body, known)})
     topics, partitions = fields["topic_name"][fields["topic"]], fields["partition_index"].tolist()
     places = zip(request.tolist(), zip(topics, partitions, strict=True), strict=True)
     codes = [errors[of].get(place) for of, place in places]

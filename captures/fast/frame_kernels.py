@@ -1,18 +1,20 @@
 """Loops over TCP segments and frames, compiled by numba: for connections on which nothing unusual happens.
 
 ``route`` follows each connection as long as its segments come in order, and links them; ``take`` cuts the segments
-linked so far into frames, pairs responses with requests, and has ``captures.body_kernels`` look into them.
+linked so far into frames, pairs responses with requests, and has ``captures.fast.body_kernels`` look into them.
 Both stop at whatever is out of the ordinary, and have changed nothing then that the exact code (``tcp_streams``,
-``framing``, ``exchanges``) would have to know. ``captures.bulk`` drives them.
+``framing``, ``exchanges``) would have to know. ``captures.fast.bulk`` drives them.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from captures import body_programs as p
-from captures.body_kernels import run
-from captures.packet_kernels import (
+from kce.captures.exchanges.pairing import MAX_AWAITED
+from kce.captures.exchanges.recognise import FETCH, MAX_FRAME_BYTES, PRODUCE, QUORUM_TOPIC
+from kce.captures.fast import body_programs as p
+from kce.captures.fast.body_kernels import run
+from kce.captures.files.packet_kernels import (
     ACKNOWLEDGEMENT,
     CUT,
     DESTINATION_HIGH,
@@ -35,6 +37,7 @@ from captures.packet_kernels import (
     uint16,
     uint32,
 )
+from kce.wire.registry import API_VERSIONS
 
 # columns of a connection: its ends (the lower first), what is done with it, whether side 0 is the higher end, the exact
 # code's view of both sides, the segments that were linked (the first, the last, the last of each side), and where sides
@@ -64,10 +67,7 @@ _FIN_SYN_RST, _ACK = 0x07, 0x10
 
 #: Of sequence numbers those so far behind, and no others, were there before.
 _MOST_BEHIND = 0x80000000
-_MAX_FRAME_BYTES = 100 * 1024 * 1024
-_MAX_AWAITED = 10_000
-_PRODUCE, _FETCH, _API_VERSIONS = 0, 1, 18
-_QUORUM_TOPIC = np.frombuffer(b"__cluster_metadata", np.uint8)
+_QUORUM_TOPIC = np.frombuffer(QUORUM_TOPIC, np.uint8)
 
 
 @compiled
@@ -275,7 +275,7 @@ def take(
             cursor += size
             while cursor - at >= 4:
                 length = uint32(out, at)
-                if not 8 * (side == client) <= length <= _MAX_FRAME_BYTES or length < 4:
+                if not 8 * (side == client) <= length <= MAX_FRAME_BYTES or length < 4:
                     return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
                 if cursor - at - 4 < length:
                     break
@@ -315,13 +315,13 @@ def take(
         if program == p.REFUSED:
             return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
         accepted = _accept(frame, program, out, starts, code, defaults, stack)
-        if key == _PRODUCE:
+        if key == PRODUCE:
             if not accepted:
                 return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
             if frame[NOTED + p.ACKS] == 0:
                 frame[PARTNER] = NOT_ANSWERED
                 unanswered += 1
-        elif key == _FETCH:
+        elif key == FETCH:
             end = frame[AT] + frame[LENGTH]
             if not accepted or _is_quorum_fetch(out, frame[AT], end, version, frame[NOTED + p.CLIENT_ID + 1]):
                 return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
@@ -334,7 +334,7 @@ def take(
         while seen < asked and requests[seen, PACKET] < frame[PACKET]:
             came += requests[seen, PARTNER] != NOT_ANSWERED
             seen += 1
-        if before + came - taken > _MAX_AWAITED:
+        if before + came - taken > MAX_AWAITED:
             return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
         if taken < before:
             correlation_id, key, version = waiting[taken, 0], waiting[taken, 1], waiting[taken, 2]
@@ -357,11 +357,11 @@ def take(
             program = ids[1, key, version]
         if program == p.UNKNOWN:
             return NO_PROGRAM, cursor, asked, answered, key, version, 0, 0
-        if program < 0 or (key == _API_VERSIONS and frame[LENGTH] >= 6 and uint16(out, frame[AT] + 4) == 35):
+        if program < 0 or (key == API_VERSIONS and frame[LENGTH] >= 6 and uint16(out, frame[AT] + 4) == 35):
             frame[PROGRAM] = -1
         else:
             _accept(frame, program, out, starts, code, defaults, stack)
         frame[VERSION] = version
-    if before + (asked - first_request) - unanswered - taken > _MAX_AWAITED:
+    if before + (asked - first_request) - unanswered - taken > MAX_AWAITED:
         return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
     return TOOK, cursor, asked, answered, left_at[0], left[0], left_at[1], left[1]

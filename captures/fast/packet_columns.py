@@ -1,4 +1,4 @@
-"""Packets as Arrow, by the thousand: the rows that ``captures.tabulate`` makes one by one.
+"""Packets as Arrow, by the thousand: the rows that ``captures.tables.tabulate`` makes one by one.
 
 with CaptureFile("incident.pcapng") as capture:
     for batch in packet_batches(capture): ...
@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from captures import packet_kernels as k
-from captures.blocks import Flows, Rows, packet_at
-from captures.pcap import CaptureFile, Packet
-from captures.rows import PACKETS, TIME
-from captures.segments import Dissector, Segment
-from captures.tabulate import packet_row
+from kce.captures.fast.blocks import Flows, Rows, packet_at
+from kce.captures.files import packet_kernels as k
+from kce.captures.files.pcap import CaptureFile, Packet
+from kce.captures.tables.rows import PACKETS, TIME
+from kce.captures.tables.tabulate import packet_row
+from kce.captures.tcp.segment_kernels import dissect
+from kce.captures.tcp.segments import Dissector, Segment
 
 #: columns of PACKETS that are numbers of a packet's row
 _NUMBERS = {"packet": k.NUMBER, "time_ns": k.TIME, "sequence": k.SEQUENCE, "acknowledgement": k.ACKNOWLEDGEMENT,
@@ -47,7 +48,7 @@ def packet_batches(
             continue
         data, packets = stretch
         unsure: dict[int, Segment | str] = {}
-        if k.dissect(data, packets):
+        if dissect(data, packets):
             for index in np.flatnonzero(packets[:, k.KIND] == k.UNSURE).tolist():
                 unsure[index] = dissector.dissect(packet_at(data, packets[index]))
         wanted = packets[:, k.NUMBER] >= capture.first

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from captures import block_kernels as b
-from captures import frame_kernels as f
-from captures import packet_kernels as k
-from captures.blocks import Block, Rows, ends_of
-from captures.rows import MAX_EVIDENCE
-from captures.segments import RST, SYN
-from captures.tcp_streams import Endpoint
+from kce.captures.fast import block_kernels as b
+from kce.captures.fast import frame_kernels as f
+from kce.captures.fast.blocks import Block, Rows, ends_of
+from kce.captures.files import packet_kernels as k
+from kce.captures.tables.rows import MAX_EVIDENCE
+from kce.captures.tcp.segments import RST, SYN, Endpoint
 
 #: Holes remembered in one direction: of more, the oldest counts as filled.
 MAX_HOLES = 256
@@ -21,7 +20,7 @@ MAX_HOLES = 256
 class SegmentCounts:
     """Counts the segments of blocks, which come in the order of their time, by connection; FILE is one of ``files``.
 
-    What comes in order is counted by the thousand (``captures.block_kernels``), the rest one by one here.
+    What comes in order is counted by the thousand (``captures.fast.block_kernels``), the rest one by one here.
     """
 
     def __init__(self, files: Sequence[str]) -> None:

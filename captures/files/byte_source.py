@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Callable
 from typing import Any, BinaryIO, Protocol
 
+from kce.extras import require
+
 _CHUNK_BYTES = 1024 * 1024
 
 #: zstd data is asked for in pieces of this size: of what precedes damage, less than one piece is lost.
@@ -145,6 +147,7 @@ class ZstdFile:
     """What a zstd stream (of one frame or several) holds. Raises ZstdError after the last bytes that can be had."""
 
     def __init__(self, source: ByteSource) -> None:
+        require("pyarrow", purpose="reading zstd")
         import pyarrow as pa  # here, for it takes a while to import and few captures are zstd
 
         self._rest = Rest(source)

@@ -8,6 +8,9 @@ from __future__ import annotations
 #: A longer packet or block is damage: the largest snaplen in use is 256 KiB, a TCP segment at most 64 KiB.
 MAX_BLOCK_BYTES = 16 * 1024 * 1024
 
+#: Times are kept in 64 bits: the year 2262.
+MAX_TIME_NS = 2**63 - 1
+
 #: pcap's magic numbers: byte order, and nanoseconds in a unit of the fraction of its seconds
 PCAP_MAGICS = {
     b"\xd4\xc3\xb2\xa1": ("<", 1000),

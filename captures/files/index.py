@@ -24,9 +24,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from captures.byte_source import ByteSource
-from captures.errors import CaptureError
-from captures.formats import (
+from kce.captures.errors import CaptureError
+from kce.captures.files.byte_source import ByteSource
+from kce.captures.files.formats import (
     BYTE_ORDERS,
     INTERFACE_DESCRIPTION,
     MAX_BLOCK_BYTES,
@@ -36,7 +36,8 @@ from captures.formats import (
     SECTION_HEADER,
     SECTION_HEADER_BYTES,
 )
-from captures.locations import location_bytes, open_location
+from kce.captures.files.locations import location_bytes, open_location
+from kce.captures.files.split import WHOLE, Split
 
 #: Packets before a split which its reader reads besides, for IP fragments that began there (and for pcapng's packets
 #: without a time, which have that of the packet before). At least this many, if the file has them.
@@ -53,25 +54,6 @@ _BLOCK_KINDS = np.array([1, 2, 3, 4, 5, 6, 9, 10, SECTION_HEADER], np.uint32)
 
 #: Beyond this distance in time from the file's first packet a guess is refused; if wrongly, it only costs a walk.
 _MAX_DISTANCE_S = 366 * 24 * 3600
-
-
-class Split(NamedTuple):
-    """The packets from ``begin`` to ``end``, numbered from ``first_packet``; all there is where ``end`` is None.
-
-    A reader begins at ``lead``, with ``lead_packets`` packets that belong to what is before the split. ``head`` is what
-    it must know there: pcap's header, or the section header and interfaces in force.
-    """
-
-    begin: int
-    end: int | None
-    first_packet: int
-    packets: int | None
-    head: bytes
-    lead: int
-    lead_packets: int
-
-
-WHOLE = Split(0, None, 1, None, b"", 0, 0)
 
 
 class Piece(NamedTuple):
@@ -277,7 +259,7 @@ class _Walked:
         self.packets += 1
 
     def many(self, step: Callable[..., tuple[int, int]], source: ByteSource, order: str, end: int) -> None:
-        """As many plain ones as ``step`` (of ``captures.packet_kernels``) takes of those that begin before ``end``."""
+        """As many plain ones as ``step`` (of ``packet_kernels``) takes of those that begin before ``end``."""
         offset = np.array([source.base, 0])
         marks = self._marks - offset
         data = np.frombuffer(source.buffer, np.uint8)
@@ -323,7 +305,7 @@ def _walk(
 
 def _walk_pcap(source: ByteSource, order: str, end: int, walked: _Walked) -> bool:
     """Whether the end was reached."""
-    from captures.packet_kernels import pass_pcap  # here, for it takes a while to import
+    from kce.captures.files.packet_kernels import pass_pcap  # here, for it takes a while to import
 
     captured_at = struct.Struct(order + "I").unpack_from
     while source.offset < end:
@@ -338,7 +320,7 @@ def _walk_pcap(source: ByteSource, order: str, end: int, walked: _Walked) -> boo
 
 def _walk_pcapng(source: ByteSource, order: str, end: int, walked: _Walked) -> bool:
     """Whether the end was reached."""
-    from captures.packet_kernels import pass_pcapng
+    from kce.captures.files.packet_kernels import pass_pcapng
 
     header = struct.Struct(order + "II").unpack_from
     while source.offset < end:

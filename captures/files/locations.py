@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-from captures.errors import CaptureError
+from kce.captures.errors import CaptureError
+from kce.extras import require
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MAGIC = re.compile(r"[*?[]")
@@ -85,6 +86,7 @@ def open_location(location: str | os.PathLike[str], name: str) -> BinaryIO:
 
 
 def _filesystem(uri: str) -> tuple[Any, str]:
+    require("pyarrow", purpose=f"reading {uri}")
     import pyarrow as pa  # here, for it takes a while to import and most captures are local
     import pyarrow.fs
 
@@ -97,9 +99,9 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 def _info(uri: str) -> tuple[Any, str, Any]:
     """(file system, path in it, what it says about the file)."""
+    filesystem, path = _filesystem(uri)
     import pyarrow.fs
 
-    filesystem, path = _filesystem(uri)
     try:
         info = filesystem.get_file_info(path)
     except OSError as e:
@@ -112,12 +114,12 @@ def _info(uri: str) -> tuple[Any, str, Any]:
 
 
 def _expand_uri(uri: str) -> list[str]:
-    import pyarrow.fs
-
     parts = uri.split("/")
     first = next(index for index, part in enumerate(parts) if "*" in part or "[" in part)
     folder, pattern = "/".join(parts[:first]), parts[first:]
     filesystem, root = _filesystem(folder + "/")
+    import pyarrow.fs
+
     root = root.rstrip("/")
     selector = pyarrow.fs.FileSelector(root or "/", allow_not_found=True, recursive=len(pattern) > 1 or "**" in pattern)
     try:

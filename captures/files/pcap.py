@@ -21,16 +21,15 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import BinaryIO, NamedTuple, Self
 
-import numpy as np
-
-from captures.byte_source import ByteSource, Part, Readable, Rest, ZstdFile
-from captures.errors import CaptureError
-from captures.formats import (
+from kce.captures.errors import CaptureError
+from kce.captures.files.byte_source import ByteSource, Part, Readable, Rest, ZstdFile
+from kce.captures.files.formats import (
     BYTE_ORDERS,
     INTERFACE_DESCRIPTION,
     INTERFACE_STATISTICS,
     JOURNAL_ENTRY,
     MAX_BLOCK_BYTES,
+    MAX_TIME_NS,
     OBSOLETE_PACKET,
     PACKET_BLOCKS,
     PCAP_MAGICS,
@@ -39,9 +38,10 @@ from captures.formats import (
     SIMPLE_PACKET,
     other_file,
 )
-from captures.index import WHOLE, Split
-from captures.locations import location_bytes, open_location
-from captures.walkers import MAX_TIME_NS, Interface, Stretch, Walk, pcap_walk, pcapng_walk
+from kce.captures.files.locations import location_bytes, open_location
+from kce.captures.files.split import WHOLE, Split
+from kce.captures.files.walkers import Interface, Stretch, Walk, pcap_walk, pcapng_walk
+from kce.extras import require
 
 #: Problems told in full; a file with more of them is told by these.
 MAX_PROBLEMS = 20
@@ -74,7 +74,7 @@ class CaptureFile:
 
     ``source`` is a path or URI, or a binary stream with the name to call it by. ``comments`` are those of the
     sections and interfaces read so far, ``dropped`` the packets that were missed, as the file itself says. Of a file
-    that was divided (``captures.index``) only ``split`` is read; packets with a number below ``first`` are of the split
+    that was divided (``index``) only ``split`` is read; packets with a number below ``first`` are of the split
     before, and only there for the fragments in them.
     """
 
@@ -114,11 +114,14 @@ class CaptureFile:
         self._end()
 
     def stretches(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Stretch | Packet]:
-        """The same packets in the same order, but plain ones by the thousand (``captures.packet_kernels``).
+        """The same packets in the same order, but plain ones by the thousand (``captures.files.packet_kernels``).
 
         About ``window_bytes`` of the file are read at a time.
         """
-        from captures import packet_kernels as kernels  # here, for it takes a while to import
+        require("numpy", "numba", purpose="reading packets in bulk")
+        import numpy as np  # both take a while to import
+
+        from kce.captures.files import packet_kernels as kernels
 
         source = self._input
         source.chunk_bytes = window_bytes
@@ -365,6 +368,16 @@ class CaptureFile:
                 time_ns = last_time_ns
         data = block[begin : begin + captured]
         return Packet(self.packets, time_ns, interface.link_type, data, max(on_wire, captured))
+
+
+def first_time_ns(source: str | os.PathLike[str], name: str | None = None) -> int | None:
+    """When the first packet of a file was captured; None if it has none, or is no capture."""
+    try:
+        with CaptureFile(source, name) as capture:
+            first = next(iter(capture), None)
+    except CaptureError:
+        return None
+    return None if first is None else first.time_ns
 
 
 def _options(order: str, data: bytes) -> Iterator[tuple[int, bytes]]:

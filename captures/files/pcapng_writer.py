@@ -12,15 +12,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
-from captures.errors import CaptureError
+from kce.captures.errors import CaptureError
+from kce.captures.files.formats import ENHANCED_PACKET, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS, SECTION_HEADER
 
 LINKTYPE_RAW = 101
 
-_SECTION_HEADER = 0x0A0D0D0A
 _BYTE_ORDER_MAGIC = 0x1A2B3C4D
-_INTERFACE_DESCRIPTION = 1
-_INTERFACE_STATISTICS = 5
-_ENHANCED_PACKET = 6
 _OPT_COMMENT = 1
 _SHB_USERAPPL = 4
 _IF_TSRESOL = 9
@@ -56,7 +53,7 @@ class PcapngWriter:
         options = b"".join(_option(_OPT_COMMENT, comment.encode()) for comment in comments)
         options += _option(_SHB_USERAPPL, APPLICATION.encode())
         try:
-            self._block(_SECTION_HEADER, struct.pack("<IHHq", _BYTE_ORDER_MAGIC, 1, 0, -1) + _options(options))
+            self._block(SECTION_HEADER, struct.pack("<IHHq", _BYTE_ORDER_MAGIC, 1, 0, -1) + _options(options))
         except OSError:
             self.close()
             raise
@@ -80,19 +77,19 @@ class PcapngWriter:
         if interface is None:
             interface = self._interfaces[link_type] = len(self._interfaces)
             options = _options(_option(_IF_TSRESOL, b"\x09"))
-            self._block(_INTERFACE_DESCRIPTION, struct.pack("<HHI", link_type, 0, 0) + options)
+            self._block(INTERFACE_DESCRIPTION, struct.pack("<HHI", link_type, 0, 0) + options)
         self._last_ns = time_ns
         fixed = struct.pack(
             "<IIIII", interface, time_ns >> 32, time_ns & 0xFFFFFFFF, len(data),
             len(data) if wire_bytes is None else wire_bytes,
         )  # fmt: skip
-        self._block(_ENHANCED_PACKET, fixed + data + bytes(-len(data) % 4))
+        self._block(ENHANCED_PACKET, fixed + data + bytes(-len(data) % 4))
 
     def statistics(self, link_type: int, received: int, dropped: int) -> None:
         """How many packets an interface, which had some written, received, and how many the kernel dropped."""
         counts = _option(_ISB_IFRECV, struct.pack("<Q", received)) + _option(_ISB_OSDROP, struct.pack("<Q", dropped))
         fixed = struct.pack("<III", self._interfaces[link_type], self._last_ns >> 32, self._last_ns & 0xFFFFFFFF)
-        self._block(_INTERFACE_STATISTICS, fixed + _options(counts))
+        self._block(INTERFACE_STATISTICS, fixed + _options(counts))
 
     def _block(self, kind: int, body: bytes) -> None:
         length = struct.pack("<I", len(body) + 12)

@@ -1,21 +1,21 @@
-"""Packets by the thousand out of what is plain in a capture: the kernels of ``captures.packet_kernels``, made ready for
+"""Packets by the thousand out of what is plain in a capture: the kernels of ``packet_kernels``, made ready for
 one file (pcap), or for the interfaces of one section (pcapng)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-#: Times are kept in 64 bits: the year 2262.
-MAX_TIME_NS = 2**63 - 1
+from kce.captures.files.formats import MAX_TIME_NS
 
 
 class Stretch(NamedTuple):
-    """Packets that follow one another: rows of ``captures.packet_kernels``, whose offsets are those of ``data``.
+    """Packets that follow one another: rows of ``captures.files.packet_kernels``, whose offsets are those of ``data``.
 
     Only what a walker fills in is there (NUMBER to WIRE). The rows are used again for the next stretch.
     """
@@ -32,18 +32,24 @@ class Interface(NamedTuple):
     offset_ns: int
 
 
-#: (data, where, number of the first packet, rows) -> (where it stopped, rows filled, bytes needed there)
-Walk = Callable[[npt.NDArray[np.uint8], int, int, npt.NDArray[np.int64]], tuple[int, int, int]]
+class Walk(Protocol):
+    """(data, where, number of the first packet, rows) -> (where it stopped, rows filled, bytes needed there)."""
+
+    def __call__(
+        self, data: npt.NDArray[np.uint8], at: int, number: int, rows: npt.NDArray[np.int64], /
+    ) -> tuple[int, int, int]: ...
 
 
 def pcap_walk(order: str, ns_per_unit: int, link_type: int) -> Walk:
-    from captures.packet_kernels import walk_pcap  # here, for it takes a while to import
+    from kce.captures.files.packet_kernels import walk_pcap  # here, for it takes a while to import
 
     return lambda data, at, number, rows: walk_pcap(data, at, order == ">", ns_per_unit, link_type, number, rows)
 
 
 def pcapng_walk(order: str, described: Sequence[Interface]) -> Walk:
-    from captures.packet_kernels import walk_pcapng
+    import numpy as np
+
+    from kce.captures.files.packet_kernels import walk_pcapng
 
     interfaces = np.array([_reduced(interface) for interface in described], np.int64)
     return lambda data, at, number, rows: walk_pcapng(data, at, order == ">", interfaces, number, rows)

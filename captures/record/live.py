@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from captures.errors import CaptureError
-from captures.packet_filter import SocketFilter, port_filter
-from captures.pcapng_writer import PcapngWriter
+from kce.captures.errors import CaptureError
+from kce.captures.files.pcapng_writer import PcapngWriter
+from kce.captures.record.packet_filter import SocketFilter, port_filter
 
 #: As long a packet as there is: with segmentation offload a captured one has up to 64 KiB, jumbo ones 256 KiB.
 MAX_PACKET_BYTES = 262_144

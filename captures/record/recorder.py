@@ -3,7 +3,7 @@
     recorder = Recorder("capture.pcapng", comment="node 1: control 127.0.0.1:9093, data 127.0.0.1:9092")
     stream = record_accepted(recorder, stream)      # from here on, what goes through it is in the file
 
-or, without Trio, ``tap = recorder.connection(client, server)`` and ``tap.client_to_server(data)``. Each connection is
+or, without Trio, ``tap = recorder.connection(client, server)`` and ``tap.sent("client", data)``. Each connection is
 to be recorded at one of its ends only; by habit that is the end that accepted it. ``merge`` makes one file of those of
 several processes.
 
@@ -29,10 +29,10 @@ from typing import BinaryIO, Literal
 
 import trio
 
-from captures.errors import CaptureError
-from captures.pcap import CaptureFile, Packet
-from captures.pcapng_writer import LINKTYPE_RAW, PcapngWriter
-from captures.segments import ACK, FIN, PSH, RST, SYN
+from kce.captures.errors import CaptureError
+from kce.captures.files.pcap import CaptureFile, Packet
+from kce.captures.files.pcapng_writer import LINKTYPE_RAW, PcapngWriter
+from kce.captures.tcp.segments import ACK, FIN, PSH, RST, SYN
 
 logger = logging.getLogger(__name__)
 
@@ -122,12 +122,6 @@ class ConnectionTap:
         self._segment(0, SYN, options=_SYN_OPTIONS)
         self._segment(1, SYN | ACK, options=_SYN_OPTIONS)
         self._segment(0, ACK)
-
-    def client_to_server(self, data: bytes | bytearray | memoryview) -> None:
-        self.sent("client", data)
-
-    def server_to_client(self, data: bytes | bytearray | memoryview) -> None:
-        self.sent("server", data)
 
     def sent(self, side: Side, data: bytes | bytearray | memoryview) -> None:
         """``side`` sends ``data``."""

@@ -18,9 +18,9 @@ from typing import Any
 
 import trio
 
-import wire
-from captures.replay import Step
-from captures.rewrite import named_anew
+from kce import wire
+from kce.captures.replay.recording import Step
+from kce.captures.replay.rewrite import named_anew
 
 _CHUNK_BYTES = 65536
 

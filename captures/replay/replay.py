@@ -1,7 +1,6 @@
 """Recorded requests sent again, to brokers that are alive, and their answers compared with the recorded ones.
 
-    recording = Recording.read(CaptureFile("incident.pcapng"))
-    steps = recording.of_controllers()                       # or .of_connection(12)
+    steps = Recording.read(CaptureFile("incident.pcapng")).of_controllers()
     outcomes = await Replay(steps, {None: ("127.0.0.1", 9093)}, dial=trio.open_tcp_stream).run()
 
 Each recorded connection becomes a new one, with correlation ids of its own. Requests go out in the order in which they
@@ -15,26 +14,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import trio
 
-import wire
-from captures.cluster import Cluster
-from captures.decode import Decoder, Source
-from captures.errors import CaptureError
-from captures.exchanges import Peers, Request, Response
-from captures.pcap import CaptureFile
-from captures.ports import NO_PORTS, Ports
-from captures.quality import Quality
-from captures.restarts import Restart
-from captures.rewrite import VOLATILE, differences
-from captures.segments import Place, endpoint_text
+from kce import wire
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges.pairing import Request
+from kce.captures.replay.recording import Step
+from kce.captures.replay.restarts import Restart, needed
+from kce.captures.replay.rewrite import VOLATILE, differences
+from kce.captures.tcp.segments import Place, endpoint_text
 
 #: How long an answer is waited for: Kafka's own `request.timeout.ms`.
 ANSWER_SECONDS = 30.0
 
-_CONTROL = frozenset({"LeaderAndIsr", "StopReplica", "UpdateMetadata"})
 _CHUNK_BYTES = 65536
 
 #: What is at one place in a recording happens in this order.
@@ -45,56 +38,6 @@ Target = tuple[str, int]
 
 Dial = Callable[[str, int], Awaitable[trio.abc.Stream]]
 """Opens a connection; raises OSError. What wraps the stream may record it."""
-
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """One recorded request and its recorded answer, if there was one, with the id of the broker it went to."""
-
-    request: Request
-    broker_id: int | None
-    response: Response | None = None
-
-
-class Recording(NamedTuple):
-    """What a capture holds to be replayed: ``left_out`` are requests whose body is not there or is not understood."""
-
-    steps: list[Step]
-    left_out: list[Request]
-    cluster: Cluster
-    quality: Quality
-
-    @classmethod
-    def read(cls, source: CaptureFile | Source, ports: Ports = NO_PORTS) -> Recording:
-        decoder = Decoder(source, ports)
-        steps: dict[Request, Step] = {}
-        left_out: list[Request] = []
-        for message in decoder.messages():
-            if isinstance(message, Response):
-                if message.request in steps:
-                    steps[message.request].response = message
-            elif message.body is None or message.left_over:
-                left_out.append(message)
-            else:
-                steps[message] = Step(message, None)
-        for step in steps.values():  # listeners may be announced after the first request to them
-            listener = decoder.cluster.listener_at(step.request.peers.server)
-            step.broker_id = None if listener is None else listener.broker_id
-        return cls(list(steps.values()), left_out, decoder.cluster, decoder.quality)
-
-    def of_controllers(self) -> list[Step]:
-        """What controllers told brokers."""
-        return [step for step in self.steps if step.request.api_name in _CONTROL]
-
-    def of_connection(self, number: int) -> list[Step]:
-        return [step for step in self.steps if step.request.peers.connection == number]
-
-    def connections(self) -> dict[Peers, int]:
-        """Who spoke with whom, and with how many requests."""
-        counts: dict[Peers, int] = {}
-        for step in self.steps:
-            counts[step.request.peers] = counts.get(step.request.peers, 0) + 1
-        return counts
 
 
 class Verdict(enum.Enum):
@@ -128,21 +71,6 @@ def target_of(step: Step, targets: Mapping[int | None, Target]) -> Target:
         broker = "an unknown broker" if step.broker_id is None else f"broker {step.broker_id}"
         raise CaptureError(f"packet {step.request.place.packet} went to {broker}, for which there is no --to")
     return target
-
-
-def needed(restarts: Iterable[Restart], steps: Iterable[Step]) -> list[Restart]:
-    """Those of ``restarts`` before and after which their brokers are sent something by ``steps``."""
-    first: dict[int | None, Place] = {}
-    last: dict[int | None, Place] = {}
-    for step in steps:
-        place = step.request.place
-        first[step.broker_id] = min(first.get(step.broker_id, place), place)
-        last[step.broker_id] = max(last.get(step.broker_id, place), place)
-    return [
-        each
-        for each in restarts
-        if each.broker_id in first and first[each.broker_id] < each.place <= last[each.broker_id]
-    ]
 
 
 class Replay:

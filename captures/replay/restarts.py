@@ -8,13 +8,11 @@ partitions. Connections tell which: none outlives the process that accepted it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from captures.segments import Place
-from wire.registry import CONTROL_REQUESTS
-
-if TYPE_CHECKING:
-    from captures.replay import Step
+from kce.captures.replay.recording import Step
+from kce.captures.tcp.segments import Place
+from kce.wire.registry import CONTROL_REQUESTS
 
 
 class Restart(NamedTuple):
@@ -35,6 +33,21 @@ def restarts(steps: Iterable[Step]) -> list[Restart]:
         if step.broker_id is not None:
             by_broker.setdefault(step.broker_id, []).append(step)
     return sorted(Restart(place, broker_id) for broker_id, told in by_broker.items() for place in _of_one(told))
+
+
+def needed(restarts: Iterable[Restart], steps: Iterable[Step]) -> list[Restart]:
+    """Those of ``restarts`` before and after which their brokers are sent something by ``steps``."""
+    first: dict[int | None, Place] = {}
+    last: dict[int | None, Place] = {}
+    for step in steps:
+        place = step.request.place
+        first[step.broker_id] = min(first.get(step.broker_id, place), place)
+        last[step.broker_id] = max(last.get(step.broker_id, place), place)
+    return [
+        each
+        for each in restarts
+        if each.broker_id in first and first[each.broker_id] < each.place <= last[each.broker_id]
+    ]
 
 
 def _of_one(told: Sequence[Step]) -> list[Place]:

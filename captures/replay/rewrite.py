@@ -12,8 +12,10 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import wire
-from captures.exchanges import Request
+from kce import wire
+from kce.captures.exchanges.pairing import Request
+from kce.wire.control import ControlRequest, map_states
+from kce.wire.registry import CONTROL_REQUESTS
 
 _NO_EPOCH = -1
 
@@ -47,30 +49,22 @@ class Rewriter:
         """The body to send. Raises ValueError as above."""
         body: Any = request.body
         assert body is not None, "what was not decoded is not replayed"
-        changes = self._shifted(body) if request.api_name in _CONTROL else {}
+        if self._shift and isinstance(body, ControlRequest):
+            body = self._shifted(body)
         if request in self._behind:
             broker_id, behind = self._behind[request]
-            changes["broker_epoch"] = max(0, self.broker_epochs[broker_id] - behind)  # below 0 it would be none
-        rewritten: wire.Message = dataclasses.replace(body, **changes) if changes else body
+            # below 0 it would be none
+            body = dataclasses.replace(body, broker_epoch=max(0, self.broker_epochs[broker_id] - behind))
+        rewritten: wire.Message = body
         return rewritten
 
-    def _shifted(self, body: Any) -> dict[str, Any]:
-        if not self._shift:
-            return {}
-        changes: dict[str, Any] = {"controller_epoch": self._epoch(body.controller_epoch)}
-        for name in ("ungrouped_partition_states", "partition_states"):
-            if states := getattr(body, name, ()):
-                changes[name] = tuple(self._state(state) for state in states)
-        if topics := getattr(body, "topic_states", ()):
-            changes["topic_states"] = tuple(
-                dataclasses.replace(topic, partition_states=tuple(self._state(s) for s in topic.partition_states))
-                for topic in topics
-            )
-        return changes
+    def _shifted(self, body: ControlRequest) -> ControlRequest:
+        body = dataclasses.replace(body, controller_epoch=self._epoch(body.controller_epoch))
+        if isinstance(body, wire.StopReplicaRequest):
+            return body  # its partitions have none
+        return map_states(body, self._shifted_state)
 
-    def _state(self, state: Any) -> Any:
-        if not hasattr(state, "controller_epoch"):
-            return state  # StopReplica's partitions have none
+    def _shifted_state(self, state: Any) -> Any:
         return dataclasses.replace(state, controller_epoch=self._epoch(state.controller_epoch))
 
     def _epoch(self, epoch: int) -> int:
@@ -79,20 +73,17 @@ class Rewriter:
         return epoch + self._shift
 
 
-_CONTROL = frozenset({"LeaderAndIsr", "StopReplica", "UpdateMetadata"})
-
-
 def whose_epoch(request: Request, server_id: int | None) -> int | None:
     """The broker whose epoch a request to ``server_id`` carries: its receiver's, if a controller sent it, else its
     sender's (AlterPartition, ControlledShutdown); None if it carries none."""
     if getattr(request.body, "broker_epoch", _NO_EPOCH) == _NO_EPOCH:
         return None
-    return server_id if request.api_name in _CONTROL else getattr(request.body, "broker_id", None)
+    return server_id if request.api_key in CONTROL_REQUESTS else getattr(request.body, "broker_id", None)
 
 
 def newest_controller_epoch(requests: Iterable[Request]) -> int | None:
     """The highest of all controllers that speak in ``requests``; None if none does."""
-    epochs = (getattr(request.body, "controller_epoch", None) for request in requests if request.api_name in _CONTROL)
+    epochs = (getattr(r.body, "controller_epoch", None) for r in requests if r.api_key in CONTROL_REQUESTS)
     return max((epoch for epoch in epochs if epoch is not None), default=None)
 
 

@@ -1,6 +1,6 @@
 """Captures in Spark: a data source, reassembly by connection, analyses, and the job that puts them together.
 
-    from captures.spark import analyze
+    from kce.captures.spark import analyze
 
     findings = analyze(["capture.pcapng"], report="report.html", out="tables/")
     for sentence in findings.sentences():
@@ -20,21 +20,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kce.extras import require
+
 if TYPE_CHECKING:
-    from captures.spark.findings import Findings
-    from captures.spark.job import analyze
+    from kce.captures.spark.findings import Findings
+    from kce.captures.spark.job import analyze
 
 __all__ = ["Findings", "analyze"]
+
+require("numpy", "numba", "pyarrow", "pyspark", purpose="the analysis")
 
 
 def __getattr__(name: str) -> Any:
     """What is here, when it is asked for: Spark's workers import this package, too, and have no use for the job."""
     if name == "analyze":
-        from captures.spark.job import analyze
+        from kce.captures.spark.job import analyze
 
         return analyze
     if name == "Findings":
-        from captures.spark.findings import Findings
+        from kce.captures.spark.findings import Findings
 
         return Findings
-    raise AttributeError(f"module 'captures.spark' has no attribute {name!r}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from captures.blocks import Buffer, in_time, undivided
-from captures.columns import Reading
-from captures.exchanges import Peers
-from captures.quality import Quality
-from captures.rows import DECODED
-from captures.spark.segment_counts import SegmentCounts
-from captures.tabulate import Evidence, connection_row, connection_text, quality_row
+from kce.captures.exchanges.pairing import Peers
+from kce.captures.exchanges.quality import Quality
+from kce.captures.fast.blocks import Buffer, in_time, undivided
+from kce.captures.fast.columns import Reading
+from kce.captures.fast.segment_counts import SegmentCounts
+from kce.captures.tables.rows import DECODED
+from kce.captures.tables.tabulate import Evidence, connection_row, quality_row
+from kce.captures.tcp.segments import connection_text
 
 _BATCH_ROWS = 2000
 

@@ -9,22 +9,21 @@ import os
 from pathlib import Path
 from typing import Any
 
-from captures.errors import CaptureError
-from captures.render import printable
-from captures.rows import SCHEMA_VERSION
-from captures.spark.findings import ROWS, Findings
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges.render import printable
+from kce.captures.spark.findings import PRINTED, Findings
+from kce.captures.tables.rows import SCHEMA_VERSION
 
 FORMS = ("html", "json", "markdown")
 
-#: Rows of a table that Markdown shows, and the tables that are for pictures only.
+#: Rows of a table that Markdown shows.
 MAX_ROWS = 50
-FOR_PICTURES = ("ticks", "latency_counts")
 
 
 def rendered(found: Findings, form: str) -> str:
     """``form`` is one of FORMS."""
     if form == "html":
-        from captures.spark.report import render  # here, for matplotlib takes a while to import
+        from kce.captures.spark.report import render  # here, for matplotlib takes a while to import
 
         return render(found)
     return {"json": to_json, "markdown": to_markdown}[form](found)
@@ -60,11 +59,7 @@ def to_json(found: Findings) -> str:
             }
             for finding in found.findings()
         ],
-        "tables": {
-            name: [_plain(row) for row in getattr(found, name)]
-            for name in ROWS
-            if name in found.ran and name not in FOR_PICTURES
-        },
+        "tables": {name: [_plain(row) for row in getattr(found, name)] for name in PRINTED if name in found.ran},
         "evidence": [_plain(exchange) for exchange in found.exchanges],
     }
     return json.dumps(whole, indent=2, ensure_ascii=False) + "\n"
@@ -78,9 +73,9 @@ def to_markdown(found: Findings) -> str:
     lines += [f"{quality.packets:,} packets, {quality.requests:,} requests, {quality.responses:,} responses.", ""]
     lines += [f"- {_cell(line)}" for line in quality.lines()] + ["", "## Findings", ""]
     lines += [f"- **{finding.severity}**: {_cell(finding.text)}" for finding in found.findings()]
-    for name in ROWS:
+    for name in PRINTED:
         rows = getattr(found, name)
-        if not rows or name in FOR_PICTURES:
+        if not rows:
             continue
         columns = [field.name for field in dataclasses.fields(rows[0]) if field.name != "files"]
         lines += ["", f"## {name}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]

@@ -1,160 +1,69 @@
-"""What an analysis found, as plain values: no Spark is needed to look at them."""
+"""What `kce analyze` found, as plain values."""
 
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass, field, make_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, make_dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
-from captures.analysis_rows import ANALYSES
-from captures.quality import Quality
-from captures.rows import Table
+from kce.captures.exchanges.quality import Quality
+from kce.captures.spark.analyses import ANALYSES
+from kce.captures.spark.analyses.analysis import Finding, Section, Severity, Shown
+from kce.captures.tables.rows import ENDPOINTS, Table
+
+_SEVERITIES: tuple[Severity, ...] = ("alarm", "warning", "note")
 
 
-@dataclass(frozen=True, slots=True)
-class RequestCount:
-    """A row of ``requests``."""
-
-    api_key: int
-    api: str
-    version: int
-    requests: int
-    responses: int
-    errors: int
-    request_bytes: int
-    response_bytes: int
+def row_class(table: Table) -> type[Any]:
+    """A frozen class for the rows of ``table``, with its columns as attributes; lists are tuples."""
+    columns = [
+        (column.name, Any, field(default=())) if column.name == "files" else (column.name, Any)
+        for column in table.columns
+    ]
+    return make_dataclass(table.name, columns, frozen=True, slots=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Controller:
-    """A row of ``controllers``: one controller in one epoch."""
+#: Tables that only pictures need: they are neither written nor printed.
+AUXILIARY = tuple(auxiliary.table for analysis in ANALYSES.values() for auxiliary in analysis.auxiliary)
 
-    controller_epoch: int
-    controller_id: int
-    is_kraft_controller: bool
-    first_time: datetime.datetime
-    last_time: datetime.datetime
-    requests: int
-    brokers: tuple[str, ...]
-    decisions: int
-    fenced: int
+#: Name of a table -> the class of its rows.
+ROWS: Mapping[str, type[Any]] = MappingProxyType({
+    table.name: row_class(table)
+    for table in (*(analysis.table for analysis in ANALYSES.values()), ENDPOINTS, *AUXILIARY)
+})  # fmt: skip
 
+#: The tables that people and programs get, in order.
+PRINTED = tuple(name for name in ROWS if name not in {table.name for table in AUXILIARY})
 
-@dataclass(frozen=True, slots=True)
-class LeadershipChange:
-    """A row of ``leadership``. ``from_leader`` is None for the first leader seen; -1 is no leader, -2 a deletion."""
+_ENDPOINTS_SECTION = Section(
+    position=80,
+    heading="Brokers and their listeners",
+    columns=(
+        Shown("broker", "number", lambda r: r.broker_id),
+        Shown("listener", "text", lambda r: r.listener),
+        Shown("address", "text", lambda r: f"{r.host}:{r.port}"),
+        Shown("rack", "text", lambda r: r.rack),
+        Shown("first announced", "time", lambda r: r.first_time),
+        Shown("last announced", "time", lambda r: r.last_time, wide=True),
+    ),
+    without_rows="No UpdateMetadata request announced any.",
+)
 
-    time: datetime.datetime
-    file: str
-    packet: int
-    topic: str
-    topic_id: str | None
-    partition: int
-    from_leader: int | None
-    to_leader: int
-    from_epoch: int | None
-    to_epoch: int | None
-    isr: tuple[int, ...]
-    decision_epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """A row of ``latency``; milliseconds."""
-
-    api_key: int
-    api: str
-    version: int
-    listener: str
-    requests: int
-    p50_ms: float
-    p90_ms: float
-    p99_ms: float
-    max_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Fenced:
-    """A row of ``fenced``: requests refused as a whole for a stale epoch."""
-
-    error: str
-    controller_id: int | None
-    controller_epoch: int | None
-    sender_broker_id: int | None
-    broker: str
-    api: str
-    requests: int
-    first_time: datetime.datetime
-    last_time: datetime.datetime
-    packets: tuple[int, ...]
-    files: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class StalePartitions:
-    """A row of ``stale_partitions``."""
-
-    controller_id: int
-    controller_epoch: int
-    broker: str
-    requests: int
-    partitions: int
-
-
-@dataclass(frozen=True, slots=True)
-class Zombie:
-    """A row of ``zombies``."""
-
-    controller_id: int
-    controller_epoch: int
-    later_epoch: int
-    requests: int
-    first_time: datetime.datetime
-    last_time: datetime.datetime
-    brokers: tuple[str, ...]
-    packets: tuple[int, ...]
-    files: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """A row of ``endpoints``."""
-
-    broker_id: int
-    listener: str
-    host: str
-    port: int
-    rack: str | None
-    first_time: datetime.datetime
-    last_time: datetime.datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """Control requests of one controller within a short while: for the timeline."""
-
-    controller_epoch: int
-    controller_id: int
-    api: str
-    fenced: bool
-    time: datetime.datetime
-    requests: int
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyCount:
-    """How many requests took about ``ms``: for the distribution."""
-
-    api: str
-    version: int
-    listener: str
-    ms: float
-    requests: int
+#: (table, its section), in the order in which they are shown.
+SECTIONS: tuple[tuple[str, Section], ...] = tuple(
+    sorted(
+        [(name, analysis.section) for name, analysis in ANALYSES.items() if analysis.section is not None]
+        + [(ENDPOINTS.name, _ENDPOINTS_SECTION)],
+        key=lambda each: each[1].position,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request that something is concluded from. ``bodies`` are what was decoded of it and of its response."""
+    """A request that a finding rests on. ``bodies`` are what was decoded of it and of its response."""
 
     file: str
     packet: int
@@ -170,86 +79,31 @@ class Exchange:
     bodies: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A conclusion in words. ``severity`` is alarm, warning or note; ``evidence`` are (file, packet).
-
-    ``analysis`` is the table that it is drawn from.
-    """
-
-    analysis: str
-    severity: str
-    text: str
-    evidence: tuple[tuple[str, int], ...] = ()
-
-
-def row_class(table: Table) -> type[Any]:
-    """A class for the rows of ``table``, with its columns as attributes."""
-    return make_dataclass(table.name, [column.name for column in table.columns], frozen=True, slots=True)
-
-
-#: The rows of these are as ``captures.analysis_rows`` says; lists are tuples.
-_OTHERS = (
-    "overlaps", "churn", "unclean_elections", "isr_changes", "isr_storms", "bounces", "control_behind_data",
-    "metadata_cost", "propagation", "disagreements", "resends", "unanswered", "rebalances", "regressions", "transport",
-)  # fmt: skip
-
-#: name of a table -> the class of its rows
-ROWS: dict[str, type[Any]] = {
-    "requests": RequestCount,
-    "controllers": Controller,
-    "leadership": LeadershipChange,
-    "latency": Latency,
-    "fenced": Fenced,
-    "stale_partitions": StalePartitions,
-    "zombies": Zombie,
-    **{table.name: row_class(table) for table in ANALYSES if table.name in _OTHERS},
-    "endpoints": Endpoint,
-    "ticks": Tick,
-    "latency_counts": LatencyCount,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything that `kce analyze` tells: the tables, and with ``findings()`` what they mean."""
+    """Everything that `kce analyze` found. Each table (``ROWS``) is an attribute, empty if its analysis did not run.
+
+    ``ran`` are the tables that were asked for. ``exchanges`` are the requests that the findings rest on, if those were
+    asked for.
+    """
 
     files: tuple[str, ...]
     quality: Quality
-    requests: tuple[RequestCount, ...] = ()
-    controllers: tuple[Controller, ...] = ()
-    leadership: tuple[LeadershipChange, ...] = ()
-    latency: tuple[Latency, ...] = ()
-    fenced: tuple[Fenced, ...] = ()
-    stale_partitions: tuple[StalePartitions, ...] = ()
-    zombies: tuple[Zombie, ...] = ()
-    overlaps: tuple[Any, ...] = ()
-    churn: tuple[Any, ...] = ()
-    unclean_elections: tuple[Any, ...] = ()
-    isr_changes: tuple[Any, ...] = ()
-    isr_storms: tuple[Any, ...] = ()
-    bounces: tuple[Any, ...] = ()
-    control_behind_data: tuple[Any, ...] = ()
-    metadata_cost: tuple[Any, ...] = ()
-    propagation: tuple[Any, ...] = ()
-    disagreements: tuple[Any, ...] = ()
-    resends: tuple[Any, ...] = ()
-    unanswered: tuple[Any, ...] = ()
-    rebalances: tuple[Any, ...] = ()
-    regressions: tuple[Any, ...] = ()
-    transport: tuple[Any, ...] = ()
-    endpoints: tuple[Endpoint, ...] = ()
-    ticks: tuple[Tick, ...] = field(default=(), repr=False)
-    latency_counts: tuple[LatencyCount, ...] = field(default=(), repr=False)
+    tables: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     exchanges: tuple[Exchange, ...] = field(default=(), repr=False)
-    ran: frozenset[str] = frozenset(ROWS)  # the tables that were asked for
+    ran: frozenset[str] = frozenset(ROWS)
+
+    def __getattr__(self, table: str) -> tuple[Any, ...]:
+        if table not in ROWS:
+            raise AttributeError(f"there is no table {table!r}")
+        return self.tables.get(table, ())
 
     def findings(self) -> list[Finding]:
-        """The findings in words, most serious first."""
-        from captures.spark.sentences import sentences
-
-        return sentences(self)
+        """The conclusions in words, most serious first."""
+        ran = sorted((a for a in ANALYSES.values() if a.table.name in self.ran), key=lambda analysis: analysis.rank)
+        found = [replace(finding, analysis=a.table.name) for a in ran for finding in a.findings(self)]
+        return sorted(found, key=lambda finding: _SEVERITIES.index(finding.severity))
 
     def sentences(self) -> list[str]:
-        """The same, only the words."""
+        """The words of the findings."""
         return [finding.text for finding in self.findings()]

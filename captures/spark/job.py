@@ -16,17 +16,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from captures.errors import CaptureError
-from captures.locations import check_location, expand, location_bytes
-from captures.ports import NO_PORTS, Ports
-from captures.quality import Quality
-from captures.spark import findings, reassembly
-from captures.spark.analyses import ANALYSES, Frames, at_listeners, latency_counts, ticks
-from captures.spark.exports import check_report, write_report
-from captures.spark.session import local_session
-from captures.spark.source import register
-from captures.spark.tables import check_folder, write_tables
-from captures.tabulate import Evidence
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges.ports import NO_PORTS, Ports
+from kce.captures.exchanges.quality import Quality
+from kce.captures.files.locations import check_location, expand, location_bytes
+from kce.captures.spark import findings, reassembly
+from kce.captures.spark.analyses import ANALYSES
+from kce.captures.spark.analyses.analysis import Frames
+from kce.captures.spark.exports import check_report, write_report
+from kce.captures.spark.session import local_session
+from kce.captures.spark.source import register
+from kce.captures.spark.tables import check_folder, write_tables
+from kce.captures.tables.tabulate import Evidence
 
 #: Compressed bytes of capture that one task puts together again.
 _BYTES_PER_TASK = 64 * 1024 * 1024
@@ -63,9 +64,9 @@ def analyze(
     be empty unless ``overwrite``. ``only`` names the analyses to run (those of ``captures.spark.analyses.ANALYSES``),
     all without it. ``evidence`` asks for the decoded requests that findings rest on, as a report does, ``payloads`` for
     what is otherwise left out of these. ``ports`` are those of listeners, if they are given, and what each is for
-    (``captures.ports``): others are left out. ``event_log`` is a folder for Spark's event log. ``spark`` is a session
-    to use; without one a session is started, on this machine or on the cluster ``master``, and stopped. ``progress`` is
-    told each step. Raises CaptureError for what is no capture, or holds no Kafka traffic.
+    (``captures.exchanges.ports``): others are left out. ``event_log`` is a folder for Spark's event log. ``spark`` is a
+    session to use; without one a session is started, on this machine or on the cluster ``master``, and stopped.
+    ``progress`` is told each step. Raises CaptureError for what is no capture, or holds no Kafka traffic.
     """
     names = expand(paths)
     if not names:
@@ -130,17 +131,15 @@ class _Job:
         endpoints = self._keep(reassembly.endpoints(self._decoded))
         connections = reassembly.connections(self._decoded)
         frames = Frames(
-            self._keep(at_listeners(reassembly.exchanges(self._decoded), endpoints, self._ports)),
-            self._keep(at_listeners(reassembly.partitions(self._decoded), endpoints, self._ports)),
+            self._keep(reassembly.at_listeners(reassembly.exchanges(self._decoded), endpoints, self._ports)),
+            self._keep(reassembly.at_listeners(reassembly.partitions(self._decoded), endpoints, self._ports)),
             reassembly.live_brokers(self._decoded),
             connections,
         )
-        small = {name: analysis(frames) for name, analysis in ANALYSES.items() if name in only}
+        wanted = {name: analysis for name, analysis in ANALYSES.items() if name in only}
+        small = {name: analysis.run(frames) for name, analysis in wanted.items()}
         small["endpoints"] = endpoints.orderBy("broker_id", "listener", "first_time")
-        if "controllers" in only:
-            small["ticks"] = ticks(frames.exchanges)
-        if "latency" in only:
-            small["latency_counts"] = latency_counts(frames.exchanges)
+        small |= {extra.table.name: extra.run(frames) for a in wanted.values() for extra in a.auxiliary}
         with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
             collected = dict(zip(small, pool.map(DataFrame.toArrow, small.values()), strict=True))
         if out is not None:
@@ -148,7 +147,7 @@ class _Job:
             large = {"exchanges": frames.exchanges, "partitions": frames.partitions, "connections": connections}
             write_tables(out, large, collected)
         rows = {name: _rows(findings.ROWS[name], table) for name, table in collected.items()}
-        found = findings.Findings(files=tuple(self._names), quality=quality, ran=frozenset(small), **rows)
+        found = findings.Findings(files=tuple(self._names), quality=quality, tables=rows, ran=frozenset(small))
         if self._evidence == "none":
             return found
         return replace(found, exchanges=self._exchanges(found, frames.exchanges))

@@ -15,21 +15,21 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from captures import packet_kernels as k
-from captures.assembly import Assembly
-from captures.blocks import Block, Chosen, Divided, Divider, Flows, Shares, dissected, in_time, segment_of
-from captures.bulk import Window
-from captures.columns import Reading
-from captures.errors import CaptureError
-from captures.exchanges import Message, NoResponse, Request, Response
-from captures.index import Split
-from captures.packet_columns import packet_batches as packet_columns
-from captures.pcap import WINDOW_BYTES, CaptureFile
-from captures.quality import Quality
-from captures.rows import BLOCKS, LEVELS, PACKETS, Table
-from captures.spark.pushdown import Wanted
-from captures.spark.work import Bodies, File, Share
-from captures.tabulate import body_json, exchange_row, frame_row, partition_rows
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges.assembly import Assembly
+from kce.captures.exchanges.pairing import Message, NoResponse, Request, Response
+from kce.captures.exchanges.quality import Quality
+from kce.captures.fast.blocks import Block, Chosen, Divided, Divider, Flows, Shares, dissected, in_time, segment_of
+from kce.captures.fast.bulk import Window
+from kce.captures.fast.columns import Reading
+from kce.captures.fast.packet_columns import packet_batches as packet_columns
+from kce.captures.files import packet_kernels as k
+from kce.captures.files.pcap import WINDOW_BYTES, CaptureFile, first_time_ns
+from kce.captures.files.split import Split
+from kce.captures.spark.pushdown import Wanted
+from kce.captures.spark.work import Bodies, File, Share
+from kce.captures.tables.rows import BLOCKS, LEVELS, PACKETS, Table
+from kce.captures.tables.tabulate import body_json, exchange_row, frame_row, partition_rows
 
 #: An Arrow batch is handed to Spark when it has this many rows or bytes of payload.
 BATCH_ROWS = 4096
@@ -167,7 +167,7 @@ def _blocks(files: Sequence[File], chosen: Chosen, ports: Collection[int], probl
     if len(files) == 1:
         return _blocks_of(files[0], 0, chosen, ports, WINDOW_BYTES, problems)
     of_files = [_blocks_of(file, at, chosen, ports, _BLOCK_BYTES, problems) for at, file in enumerate(files)]
-    return in_time(_by_begin(of_files, [_begin_ns(file) for file in files]))
+    return in_time(_by_begin(of_files, [first_time_ns(file.path) or 0 for file in files]))
 
 
 def _blocks_of(
@@ -181,16 +181,6 @@ def _blocks_of(
             problems += [Corrupt(file.name, capture.packets, f"{file.name}: {said}") for said in capture.problems]
     except CaptureError as e:
         problems.append(Corrupt(file.name, None, str(e)))
-
-
-def _begin_ns(file: File) -> int:
-    """When the file's first packet was captured."""
-    try:
-        with CaptureFile(file.path, file.name) as capture:
-            first = next(iter(capture), None)
-    except CaptureError:
-        first = None
-    return 0 if first is None else first.time_ns
 
 
 def _by_begin(captures: Sequence[Iterator[Block]], begins_ns: Sequence[int]) -> Iterator[Block]:

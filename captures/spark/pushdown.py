@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from captures.rows import Table
+from kce.captures.tables.rows import Table
 
 _COMPARISONS: dict[type[Filter], Callable[[Any, Any], bool]] = {
     EqualTo: operator.eq,

@@ -11,14 +11,14 @@ import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from captures.ports import NO_PORTS, Ports
-from captures.rows import BLOCKS, DECODED, ENDPOINTS, EXCHANGES, PARTITION_STATE, PARTITIONS
-from captures.spark.schemas import spark_schema
-from captures.spark.source import KafkaCapture
-from captures.tabulate import Evidence
+from kce.captures.exchanges.ports import NO_PORTS, Ports
+from kce.captures.spark.schemas import spark_schema
+from kce.captures.spark.source import KafkaCapture
+from kce.captures.tables.rows import BLOCKS, DECODED, ENDPOINTS, EXCHANGES, PARTITION_STATE, PARTITIONS
+from kce.captures.tables.tabulate import Evidence
 
 #: The more there are, the fewer connections are open at once in a task, and the smaller are the blocks.
 _BUCKETS_PER_TASK = 16
@@ -98,9 +98,47 @@ def endpoints(decoded: DataFrame) -> DataFrame:
     )
 
 
+def at_listeners(exchanges: DataFrame, endpoints: DataFrame, ports: Ports = NO_PORTS) -> DataFrame:
+    """Add what is known of the server: ``broker_id``, ``listener`` (or its port) and ``broker`` (id, or else address).
+
+    A broker may be announced by a name that packets do not show: then its port tells, if no other broker has it. Where
+    a port was one broker's and later another's, the announcement that was the last one then counts. Of a port that was
+    never announced, ``ports`` may tell what it is for.
+    """
+    given = [f.when(f.col("server_port") == port, plane) for port, plane in ports.items() if plane]
+    last = Window.partitionBy("host", "port").orderBy(f.desc("last_time"))
+    listeners = endpoints.withColumn("rank", f.row_number().over(last)).where("rank = 1")
+    by_address = listeners.select(
+        f.col("host").alias("server"),
+        f.col("port").alias("server_port"),
+        f.col("broker_id").alias("exact_id"),
+        f.col("listener").alias("exact_listener"),
+    )
+    by_port = (
+        listeners.groupBy(f.col("port").alias("server_port"))
+        .agg(
+            f.min("broker_id").alias("port_id"),
+            f.max("broker_id").alias("port_id_2"),
+            f.first("listener").alias("name"),
+        )
+        .where("port_id = port_id_2")
+        .drop("port_id_2")
+    )
+    return (
+        exchanges.join(f.broadcast(by_address), ["server", "server_port"], "left")
+        .join(f.broadcast(by_port), ["server_port"], "left")
+        .withColumn("broker_id", f.coalesce("exact_id", "port_id"))
+        .withColumn("listener", f.coalesce("exact_listener", "name", *given, f.col("server_port").cast("string")))
+        .withColumn("broker", f.coalesce(f.col("broker_id").cast("string"), f.concat_ws(":", "server", "server_port")))
+        .drop("exact_id", "exact_listener", "port_id", "name")
+    )
+
+
 def _decode(
     batches: Iterable[pa.RecordBatch], *, evidence: Evidence, names: frozenset[str] | None, ports: Collection[int]
 ) -> Iterator[pa.RecordBatch]:
-    from captures.spark.buckets import decoded  # here, for it takes a while to import, and the driver has no use for it
+    from kce.captures.spark.buckets import (
+        decoded,  # here, for it takes a while to import, and the driver has no use for it
+    )
 
     return decoded(batches, evidence, names, ports)

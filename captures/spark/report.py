@@ -3,80 +3,86 @@
 from __future__ import annotations
 
 import datetime
-import functools
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import Markup
 
-from captures.analysis_rows import (
-    BOUNCES,
-    CHURN,
-    CONTROL_BEHIND_DATA,
-    DISAGREEMENTS,
-    ISR_CHANGES,
-    ISR_STORMS,
-    METADATA_COST,
-    OVERLAPS,
-    PROPAGATION,
-    REBALANCES,
-    REGRESSIONS,
-    RESENDS,
-    TRANSPORT,
-    UNANSWERED,
-    UNCLEAN_ELECTIONS,
-)
-from captures.rows import SCHEMA_VERSION
-from captures.spark import pictures
-from captures.spark.findings import Findings
+from kce.captures.spark.analyses import ANALYSES
+from kce.captures.spark.analyses.analysis import Kind, Section
+from kce.captures.spark.findings import SECTIONS, Findings
+from kce.captures.tables.rows import SCHEMA_VERSION
+from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
-#: Rows of leadership, and of another table, that the page shows, and packets that it names for one finding.
+#: Rows of a section and of another table that the page shows, and packets that it names for one finding.
 MAX_ROWS = 200
 MAX_SHOWN = 40
 MAX_EVIDENCE = 12
 
-#: Shown as they are, under what the page draws and explains.
-_TABLES = (
-    OVERLAPS, UNCLEAN_ELECTIONS, CHURN, ISR_STORMS, ISR_CHANGES, BOUNCES, CONTROL_BEHIND_DATA, METADATA_COST,
-    PROPAGATION, DISAGREEMENTS, REGRESSIONS, RESENDS, UNANSWERED, REBALANCES, TRANSPORT,
-)  # fmt: skip
+_LEADERS = {None: "–", NO_LEADER: "none", LEADER_DURING_DELETE: "deleted"}
+
+
+class _Drawn(NamedTuple):
+    """A section with its picture and the text of its cells; ``rows`` is how many it would have."""
+
+    section: Section
+    picture: Markup | None
+    cells: list[list[str]]
+    rows: int
 
 
 def render(findings: Findings) -> str:
     """The page."""
     anchors = {(e.file, e.packet): f"packet-{number}" for number, e in enumerate(findings.exchanges, 1)}
+    cell = partial(_cell, files=frozenset(findings.files))
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("captures.spark", "templates"),
+        loader=jinja2.PackageLoader("kce.captures.spark", "templates"),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["time"] = lambda moment: f"{moment:%H:%M:%S.%f}"[:-3]
+    environment.filters["time"] = _clock
     environment.filters["ms"] = _ms
     environment.filters["count"] = lambda number: f"{number:,}"
-    environment.filters["leader"] = lambda leader: {None: "–", -1: "none", -2: "deleted"}.get(leader, str(leader))
-    environment.filters["cell"] = functools.partial(_cell, files=frozenset(findings.files))
+    environment.filters["cell"] = cell
     environment.filters["anchor"] = lambda place: anchors.get(tuple(place))
     begin, end = _span(findings)
+    drawn = [_drawn(findings, name, section, cell) for name, section in SECTIONS]
+    in_sections = {name for name, section in SECTIONS if section.columns}
+    other_tables = [analysis.table for name, analysis in ANALYSES.items() if name not in in_sections]
     return environment.get_template("report.html.j2").render(
         f=findings,
         begin=begin,
         end=end,
         brokers=sorted({endpoint.broker_id for endpoint in findings.endpoints}),
         files=[Path(file).name for file in findings.files],
-        timeline=_markup(pictures.controller_timeline(findings.controllers, findings.ticks)),
-        leadership=_markup(pictures.leadership_timeline(findings.leadership, end)),
-        requests=_markup(pictures.requests_by_api(findings.requests)),
-        latency=_markup(pictures.latency_distribution(findings.latency, findings.latency_counts)),
-        isr=_markup(pictures.isr_timeline(findings.isr_changes, findings.bounces)),
-        told=[(f, f.evidence[:MAX_EVIDENCE]) for f in findings.findings()],
-        tables=[(table, getattr(findings, table.name)) for table in _TABLES if getattr(findings, table.name)],
+        findings=[(f, f.evidence[:MAX_EVIDENCE]) for f in findings.findings()],
+        sections=[each for each in drawn if each.picture or each.rows or each.section.without_rows],
+        tables=[(table, getattr(findings, table.name)) for table in other_tables if getattr(findings, table.name)],
         several_files=len(findings.files) > 1,
         hidden={"files", "topic_id"} | ({"file"} if len(findings.files) == 1 else set()),
         max_shown=MAX_SHOWN,
-        max_rows=MAX_ROWS,
         schema_version=SCHEMA_VERSION,
     )
+
+
+def _drawn(findings: Findings, name: str, section: Section, cell: Callable[[object], str]) -> _Drawn:
+    formats: dict[Kind, Callable[[Any], str]] = {
+        "text": cell,
+        "number": lambda value: "–" if value is None else str(value),
+        "count": lambda value: f"{value:,}",
+        "ms": _ms,
+        "time": _clock,
+        "leader": lambda value: _LEADERS.get(value, str(value)),
+    }
+    rows = getattr(findings, name) if section.columns else ()
+    cells = [[formats[column.kind](column.value(row)) for column in section.columns] for row in rows[:MAX_ROWS]]
+    picture = None if section.picture is None else section.picture(findings)
+    # made by matplotlib, which escapes what it draws
+    return _Drawn(section, None if picture is None else Markup(picture), cells, len(rows))  # noqa: S704
 
 
 def _span(findings: Findings) -> tuple[datetime.datetime | None, datetime.datetime | None]:
@@ -86,8 +92,8 @@ def _span(findings: Findings) -> tuple[datetime.datetime | None, datetime.dateti
     return min(c.first_time for c in findings.controllers), max(c.last_time for c in findings.controllers)
 
 
-def _markup(svg: str | None) -> Markup | None:
-    return None if svg is None else Markup(svg)  # noqa: S704  # made by matplotlib, which escapes what it draws
+def _clock(moment: datetime.datetime) -> str:
+    return f"{moment:%H:%M:%S.%f}"[:-3]
 
 
 def _ms(value: float) -> str:
@@ -104,7 +110,7 @@ def _cell(value: object, files: frozenset[str] = frozenset()) -> str:
         case bool():
             return "yes" if value else "no"
         case datetime.datetime():
-            return f"{value:%H:%M:%S.%f}"[:-3]
+            return _clock(value)
         case float():
             return f"{value:,.2f}"
         case int():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from captures.analysis_rows import ANALYSES
-from captures.rows import SCHEMA_VERSION, TABLES, WRITTEN
+from kce.captures.spark.analyses import ANALYSES
+from kce.captures.tables.rows import SCHEMA_VERSION, TABLES, WRITTEN
+
+_ANALYSES = tuple(analysis.table for analysis in ANALYSES.values())
 
 
 def schema_markdown() -> str:
@@ -13,7 +15,7 @@ def schema_markdown() -> str:
     lines = [
         "# Columns",
         "",
-        f"Schema version {SCHEMA_VERSION}. Made by `python -m captures.schema_document > docs/schema.md`; do not edit.",
+        f"Schema version {SCHEMA_VERSION}. Made by `make docs`; do not edit.",
         "",
         '`spark.read.format("kafka-capture").option("level", LEVEL).load(paths)` gives the tables `packets`, `frames`,',
         "`exchanges` and `partitions`, the last three with a column `_corrupt_record` (string) at their end: what is",
@@ -24,7 +26,7 @@ def schema_markdown() -> str:
         "",
         "Times are UTC. Any column may be null where its value is not known.",
     ]
-    for table in (*TABLES, *ANALYSES):
+    for table in (*TABLES, *_ANALYSES):
         lines += ["", f"## {table.name}", "", table.doc, "", "| column | type | |", "|---|---|---|"]
         lines += [f"| `{column.name}` | {column.type} | {column.doc} |" for column in table.columns]
     return "\n".join(lines) + "\n"
@@ -36,7 +38,7 @@ def schema_json() -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "tables": {
             table.name: [{"name": c.name, "type": str(c.type), "doc": c.doc} for c in table.columns]
-            for table in (*WRITTEN, *ANALYSES)
+            for table in (*WRITTEN, *_ANALYSES)
         },
     }
 

@@ -1,11 +1,11 @@
-"""The tables of ``captures.rows`` as Spark sees them."""
+"""The tables of ``captures.tables.rows`` as Spark sees them."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 from pyspark.sql import types
 
-from captures.rows import Table
+from kce.captures.tables.rows import Table
 
 _SCALARS: tuple[tuple[pa.DataType, types.DataType], ...] = (
     (pa.string(), types.StringType()),

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyspark.sql.pandas.functions
 from pyspark.sql import SparkSession
 
-from captures.errors import CaptureError
+from kce.captures.errors import CaptureError
 
 if importlib.util.find_spec("pandas") is None:
     # mapInArrow hands Arrow batches through and never touches pandas, yet asks for it when it is called

@@ -26,14 +26,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from captures.errors import CaptureError
-from captures.index import WHOLE, Split, splits
-from captures.locations import expand, is_uri, location_bytes
-from captures.ports import listener_ports
-from captures.rows import BLOCKS, LEVELS, Table
-from captures.spark.pushdown import Wanted, conditions
-from captures.spark.schemas import spark_schema
-from captures.spark.work import Bodies, File, Share
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges.ports import listener_ports
+from kce.captures.files.index import splits
+from kce.captures.files.locations import expand, is_uri, location_bytes
+from kce.captures.files.split import WHOLE, Split
+from kce.captures.spark.pushdown import Wanted, conditions
+from kce.captures.spark.schemas import spark_schema
+from kce.captures.spark.work import Bodies, File, Share
+from kce.captures.tables.rows import BLOCKS, LEVELS, Table
 
 #: Bytes of capture that one task reads; most of the tasks that share connections, for each reads all files; and how
 #: many of them may be asked for.
@@ -74,7 +75,7 @@ class KafkaCapture(DataSource):
         )  # fmt: skip
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from captures.spark.tail import FolderTail
+        from kce.captures.spark.tail import FolderTail
 
         (folder, *more) = self._paths()
         if more:
@@ -233,7 +234,7 @@ class CaptureReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # here, for it takes a while to import, and those that plan have no use for it
-        from captures.spark.levels import block_batches, message_batches, packet_batches
+        from kce.captures.spark.levels import block_batches, message_batches, packet_batches
 
         assert isinstance(partition, _Task)
         if isinstance(partition.part, Share):
@@ -248,7 +249,7 @@ class CaptureReader(DataSourceReader):
 
 
 def _splits(file: File, target_bytes: int) -> list[Split]:
-    """Exact ones (``captures.index``): every packet is in one of them, with the number that it has in the file."""
+    """Exact ones (``index``): every packet is in one of them, with the number that it has in the file."""
     if location_bytes(file.path) <= target_bytes:
         return [WHOLE]
     try:

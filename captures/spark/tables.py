@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import DataFrame
 
-from captures.analysis_rows import ANALYSES
-from captures.errors import CaptureError
-from captures.rows import CONNECTIONS, ENDPOINTS, EXCHANGES, PARTITIONS, SCHEMA_VERSION
-from captures.schema_document import schema_json
+from kce.captures.errors import CaptureError
+from kce.captures.spark.analyses import ANALYSES
+from kce.captures.spark.schema_document import schema_json
+from kce.captures.tables.rows import CONNECTIONS, ENDPOINTS, EXCHANGES, PARTITIONS, SCHEMA_VERSION
 
 _SCHEMA_FILE = "_schema.json"
 
@@ -41,7 +41,7 @@ def write_tables(
         columns = [column.name for column in table.columns]
         frames[table.name].select(*columns).write.mode("overwrite").parquet((folder / table.name).absolute().as_uri())
     version = {"schema_version": str(SCHEMA_VERSION)}
-    for table in (ENDPOINTS, *ANALYSES):
+    for table in (ENDPOINTS, *(analysis.table for analysis in ANALYSES.values())):
         if table.name not in collected:
             continue
         shutil.rmtree(folder / table.name, ignore_errors=True)

@@ -18,16 +18,17 @@ from typing import Any, BinaryIO, NamedTuple, cast
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from captures.assembly import Assembly
-from captures.errors import CaptureError
-from captures.pcap import CaptureFile
-from captures.quality import Quality
-from captures.rows import LEVELS
-from captures.segments import Dissector, Segment
-from captures.spark.levels import ROWS, Batches, Corrupt
-from captures.spark.pushdown import Wanted
-from captures.spark.work import Bodies
-from captures.tabulate import packet_row
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges.assembly import Assembly
+from kce.captures.exchanges.quality import Quality
+from kce.captures.files.formats import MAX_TIME_NS
+from kce.captures.files.pcap import CaptureFile, first_time_ns
+from kce.captures.spark.levels import ROWS, Batches, Corrupt
+from kce.captures.spark.pushdown import Wanted
+from kce.captures.spark.work import Bodies
+from kce.captures.tables.rows import LEVELS
+from kce.captures.tables.tabulate import packet_row
+from kce.captures.tcp.segments import Dissector, Segment
 
 #: Names that captures have; tcpdump -C numbers them at the end.
 _ENDINGS = (".pcap", ".pcapng", ".cap")
@@ -71,7 +72,10 @@ class FolderTail(DataSourceStreamReader):
         for entry in os.scandir(self._folder):
             stat = entry.stat()
             if entry.is_file() and entry.name.rstrip("0123456789").endswith(_ENDINGS) and stat.st_size >= _LEAST_BYTES:
-                found.append((_begun(self._folder / entry.name), _natural(entry.name), entry.name, stat.st_size))
+                begun_ns = first_time_ns(entry.path)
+                # a file without a packet is the newest
+                begun_ns = MAX_TIME_NS if begun_ns is None else begun_ns
+                found.append((begun_ns, _natural(entry.name), entry.name, stat.st_size))
         return {"files": [[name, size] for *_, name, size in sorted(found)]}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -137,16 +141,6 @@ class _Beginning(io.RawIOBase):
         data: bytes = self._file.read(self._left if size < 0 else min(size, self._left))
         self._left -= len(data)
         return data
-
-
-def _begun(path: Path) -> int:
-    """When a capture begins: the time of its first packet; for as long as it has none, now is a good answer."""
-    try:
-        with CaptureFile(path) as capture:
-            first = next(iter(capture), None)
-    except (CaptureError, OSError):
-        first = None
-    return first.time_ns if first is not None else 2**63 - 1
 
 
 def _natural(name: str) -> tuple[str, int]:

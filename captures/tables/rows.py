@@ -1,8 +1,8 @@
 """The one definition of the columns of packets, frames, exchanges, partitions, endpoints and connections.
 
-Those of what the analyses give are in ``captures.analysis_rows``; ``docs/schema.md`` is generated from both by
-``captures.schema_document``. Spark's schemas are derived from here, and ``kce analyze --out`` writes the version beside
-its Parquet. Whoever changes a column raises ``SCHEMA_VERSION``.
+Those of the analyses are in ``captures.spark.analyses``, one module each; ``docs/schema.md`` is generated from both.
+Spark's schemas are derived from here, and ``kce analyze --out`` writes the version beside its Parquet. Whoever changes
+a column raises ``SCHEMA_VERSION``.
 """
 
 from __future__ import annotations
@@ -62,6 +62,14 @@ BROKER = (
     Column("listener", pa.string(), "the listener's name, or its port as text where no name is known"),
 )
 
+BROKER_TEXT = Column("broker", pa.string(), "broker id, or address where it is not known")
+PARTITION = (
+    Column("topic", pa.string(), ""),
+    Column("topic_id", pa.string(), "null in versions without topic ids"),
+    Column("partition", pa.int32(), ""),
+)
+SPAN = (Column("first_time", TIME, "of the first"), Column("last_time", TIME, "of the last"))
+
 _PEERS = (
     Column("client", pa.string(), "IP address"),
     Column("client_port", pa.int32(), ""),
@@ -76,7 +84,7 @@ _API = (
 )
 
 
-def evidence(doc: str) -> tuple[Column, Column]:
+def evidence_columns(doc: str) -> tuple[Column, Column]:
     """Where something is to be seen: packets, and the file of each. At most MAX_EVIDENCE."""
     return (
         Column("packets", pa.list_(pa.int64()), doc),
@@ -129,9 +137,7 @@ FRAMES = Table(
 )
 
 PARTITION_STATE = (
-    Column("topic", pa.string(), ""),
-    Column("topic_id", pa.string(), "null in versions without topic ids"),
-    Column("partition", pa.int32(), ""),
+    *PARTITION,
     Column("decision_epoch", pa.int32(), "epoch of the controller that decided this state; null in StopReplica"),
     Column("leader", pa.int32(), "broker id; -1 none, -2 the partition is being deleted (rule 8.9)"),
     Column("leader_epoch", pa.int32(), ""),
@@ -228,7 +234,7 @@ CONNECTIONS = Table(
         Column("retransmits", pa.int64(), "segments with data that an earlier one had brought"),
         Column("out_of_order", pa.int64(), "segments that filled a hole which a later one had left"),
         Column("resets", pa.int64(), "segments with RST"),
-        *evidence("the first of the packets that were retransmitted or reset it"),
+        *evidence_columns("the first of the packets that were retransmitted or reset it"),
     ),
 )
 

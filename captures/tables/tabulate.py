@@ -1,22 +1,21 @@
-"""Exchanges as rows of the tables that ``captures.rows`` defines."""
+"""Exchanges as rows of the tables that ``captures.tables.rows`` defines."""
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterable
 from typing import Any, Literal
 
-import wire
-from captures.cluster import Cluster, announced_listeners
-from captures.exchanges import Request, Response
-from captures.pcap import Packet
-from captures.render import describe_request, describe_response, partition_errors
-from captures.rows import CONNECTIONS, DECODED, LIVE_BROKER, PARTITION_STATE, Column
-from captures.segments import Place, Segment, address_text, endpoint_text
-from captures.tcp_streams import Endpoint
-from wire import error_name
-from wire.registry import CONTROL_REQUESTS
+from kce import wire
+from kce.captures.exchanges.cluster import Cluster, announced_listeners
+from kce.captures.exchanges.pairing import Peers, Request, Response
+from kce.captures.exchanges.render import describe_request, describe_response, partition_errors
+from kce.captures.files.pcap import Packet
+from kce.captures.tables.rows import CONNECTIONS, DECODED, LIVE_BROKER, PARTITION_STATE, Column
+from kce.captures.tcp.segments import Place, Segment, address_text, connection_text
+from kce.wire import error_name
+from kce.wire.control import ControlRequest, partition_count, partition_states
+from kce.wire.registry import BY_NAME, CONTROL_REQUESTS
 
 #: Of larger requests the evidence tells the first partitions; of each body at most so many characters.
 MAX_EVIDENCE_PARTITIONS = 50
@@ -25,17 +24,19 @@ MAX_EVIDENCE_TEXT = 8000
 #: what a broker asks the controller in its own name and epoch
 BROKERS_TO_CONTROLLER = (wire.ControlledShutdownRequest, wire.AlterPartitionRequest, wire.AllocateProducerIdsRequest)
 
-#: the requests that make up the control plane, and those that make a group rebalance
-_OF_INTEREST = frozenset({*CONTROL_REQUESTS, 11, 13, 14, *(cls.__api_key__ for cls in BROKERS_TO_CONTROLLER)})
+#: the requests that make a group rebalance
+JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP = (BY_NAME[name].key for name in ("JoinGroup", "LeaveGroup", "SyncGroup"))
+
+#: those of the control plane, and of groups
+_OF_INTEREST = frozenset({
+    *CONTROL_REQUESTS, *(cls.__api_key__ for cls in BROKERS_TO_CONTROLLER), JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP,
+})  # fmt: skip
 _NO_CLUSTER = Cluster()
+
+_Errors = list[tuple[str, int, int]]
 
 #: Whether exchanges come with what a report shows of them, and that with payloads and secrets.
 Evidence = Literal["none", "redacted", "payloads"]
-
-
-def connection_text(one: Endpoint, other: Endpoint) -> str:
-    """``10.0.0.1:40001 - 10.0.0.2:9092``, the same for both directions."""
-    return " - ".join(_endpoint(*end) for end in sorted((one, other)))
 
 
 def body_json(message: Request | Response, *, payloads: bool = False) -> str | None:
@@ -75,7 +76,7 @@ def frame_row(message: Request | Response, body: str | None = None) -> tuple[Any
     request = message if isinstance(message, Request) else message.request
     return (
         *_place(message.place),
-        *_peers(request),
+        *peers_columns(request.peers),
         not asks,
         request.api_key,
         request.api_name,
@@ -92,10 +93,14 @@ def frame_row(message: Request | Response, body: str | None = None) -> tuple[Any
 
 def exchange_row(request: Request, response: Response | None) -> tuple[Any, ...]:
     """A row of EXCHANGES."""
+    return _exchange_row(request, response, _errors(response))
+
+
+def _exchange_row(request: Request, response: Response | None, errors: _Errors) -> tuple[Any, ...]:
     body = request.body
     return (
         *_place(request.place),
-        *_peers(request),
+        *peers_columns(request.peers),
         request.api_key,
         request.api_name,
         request.version,
@@ -110,16 +115,16 @@ def exchange_row(request: Request, response: Response | None) -> tuple[Any, ...]
         getattr(body, "is_kraft_controller", None),
         body.broker_id if isinstance(body, BROKERS_TO_CONTROLLER) else None,
         getattr(body, "broker_epoch", None),
-        _partition_count(body),
+        partition_count(body) if isinstance(body, ControlRequest) else None,
         getattr(body, "group_id", None),
         getattr(None if response is None else response.body, "generation_id", getattr(body, "generation_id", None)),
-        *_response(response),
+        *_response(response, errors),
     )
 
 
 def partition_rows(request: Request, response: Response | None) -> list[tuple[Any, ...]]:
     """Rows of PARTITIONS: none for what is no control request."""
-    states = _partition_states(request, response)
+    states = _partition_states(request, _errors(response))
     if states is None:
         return []
     body = request.body
@@ -141,12 +146,13 @@ def partition_rows(request: Request, response: Response | None) -> list[tuple[An
 
 def decoded_row(request: Request, response: Response | None, evidence: Evidence = "none") -> tuple[Any, ...]:
     """A row of DECODED."""
-    states = _partition_states(request, response)
+    errors = _errors(response)
+    states = _partition_states(request, errors)
     live = None
     if isinstance(request.body, wire.UpdateMetadataRequest):
         live = [(b.broker_id, b.name, b.host, b.port, b.rack) for b in announced_listeners(request.body)]
     return (
-        *exchange_row(request, response),
+        *_exchange_row(request, response, errors),
         None if states is None else [_struct(PARTITION_STATE, state) for state in states],
         None if live is None else [_struct(LIVE_BROKER, broker) for broker in live],
         evidence_of(request, response, evidence),
@@ -165,8 +171,9 @@ def connection_row(values: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*(None,) * (len(DECODED.columns) - 2), _struct(CONNECTIONS.columns, values), None)
 
 
-def _peers(request: Request) -> tuple[str, str, int, str, int]:
-    client, server = request.peers.client, request.peers.server
+def peers_columns(peers: Peers) -> tuple[str, str, int, str, int]:
+    """connection, client, client_port, server, server_port."""
+    client, server = peers.client, peers.server
     return connection_text(client, server), address_text(client[0]), client[1], address_text(server[0]), server[1]
 
 
@@ -174,7 +181,7 @@ def _place(place: Place) -> tuple[str, int, int]:
     return place.file, place.packet, place.time_ns // 1000
 
 
-def _response(response: Response | None) -> tuple[Any, ...]:
+def _response(response: Response | None, errors: _Errors) -> tuple[Any, ...]:
     if response is None:
         return (None,) * 9
     code = response.error_code
@@ -185,7 +192,7 @@ def _response(response: Response | None) -> tuple[Any, ...]:
         response.latency_ns / 1e6,
         code,
         None if code is None else error_name(code),
-        sum(1 for _, _, partition_code in partition_errors(response) if partition_code),
+        sum(1 for _, _, partition_code in errors if partition_code),
     )
 
 
@@ -193,30 +200,20 @@ def _struct(columns: Iterable[Column], values: tuple[Any, ...]) -> dict[str, Any
     return {column.name: value for column, value in zip(columns, values, strict=True)}
 
 
-def _partition_states(request: Request, response: Response | None) -> list[tuple[Any, ...]] | None:
+def _errors(response: Response | None) -> _Errors:
+    """(topic, partition, error code) of each partition in a response."""
+    return [] if response is None else partition_errors(response)
+
+
+def _partition_states(request: Request, errors: _Errors) -> list[tuple[Any, ...]] | None:
     """Rows of PARTITION_STATE, or None for a request that has none."""
-    errors: dict[tuple[str, int], int] = {}
-    if response is not None:
-        errors = {(topic, partition): code for topic, partition, code in partition_errors(response)}
-    match request.body:
-        case wire.LeaderAndIsrRequest() as body:
-            states = [_led(p.topic_name, None, p) for p in body.ungrouped_partition_states]
-            states += [_led(t.topic_name, _topic_id(t), p) for t in body.topic_states for p in t.partition_states]
-        case wire.UpdateMetadataRequest() as body:
-            states = [_updated(p.topic_name, None, p) for p in body.ungrouped_partition_states]
-            states += [_updated(t.topic_name, _topic_id(t), p) for t in body.topic_states for p in t.partition_states]
-        case wire.StopReplicaRequest() as body:
-            delete = body.delete_partitions
-            states = [_stopped(p.topic_name, p.partition_index, None, delete) for p in body.ungrouped_partitions]
-            states += [_stopped(t.name, index, None, delete) for t in body.topics for index in t.partition_indexes]
-            states += [
-                _stopped(t.topic_name, p.partition_index, p.leader_epoch, p.delete_partition)
-                for t in body.topic_states
-                for p in t.partition_states
-            ]
-        case _:
-            return None
-    return [state + _answer(errors.get((state[0], state[2]))) for state in states]
+    if not isinstance(request.body, ControlRequest):
+        return None
+    codes = {(topic, partition): code for topic, partition, code in errors}
+    return [
+        (topic, None if topic_id is None else str(topic_id), partition, *state, *_answer(codes.get((topic, partition))))
+        for topic, topic_id, partition, *state in partition_states(request.body)
+    ]
 
 
 def has_evidence(api_key: int, evidence: Evidence) -> bool:
@@ -233,7 +230,7 @@ def evidence_of(request: Request, response: Response | None, evidence: Evidence)
     if body is None or not has_evidence(request.api_key, evidence):
         return None
     payloads = evidence == "payloads"
-    if (_partition_count(body) or 0) > MAX_EVIDENCE_PARTITIONS:
+    if isinstance(body, ControlRequest) and partition_count(body) > MAX_EVIDENCE_PARTITIONS:
         texts = [describe_request(body, _NO_CLUSTER)]
         texts += [describe_response(response, _NO_CLUSTER)[0]] if response is not None else []
     else:
@@ -241,41 +238,5 @@ def evidence_of(request: Request, response: Response | None, evidence: Evidence)
     return "\n".join(text if len(text) <= MAX_EVIDENCE_TEXT else f"{text[:MAX_EVIDENCE_TEXT]}..." for text in texts)
 
 
-def _partition_count(body: wire.Message | None) -> int | None:
-    match body:
-        case wire.LeaderAndIsrRequest() | wire.UpdateMetadataRequest():
-            return len(body.ungrouped_partition_states) + sum(len(t.partition_states) for t in body.topic_states)
-        case wire.StopReplicaRequest():
-            by_topic = sum(len(t.partition_indexes) for t in body.topics)
-            return len(body.ungrouped_partitions) + by_topic + sum(len(t.partition_states) for t in body.topic_states)
-        case _:
-            return None
-
-
-def _led(topic: str, topic_id: str | None, p: wire.LeaderAndIsrPartitionState) -> tuple[Any, ...]:
-    return (
-        topic, topic_id, p.partition_index, p.controller_epoch, p.leader, p.leader_epoch, p.isr, p.partition_epoch,
-        p.replicas, p.adding_replicas, p.removing_replicas, None, p.is_new, None,
-    )  # fmt: skip
-
-
-def _updated(topic: str, topic_id: str | None, p: wire.UpdateMetadataPartitionState) -> tuple[Any, ...]:
-    return (
-        topic, topic_id, p.partition_index, p.controller_epoch, p.leader, p.leader_epoch, p.isr, p.zk_version,
-        p.replicas, None, None, p.offline_replicas, None, None,
-    )  # fmt: skip
-
-
-def _stopped(topic: str, partition: int, leader_epoch: int | None, delete: bool) -> tuple[Any, ...]:
-    return (topic, None, partition, None, None, leader_epoch, None, None, None, None, None, None, None, delete)
-
-
 def _answer(code: int | None) -> tuple[int | None, str | None]:
     return code, None if code is None else error_name(code)
-
-
-def _topic_id(topic: wire.LeaderAndIsrTopicState | wire.UpdateMetadataTopicState) -> str | None:
-    return str(topic.topic_id) if topic.topic_id.int else None
-
-
-_endpoint = functools.lru_cache(maxsize=4096)(endpoint_text)

@@ -1,11 +1,11 @@
-"""One side of a TCP connection put together again: ``captures.tcp_streams`` has both."""
+"""One side of a TCP connection put together again: ``captures.tcp.streams`` has both."""
 
 from __future__ import annotations
 
 import bisect
 from typing import NamedTuple
 
-from captures.segments import SYN, Place, Segment
+from kce.captures.tcp.segments import SYN, Place, Segment
 
 #: How long bytes wait for missing ones that the receiver has acknowledged, for others (to be sent again), and for those
 #: of a connection that was reset.

@@ -20,8 +20,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from captures.pcap import CaptureFile, Packet
-from captures.segments import SYN, Dissector, Place, Segment
+from kce.captures.files.pcap import CaptureFile, Packet
+from kce.captures.tcp.segments import SYN, Dissector, Place, Segment
 
 #: Packets of each file that are looked at for the same ones in others: from its beginning.
 MAX_SURVEYED = 200_000

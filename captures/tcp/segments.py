@@ -15,7 +15,7 @@ import struct
 from collections import OrderedDict
 from typing import NamedTuple
 
-from captures.pcap import Packet
+from kce.captures.files.pcap import Packet
 
 FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
 
@@ -65,6 +65,10 @@ _Datagram = tuple[bytes, bytes, int, int]
 _MALFORMED = "malformed or cut inside its headers"
 
 _TCP_HEADER = struct.Struct(">HHIIBB").unpack_from
+
+
+Endpoint = tuple[bytes, int]
+"""Packed address and port."""
 
 
 class Place(NamedTuple):
@@ -304,3 +308,11 @@ def address_text(packed: bytes) -> str:
 def endpoint_text(address: bytes, port: int) -> str:
     """``127.0.0.1:9092``, ``[::1]:9092``."""
     return f"[{address_text(address)}]:{port}" if len(address) == 16 else f"{address_text(address)}:{port}"
+
+
+def connection_text(one: Endpoint, other: Endpoint) -> str:
+    """``10.0.0.1:40001 - 10.0.0.2:9092``, the same for both directions."""
+    return " - ".join(_endpoint(*end) for end in sorted((one, other)))
+
+
+_endpoint = functools.lru_cache(maxsize=4096)(endpoint_text)

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from captures.segments import ACK, FIN, RST, SYN, Segment
-from captures.tcp_directions import ELSEWHERE, Data, Direction, End, Event
+from kce.captures.tcp.directions import ELSEWHERE, Data, Direction, End, Event
+from kce.captures.tcp.segments import ACK, FIN, RST, SYN, Endpoint, Segment
 
 #: Closed connections remembered, so that late retransmissions are not taken for something new.
 MAX_CLOSED = 4096
@@ -33,9 +33,6 @@ OPENING_NS = 100_000_000
 MAX_OPENING_BYTES = 1024 * 1024
 
 _CHECK_EVERY_NS = 50_000_000
-
-Endpoint = tuple[bytes, int]
-"""Packed address and port."""
 
 
 class Connection:

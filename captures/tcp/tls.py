@@ -16,10 +16,10 @@ import tempfile
 from collections.abc import Iterator
 from typing import IO
 
-from captures.errors import CaptureError
-from captures.locations import is_uri
-from captures.pcap import CaptureFile, Packet
-from captures.segments import ACK, SYN, Dissector, Segment
+from kce.captures.errors import CaptureError
+from kce.captures.files.locations import is_uri
+from kce.captures.files.pcap import CaptureFile, Packet
+from kce.captures.tcp.segments import ACK, SYN, Dissector, Segment
 
 _FIELDS = ("frame.number", "data.data")
 

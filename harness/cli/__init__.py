@@ -10,27 +10,28 @@ from typing import Any
 
 import click
 
-from captures.errors import CaptureError
-from harness.errors import HarnessError, plain_error
-from harness.java import JavaMissing
+from kce.captures.errors import CaptureError
+from kce.extras import MissingExtra
+from kce.harness.errors import HarnessError, plain_error
+from kce.harness.java import JavaMissing
 
-#: command -> where it is and the line that `kce --help` shows for it
+#: command -> "module:function" in this package, and the line that `kce --help` shows for it
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("harness.cli.demo:demo", "See it all in a minute: a failover, a zombie, a recording, a report."),
-    "up": ("harness.cli.up:up", "Run ZooKeeper and a cluster of nodes until Ctrl-C."),
-    "topic": ("harness.cli.topic:topic", "Create, list, describe and delete topics."),
-    "describe": ("harness.cli.describe:describe", "Show a cluster: controller, brokers, partitions, what is pending."),
-    "kill": ("harness.cli.nodes:kill", "Kill a node of the running cluster."),
-    "pause": ("harness.cli.nodes:pause", "Stop a node in its tracks."),
-    "resume": ("harness.cli.nodes:resume", "Let a paused node go on."),
-    "restart": ("harness.cli.nodes:restart", "Stop a node if it runs, then start it."),
-    "capture": ("harness.cli.capture:capture", "Write the packets of a network interface to a pcapng."),
-    "elect": ("harness.cli.elect:elect", "Contend for leadership, and run a command while leading."),
-    "leader": ("harness.cli.elect:leader", "Print who leads: Flink's leaders, ours, and Kafka's controller."),
-    "decode": ("harness.cli.captures:decode", "Print every request and response in a capture, one line each."),
-    "schema": ("harness.cli.schema:schema", "Show what a message looks like, field by field."),
-    "replay": ("harness.cli.replay:replay", "Send what a capture holds again, and compare the answers."),
-    "analyze": ("harness.cli.captures:analyze", "Let Spark say what the control plane in captures did, and why."),
+    "demo": ("demo:demo", "See it all in a minute: a failover, a zombie, a recording, a report."),
+    "up": ("up:up", "Run ZooKeeper and a cluster of nodes until Ctrl-C."),
+    "topic": ("topic:topic", "Create, list, describe and delete topics."),
+    "describe": ("describe:describe", "Show a cluster: controller, brokers, partitions, what is pending."),
+    "kill": ("nodes:kill", "Kill a node of the running cluster."),
+    "pause": ("nodes:pause", "Stop a node in its tracks."),
+    "resume": ("nodes:resume", "Let a paused node go on."),
+    "restart": ("nodes:restart", "Stop a node if it runs, then start it."),
+    "capture": ("capture:capture", "Write the packets of a network interface to a pcapng."),
+    "elect": ("elect:elect", "Contend for leadership, and run a command while leading."),
+    "leader": ("elect:leader", "Print who leads: Flink's leaders, ours, and Kafka's controller."),
+    "decode": ("captures:decode", "Print every request and response in a capture, one line each."),
+    "schema": ("schema:schema", "Show what a message looks like, field by field."),
+    "replay": ("replay:replay", "Send what a capture holds again, and compare the answers."),
+    "analyze": ("captures:analyze", "Let Spark say what the control plane in captures did, and why."),
 }
 
 EPILOG = """\b
@@ -56,7 +57,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        command: click.Command = getattr(importlib.import_module(f"{__name__}.{module}"), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -85,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-TOLD_IN_A_LINE = (HarnessError, CaptureError, JavaMissing)
+TOLD_IN_A_LINE = (HarnessError, CaptureError, JavaMissing, MissingExtra)
 
 
 def _failure(error: BaseException) -> int:
@@ -96,6 +97,9 @@ def _failure(error: BaseException) -> int:
         case HarnessError() | CaptureError() | JavaMissing():
             click.echo(f"kce: {error}", err=True)
             return 1
+        case MissingExtra():
+            click.echo(f"kce: {error}", err=True)
+            return 2
         case click.Abort() | KeyboardInterrupt():
             return 130
         case BrokenPipeError():  # the reader of a pipe has enough: `kce decode ... | head`

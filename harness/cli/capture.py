@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 import click
 
-from captures.live import BUFFER_BYTES, LiveSource, RotatingWriter, record
-from captures.packet_filter import MAX_PORTS
-from harness.cli.options import port_list
+from kce.captures.record.live import BUFFER_BYTES, LiveSource, RotatingWriter, record
+from kce.captures.record.packet_filter import MAX_PORTS
+from kce.harness.cli.options import port_list
 
 
 def _ports(ctx: click.Context, param: click.Parameter, value: str | None) -> list[int]:

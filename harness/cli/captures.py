@@ -13,19 +13,20 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from captures import selection
-from captures.cluster import Cluster
-from captures.decode import Decoder, Source
-from captures.errors import CaptureError
-from captures.exchanges import Request, Response
-from captures.incident import Incident
-from captures.locations import expand
-from captures.pcap import CaptureFile
-from captures.ports import Ports
-from captures.render import Renderer, json_line
-from captures.tls import Decrypted
-from harness.cli.options import ports_option
-from harness.java import find_java
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges import selection
+from kce.captures.exchanges.cluster import Cluster
+from kce.captures.exchanges.decode import Decoder, Source
+from kce.captures.exchanges.pairing import Request, Response
+from kce.captures.exchanges.ports import Ports
+from kce.captures.exchanges.render import Renderer, json_line
+from kce.captures.files.locations import expand
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.tcp.incident import Incident
+from kce.captures.tcp.tls import Decrypted
+from kce.extras import SPARK, require
+from kce.harness.cli.options import ports_option
+from kce.harness.java import find_java
 
 #: What of a capture on stdin is kept on disk when it has to be read twice (for --broker).
 MAX_SPOOLED_BYTES = 4 * 1024**3
@@ -265,10 +266,11 @@ def analyze(
         if (report is None) == (out is None):
             raise click.UsageError("--format parquet writes into a folder: give --report or --out, and one of them")
         out, report = out or report, None
+    require(*SPARK, purpose="`kce analyze`")
     find_java()  # the one that Spark will take, too
-    from captures.spark import analyze as run  # here, for it takes a while to import
-    from captures.spark.exports import rendered
-    from captures.spark.text import print_findings
+    from kce.captures.spark import analyze as run  # here, for it takes a while to import
+    from kce.captures.spark.exports import rendered
+    from kce.captures.spark.text import print_findings
 
     # on a descriptor of its own: what Spark's JVM says goes elsewhere meanwhile
     with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, _status(Console(file=terminal)) as progress:

@@ -11,10 +11,11 @@ import click
 import trio
 from rich.console import Console
 
-from harness.cli.options import plain_console
-from harness.demo import Step, play
-from harness.errors import HarnessError
-from harness.java import find_java, java_home
+from kce.extras import SPARK, require
+from kce.harness.cli.options import plain_console
+from kce.harness.demo import Step, play
+from kce.harness.errors import HarnessError
+from kce.harness.java import find_java, java_home
 
 
 @click.command()
@@ -28,6 +29,7 @@ def demo(out: Path) -> int:
     Three nodes and two topics; the active controller is killed; the next becomes a zombie and is fenced; a broker is
     restarted; /controller is deleted by hand. All of it is recorded, analysed with Spark and told, with the numbers.
     """
+    require(*SPARK, purpose="`kce demo`")
     begin = time.monotonic()
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     os.environ["JAVA_HOME"] = java_home(find_java())
@@ -48,7 +50,7 @@ def demo(out: Path) -> int:
 
         steps = trio.run(play, capture, tell)
         tell("Spark reads the recording")
-        from captures.spark import analyze  # here, for it takes a while to import
+        from kce.captures.spark import analyze  # here, for it takes a while to import
 
         findings = analyze([str(capture)], report=str(report))
     console = plain_console()

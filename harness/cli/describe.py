@@ -12,14 +12,14 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from controller import admin_nodes
-from controller.admin import PartitionDescription, TopicDescription, describe_topics
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import TopicPartition
-from controller.zk_data import BadZNode
-from harness.cli.options import cluster_option, connected, plain_console, zookeeper_option
-from harness.errors import HarnessError
-from harness.supervisor import command, find_cluster
+from kce.harness.cli.options import cluster_option, connected, plain_console, zookeeper_option
+from kce.harness.errors import HarnessError
+from kce.harness.supervisor import command, find_cluster
+from kce.zookeeper import admin_nodes
+from kce.zookeeper.admin import PartitionDescription, TopicDescription, describe_topics
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import TopicPartition
+from kce.zookeeper.znodes import BadZNode
 
 #: above that many only partitions with something to tell are shown, unless all are asked for
 SHOW_ALL_UP_TO = 50
@@ -102,7 +102,7 @@ async def read_cluster(zk: KafkaZkClient, zookeeper: str) -> dict[str, Any]:
 
 def _partition(topic: TopicDescription, partition: PartitionDescription) -> Partition:
     """Leader, epoch and ISR are null where the controller has written no state."""
-    state = None if partition.leadership is None else partition.leadership.leader_and_isr
+    state = partition.state
     return {
         "topic": topic.name,
         "partition": partition.partition,

@@ -19,18 +19,18 @@ from uuid import UUID
 import click
 import trio
 
-from captures.render import printable
-from controller.election.api import LeaderContender, LeaderElectionService
-from controller.election.java_stream import LeaderNodeFormatError
-from controller.election.leader_node import WatchedNode
-from controller.election.paths import SinglePaths, zookeeper_path
-from controller.election.service import MultipleComponentLeaderElectionService
-from controller.election.session import ConnectionState, ElectionSession
-from controller.election.zookeeper import election_driver_factory, read_leader_node
-from controller.store import NoNode, value
-from harness.cli.options import cluster_option, connected_store, zookeeper_option
-from harness.errors import HarnessError
-from harness.guard import Guard
+from kce.captures.exchanges.render import printable
+from kce.election.api import LeaderContender, LeaderElectionService
+from kce.election.java_stream import LeaderNodeFormatError
+from kce.election.leader_node import WatchedNode
+from kce.election.paths import SinglePaths, zookeeper_path
+from kce.election.service import MultipleComponentLeaderElectionService
+from kce.election.session import ConnectionState, ElectionSession
+from kce.election.zookeeper import election_driver_factory, read_leader_node
+from kce.harness.cli.options import cluster_option, connected_store, zookeeper_option
+from kce.harness.errors import HarnessError
+from kce.harness.guard import Guard
+from kce.zookeeper.store import NoNode, value
 
 ELECT_EPILOG = """\b
 Examples:
@@ -88,7 +88,7 @@ def elect(
         async with connected_store(zookeeper, cluster_file, session_timeout_ms=session_timeout) as store:
             return await _contend(store, paths, command=command, **options)
 
-    logging.getLogger("controller").setLevel(logging.ERROR)
+    logging.getLogger("kce").setLevel(logging.ERROR)
     return trio.run(run)
 
 
@@ -102,35 +102,34 @@ async def _contend(
     tolerate_suspended_connections: bool,
 ) -> int:
     """Its nursery holds the session's tasks, the watch on signals, and the wait for the command."""
-    guard = Guard()
-    try:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-            async with trio.open_nursery() as nursery:
-                session = ElectionSession(store, nursery)
-                factory = election_driver_factory(
-                    session, paths, "", tolerate_suspended_connections=tolerate_suspended_connections
-                )
-                service = MultipleComponentLeaderElectionService(factory, nursery).create_leader_election(paths.leader)
-                contender = _Contender(service, nursery, guard, address=address, command=command, grace_s=grace)
-                unsubscribe = session.subscribe(lambda state: say(f"the connection is {state.value}"))
-                await service.start(contender)
-                say(f"contending at {paths.latch}")
+    with (
+        contextlib.closing(Guard()) as guard,
+        trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals,
+    ):
+        async with trio.open_nursery() as nursery:
+            session = ElectionSession(store, nursery)
+            factory = election_driver_factory(
+                session, paths, "", tolerate_suspended_connections=tolerate_suspended_connections
+            )
+            service = MultipleComponentLeaderElectionService(factory, nursery).create_leader_election(paths.leader)
+            contender = _Contender(service, nursery, guard, address=address, command=command, grace_s=grace)
+            unsubscribe = session.subscribe(lambda state: say(f"the connection is {state.value}"))
+            await service.start(contender)
+            say(f"contending at {paths.latch}")
 
-                async def until_signal() -> None:
-                    async for _ in signals:
-                        contender.done.set()
+            async def until_signal() -> None:
+                async for _ in signals:
+                    contender.done.set()
 
-                nursery.start_soon(until_signal)
-                try:
-                    await contender.done.wait()
-                finally:
-                    unsubscribe()
-                    with trio.CancelScope(shield=True):
-                        await service.stop()
-                nursery.cancel_scope.cancel()
-        return contender.exit_code
-    finally:
-        guard.close()
+            nursery.start_soon(until_signal)
+            try:
+                await contender.done.wait()
+            finally:
+                unsubscribe()
+                with trio.CancelScope(shield=True):
+                    await service.stop()
+            nursery.cancel_scope.cancel()
+    return contender.exit_code
 
 
 #: a shell that runs nothing before it is guarded: should we be killed before that, it reads the end of its input

@@ -11,14 +11,14 @@ from pathlib import Path
 import click
 import trio
 
-from captures.impersonation import Impersonator
-from captures.recorder import Recorder, record_accepted
-from controller.model import Broker, BrokerId
-from controller.zk_registration import BrokerIdInUse
-from harness.cli.options import connected
-from harness.errors import HarnessError
-from wire.metadata_version import MetadataVersion
-from wire.vocabulary import Endpoint
+from kce.captures.record.recorder import Recorder, record_accepted
+from kce.captures.replay.impersonation import Impersonator
+from kce.harness.cli.options import connected
+from kce.harness.errors import HarnessError
+from kce.wire.metadata_version import MetadataVersion
+from kce.wire.vocabulary import Endpoint
+from kce.zookeeper.model import BrokerId, RegisteredBroker
+from kce.zookeeper.registration import BrokerIdInUse
 
 
 async def be_broker(
@@ -42,7 +42,7 @@ async def be_broker(
         for name in listeners:
             bound = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
             endpoints.append(Endpoint(name, "PLAINTEXT", "127.0.0.1", bound[0].socket.getsockname()[1]))
-        async with _registered(registry, Broker(BrokerId(broker_id), tuple(endpoints), rack)):
+        async with _registered(registry, RegisteredBroker(BrokerId(broker_id), tuple(endpoints), rack)):
             click.echo(f"kce: registered with {', '.join(map(str, endpoints))}; Ctrl-C ends it", err=True)
             await _told_to_stop()
         nursery.cancel_scope.cancel()
@@ -55,7 +55,7 @@ async def be_broker(
 
 
 @contextlib.asynccontextmanager
-async def _registered(registry: tuple[str | None, Path | None], broker: Broker) -> AsyncIterator[None]:
+async def _registered(registry: tuple[str | None, Path | None], broker: RegisteredBroker) -> AsyncIterator[None]:
     async with connected(*registry) as zk:
         try:
             await zk.register_broker(broker, MetadataVersion.parse("3.9"))

@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from rich.console import Console
 
-from captures.ports import NO_PORTS, Ports, listener_ports
-from controller.kafka_zk_client import KafkaZkClient
-from controller.store import StoreUnavailable
-from controller.store.zookeeper import KazooStore
-from harness.errors import HarnessError
-from harness.node import now_ms
-from harness.supervisor import find_cluster
+from kce.captures.exchanges.ports import NO_PORTS, Ports, listener_ports
+from kce.harness.errors import HarnessError
+
+if TYPE_CHECKING:  # commands that read captures use this module, too, and need neither nodes nor ZooKeeper
+    from kce.zookeeper.kafka_zk_client import KafkaZkClient
+    from kce.zookeeper.store.kazoo import KazooStore
+
+CONNECTION_TIMEOUT_MS = 6_000
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -84,16 +87,28 @@ def properties(settings: Iterable[str]) -> dict[str, str]:
     return found
 
 
+def _zookeeper_of(zookeeper: str | None, cluster_file: Path | None) -> str:
+    """The given ZooKeeper, or that of the running cluster. Raises HarnessError."""
+    from kce.harness.supervisor import find_cluster
+
+    return zookeeper or str(find_cluster(cluster_file)["zookeeper"])
+
+
 @contextlib.asynccontextmanager
 async def connected_store(
     zookeeper: str | None, cluster_file: Path | None, *, session_timeout_ms: int = 10_000, create_chroot: bool = True
 ) -> AsyncIterator[KazooStore]:
     """A session at the given ZooKeeper, or at that of the running cluster. Raises HarnessError."""
+    from kce.zookeeper.store import StoreUnavailable
+    from kce.zookeeper.store.kazoo import KazooStore
+
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    where = zookeeper or find_cluster(cluster_file)["zookeeper"]
     try:
         store = await KazooStore.connect(
-            where, session_timeout_ms=session_timeout_ms, connection_timeout_ms=6_000, create_chroot=create_chroot
+            _zookeeper_of(zookeeper, cluster_file),
+            session_timeout_ms=session_timeout_ms,
+            connection_timeout_ms=CONNECTION_TIMEOUT_MS,
+            create_chroot=create_chroot,
         )
     except StoreUnavailable as e:
         raise HarnessError(str(e)) from None
@@ -105,6 +120,12 @@ async def connected_store(
 
 @contextlib.asynccontextmanager
 async def connected(zookeeper: str | None, cluster_file: Path | None) -> AsyncIterator[KafkaZkClient]:
-    """A client of the nodes of a Kafka cluster that is there already. Raises HarnessError."""
-    async with connected_store(zookeeper, cluster_file, create_chroot=False) as store:
-        yield KafkaZkClient(store, now_ms=now_ms)
+    """A client for the znodes of an existing Kafka cluster. Raises HarnessError, also if there is none."""
+    from kce.zookeeper.kafka_zk_client import KafkaZkClient
+    from kce.zookeeper.znodes import BROKER_IDS
+
+    where = _zookeeper_of(zookeeper, cluster_file)
+    async with connected_store(where, None, create_chroot=False) as store:
+        if (await store.exists([BROKER_IDS]))[0] is None:
+            raise HarnessError(f"there is no Kafka cluster in ZooKeeper at {where}: it has no {BROKER_IDS}")
+        yield KafkaZkClient(store, now_ms=lambda: time.time_ns() // 1_000_000, new_uuid=uuid.uuid4)

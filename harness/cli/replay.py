@@ -14,26 +14,27 @@ from typing import Any
 import click
 import trio
 
-import wire
-from captures import selection
-from captures.errors import CaptureError
-from captures.exchanges import Request
-from captures.impersonation import Impersonator
-from captures.locations import expand
-from captures.ports import Ports
-from captures.recorder import Recorder, TappedStream
-from captures.render import Renderer
-from captures.replay import ANSWER_SECONDS, Outcome, Recording, Replay, Step, Target, Verdict, needed, target_of
-from captures.restarts import Restart, restarts
-from captures.rewrite import VOLATILE, Rewriter, newest_controller_epoch, whose_epoch
-from captures.segments import endpoint_text
-from controller.kafka_zk_client import KafkaZkClient
-from harness.cli.captures import closing, each, opened
-from harness.cli.impersonate import be_broker
-from harness.cli.options import cluster_option, connected, ports_option, zookeeper_option
-from harness.cluster import CONTROL, DATA
-from harness.errors import HarnessError
-from harness.supervisor import command, find_cluster, running_clusters
+from kce import wire
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges import selection
+from kce.captures.exchanges.pairing import Request
+from kce.captures.exchanges.ports import Ports
+from kce.captures.exchanges.render import Renderer
+from kce.captures.files.locations import expand
+from kce.captures.record.recorder import Recorder, TappedStream
+from kce.captures.replay.impersonation import Impersonator
+from kce.captures.replay.recording import Recording, Step
+from kce.captures.replay.replay import ANSWER_SECONDS, Outcome, Replay, Target, Verdict, target_of
+from kce.captures.replay.restarts import Restart, needed, restarts
+from kce.captures.replay.rewrite import VOLATILE, Rewriter, newest_controller_epoch, whose_epoch
+from kce.captures.tcp.segments import endpoint_text
+from kce.harness.cli.captures import closing, each, opened
+from kce.harness.cli.impersonate import be_broker
+from kce.harness.cli.options import cluster_option, connected, ports_option, zookeeper_option
+from kce.harness.cluster_config import CONTROL, DATA
+from kce.harness.errors import HarnessError
+from kce.harness.supervisor import command, find_cluster, running_clusters
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
 CURRENT = "current"
 

@@ -6,8 +6,8 @@ import json
 
 import click
 
-import wire
-from captures import selection
+from kce import wire
+from kce.captures.exchanges import selection
 
 
 @click.command(

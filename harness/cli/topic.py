@@ -12,10 +12,10 @@ import click
 import trio
 from rich.table import Table
 
-from controller import admin, zk_data
-from controller.kafka_zk_client import KafkaZkClient
-from harness.cli.options import cluster_option, connected, plain_console, properties, zookeeper_option
-from harness.errors import HarnessError
+from kce.harness.cli.options import cluster_option, connected, plain_console, properties, zookeeper_option
+from kce.harness.errors import HarnessError
+from kce.zookeeper import admin, znodes
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
 PATIENCE_S = 30.0
 
@@ -83,12 +83,11 @@ def create(
 
         async def led() -> bool:
             (described,) = await admin.describe_topics(zk, [name])
-            states = [p.leadership for p in described.partitions]
-            return all(s is not None and s.leader_and_isr.elected is not None for s in states)
+            return described.has_leaders
 
         if not no_wait:
             await _wait(led, f"topic {name} is created, but not all its partitions have a leader")
-        click.echo(f"topic {name} is created, id {zk_data.encode_topic_id(topic_id)}")
+        click.echo(f"topic {name} is created, id {znodes.encode_topic_id(topic_id)}")
 
     _with_client(zookeeper, cluster_file, run)
     return 0
@@ -145,7 +144,7 @@ def describe(names: tuple[str, ...], as_json: bool, zookeeper: str | None, clust
 def _as_json(described: admin.TopicDescription) -> dict[str, Any]:
     rows = []
     for p in described.partitions:
-        state = p.leadership.leader_and_isr if p.leadership else None
+        state = p.state
         rows.append(
             {
                 "partition": p.partition,
@@ -157,7 +156,7 @@ def _as_json(described: admin.TopicDescription) -> dict[str, Any]:
                 "controller_epoch": p.leadership.controller_epoch if p.leadership else None,
             }
         )
-    topic_id = zk_data.encode_topic_id(described.topic_id) if described.topic_id else None
+    topic_id = znodes.encode_topic_id(described.topic_id) if described.topic_id else None
     return {
         "topic": described.name,
         "topic_id": topic_id,

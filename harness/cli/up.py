@@ -14,10 +14,12 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from harness.cli.options import plain_console, properties
-from harness.cluster import CONTROL, DATA, Cluster
-from harness.java import find_java
-from harness.supervisor import Supervisor
+from kce.harness.cli.options import plain_console, properties
+from kce.harness.cluster import Cluster
+from kce.harness.cluster_config import CONTROL, DATA
+from kce.harness.embedded_zookeeper import spark_jars
+from kce.harness.java import find_java
+from kce.harness.supervisor import Supervisor
 
 EPILOG = """\b
 Examples:
@@ -72,6 +74,7 @@ def up(ready_file: Path | None, settings: tuple[str, ...], zookeeper: str | None
     """
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     if zookeeper is None:
+        spark_jars()
         find_java()
     cluster = Cluster(processes=True, zookeeper=zookeeper, properties=properties(settings), **options)
     trio.run(_serve, cluster, ready_file)
@@ -116,7 +119,7 @@ async def _run(cluster: Cluster, ready_file: Path | None, console: Console, begi
             console.print(_table(cluster, controller.id))
             console.print(f"ZooKeeper     {cluster.zookeeper}")
             console.print(f"Bootstrap     {cluster.bootstrap_servers()}")
-            console.print(f"Logs          {cluster.data / 'logs'}")
+            console.print(f"Logs          {cluster.logs}")
             took = time.monotonic() - begin
             console.print(f"Ready in {took:.1f} s. Node {controller.id} is controller, epoch {controller.epoch}.")
             console.print("Ctrl-C stops it all.")
@@ -147,4 +150,4 @@ async def _report_deaths(cluster: Cluster, known: dict[int, str], say: Callable[
         for member in cluster.members:
             if member.state == "stopped" and known[member.id] != "stopped":
                 known[member.id] = "stopped"
-                say(f"node {member.id} has ended by itself (logs: {cluster.data / 'logs'}); `kce restart {member.id}`")
+                say(f"node {member.id} has ended by itself (logs: {cluster.logs}); `kce restart {member.id}`")

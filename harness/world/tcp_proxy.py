@@ -1,40 +1,12 @@
-"""What can be made to go wrong: requests held back on their way out, and a TCP connection cut in the middle."""
+"""A TCP proxy that can be cut: between a node and ZooKeeper it is the network partition that expires a session."""
 
 from __future__ import annotations
 
 import trio
 
 
-class Hold:
-    """A gate in front of a node's outgoing control requests: while held, none leaves; on release all do, unchanged.
-
-    So a controller is made into one whose requests were under way for very long: a zombie, if it lost the role since.
-    """
-
-    def __init__(self) -> None:
-        self._open = trio.Event()
-        self._open.set()
-
-    @property
-    def is_held(self) -> bool:
-        return not self._open.is_set()
-
-    def hold(self) -> None:
-        if self._open.is_set():
-            self._open = trio.Event()
-
-    def release(self) -> None:
-        self._open.set()
-
-    async def __call__(self, host: str, port: int) -> None:
-        await self._open.wait()
-
-
 class TcpProxy:
-    """A proxy on loopback that can be cut: bytes stop, connections break, new ones are refused; until it is healed.
-
-    Put between a node and ZooKeeper it is the network partition that makes a session expire.
-    """
+    """A proxy on loopback. ``cut`` breaks its connections and refuses new ones until ``heal``."""
 
     def __init__(self, target_host: str, target_port: int) -> None:
         self._target = (target_host, target_port)
@@ -43,7 +15,7 @@ class TcpProxy:
         self.port = 0
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled; ``port`` is known once this has started."""
+        """Serve until cancelled. Started when ``port`` is known."""
         (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
         self.port = listener.socket.getsockname()[1]
         async with listener, trio.open_nursery() as nursery:

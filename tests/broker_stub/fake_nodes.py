@@ -1,4 +1,4 @@
-"""Other nodes of the cluster, reached by a ``dial`` that opens no socket."""
+"""Fake nodes behind a ``dial`` that opens no socket."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import TypeAlias
 
 import trio
 
-import wire
-from broker_stub import ConnectionLost
+from kce import wire
+from kce.wire.transport import ConnectionLost
 
-#: the answer to one request; None: never. Raising ConnectionLost closes the connection.
+#: the response to one request; None: no response. Raising ConnectionLost closes the connection.
 Behaviour: TypeAlias = Callable[[wire.Header, wire.Message], Awaitable[wire.Message | None]]
 
 
 class FakeNodes:
-    """Nodes by (host, port). ``dialled`` and ``asked`` are what the tests look at."""
+    """Nodes by (host, port). Records ``dialled`` addresses and received ``requests``."""
 
     def __init__(self) -> None:
         self.nodes: dict[tuple[str, int], Behaviour] = {}
         self.dialled: list[tuple[str, int]] = []
-        self.asked: list[tuple[str, wire.Header, wire.Message]] = []
+        self.requests: list[tuple[str, wire.Header, wire.Message]] = []
         self.open = 0
 
-    async def dial(self, host: str, port: int) -> FakeConnection:
+    async def dial(self, host: str, port: int, *, to: int, listener: str) -> FakeConnection:
         self.dialled.append((host, port))
         if (host, port) not in self.nodes:
             raise ConnectionRefusedError(f"nobody listens on {host}:{port}")
@@ -47,7 +47,7 @@ class FakeConnection:
     async def receive_frame(self) -> bytes:
         assert not self._closed
         header, message = wire.decode_request(self._requests.pop(0))
-        self._nodes.asked.append((self._host, header, message))
+        self._nodes.requests.append((self._host, header, message))
         answer = await self._behaviour(header, message)
         if answer is None:
             await trio.sleep_forever()
@@ -66,15 +66,15 @@ def serves(api_key: int, first: int, last: int) -> wire.ApiVersionsResponse:
 
 
 def answering(*answers: wire.Message | Exception | None) -> Behaviour:
-    """One answer after another, ApiVersions aside; an exception is raised in its place. Then ConnectionLost."""
-    left = list(answers)
+    """Send the answers in turn, then raise ConnectionLost. An exception is raised, ApiVersions is always answered."""
+    remaining = list(answers)
 
     async def behave(header: wire.Header, message: wire.Message) -> wire.Message | None:
         if isinstance(message, wire.ApiVersionsRequest):
             return serves(56, 0, 3)
-        if not left:
+        if not remaining:
             raise ConnectionLost("closed for the test")
-        answer = left.pop(0)
+        answer = remaining.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer

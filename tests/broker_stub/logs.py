@@ -1,15 +1,15 @@
-"""A disk that can fail."""
+"""A log manager that can fail."""
 
 from __future__ import annotations
 
 import uuid
 
-from broker_stub import InMemoryLogManager, TopicPartition
-from broker_stub.errors import KafkaStorageError
+from kce.broker_stub import InMemoryLogManager, TopicPartition
+from kce.broker_stub.errors import KafkaStorageError
 
 
 class FailingLogManager(InMemoryLogManager):
-    """``offline``: a directory is gone, logs that are not found may be in it. ``broken``: partitions that fail."""
+    """``offline``: a directory failed, and may hold missing logs. ``broken``: partitions whose logs fail."""
 
     def __init__(self) -> None:
         super().__init__()

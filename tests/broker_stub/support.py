@@ -1,4 +1,4 @@
-"""What the tests of the broker share: a node without sockets, a client with one, requests in few words."""
+"""Shared by the tests of the broker: a node without sockets, a client with one, short forms of requests."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ from typing import Any
 
 import trio
 
-import wire
-from broker_stub import Broker, BrokerConfig, Endpoint, FramedConnection, TopicPartition
-from broker_stub.alter_partition_manager import AlterPartitionItem, Callback, ControllerChannel
-from broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
-from broker_stub.handlers.base import Services
-from broker_stub.handlers.kafka_apis import HANDLERS, KafkaApis, served_apis
-from broker_stub.isr import IsrPolicy, LiveReplicasJoin
-from broker_stub.log_manager import InMemoryLogManager, LogManager
-from broker_stub.metadata_cache import MetadataCache
-from broker_stub.ports import AdminPort, ConnectionLost, ControllerPort, NoController, NoStore
-from broker_stub.producer_ids import ProducerIdManager
-from broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
-from broker_stub.reactor.connection import Connection
-from broker_stub.reactor.metrics import RequestMetrics
-from broker_stub.reactor.request_channel import Action, Response
-from broker_stub.replica_manager import ReplicaManager
+from kce import wire
+from kce.broker_stub import Broker, BrokerConfig, Endpoint, TopicPartition
+from kce.broker_stub.alter_partition_manager import AlterPartitionItem, Callback, ControllerChannel
+from kce.broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
+from kce.broker_stub.handlers.base import Services
+from kce.broker_stub.handlers.kafka_apis import HANDLERS, KafkaApis, served_apis
+from kce.broker_stub.isr import IsrPolicy, LiveReplicasJoin
+from kce.broker_stub.log_manager import InMemoryLogManager, LogManager
+from kce.broker_stub.metadata_cache import MetadataCache
+from kce.broker_stub.ports import Address, AdminPort, ControllerPort, NoController, NoStore
+from kce.broker_stub.producer_ids import ProducerIdManager
+from kce.broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
+from kce.broker_stub.reactor.connection import Connection
+from kce.broker_stub.reactor.metrics import RequestMetrics
+from kce.broker_stub.reactor.request_channel import Action, Response
+from kce.broker_stub.replica_manager import ReplicaManager
+from kce.harness.connections import Link, NodeLinks
+from kce.harness.links import Links
+from kce.harness.world import Connected, RealWorld
+from kce.wire.transport import ConnectionLost, FramedConnection
 
 ID_A = uuid.UUID(int=0xA)
 ID_B = uuid.UUID(int=0xB)
@@ -44,7 +48,7 @@ ONE_LISTENER = {
 
 
 def config(broker_id: int = 1, base: dict[str, str] = TWO_LISTENERS, **properties: str) -> BrokerConfig:
-    """Underscores stand for dots: ``num_io_threads="2"``."""
+    """Underscores become dots: ``num_io_threads="2"``."""
     given = {key.replace("_", "."): value for key, value in properties.items()}
     return BrokerConfig.from_properties({"broker.id": str(broker_id), **base, **given})
 
@@ -138,7 +142,7 @@ def umr_state(
 def umr_broker(
     broker_id: int, listeners: Iterable[str] = ("CONTROL", "DATA"), rack: str | None = None
 ) -> wire.UpdateMetadataBroker:
-    """Each listener on a port of its own: 9000 + 10 * id for the first, one more for the second."""
+    """Each listener has its own port: 9000 + 10 * id for the first, one more for the second."""
     endpoints = tuple(
         wire.UpdateMetadataEndpoint(host=f"host{broker_id}", port=9000 + 10 * broker_id + i, listener=name)
         for i, name in enumerate(listeners)
@@ -169,7 +173,7 @@ def update_metadata(
 
 
 class RecordingSubmitter:
-    """In the place of AlterPartitionManager: keeps what was proposed until the test answers it."""
+    """Replaces AlterPartitionManager: keeps proposals until the test answers them."""
 
     def __init__(self) -> None:
         self.submitted: list[tuple[AlterPartitionItem, Callback]] = []
@@ -187,11 +191,11 @@ class RecordingSubmitter:
 
     @property
     def proposed(self) -> list[tuple[int, ...]]:
-        return [item.isr for item, _ in self.submitted]
+        return [item.leader_and_isr.isr for item, _ in self.submitted]
 
 
 class Captured:
-    """In the place of a processor: the answer that a handler gave."""
+    """Replaces a processor: captures the response of a handler."""
 
     def __init__(self) -> None:
         self.response: Response | None = None
@@ -203,7 +207,7 @@ class Captured:
 
 
 class Node:
-    """All of a broker that decides, asked without sockets; requests and answers still go through bytes."""
+    """A broker without sockets; requests and responses are still encoded and decoded."""
 
     def __init__(
         self,
@@ -247,7 +251,7 @@ class Node:
         self._nursery.start_soon(run)
 
     async def ask(self, message: wire.Message, version: int | None = None, *, listener: str = "DATA") -> Any:
-        """The answer; what a handler raises becomes the API's error answer, as in the handler pool."""
+        """The response; an exception of a handler becomes the API's error response, as in the handler pool."""
         if version is None:
             version = message.__versions__.last
         request, captured = self.request(message, version, listener=listener)
@@ -266,7 +270,7 @@ class Node:
         request = Request(
             RequestContext(header, context),
             decoded,
-            connection=Connection(context, NoStream(), NoOwner(), max_frame_bytes=1000),
+            connection=Connection(context, link(NoStream()), NoOwner()),
             responder=captured,
             apis=self.apis,
             now=trio.current_time(),
@@ -280,15 +284,14 @@ class Node:
 def answer_of(captured: Captured, api_key: int, version: int) -> Any:
     assert captured.response is not None, "not answered"
     assert captured.response.action is Action.SEND
-    frame = captured.response.frame[4:]
-    header, message = wire.decode_response(frame, api_key=api_key, api_version=version)
+    header, message = wire.decode_response(captured.response.payload, api_key=api_key, api_version=version)
     assert header.correlation_id == 5
     return message
 
 
 class NoChannel:
     async def request(self, *args: Any) -> wire.Message:
-        raise AssertionError("nothing is to be asked of the controller")
+        raise AssertionError("this test has no controller")
 
 
 class NoOwner:
@@ -313,7 +316,7 @@ class NoStream(trio.abc.Stream):
 
 
 def codes(response: Any) -> dict[Any, int]:
-    """Of a LeaderAndIsr or StopReplica answer: (topic or topic id, partition) -> error code."""
+    """The error codes in a LeaderAndIsr or StopReplica response: (topic or topic id, partition) -> code."""
     flat = {(e.topic_name, e.partition_index): e.error_code for e in getattr(response, "partition_errors", ())}
     for topic in getattr(response, "topics", ()):
         flat.update({(topic.topic_id, e.partition_index): e.error_code for e in topic.partition_errors})
@@ -324,7 +327,7 @@ def codes(response: Any) -> dict[Any, int]:
 
 
 class Client:
-    """Speaks frames on one connection. Correlation ids count up from 1."""
+    """Sends and receives frames on one connection. Correlation ids start at 1."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
@@ -333,7 +336,7 @@ class Client:
         self._correlation_id = 0
 
     def encoded(self, message: wire.Message, version: int | None = None) -> bytes:
-        """The next request as a framed one; the answer to it is expected."""
+        """The next request as a frame; ``receive`` expects its response."""
         if version is None:
             version = message.__versions__.last
         self._correlation_id += 1
@@ -343,11 +346,11 @@ class Client:
         )
 
     async def send(self, *messages: wire.Message, version: int | None = None) -> None:
-        """All in one write: pipelined."""
+        """Send all requests in one write (pipelining)."""
         await self.stream.send_all(b"".join(self.encoded(message, version) for message in messages))
 
     async def receive(self) -> Any:
-        """The next answer; it must be the one to the oldest unanswered request."""
+        """The next response; it must belong to the oldest pending request."""
         payload = await self.receive_frame()
         api_key, version = self._sent.pop(0)
         header, message = wire.decode_response(payload, api_key=api_key, api_version=version)
@@ -367,7 +370,7 @@ class Client:
         return await self.receive()
 
     async def closed(self) -> bool:
-        """Wait for the broker to close; False if it sends something instead."""
+        """Wait for the broker to close the connection; False if it sends data instead."""
         try:
             return not await self.stream.receive_some()
         except trio.BrokenResourceError:
@@ -380,15 +383,43 @@ async def connect(endpoint: Endpoint) -> AsyncIterator[Client]:
         yield Client(stream)
 
 
-async def no_dial(host: str, port: int) -> FramedConnection:
-    raise ConnectionRefusedError("nobody is dialled in this test")
+def node_links() -> NodeLinks:
+    """The connections of a node on real sockets."""
+    return NodeLinks(RealWorld(), Links(), 1)
+
+
+def link(
+    stream: trio.abc.Stream,
+    local: Address = ("127.0.0.1", 9092),
+    remote: Address = ("127.0.0.1", 50000),
+    *,
+    max_frame_bytes: int = 10_000,
+) -> Link:
+    """The accepted end of a connection over ``stream``."""
+    return Link(
+        node_links(),
+        Connected(stream, local, remote),
+        listener="DATA",
+        peer=None,
+        accepted=True,
+        max_frame_bytes=max_frame_bytes,
+    )
+
+
+async def no_dial(host: str, port: int, *, to: int, listener: str) -> FramedConnection:
+    raise ConnectionRefusedError("this test has no other nodes")
+
+
+def make_broker(configuration: BrokerConfig | None = None, **more: Any) -> Broker:
+    """A broker whose connections to other nodes are refused, unless ``dial`` is given."""
+    defaults = {"bind": node_links().bind, "dial": no_dial, "cluster_id": "cluster"}
+    return Broker(configuration or config(), **{**defaults, **more})
 
 
 @asynccontextmanager
 async def running_broker(configuration: BrokerConfig | None = None, **more: Any) -> AsyncIterator[Broker]:
-    """A broker that lets clients in; dies at the end unless it was shut down."""
-    more.setdefault("dial", no_dial)
-    broker = Broker(configuration or config(), cluster_id="cluster", **more)
+    """A broker with enabled request processing; cancelled at the end unless it was shut down."""
+    broker = make_broker(configuration, **more)
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         broker.enable_request_processing()
@@ -397,7 +428,7 @@ async def running_broker(configuration: BrokerConfig | None = None, **more: Any)
 
 
 class ScriptedApis:
-    """In the place of KafkaApis: ApiVersions and Metadata are served, a function of the test's handles them."""
+    """Replaces KafkaApis: a function of the test handles ApiVersions and Metadata requests."""
 
     def __init__(self, handle: Callable[[Request], Awaitable[None]]) -> None:
         self._handle = handle
@@ -418,7 +449,7 @@ class ScriptedApis:
 async def running_server(
     apis: Apis, configuration: BrokerConfig | None = None, **more: Any
 ) -> AsyncIterator[SocketServer]:
-    server = SocketServer(configuration or config(), apis, **more)
+    server = SocketServer(configuration or config(), apis, node_links().bind, **more)
     await server.bind()
     async with trio.open_nursery() as nursery:
         await nursery.start(server.run)
@@ -428,7 +459,7 @@ async def running_server(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let everything else run until it holds; for what happens in the kernel no event can be awaited."""
+    """Run other tasks until the condition holds, for changes in the kernel that set no event."""
     with trio.fail_after(5):
         while not condition():
             await trio.lowlevel.checkpoint()

@@ -1,9 +1,9 @@
-"""What brokers of five releases answered to real controllers and clients, and what we answer.
+"""Our responses to recorded requests, compared with those of real brokers of five releases.
 
 The vectors are bytes from recordings of three-broker clusters that created, moved and deleted topics, lost brokers and
-controllers, and were shut down (see vectors/make.py). Every answer to a control request must be the same, but for
-those that show a rule which Kafka 3.9 has no more, or a mishap of that broker's. Metadata is compared with 3.9 alone:
-earlier ones differ in what stands where nothing was asked, and in the order of replicas.
+controllers, and were shut down (see vectors/make.py). Every response to a control request must be equal, except where
+an old release had another rule than Kafka 3.9, or the recorded broker had a failure. Metadata is compared with 3.9
+only: earlier releases differ in fields that were not requested, and in the order of replicas.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 
 import pytest
 
-import wire
-from broker_stub.isr import NoIsrChanges
+from kce import wire
+from kce.broker_stub.isr import NoIsrChanges
+from kce.wire import ErrorCode
 from tests.broker_stub.support import Node, codes
-from wire import ErrorCode
 
 VECTORS = sorted(Path(__file__).with_name("vectors").glob("*.jsonl.gz"))
 
 DIFFERENT = {
-    # before 3.0 the current leader epoch was too old for StopReplica
+    # before 3.0 StopReplica refused the current leader epoch
     ("kafka-2.8.2-tour", 1352): ErrorCode.FENCED_LEADER_EPOCH,
     ("kafka-2.8.2-tour", 1360): ErrorCode.FENCED_LEADER_EPOCH,
-    # the broker was stopped until its ZooKeeper session was gone, and could not read the topic's settings
+    # the broker was paused until its ZooKeeper session expired, and could not read the topic's settings
     ("kafka-3.9.1-zombie", 226): ErrorCode.UNKNOWN_SERVER_ERROR,
 }
 
@@ -37,7 +37,7 @@ def _records(vectors: Path) -> list[dict[str, Any]]:
 
 
 def _unordered(answer: wire.MetadataResponse) -> tuple[Any, ...]:
-    """All but the cluster id; brokers, topics and partitions come in any order (rule B7.10)."""
+    """Without the cluster id, and with brokers, topics and partitions sorted: their order is undefined (rule B7.10)."""
     topics = {
         (topic.name, topic.topic_id, topic.error_code, topic.is_internal, topic.topic_authorized_operations): frozenset(
             topic.partitions
@@ -48,7 +48,7 @@ def _unordered(answer: wire.MetadataResponse) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("vectors", VECTORS, ids=lambda path: path.name.removesuffix(".jsonl.gz"))
-async def test_we_answer_as_they_did(vectors: Path) -> None:
+async def test_responses_equal_those_of_real_brokers(vectors: Path) -> None:
     capture = vectors.name.removesuffix(".jsonl.gz")
     nodes: dict[int, Node] = {}
     fenced = compared = clients = 0
@@ -68,7 +68,7 @@ async def test_we_answer_as_they_did(vectors: Path) -> None:
                 assert _unordered(ours) == _unordered(theirs), record["packet"]
                 clients += 1
             continue
-        if theirs.error_code != ErrorCode.STALE_BROKER_EPOCH:  # then this is what it was registered with
+        if theirs.error_code != ErrorCode.STALE_BROKER_EPOCH:  # then this is the epoch of its registration
             node.broker_epoch = max(node.broker_epoch, getattr(request, "broker_epoch", -1))
         ours = await node.ask(request, header.api_version, listener=record["listener"])
         different = DIFFERENT.get((capture, record["packet"]))
@@ -84,5 +84,5 @@ async def test_we_answer_as_they_did(vectors: Path) -> None:
     assert clients > 0 or "-3.9" not in capture
 
 
-def test_all_vectors_are_there() -> None:
+def test_all_vectors_are_present() -> None:
     assert len(VECTORS) == 7

@@ -1,4 +1,4 @@
-"""AlterPartitionManager (rules 9.51-9.55, 8.20) with a channel that the test answers."""
+"""AlterPartitionManager (rules 9.51-9.55, 8.20) with a channel that the test controls."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-import wire
-from broker_stub import TopicPartition
-from broker_stub.alter_partition_manager import AlterPartitionItem, AlterPartitionManager, LeaderAndIsr, Result
+from kce import wire
+from kce.broker_stub import TopicPartition
+from kce.broker_stub.alter_partition_manager import AlterPartitionItem, AlterPartitionManager, Result
+from kce.wire import ErrorCode
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper.model import LeaderAndIsr
 from tests.broker_stub.support import ID_A, ID_B, NO_ID
-from wire import ErrorCode
-from wire.metadata_version import MetadataVersion
 
 
 class Channel:
-    """Each request waits until the test answers it; ``version`` is what the controller has at most."""
+    """Each request waits until the test answers it; ``version`` is the controller's highest."""
 
     def __init__(self, version: int = 3) -> None:
         self.version = version
@@ -62,7 +63,7 @@ class Fixture:
         return self.manager.submit(item, lambda result: self.results.append((str(item.partition), result)))
 
     @property
-    def asked(self) -> list[list[int]]:
+    def requested(self) -> list[list[int]]:
         """The partitions of each request so far."""
         return [[p.partition_index for t in r.topics for p in t.partitions] for r in self.channel.requests]
 
@@ -71,12 +72,8 @@ def _item(partition=0, topic="a", topic_id=ID_A, *, isr=(1, 2), recovery=0) -> A
     return AlterPartitionItem(
         partition=TopicPartition(topic, partition),
         topic_id=topic_id,
-        leader=1,
         controller_epoch=3,
-        leader_epoch=5,
-        partition_epoch=7,
-        isr=isr,
-        leader_recovery_state=recovery,
+        leader_and_isr=LeaderAndIsr(1, isr, leader_epoch=5, recovery_state=recovery, partition_epoch=7),
     )
 
 
@@ -97,11 +94,11 @@ def _answer(*partitions: int, error: int = 0, topic: str = "a", topic_id=ID_A, *
     return wire.AlterPartitionResponse(topics=(topic_data,))
 
 
-WRITTEN = LeaderAndIsr(leader=1, leader_epoch=5, isr=(1, 2), leader_recovery_state=0, partition_epoch=8)
+WRITTEN = LeaderAndIsr(1, (1, 2), leader_epoch=5, partition_epoch=8)
 
 
 @pytest.mark.kafka("APM-1")
-async def test_a_submitted_item_is_sent_and_answered(nursery) -> None:
+async def test_a_submitted_item_is_sent_and_completed(nursery) -> None:
     f = Fixture()
     nursery.start_soon(f.manager.run)
     await wait_all_tasks_blocked()
@@ -116,7 +113,7 @@ async def test_a_submitted_item_is_sent_and_answered(nursery) -> None:
 
 
 @pytest.mark.kafka("APM-2")
-async def test_what_a_request_says(nursery) -> None:  # rule 9.53
+async def test_the_request_has_the_items_and_epochs(nursery) -> None:  # rule 9.53
     f = Fixture()
     nursery.start_soon(f.manager.run)
     f.submit()
@@ -133,7 +130,7 @@ async def test_what_a_request_says(nursery) -> None:  # rule 9.53
 
 @pytest.mark.kafka("APREQ-1")
 @pytest.mark.parametrize("version", range(4))
-async def test_each_version_has_its_own_shape(nursery, version) -> None:  # rules 13.28, 13.29, 11.81
+async def test_each_version_has_its_own_layout(nursery, version) -> None:  # rules 13.28, 13.29, 11.81
     f = Fixture(version=version)
     nursery.start_soon(f.manager.run)
     f.submit(0, "a", ID_A)
@@ -155,7 +152,7 @@ async def test_each_version_has_its_own_shape(nursery, version) -> None:  # rule
     ("ibp", "second_id", "expected"),
     [("3.9", ID_B, 3), ("3.9", NO_ID, 1), ("2.8-IV0", ID_B, 3), ("2.7-IV2", ID_B, 1)],
 )
-async def test_topic_ids_need_all_items_to_have_one_and_an_ibp_that_has_them(
+async def test_topic_ids_are_sent_if_all_items_have_one_and_the_ibp_allows_them(
     nursery, ibp, second_id, expected
 ) -> None:  # rule 8.20
     f = Fixture(ibp=ibp)
@@ -170,9 +167,7 @@ async def test_topic_ids_need_all_items_to_have_one_and_an_ibp_that_has_them(
 @pytest.mark.parametrize(
     ("ibp", "version", "expected"), [("3.2-IV0", 3, 1), ("3.2-IV0", 1, 1), ("3.2-IV0", 0, 0), ("3.1-IV0", 3, 0)]
 )
-async def test_the_recovery_state_is_sent_only_where_the_ibp_and_the_version_have_it(
-    nursery, ibp, version, expected
-) -> None:  # rule 9.53
+async def test_the_recovery_state_needs_a_recent_ibp_and_version(nursery, ibp, version, expected) -> None:  # rule 9.53
     f = Fixture(ibp=ibp, version=version)
     nursery.start_soon(f.manager.run)
     f.submit(isr=(1,), recovery=1)
@@ -181,7 +176,7 @@ async def test_the_recovery_state_is_sent_only_where_the_ibp_and_the_version_hav
 
 
 @pytest.mark.kafka("APM-4")
-async def test_a_second_submit_for_a_partition_is_not_attempted_until_the_first_is_answered(nursery) -> None:  # 9.51
+async def test_a_partition_has_one_pending_item(nursery) -> None:  # 9.51
     f = Fixture()
     nursery.start_soon(f.manager.run)
     assert f.submit(0)
@@ -202,14 +197,14 @@ async def test_one_request_in_flight(nursery) -> None:  # rule 9.52
     for partition in range(2):
         f.submit(partition)
         await wait_all_tasks_blocked()
-    assert f.asked == [[0]]
+    assert f.requested == [[0]]
     f.channel.answer(_answer(0))
     await wait_all_tasks_blocked()
-    assert f.asked == [[0], [1]]
+    assert f.requested == [[0], [1]]
 
 
 @pytest.mark.kafka("APM-5")
-async def test_what_came_meanwhile_is_sent_together(nursery) -> None:  # rule 9.52
+async def test_items_submitted_during_a_request_are_sent_together(nursery) -> None:  # rule 9.52
     f = Fixture()
     nursery.start_soon(f.manager.run)
     f.submit(0)
@@ -217,14 +212,14 @@ async def test_what_came_meanwhile_is_sent_together(nursery) -> None:  # rule 9.
     for partition in range(1, 10):
         f.submit(partition)
         await wait_all_tasks_blocked()
-    assert f.asked == [[0]]
+    assert f.requested == [[0]]
     f.channel.answer(_answer(0))
     await wait_all_tasks_blocked()
-    assert f.asked == [[0], list(range(1, 10))]
+    assert f.requested == [[0], list(range(1, 10))]
 
 
 @pytest.mark.kafka("APM-6")
-async def test_a_resubmit_from_the_callback_is_sent_next(nursery) -> None:
+async def test_an_item_submitted_by_a_callback_is_sent_next(nursery) -> None:
     f = Fixture()
     nursery.start_soon(f.manager.run)
     item = _item()
@@ -250,7 +245,7 @@ async def test_a_resubmit_from_the_callback_is_sent_next(nursery) -> None:
         pytest.param(wire.UnsupportedVersion("not known there"), marks=pytest.mark.kafka("APM-11")),
     ],
 )
-async def test_a_failure_of_the_whole_is_tried_again_after_50_ms(
+async def test_a_top_level_error_is_retried_after_50_ms(
     nursery, autojump_clock: MockClock, failure
 ) -> None:  # rules 9.52, 9.54
     f = Fixture()
@@ -262,9 +257,9 @@ async def test_a_failure_of_the_whole_is_tried_again_after_50_ms(
     await trio.sleep(0.049)
     assert len(f.channel.requests) == 1
     f.submit(1)
-    f.epoch = 80  # it has registered anew
+    f.epoch = 80  # after another registration
     await trio.sleep(0.002)
-    assert f.asked == [[0], [0, 1]]
+    assert f.requested == [[0], [0, 1]]
     assert f.channel.requests[1].broker_epoch == 80
     assert f.results == []
     f.channel.answer(_answer(0, 1))
@@ -282,7 +277,7 @@ async def test_a_failure_of_the_whole_is_tried_again_after_50_ms(
         pytest.param(ErrorCode.INVALID_REQUEST, marks=pytest.mark.kafka("APM-15")),
     ],
 )
-async def test_an_error_of_a_partition_ends_its_item(nursery, error) -> None:
+async def test_a_partition_error_completes_its_item(nursery, error) -> None:
     f = Fixture()
     nursery.start_soon(f.manager.run)
     f.submit(0)
@@ -293,18 +288,18 @@ async def test_an_error_of_a_partition_ends_its_item(nursery, error) -> None:
 
 
 @pytest.mark.kafka("APM-17")
-async def test_a_partition_missing_in_the_answer_is_sent_again(nursery) -> None:  # rule 9.55
+async def test_a_partition_missing_from_the_response_is_resent(nursery) -> None:  # rule 9.55
     f = Fixture()
     nursery.start_soon(f.manager.run)
     f.submit(0)
     f.submit(1)
     f.channel.answer(_answer(1))
     await wait_all_tasks_blocked()
-    assert f.asked == [[0, 1], [0]]
+    assert f.requested == [[0, 1], [0]]
     assert [name for name, _ in f.results] == ["a-1"]
 
 
-async def test_unknown_topics_and_partitions_in_the_answer_are_ignored(nursery) -> None:  # rule 9.55
+async def test_unknown_topics_and_partitions_in_the_response_are_ignored(nursery) -> None:  # rule 9.55
     f = Fixture()
     nursery.start_soon(f.manager.run)
     f.submit(0)
@@ -314,7 +309,7 @@ async def test_unknown_topics_and_partitions_in_the_answer_are_ignored(nursery) 
     assert f.results == [("a-0", WRITTEN)]
 
 
-async def test_an_invalid_recovery_state_in_the_answer_is_an_unknown_error(nursery) -> None:  # rule 9.55
+async def test_an_invalid_recovery_state_in_the_response_is_an_unknown_error(nursery) -> None:  # rule 9.55
     f = Fixture()
     nursery.start_soon(f.manager.run)
     f.submit(0)
@@ -331,10 +326,10 @@ async def test_a_failing_callback_does_not_stop_the_manager(nursery, caplog) -> 
     f.channel.answer(_answer(0, 1))
     await wait_all_tasks_blocked()
     assert [name for name, _ in f.results] == ["a-1"]
-    assert "a-0 could not be taken over" in caplog.text
+    assert "a-0 could not be applied" in caplog.text
 
 
-async def test_the_channel_is_told_every_error_code(nursery) -> None:  # rule 9.56
+async def test_the_channel_sees_every_error_code(nursery) -> None:  # rule 9.56
     f = Fixture()
     nursery.start_soon(f.manager.run)
     f.submit(0)

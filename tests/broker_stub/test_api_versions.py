@@ -1,4 +1,7 @@
-"""ApiVersions (rules B1.36-B1.40, B1.61-B1.63)."""
+"""ApiVersions (rules B1.36-B1.40, B1.61-B1.63).
+
+Covers: broker_stub/handlers/kafka_apis.py.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,9 @@ import struct
 
 import pytest
 
-import wire
+from kce import wire
+from kce.wire import ErrorCode
 from tests.broker_stub.support import Node, answer_of
-from wire import ErrorCode
 
 KAFKA_RANGES = {
     3: (0, 12), 4: (0, 7), 5: (0, 4), 6: (0, 8), 7: (0, 3), 10: (0, 6), 18: (0, 4), 19: (0, 7), 20: (0, 6), 22: (0, 5),
@@ -22,7 +25,7 @@ def _ranges(answer: wire.ApiVersionsResponse) -> dict[int, tuple[int, int]]:
     return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
 
 
-def _asked(name: str = "client", version: str = "1.0") -> wire.ApiVersionsRequest:
+def _request(name: str = "client", version: str = "1.0") -> wire.ApiVersionsRequest:
     return wire.ApiVersionsRequest(client_software_name=name, client_software_version=version)
 
 
@@ -30,34 +33,34 @@ def _asked(name: str = "client", version: str = "1.0") -> wire.ApiVersionsReques
 @pytest.mark.kafka("AV-3")
 @pytest.mark.parametrize("listener", ["CONTROL", "DATA"])
 @pytest.mark.parametrize("version", range(5))
-async def test_all_that_is_served_is_listed_and_nothing_else(version, listener) -> None:  # rules B1.40, B1.61
+async def test_all_served_apis_are_listed_and_no_others(version, listener) -> None:  # rules B1.40, B1.61
     node = Node()
-    answer = await node.ask(_asked(), version, listener=listener)
+    answer = await node.ask(_request(), version, listener=listener)
     assert answer.error_code == ErrorCode.NONE
     assert _ranges(answer) == KAFKA_RANGES
     assert (answer.supported_features, answer.finalized_features) == ((), ())
     assert (answer.finalized_features_epoch, answer.zk_migration_ready) == (-1, False)
     for key, (first, last) in KAFKA_RANGES.items():
         for served in range(first, last + 1):
-            node.apis.refuse_unserved(key, served)
+            node.apis.check_served(key, served)
 
 
-async def test_the_answer_carries_the_correlation_id_of_its_own_request() -> None:
+async def test_each_response_has_the_correlation_id_of_its_request() -> None:
     node = Node()
     for correlation_id in (-1, 0, 2**31 - 1, -(2**31)):
-        request, captured = node.request(_asked(), 3)
+        request, captured = node.request(_request(), 3)
         header = wire.Header(api_key=18, api_version=3, correlation_id=correlation_id, client_id="c")
         request.context = request.context._replace(header=header)
         await node.apis.handle(request)
         assert captured.response is not None
-        assert captured.response.frame[4:8] == struct.pack(">i", correlation_id)
+        assert captured.response.payload[:4] == struct.pack(">i", correlation_id)
 
 
 @pytest.mark.kafka("AV-5")
 @pytest.mark.parametrize("version", [5, 6, 32767])
-async def test_an_unknown_version_is_answered_in_version_0_with_one_entry(version) -> None:  # rule B1.37
+async def test_an_unknown_version_gets_a_version_0_response_with_one_entry(version) -> None:  # rule B1.37
     node = Node()
-    request, captured = node.request(_asked(), 3)
+    request, captured = node.request(_request(), 3)
     header = wire.Header(api_key=18, api_version=version, correlation_id=5, client_id="c")
     request.context = request.context._replace(header=header)
     await node.apis.handle(request)
@@ -81,20 +84,20 @@ GOOD = ["a", "9", "a-b.c", "A1"]
 @pytest.mark.parametrize("version", [3, 4])
 @pytest.mark.parametrize("text", BAD)
 async def test_a_malformed_software_name_or_version_is_an_invalid_request(text, version) -> None:  # rule B1.38
-    for asked in (_asked(name=text), _asked(version=text)):
-        answer = await Node().ask(asked, version)
+    for request in (_request(name=text), _request(version=text)):
+        answer = await Node().ask(request, version)
         assert (answer.error_code, answer.api_keys) == (ErrorCode.INVALID_REQUEST, ())
 
 
 @pytest.mark.kafka("SS-2")
 @pytest.mark.kafka("SS-3")
 @pytest.mark.parametrize("text", GOOD)
-async def test_a_good_one_is_remembered_for_the_connection(text) -> None:  # rule B1.38
+async def test_valid_software_names_are_stored_with_the_connection(text) -> None:  # rule B1.38
     node = Node()
-    request, _ = node.request(_asked(text, "2.0"), 2)
+    request, _ = node.request(_request(text, "2.0"), 2)
     await node.apis.handle(request)
     assert request.connection.client_software_name == "unknown"
-    request, _ = node.request(_asked(text, "2.0"), 3)
+    request, _ = node.request(_request(text, "2.0"), 3)
     await node.apis.handle(request)
     assert (request.connection.client_software_name, request.connection.client_software_version) == (text, "2.0")
 
@@ -113,11 +116,11 @@ async def test_a_good_one_is_remembered_for_the_connection(text) -> None:  # rul
         (-1, 0, "no API has key -1"),
     ],
 )
-def test_what_is_not_served_is_refused_before_its_body_is_looked_at(api_key, version, reason) -> None:  # rule B1.35
+def test_unserved_apis_and_versions_are_refused_before_decoding(api_key, version, reason) -> None:  # rule B1.35
     with pytest.raises(wire.DecodeError, match=reason):
-        Node().apis.refuse_unserved(api_key, version)
+        Node().apis.check_served(api_key, version)
 
 
 @pytest.mark.parametrize("version", [-1, 5, 32767])
-def test_api_versions_is_let_in_in_any_version(version) -> None:  # rule B1.37
-    Node().apis.refuse_unserved(18, version)
+def test_any_version_of_api_versions_is_accepted(version) -> None:  # rule B1.37
+    Node().apis.check_served(18, version)

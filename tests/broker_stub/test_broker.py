@@ -1,4 +1,4 @@
-"""A whole broker over real sockets: start, register, obey, rejoin, be asked by a real client, stop."""
+"""A complete broker on real sockets: startup, registration, control requests, a real client, shutdown."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import confluent_kafka.admin
 import pytest
 import trio
 
-import wire
-from broker_stub import BindError, Broker, BrokerState, InMemoryLogManager, TopicPartition
-from broker_stub.isr import LiveReplicasJoin, NoIsrChanges
+from kce import wire
+from kce.broker_stub import BindError, Broker, BrokerState, InMemoryLogManager, TopicPartition
+from kce.broker_stub.isr import LiveReplicasJoin, NoIsrChanges
+from kce.wire import ErrorCode
 from tests.broker_stub.fake_nodes import FakeNodes, answering
 from tests.broker_stub.logs import FailingLogManager
 from tests.broker_stub.support import (
@@ -20,28 +21,27 @@ from tests.broker_stub.support import (
     connect,
     lai_state,
     leader_and_isr,
-    no_dial,
+    make_broker,
     running_broker,
     umr_broker,
     umr_state,
     until,
     update_metadata,
 )
-from wire import ErrorCode
 
 A0 = TopicPartition("a", 0)
 
 
 def _alive(broker: Broker) -> wire.UpdateMetadataBroker:
-    """The broker as a controller would pass it on."""
+    """The broker in an UpdateMetadata request."""
     endpoints = tuple(
         wire.UpdateMetadataEndpoint(host=e.host, port=e.port, listener=e.listener) for e in broker.endpoints
     )
     return wire.UpdateMetadataBroker(id=broker.config.broker_id, endpoints=endpoints, rack="r1")
 
 
-async def test_the_life_of_a_broker() -> None:  # rules 2.1, 9.5, 9.7, B11.5, B11.15
-    broker = Broker(config(controlled_shutdown_enable="false"), dial=no_dial, cluster_id="cluster")
+async def test_a_broker_starts_serves_and_stops() -> None:  # rules 2.1, 9.5, 9.7, B11.5, B11.15
+    broker = make_broker(config(controlled_shutdown_enable="false"))
     assert broker.state is BrokerState.NOT_RUNNING
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
@@ -63,7 +63,7 @@ async def test_the_life_of_a_broker() -> None:  # rules 2.1, 9.5, 9.7, B11.5, B1
     assert broker.state is BrokerState.NOT_RUNNING
 
 
-async def test_advertised_ports_are_the_bound_ones_unless_said_otherwise() -> None:  # rule B11.5
+async def test_advertised_ports_default_to_the_bound_ones() -> None:  # rule B11.5
     base = {**TWO_LISTENERS, "advertised.listeners": "DATA://data.example:19092,CONTROL://control.example:0"}
     async with running_broker(config(base=base)) as broker:
         data, control = broker.endpoints
@@ -71,17 +71,17 @@ async def test_advertised_ports_are_the_bound_ones_unless_said_otherwise() -> No
         assert (control.host, control.port) == ("control.example", broker.socket_server.bound_listeners()[0].port)
 
 
-async def test_two_brokers_of_one_port() -> None:
+async def test_a_port_in_use_fails_the_start() -> None:
     async with running_broker(config(base=ONE_LISTENER)) as first:
         base = {**ONE_LISTENER, "listeners": f"DATA://127.0.0.1:{first.endpoints[0].port}"}
-        second = Broker(config(2, base=base), dial=no_dial, cluster_id="cluster")
+        second = make_broker(config(2, base=base))
         async with trio.open_nursery() as nursery:
-            with pytest.raises(BindError, match="another process holds that port"):
+            with pytest.raises(BindError, match="the port is in use"):
                 await nursery.start(second.run)
 
 
-async def test_a_leader_takes_a_returned_broker_into_the_isr(autojump_clock) -> None:  # rules 9.49, 9.53, 9.56, 9.59
-    """The broker is told of it on its control listener and asks broker 9, the controller, on that one's."""
+async def test_a_returned_broker_rejoins_the_isr(autojump_clock) -> None:  # rules 9.49, 9.53, 9.56, 9.59
+    """The requests use the control listeners of the broker and of the controller, broker 9."""
     nodes = FakeNodes()
     written = wire.AlterPartitionResponsePartitionData(
         leader_id=1, leader_epoch=4, isr=(1, 2, 3), partition_epoch=8, partition_index=0
@@ -91,23 +91,23 @@ async def test_a_leader_takes_a_returned_broker_into_the_isr(autojump_clock) -> 
         wire.AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH),
         wire.AlterPartitionResponse(topics=(topic,)),
     )
-    broker = Broker(config(), dial=nodes.dial, cluster_id="cluster")
+    broker = make_broker(config(), dial=nodes.dial)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(broker.alter_partition_manager.run)
         manager = broker.replica_manager
         manager.maybe_update_metadata_cache(update_metadata(alive=(1, 2, 9)), 1)
         manager.become_leader_or_follower(leader_and_isr(lai_state(leader_epoch=4, partition_epoch=7, isr=(1, 2))), 2)
         await trio.testing.wait_all_tasks_blocked()
-        assert nodes.asked == []
+        assert nodes.requests == []
         broker.broker_epoch = 70
         manager.maybe_update_metadata_cache(update_metadata(alive=(1, 2, 3, 9)), 3)
         await trio.testing.wait_all_tasks_blocked()
-        broker.broker_epoch = 71  # it has lost its session and registered anew
+        broker.broker_epoch = 71  # after a lost session and another registration
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
-    asked = [message for _, _, message in nodes.asked if isinstance(message, wire.AlterPartitionRequest)]
-    assert [message.broker_epoch for message in asked] == [70, 71]
-    (partition,) = asked[1].topics[0].partitions
+    proposals = [message for _, _, message in nodes.requests if isinstance(message, wire.AlterPartitionRequest)]
+    assert [message.broker_epoch for message in proposals] == [70, 71]
+    (partition,) = proposals[1].topics[0].partitions
     assert [member.broker_id for member in partition.new_isr_with_epochs] == [1, 2, 3]
     assert nodes.dialled == [("host9", 9090)]
     hosted = manager.partitions[A0]
@@ -115,12 +115,12 @@ async def test_a_leader_takes_a_returned_broker_into_the_isr(autojump_clock) -> 
 
 
 async def test_the_first_inter_broker_protocol_with_alter_partition_uses_it() -> None:  # rule 9.51
-    broker = Broker(config(inter_broker_protocol_version="2.7-IV2"), dial=no_dial, cluster_id="cluster")
+    broker = make_broker(config(inter_broker_protocol_version="2.7-IV2"))
     assert isinstance(broker.replica_manager._isr_policy, LiveReplicasJoin)
 
 
-async def test_an_old_inter_broker_protocol_changes_no_isr(caplog) -> None:  # rule 9.60
-    broker = Broker(config(inter_broker_protocol_version="2.6"), dial=no_dial, cluster_id="cluster")
+async def test_an_old_inter_broker_protocol_without_a_store_changes_no_isr(caplog) -> None:  # rule 9.60
+    broker = make_broker(config(inter_broker_protocol_version="2.6"))
     assert isinstance(broker.replica_manager._isr_policy, NoIsrChanges)
     assert "inter.broker.protocol.version=2.6-IV0 changes ISRs through ZooKeeper" in caplog.text
     broker.replica_manager.maybe_update_metadata_cache(update_metadata(), 1)
@@ -129,21 +129,21 @@ async def test_an_old_inter_broker_protocol_changes_no_isr(caplog) -> None:  # r
 
 
 class LogDirEvents:
-    """A store that may refuse."""
+    """A store that may fail."""
 
     def __init__(self, error: Exception | None) -> None:
-        self.told = trio.Event()
+        self.notified = trio.Event()
         self._error = error
 
     async def log_dir_failed(self) -> None:
         await trio.lowlevel.checkpoint()
-        self.told.set()
+        self.notified.set()
         if self._error is not None:
             raise self._error
 
 
 @pytest.mark.parametrize("error", [None, OSError("no store")])
-async def test_a_failed_log_directory_is_told(error, caplog) -> None:  # rule 9.68
+async def test_a_failed_log_directory_is_notified(error, caplog) -> None:  # rule 9.68
     logs, events = FailingLogManager(), LogDirEvents(error)
     logs.broken.add(A0)
     running = running_broker(log_manager=logs, log_dir_events=events)
@@ -153,13 +153,13 @@ async def test_a_failed_log_directory_is_told(error, caplog) -> None:  # rule 9.
             answer = await controller.ask(leader_and_isr(lai_state()))
             assert list(codes(answer).values()) == [ErrorCode.KAFKA_STORAGE_ERROR]
         with trio.fail_after(5):
-            await events.told.wait()
-    assert ("could not be told of a log directory" in caplog.text) == (error is not None)
+            await events.notified.wait()
+    assert ("could not notify the controller of a failed log directory" in caplog.text) == (error is not None)
 
 
-async def test_shutdown_says_goodbye_first() -> None:  # rules 11.48, B11.11, B11.14, B11.15
+async def test_shutdown_starts_with_a_controlled_shutdown() -> None:  # rules 11.48, B11.11, B11.14, B11.15
     nodes = FakeNodes()
-    broker = Broker(config(), dial=nodes.dial, cluster_id="cluster")
+    broker = make_broker(config(), dial=nodes.dial)
     states = []
     second = trio.Event()
 
@@ -168,7 +168,7 @@ async def test_shutdown_says_goodbye_first() -> None:  # rules 11.48, B11.11, B1
         nursery.start_soon(shut_down_again)
         await trio.testing.wait_all_tasks_blocked()
         assert not second.is_set()
-        async with connect(broker.endpoints[0]) as channel:  # it is still served, and obeys
+        async with connect(broker.endpoints[0]) as channel:  # the broker still serves requests
             await channel.ask(leader_and_isr(lai_state(leader=2, leader_epoch=1)))
         return wire.ControlledShutdownResponse()
 
@@ -195,19 +195,19 @@ async def test_shutdown_says_goodbye_first() -> None:  # rules 11.48, B11.11, B1
     assert broker.state is BrokerState.NOT_RUNNING
 
 
-async def test_a_broker_that_never_was_enabled_stops_without_goodbye() -> None:  # rule B11.11
-    broker = Broker(config(), dial=no_dial, cluster_id="cluster")
+async def test_a_broker_that_was_not_enabled_stops_without_a_controlled_shutdown() -> None:  # rule B11.11
+    broker = make_broker(config())
     async with trio.open_nursery() as nursery:
         await nursery.start(broker.run)
         await broker.shutdown(0)
     await broker.shutdown(0)
 
 
-async def test_what_is_in_progress_holds_up_the_shutdown() -> None:  # rules B1.56, B11.15
+async def test_shutdown_waits_for_requests_in_progress() -> None:  # rules B1.56, B11.15
     replies = []
 
     class Controller:
-        def controlled_shutdown(self, broker_id, broker_epoch, reply) -> None:
+        def submit(self, request, api_version, reply) -> None:
             replies.append(reply)
 
     async with (
@@ -224,7 +224,7 @@ async def test_what_is_in_progress_holds_up_the_shutdown() -> None:  # rules B1.
         assert (await client.receive()).error_code == 5
 
 
-async def test_a_restarted_broker_finds_its_logs() -> None:
+async def test_a_restarted_broker_has_its_logs() -> None:
     disk = InMemoryLogManager()
     for _ in range(2):
         async with running_broker(log_manager=disk) as broker, connect(broker.endpoints[0]) as channel:
@@ -232,18 +232,18 @@ async def test_a_restarted_broker_finds_its_logs() -> None:
     assert disk.topic_id(A0) == ID_A
 
 
-async def test_alter_partition_and_controlled_shutdown_reach_this_nodes_controller() -> None:  # rules 9.69, 9.70
+async def test_alter_partition_and_controlled_shutdown_reach_the_controller() -> None:  # rules 9.69, 9.70
     class Controller:
-        """Answers after the handler has long returned."""
+        """Answers long after the handler has returned."""
 
         def __init__(self) -> None:
             self.replies = []
 
-        def alter_partition(self, request, api_version, reply) -> None:
-            self.replies.append(lambda: reply(wire.AlterPartitionResponse(error_code=77)))
-
-        def controlled_shutdown(self, broker_id, broker_epoch, reply) -> None:
-            self.replies.append(lambda: reply(wire.ControlledShutdownResponse(error_code=broker_id)))
+        def submit(self, request, api_version, reply) -> None:
+            if isinstance(request, wire.AlterPartitionRequest):
+                self.replies.append(lambda: reply(wire.AlterPartitionResponse(error_code=77)))
+            else:
+                self.replies.append(lambda: reply(wire.ControlledShutdownResponse(error_code=request.broker_id)))
 
     controller = Controller()
     async with (
@@ -261,7 +261,7 @@ async def test_alter_partition_and_controlled_shutdown_reach_this_nodes_controll
 
 
 async def test_a_real_client_lists_topics() -> None:  # rules B1.40, B1.62, B7.5, B7.7
-    """librdkafka negotiates by ApiVersions, then believes Metadata."""
+    """librdkafka sends ApiVersions, then Metadata."""
     async with running_broker() as broker, connect(broker.endpoints[0]) as controller:
         alive = (_alive(broker), umr_broker(3))
         states = (

@@ -1,4 +1,4 @@
-"""Which quota is whose, and the one on partitions created and deleted (rules 10.11, B8.1, B8.9, B8.10)."""
+"""Which quota applies to whom, and the controller mutation quota (rules 10.11, B8.1, B8.9, B8.10)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-import wire
-from broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas, Entity
-from broker_stub.reactor import Request
+from kce import wire
+from kce.broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas, Entity
+from kce.broker_stub.reactor import Request
+from kce.wire import ErrorCode
 from tests.broker_stub.support import (
     Node,
     ScriptedApis,
@@ -21,12 +22,11 @@ from tests.broker_stub.support import (
     update_metadata,
 )
 from tests.broker_stub.test_admin_handlers import Active, Store, creatable, results
-from wire import ErrorCode
 
 RATE = "controller_mutation_rate"
 
 
-def test_the_first_that_fits_is_taken() -> None:  # rule B8.9
+def test_the_most_specific_quota_applies() -> None:  # rule B8.9
     quotas = ClientQuotas()
     in_order = [
         ("users", "u/clients/c"), ("users", "u/clients/<default>"), ("users", "u"), ("users", "<default>/clients/c"),
@@ -42,7 +42,7 @@ def test_the_first_that_fits_is_taken() -> None:  # rule B8.9
     assert quotas.quota(RATE, "u", "c") is None
 
 
-def test_what_is_no_quota() -> None:
+def test_values_that_are_not_numbers_are_ignored() -> None:
     quotas = ClientQuotas()
     quotas.changed("users", "a%20b", {"SCRAM-SHA-256": "salt=x", RATE: "1.5", "request_percentage": "nan"})
     assert quotas.quota(RATE, "a b", "") == (Entity("a b", None), 1.5)
@@ -50,14 +50,18 @@ def test_what_is_no_quota() -> None:
     assert quotas.quota("SCRAM-SHA-256", "a b", "") is None
 
 
-def test_a_bucket_is_overdrawn_once_and_filled_by_time() -> None:  # rule B8.10
+def test_a_bucket_can_be_overdrawn_once_and_refills() -> None:  # rule B8.10
     quotas = ClientQuotas()
     quotas.changed("clients", "<default>", {RATE: "2"})
     mutations = ControllerMutationQuotas(quotas, samples=11, window_seconds=1)
     first = mutations.of_request("c", 100, strict=True)
-    assert (first.record(22), first.record(8), first.throttle_time_ms) == (True, True, 0)  # 22 there are, 0 and -8 left
+    assert (first.record(22), first.record(8), first.throttle_time_ms) == (
+        True,
+        True,
+        0,
+    )  # 22 tokens, 0, -8
     assert (first.record(1), first.throttle_time_ms) == (False, 4000)
-    assert mutations.of_request("other", 100, strict=True).record(1)  # has a bucket of its own
+    assert mutations.of_request("other", 100, strict=True).record(1)  # has its own bucket
     later = mutations.of_request("c", 103.5, strict=True)
     assert (later.record(1), later.throttle_time_ms) == (False, 500)
     lenient = mutations.of_request("c", 103.5, strict=False)
@@ -67,7 +71,7 @@ def test_a_bucket_is_overdrawn_once_and_filled_by_time() -> None:  # rule B8.10
     assert (full.record(22), full.record(1), full.record(1), full.throttle_time_ms) == (True, True, False, 500)
 
 
-def test_no_quota_and_one_that_allows_nothing() -> None:
+def test_a_quota_of_zero_is_no_quota() -> None:
     quotas = ClientQuotas()
     mutations = ControllerMutationQuotas(quotas, samples=11, window_seconds=1)
     assert mutations.of_request("c", 0, strict=True).record(10**9)
@@ -97,7 +101,7 @@ EXCEEDED, DONE, LATE = ErrorCode.THROTTLING_QUOTA_EXCEEDED, ErrorCode.NONE, Erro
         (wire.DeleteTopicsRequest(topic_names=("b", "c"), timeout_ms=0), 5, LATE),
     ],
 )
-async def test_partitions_beyond_the_quota(
+async def test_mutations_beyond_the_quota_are_throttled(
     message: wire.Message, strict_from: int, accepted: ErrorCode, autojump_clock: MockClock
 ) -> None:  # rule 10.11
     for version in (strict_from, strict_from - 1):
@@ -116,7 +120,7 @@ async def test_partitions_beyond_the_quota(
                 assert results(await ask(node, message, version))["b"] == accepted
 
 
-async def test_a_throttled_connection_is_read_later() -> None:  # rules B8.1, B1.27
+async def test_a_throttled_connection_is_muted() -> None:  # rules B8.1, B1.27
     arrived: list[float] = []
 
     async def handle(request: Request) -> None:
@@ -133,7 +137,7 @@ async def test_a_throttled_connection_is_read_later() -> None:  # rules B8.1, B1
         assert answered < arrived[1]
 
 
-async def test_a_throttled_connection_is_closed_with_the_server() -> None:
+async def test_a_throttled_connection_closes_with_the_server() -> None:
     async def handle(request: Request) -> None:
         await trio.lowlevel.checkpoint()
         request.respond(wire.ApiVersionsResponse(throttle_time_ms=3_600_000))

@@ -1,4 +1,4 @@
-"""Settings: Kafka's names, defaults and rules; one line for each refusal."""
+"""BrokerConfig: Kafka's names, defaults and rules; every error is one line."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from broker_stub import BrokerConfig, ConfigError, Endpoint
-from broker_stub.config_keys import is_known, nearest
+from kce.broker_stub import BrokerConfig, Endpoint
+from kce.wire.configuration import ConfigError, broker_config
+from kce.wire.metadata_version import MetadataVersion
 from tests.broker_stub.support import TWO_LISTENERS
-from wire.metadata_version import MetadataVersion
 
 
 def _config(**properties: str) -> BrokerConfig:
@@ -17,7 +17,7 @@ def _config(**properties: str) -> BrokerConfig:
     return BrokerConfig.from_properties({"broker.id": "1", **given})
 
 
-def test_defaults_are_kafkas_but_for_the_host() -> None:
+def test_defaults_are_kafkas_except_for_the_host() -> None:
     c = BrokerConfig.from_properties({"broker.id": "1"})
     assert c.listeners == c.advertised_listeners == (Endpoint("PLAINTEXT", "PLAINTEXT", "127.0.0.1", 9092),)
     assert (c.inter_broker_listener_name, c.control_plane_listener_name, c.broker_rack) == ("PLAINTEXT", None, None)
@@ -25,13 +25,13 @@ def test_defaults_are_kafkas_but_for_the_host() -> None:
     assert (c.num_network_threads, c.num_io_threads, c.queued_max_requests) == ({"PLAINTEXT": 3}, 8, 500)
     assert (c.socket_request_max_bytes, c.socket_listen_backlog_size) == (104_857_600, 50)
     assert (c.connections_max_idle_ms, c.max_connections_per_ip) == (600_000, 2**31 - 1)
-    assert (c.request_timeout_ms, c.controller_socket_timeout_ms, c.replica_lag_time_max_ms) == (30_000,) * 3
+    assert (c.request_timeout_ms, c.controller_socket_timeout_ms) == (30_000, 30_000)
     assert (c.controlled_shutdown_enable, c.controlled_shutdown_max_retries) == (True, 3)
     assert c.controlled_shutdown_retry_backoff_ms == 5000
     assert c.inter_broker_protocol_version == MetadataVersion.parse("3.9-IV0")
 
 
-def test_two_planes() -> None:
+def test_control_plane_and_data_plane() -> None:
     c = BrokerConfig.from_properties({**TWO_LISTENERS, "broker.id": "1", "broker.rack": " r1 "})
     assert [str(e) for e in c.listeners] == ["CONTROL://127.0.0.1:0", "DATA://127.0.0.1:0"]
     assert (c.control_plane_listener_name, c.inter_broker_listener_name) == ("CONTROL", "DATA")
@@ -39,7 +39,7 @@ def test_two_planes() -> None:
     assert c.broker_rack == "r1"
 
 
-def test_listener_names_are_upper_case_and_spaces_do_not_matter() -> None:
+def test_listener_names_are_upper_case_and_spaces_are_ignored() -> None:
     c = _config(
         listeners=" control://h1:1 , data://[::1]:2 ",
         listener_security_protocol_map="control:plaintext, Data : PLAINTEXT",
@@ -51,20 +51,20 @@ def test_listener_names_are_upper_case_and_spaces_do_not_matter() -> None:
     assert (c.control_plane_listener_name, c.inter_broker_listener_name) == ("CONTROL", "DATA")
 
 
-def test_a_blank_host_is_loopback_and_only_the_wildcard_is_the_wildcard() -> None:
+def test_a_blank_host_is_loopback_and_the_wildcard_must_be_explicit() -> None:
     assert _config(listeners="PLAINTEXT://:0").listeners[0].host == "127.0.0.1"
     c = _config(listeners="PLAINTEXT://0.0.0.0:0", advertised_listeners="PLAINTEXT://a.example:19092")
     assert c.listeners[0].host == "0.0.0.0"
     assert c.advertised_listeners == (Endpoint("PLAINTEXT", "PLAINTEXT", "a.example", 19092),)
 
 
-def test_network_threads_of_one_listener() -> None:  # rule B1.2
+def test_network_threads_can_be_set_per_listener() -> None:  # rule B1.2
     properties = {**TWO_LISTENERS, "broker.id": "1", "num.network.threads": "5"}
     c = BrokerConfig.from_properties({**properties, "listener.name.data.num.network.threads": "7"})
     assert c.num_network_threads == {"CONTROL": 5, "DATA": 7}
 
 
-def test_security_inter_broker_protocol_names_the_listener() -> None:
+def test_security_inter_broker_protocol_names_the_inter_broker_listener() -> None:
     assert _config(security_inter_broker_protocol="plaintext").inter_broker_listener_name == "PLAINTEXT"
 
 
@@ -77,42 +77,42 @@ TWO = "listeners=A://:1,B://:2 listener.security.protocol.map=A:PLAINTEXT,B:PLAI
     [
         (
             "broker.id=-1 broker.id.generation.enable=false",
-            "broker.id=-1: an id is needed where broker.id.generation.enable is false",
+            "broker.id=-1: must be at least 0, because broker.id.generation.enable is false",
         ),
-        ("broker.id=x", "broker.id=x: a whole number from 0 to 1000 is needed, which is reserved.broker.max.id"),
-        ("broker.id=-2", "broker.id=-2: a whole number from 0 to 1000"),
-        ("broker.id=1001", "broker.id=1001: a whole number from 0 to 1000"),  # rule B11.7
-        ("broker.id=5 reserved.broker.max.id=4", "broker.id=5: a whole number from 0 to 4"),
-        ("broker.id=99999999999 broker.id.generation.enable=false", "a whole number from 0 to 2147483647 is needed"),
-        ("num.network.threads=0", "num.network.threads=0: a whole number from 1 to 2147483647 is needed"),
+        ("broker.id=x", "broker.id=x: must be a whole number from -1 to 2147483647"),
+        ("broker.id=-2", "broker.id=-2: must be a whole number from -1 to"),
+        ("broker.id=1001", "broker.id=1001: must be at most 1000, which is reserved.broker.max.id"),  # rule B11.7
+        ("broker.id=5 reserved.broker.max.id=4", "broker.id=5: must be at most 4"),
+        ("broker.id=99999999999 broker.id.generation.enable=false", "must be a whole number from -1 to 2147483647"),
+        ("num.network.threads=0", "num.network.threads=0: must be a whole number from 1 to 2147483647"),
         ("listener.name.plaintext.num.network.threads=no", "listener.name.plaintext.num.network.threads=no: "),
         ("num.io.threads=1.5", "num.io.threads=1.5: "),
         ("queued.max.requests=0", "queued.max.requests=0: "),
         ("socket.request.max.bytes=2147483648", "socket.request.max.bytes=2147483648: "),
         ("socket.listen.backlog.size=0", "socket.listen.backlog.size=0: "),
         ("max.connections.per.ip=0", "max.connections.per.ip=0: "),
-        ("max.connections=10", "max.connections=10: this limit is not offered here"),
+        ("max.connections=10", "max.connections=10: not supported here: leave the setting out"),
         ("max.connections.per.ip.overrides=localhost:3", "max.connections.per.ip.overrides=localhost:3: "),
-        ("connections.max.idle.ms=0", "connections.max.idle.ms=0: no connection would live"),
+        ("connections.max.idle.ms=0", "connections.max.idle.ms=0: must be a whole number -1 or from 1 to"),
         ("connections.max.idle.ms=-2", "connections.max.idle.ms=-2: "),
-        ("controlled.shutdown.enable=yes", "controlled.shutdown.enable=yes: true or false is needed"),
+        ("controlled.shutdown.enable=yes", "controlled.shutdown.enable=yes: must be true or false"),
         ("controlled.shutdown.max.retries=-1", "controlled.shutdown.max.retries=-1: "),
         ("replica.lag.time.max.ms=499", "replica.lag.time.max.ms=499: must be at least replica.fetch.wait.max.ms"),
         ("inter.broker.protocol.version=3.10", "inter.broker.protocol.version=3.10: '3.10' is not a version from"),
-        ("listeners=PLAINTEXT", "listeners=PLAINTEXT: entries are LISTENER://HOST:PORT"),
+        ("listeners=PLAINTEXT", "listeners=PLAINTEXT: 'PLAINTEXT' is not LISTENER://HOST:PORT"),
         ("listeners=PLAINTEXT://h:70000", "with a port up to 65535"),
-        ("listeners=PLAINTEXT://h:-1", "entries are LISTENER://HOST:PORT"),
-        ("listeners=PLAINTEXT://a_b*:1", "entries are LISTENER://HOST:PORT"),
+        ("listeners=PLAINTEXT://h:-1", "is not LISTENER://HOST:PORT"),
+        ("listeners=PLAINTEXT://a_b*:1", "is not LISTENER://HOST:PORT"),
         ("listeners=DATA://h:1", "listeners=DATA://h:1: listener DATA has no entry in listener.security.protocol.map"),
-        ("listeners=SSL://h:1", "listener SSL speaks SSL; only PLAINTEXT is served so far"),
+        ("listeners=SSL://h:1", "listener SSL uses SSL; only PLAINTEXT is supported"),
         (
             "listeners=PLAINTEXT://h:1,PLAINTEXT://h:2",
-            "each listener needs a name of its own, PLAINTEXT is there twice",
+            "each listener needs its own name, but PLAINTEXT appears twice",
         ),
-        (TWO.replace(":2", ":1"), "each listener needs a port of its own, 1 is there twice"),
-        ("listener.security.protocol.map=DATA", "entries are LISTENER:PROTOCOL"),
+        (TWO.replace(":2", ":1"), "each listener needs its own port, but 1 appears twice"),
+        ("listener.security.protocol.map=DATA", "'DATA' is not LISTENER:PROTOCOL"),
         ("listener.security.protocol.map=DATA:HTTP", "with one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
-        ("listener.security.protocol.map=A:SSL,a:SSL", "listener A stands there twice"),
+        ("listener.security.protocol.map=A:SSL,a:SSL", "listener A appears twice"),
         (
             TWO.replace("name=A", "name=C"),
             "inter.broker.listener.name=C: must be one of the advertised listeners (A, B)",
@@ -126,16 +126,16 @@ TWO = "listeners=A://:1,B://:2 listener.security.protocol.map=A:PLAINTEXT,B:PLAI
             TWO + "control.plane.listener.name=B advertised.listeners=A://:1",
             "must be one of the advertised listeners (A)",
         ),
-        (ONE + "advertised.listeners=DATA://0.0.0.0:1", "0.0.0.0 is nowhere to connect to"),
-        ("advertised.listeners=SASL_SSL://h:1", "listener SASL_SSL speaks SASL_SSL"),
+        (ONE + "advertised.listeners=DATA://0.0.0.0:1", "nobody can connect to 0.0.0.0"),
+        ("advertised.listeners=SASL_SSL://h:1", "listener SASL_SSL uses SASL_SSL"),
         (
             "listeners=A://:1 advertised.listeners=A://:1,B://:2 inter.broker.listener.name=A "
             "listener.security.protocol.map=A:PLAINTEXT,B:PLAINTEXT",
-            "listener B is not among those of listeners (A)",
+            "listener B is not in listeners (A)",
         ),
     ],
 )
-def test_refusals(given, refusal) -> None:  # rule 9.63 among others
+def test_invalid_settings_are_refused_in_one_line(given, refusal) -> None:  # rule 9.63 among others
     properties = dict(pair.split("=", 1) for pair in given.split())
     properties.setdefault("broker.id", "1")
     with pytest.raises(ConfigError) as caught:
@@ -144,18 +144,18 @@ def test_refusals(given, refusal) -> None:  # rule 9.63 among others
     assert "\n" not in str(caught.value)
 
 
-def test_connections_may_be_idle_for_ever() -> None:
+def test_minus_one_disables_the_idle_timeout() -> None:
     assert _config(connections_max_idle_ms="-1").connections_max_idle_ms is None
 
 
-def test_ids_above_the_reserved_ones_are_fine_without_generation() -> None:  # rule B11.7
+def test_ids_above_the_reserved_ones_are_allowed_without_id_generation() -> None:  # rule B11.7
     c = BrokerConfig.from_properties({"broker.id": "5000", "broker.id.generation.enable": "false"})
     assert c.broker_id == 5000
     for unset in ({}, {"broker.id": "-1"}):
-        assert BrokerConfig.from_properties(unset).broker_id == -1  # to be found or generated
+        assert BrokerConfig.from_properties(unset).broker_id == -1  # found or generated at startup
 
 
-def test_kafkas_other_settings_are_accepted_silently(caplog) -> None:
+def test_unused_kafka_settings_are_accepted_silently(caplog) -> None:
     _config(zookeeper_connect="localhost:2181", log_dirs="/tmp/x", ssl_keystore_location="k", super_users="User:a")
     BrokerConfig.from_properties(
         {
@@ -178,13 +178,9 @@ def test_kafkas_other_settings_are_accepted_silently(caplog) -> None:
         ("qqqqq", "Kafka has no setting qqqqq"),
     ],
 )
-def test_nobodys_settings_are_warned_about(caplog, key, warning) -> None:
+def test_unknown_settings_log_a_warning(caplog, key, warning) -> None:
     BrokerConfig.from_properties({"broker.id": "1", key: "1"})
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(warning)
-    assert not is_known(key)
-
-
-def test_a_setting_like_nothing_else_has_no_nearest() -> None:
-    assert nearest("qqqqq") is None
+    assert broker_config(key) is None

@@ -1,14 +1,16 @@
-"""The sender of ControlledShutdown (rules 11.48, B11.11-B11.14, 8.18). It asks broker 2 on listener DATA."""
+"""The sender of ControlledShutdown (rules 11.48, B11.11-B11.14, 8.18). The controller is broker 2, on listener DATA."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import trio
 
-import wire
-from broker_stub import ConnectionLost
-from broker_stub.controlled_shutdown import ControlledShutdown
-from broker_stub.metadata_cache import MetadataCache
+from kce import wire
+from kce.broker_stub.controlled_shutdown import ControlledShutdown
+from kce.broker_stub.metadata_cache import MetadataCache
+from kce.wire.transport import ConnectionLost
 from tests.broker_stub.fake_nodes import FakeNodes, answering
 from tests.broker_stub.support import config, update_metadata
 
@@ -31,59 +33,59 @@ class Fixture:
         return await self.sender.run(broker_epoch=70), trio.current_time() - begin
 
 
-async def test_it_is_asked_once_on_the_inter_broker_listener_without_api_versions(autojump_clock) -> None:
+async def test_one_request_to_the_inter_broker_listener_without_api_versions(autojump_clock) -> None:
     f = Fixture(DONE)
     assert await f.run() == (True, 0)
     assert f.nodes.dialled == [ADDRESS[2]]
-    ((_, header, message),) = f.nodes.asked
+    ((_, header, message),) = f.nodes.requests
     assert message == wire.ControlledShutdownRequest(broker_id=1, broker_epoch=70)
     assert (header.api_version, header.client_id) == (3, "1")
     assert f.nodes.open == 0
 
 
 @pytest.mark.parametrize("answer", [REMAINING, REFUSED])
-async def test_partitions_that_remain_and_errors_are_tried_again_on_the_same_connection(autojump_clock, answer) -> None:
+async def test_remaining_partitions_and_errors_are_retried_on_the_same_connection(autojump_clock, answer) -> None:
     f = Fixture(answer, DONE)
     assert await f.run() == (True, 5)
     assert f.nodes.dialled == [ADDRESS[2]]
 
 
-async def test_after_the_last_attempt_it_gives_up_without_waiting(autojump_clock) -> None:
+async def test_no_backoff_follows_the_last_attempt(autojump_clock) -> None:
     f = Fixture(*[REMAINING] * 9)
     assert await f.run() == (False, 10)
-    assert len(f.nodes.asked) == 3
+    assert len(f.nodes.requests) == 3
 
 
-async def test_a_lost_connection_is_made_anew(autojump_clock) -> None:
+async def test_a_lost_connection_is_reopened(autojump_clock) -> None:
     f = Fixture(ConnectionLost("gone"), DONE)
     assert await f.run() == (True, 5)
     assert (len(f.nodes.dialled), f.nodes.open) == (2, 0)
 
 
-async def test_silence_is_a_failure_after_the_request_timeout(autojump_clock) -> None:
+async def test_the_request_timeout_fails_an_attempt(autojump_clock) -> None:
     f = Fixture(None, DONE, request_timeout_ms="2000")
     assert await f.run() == (True, 7)
     assert len(f.nodes.dialled) == 2
 
 
-async def test_a_dial_that_hangs_is_given_up_after_the_socket_timeout(autojump_clock) -> None:
+async def test_a_hanging_dial_fails_after_the_socket_timeout(autojump_clock) -> None:
     f = Fixture(DONE, controller_socket_timeout_ms="3000", controlled_shutdown_max_retries="1")
 
-    async def hang(host: str, port: int):
+    async def hang(host: str, port: int, **target: Any):
         await trio.sleep_forever()
 
     f.sender._dial = hang
     assert await f.run() == (False, 3)
 
 
-async def test_an_unknown_controller_counts_as_an_attempt(autojump_clock) -> None:  # rule B11.12
+async def test_an_unknown_controller_uses_up_an_attempt(autojump_clock) -> None:  # rule B11.12
     f = Fixture(DONE)
     f.cache.update(update_metadata(controller_id=-1))
     assert await f.run() == (False, 10)
     assert f.nodes.dialled == []
 
 
-async def test_another_controller_is_asked_on_another_connection(autojump_clock) -> None:  # rule B11.11
+async def test_a_new_controller_gets_a_new_connection(autojump_clock) -> None:  # rule B11.11
     f = Fixture(REMAINING)
     f.nodes.nodes[ADDRESS[3]] = answering(DONE)
 
@@ -98,8 +100,8 @@ async def test_another_controller_is_asked_on_another_connection(autojump_clock)
     assert f.nodes.open == 0
 
 
-async def test_retries_and_backoff_are_settings(autojump_clock) -> None:
+async def test_retries_and_backoff_are_configurable(autojump_clock) -> None:
     f = Fixture(*[REMAINING] * 9, controlled_shutdown_max_retries="5", controlled_shutdown_retry_backoff_ms="100")
     succeeded, seconds = await f.run()
     assert (succeeded, seconds) == (False, pytest.approx(0.4))
-    assert len(f.nodes.asked) == 5
+    assert len(f.nodes.requests) == 5

@@ -1,4 +1,4 @@
-"""Coordinators found, and producer ids handed out (rules G1.1-G1.10, B3.57-B3.61)."""
+"""FindCoordinator and InitProducerId (rules G1.1-G1.10, B3.57-B3.61)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 import trio
 import trio.testing
 
-import wire
-from broker_stub.handlers.find_coordinator import partition_for
+from kce import wire
+from kce.broker_stub.handlers.find_coordinator import partition_for
+from kce.wire import ErrorCode
 from tests.broker_stub.support import Node, umr_broker, umr_state, update_metadata
-from wire import ErrorCode
 
 OFFSETS = "__consumer_offsets"
 
@@ -23,21 +23,21 @@ OFFSETS = "__consumer_offsets"
         ("connect-cluster", 13), ("消费者组", 38), ("g😀", 32), ("polygenelubricants", 0),
     ],
 )  # fmt: skip
-def test_the_partition_of_a_group(group: str, partition: int) -> None:  # rule G1.2
+def test_a_group_belongs_to_the_partition_of_its_hash(group: str, partition: int) -> None:  # rule G1.2
     assert partition_for(group, 50) == partition
 
 
-async def test_a_group_whose_hash_is_negative() -> None:  # rules G1.1, G1.2: a client that asks anyone is told the same
+async def test_a_negative_hash_uses_its_absolute_value() -> None:  # rules G1.1, G1.2
     node = Node()
     states = [umr_state(number, leader=number) for number in range(5)]
     node.cache.update(update_metadata(*states, topic=OFFSETS, alive=tuple(umr_broker(b) for b in range(5))))
-    asked = wire.FindCoordinatorRequest(coordinator_keys=("readers-0", "readers-4", "polygenelubricants"))
-    found = (await node.ask(asked, 4)).coordinators
+    request = wire.FindCoordinatorRequest(coordinator_keys=("readers-0", "readers-4", "polygenelubricants"))
+    found = (await node.ask(request, 4)).coordinators
     assert [c.node_id for c in found] == [1, 2, 0]
 
 
 def node_with_coordinators() -> Node:
-    """A group's partition 0 is led by 1, partition 1 by 2, which is only on CONTROL, partition 2 by nobody alive."""
+    """Leaders of __consumer_offsets: broker 1 of partition 0; 2, only on CONTROL, of 1; a dead broker of 2."""
     node = Node()
     states = (umr_state(0, leader=1), umr_state(1, leader=2), umr_state(2, leader=7))
     node.cache.update(update_metadata(*states, topic=OFFSETS, alive=(umr_broker(1), umr_broker(2, ["CONTROL"]))))
@@ -49,7 +49,7 @@ LED_BY_1, LED_BY_2, LED_BY_7 = "c", "d", "b"
 
 
 @pytest.mark.parametrize("version", range(4))
-async def test_one_coordinator(version: int) -> None:  # rules G1.4, G1.9, G1.10
+async def test_find_one_coordinator(version: int) -> None:  # rules G1.4, G1.9, G1.10
     node = node_with_coordinators()
     found = await node.ask(wire.FindCoordinatorRequest(key=LED_BY_1), version)
     assert (found.error_code, found.node_id, found.port) == (ErrorCode.NONE, 1, 9011)
@@ -63,43 +63,45 @@ async def test_one_coordinator(version: int) -> None:  # rules G1.4, G1.9, G1.10
 
 
 @pytest.mark.parametrize("version", range(4, 7))
-async def test_many_coordinators(version: int) -> None:  # rules G1.4, G1.10
-    asked = wire.FindCoordinatorRequest(coordinator_keys=(LED_BY_7, LED_BY_1))
-    found = (await node_with_coordinators().ask(asked, version)).coordinators
+async def test_find_several_coordinators(version: int) -> None:  # rules G1.4, G1.10
+    request = wire.FindCoordinatorRequest(coordinator_keys=(LED_BY_7, LED_BY_1))
+    found = (await node_with_coordinators().ask(request, version)).coordinators
     assert [(c.key, c.node_id, c.error_code, c.error_message) for c in found] == [
         (LED_BY_7, -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, ""),
         (LED_BY_1, 1, ErrorCode.NONE, ""),
     ]
 
 
-async def test_kinds_of_keys() -> None:  # rules G1.5, G1.6
+async def test_key_types() -> None:  # rules G1.5, G1.6
     node = node_with_coordinators()
 
     async def codes(kind: int, version: int) -> set[int]:
-        asked = wire.FindCoordinatorRequest(coordinator_keys=("c",), key_type=kind)
-        return {c.error_code for c in (await node.ask(asked, version)).coordinators}
+        request = wire.FindCoordinatorRequest(coordinator_keys=("c",), key_type=kind)
+        return {c.error_code for c in (await node.ask(request, version)).coordinators}
 
-    assert await codes(1, 5) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}  # there is no __transaction_state
+    assert await codes(1, 5) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}  # no __transaction_state
     assert await codes(2, 5) == {ErrorCode.INVALID_REQUEST}
     assert await codes(2, 6) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert await codes(3, 6) == {ErrorCode.INVALID_REQUEST}
 
 
 class Blocks:
-    """A controller that allocates a block of two ids at a time; first it refuses."""
+    """A controller that refuses the first request, then allocates blocks of two ids."""
 
     def __init__(self) -> None:
-        self.asked: list[wire.Message] = []
+        self.requests: list[wire.Message] = []
 
     async def request(self, api_key: int, max_version: int, build: Any, error_codes: Any) -> wire.Message:
         assert (api_key, max_version) == (67, 0)
-        self.asked.append(build(0))
-        if len(self.asked) == 1:
+        self.requests.append(build(0))
+        if len(self.requests) == 1:
             return wire.AllocateProducerIdsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-        return wire.AllocateProducerIdsResponse(producer_id_start=1000 * len(self.asked), producer_id_len=2)
+        return wire.AllocateProducerIdsResponse(producer_id_start=1000 * len(self.requests), producer_id_len=2)
 
 
-async def test_producer_ids(autojump_clock: trio.testing.MockClock) -> None:  # rules B3.57-B3.59
+async def test_producer_ids_come_from_blocks(
+    autojump_clock: trio.testing.MockClock,
+) -> None:  # rules B3.57-B3.59
     async with trio.open_nursery() as nursery:
         blocks = Blocks()
         node = Node(nursery=nursery, channel=blocks)
@@ -115,7 +117,7 @@ async def test_producer_ids(autojump_clock: trio.testing.MockClock) -> None:  # 
         assert [await ask(), await ask(), await ask()] == [(0, 2000, 0), (0, 2001, 0), loading]
         await trio.sleep(1)
         assert await ask() == (0, 3000, 0)
-        assert blocks.asked == [wire.AllocateProducerIdsRequest(broker_id=1, broker_epoch=70)] * 3
+        assert blocks.requests == [wire.AllocateProducerIdsRequest(broker_id=1, broker_epoch=70)] * 3
 
 
 @pytest.mark.parametrize(
@@ -126,6 +128,8 @@ async def test_producer_ids(autojump_clock: trio.testing.MockClock) -> None:  # 
         (wire.InitProducerIdRequest(transactional_id=None, producer_id=3), ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_there_are_no_transactions(message: wire.Message, error: ErrorCode) -> None:  # rules B3.58, B3.60, B3.61
+async def test_transactional_ids_get_a_fatal_error(
+    message: wire.Message, error: ErrorCode
+) -> None:  # B3.58, B3.60, B3.61
     answer = await Node().ask(message, 5)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (error, -1, -1)

@@ -1,11 +1,12 @@
-"""Who is obeyed: broker epoch, then controller epoch (rules 9.1-9.12). Every request goes through its bytes."""
+"""Fencing by broker epoch, then by controller epoch (rules 9.1-9.12). Requests are encoded and decoded."""
 
 from __future__ import annotations
 
 import pytest
 
-import wire
-from broker_stub.control_requests import leader_and_isr_topic_ids
+from kce import wire
+from kce.broker_stub.control_requests import leader_and_isr_topic_ids
+from kce.wire import ErrorCode
 from tests.broker_stub.support import (
     ID_A,
     ID_B,
@@ -19,7 +20,6 @@ from tests.broker_stub.support import (
     ungrouped_leader_and_isr,
     update_metadata,
 )
-from wire import ErrorCode
 
 CONTROL_REQUESTS = [
     pytest.param(leader_and_isr, (lai_state(),), id="LeaderAndIsr"),
@@ -33,7 +33,7 @@ CONTROL_REQUESTS = [
 @pytest.mark.kafka("KAT-4")
 @pytest.mark.kafka("KAT-7")
 @pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
-async def test_the_current_broker_epoch_is_obeyed(build, states) -> None:  # rule 9.5
+async def test_the_current_broker_epoch_is_accepted(build, states) -> None:  # rule 9.5
     node = Node()
     node.broker_epoch = 70
     assert (await node.ask(build(*states, broker_epoch=70))).error_code == ErrorCode.NONE
@@ -44,7 +44,7 @@ async def test_the_current_broker_epoch_is_obeyed(build, states) -> None:  # rul
 @pytest.mark.kafka("KAT-5")
 @pytest.mark.kafka("KAT-8")
 @pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
-async def test_a_newer_broker_epoch_is_obeyed(build, states) -> None:  # rule 9.5
+async def test_a_newer_broker_epoch_is_accepted(build, states) -> None:  # rule 9.5
     node = Node()
     node.broker_epoch = 70
     assert (await node.ask(build(*states, broker_epoch=71))).error_code == ErrorCode.NONE
@@ -77,7 +77,7 @@ async def test_a_stale_broker_epoch_is_fenced_and_changes_nothing(build, states)
         (wire.UpdateMetadataRequest(controller_epoch=1), 4),
     ],
 )
-async def test_no_broker_epoch_is_always_obeyed(message, version) -> None:  # rule 9.5
+async def test_requests_without_broker_epoch_are_accepted(message, version) -> None:  # rule 9.5
     node = Node()
     node.broker_epoch = 70
     assert (await node.ask(message, version)).error_code == ErrorCode.NONE
@@ -93,7 +93,7 @@ async def test_the_broker_epoch_is_that_of_the_latest_registration() -> None:  #
 
 
 @pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
-async def test_the_broker_epoch_is_judged_before_the_controller_epoch(build, states) -> None:  # rule 9.1
+async def test_the_broker_epoch_is_checked_before_the_controller_epoch(build, states) -> None:  # rule 9.1
     node = Node()
     node.broker_epoch = 70
     node.replicas.controller_epoch = 5
@@ -118,7 +118,7 @@ async def test_a_stale_controller_epoch_is_fenced(build, states) -> None:  # rul
 
 @pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
 @pytest.mark.parametrize("epoch", [5, 6, 2**31 - 1])
-async def test_an_equal_or_newer_controller_epoch_is_obeyed_and_remembered(build, states, epoch) -> None:  # rule 9.8
+async def test_an_equal_or_newer_controller_epoch_is_accepted_and_stored(build, states, epoch) -> None:  # rule 9.8
     node = Node()
     node.replicas.controller_epoch = 5
     assert (await node.ask(build(*states, controller_epoch=epoch))).error_code == ErrorCode.NONE
@@ -127,7 +127,7 @@ async def test_an_equal_or_newer_controller_epoch_is_obeyed_and_remembered(build
 
 @pytest.mark.parametrize(("first", "first_states"), CONTROL_REQUESTS)
 @pytest.mark.parametrize(("second", "second_states"), CONTROL_REQUESTS)
-async def test_the_three_requests_share_one_memory(first, first_states, second, second_states) -> None:  # rule 9.8
+async def test_all_requests_share_one_controller_epoch(first, first_states, second, second_states) -> None:  # rule 9.8
     node = Node()
     await node.ask(first(*first_states, controller_epoch=3))
     answer = await node.ask(second(*second_states, controller_epoch=2))
@@ -141,7 +141,7 @@ async def test_the_controller_epoch_starts_at_0() -> None:  # rule 9.8
     assert answer.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
 
 
-async def test_the_controller_id_is_never_looked_at() -> None:  # rule 9.10
+async def test_the_controller_id_is_ignored() -> None:  # rule 9.10
     node = Node()
     await node.ask(update_metadata(controller_id=2, controller_epoch=5))
     answer = await node.ask(update_metadata(controller_id=3, controller_epoch=5))
@@ -169,7 +169,7 @@ async def test_leader_and_isr_errors_of_ungrouped_versions(version) -> None:  # 
 
 
 @pytest.mark.parametrize("version", range(5, 8))
-async def test_leader_and_isr_errors_go_by_topic_id_from_version_5(version) -> None:  # rules 9.4, 13.14
+async def test_leader_and_isr_errors_are_grouped_by_topic_id_from_version_5(version) -> None:  # rules 9.4, 13.14
     node = Node()
     node.replicas.controller_epoch = 5
     topics = tuple(
@@ -178,10 +178,10 @@ async def test_leader_and_isr_errors_go_by_topic_id_from_version_5(version) -> N
     )
     answer = await node.ask(wire.LeaderAndIsrRequest(controller_epoch=1, topic_states=topics), version)
     assert codes(answer) == {(ID_A, 0): 11, (ID_B, 1): 11, (NO_ID, 2): 11, (NO_ID, 3): 11}
-    assert len(answer.topics) == 3  # those without an id share one entry
+    assert len(answer.topics) == 3  # topics without an id share one entry
 
 
-async def test_an_exception_in_stop_replica_is_answered_on_every_partition(monkeypatch) -> None:  # rules 9.4, 9.28
+async def test_an_exception_in_stop_replica_is_an_error_for_every_partition(monkeypatch) -> None:  # rules 9.4, 9.28
     node = Node()
     monkeypatch.setattr(node.replicas, "stop_replicas", _broken)
     answer = await node.ask(stop_replica((0, -1, False), (1, 3, True)))
@@ -189,7 +189,7 @@ async def test_an_exception_in_stop_replica_is_answered_on_every_partition(monke
     assert codes(answer) == {("a", 0): -1, ("a", 1): -1}
 
 
-async def test_an_exception_in_update_metadata_is_answered_at_the_top(monkeypatch) -> None:  # rules 9.4, 9.28
+async def test_an_exception_in_update_metadata_is_a_top_level_error(monkeypatch) -> None:  # rules 9.4, 9.28
     node = Node()
     monkeypatch.setattr(node.replicas, "maybe_update_metadata_cache", _broken)
     answer = await node.ask(update_metadata(umr_state()))
@@ -203,28 +203,28 @@ async def test_an_exception_in_update_metadata_is_answered_at_the_top(monkeypatc
         (wire.AlterPartitionRequest(broker_id=2), wire.AlterPartitionResponse(error_code=-1)),
     ],
 )
-async def test_an_exception_in_the_controller_module_is_answered_at_the_top(message, expected) -> None:  # rule 9.4
+async def test_an_exception_in_the_controller_is_a_top_level_error(message, expected) -> None:  # rule 9.4
     class Broken:
         alter_partition = controlled_shutdown = staticmethod(lambda *_: _broken())
 
     assert await Node(controller=Broken()).ask(message) == expected
 
 
-async def test_a_topic_named_twice_fails_the_whole_request() -> None:  # rules 9.28, 13.11
+async def test_a_duplicate_topic_fails_the_request() -> None:  # rules 9.28, 13.11
     node = Node()
     one = wire.LeaderAndIsrTopicState(topic_name="a", topic_id=ID_A, partition_states=(lai_state(0),))
     other = wire.LeaderAndIsrTopicState(topic_name="a", topic_id=ID_A, partition_states=(lai_state(1),))
     answer = await node.ask(wire.LeaderAndIsrRequest(controller_epoch=1, topic_states=(one, other)))
     assert answer.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     another = wire.LeaderAndIsrTopicState(topic_name="b", topic_id=ID_A, partition_states=(lai_state(0),))
-    with pytest.raises(ValueError, match="names topic a twice"):
+    with pytest.raises(ValueError, match="has topic a twice"):
         leader_and_isr_topic_ids(wire.LeaderAndIsrRequest(topic_states=(another, one, other)))
     assert codes(answer) == {(ID_A, 0): -1, (ID_A, 1): -1}
     assert not node.replicas.partitions
 
 
 @pytest.mark.parametrize("listener", ["CONTROL", "DATA"])
-async def test_control_requests_are_obeyed_on_any_listener(listener) -> None:  # rule 9.65
+async def test_control_requests_are_accepted_on_any_listener(listener) -> None:  # rule 9.65
     node = Node()
     assert (await node.ask(leader_and_isr(lai_state()), listener=listener)).error_code == ErrorCode.NONE
     assert node.partition().is_leader

@@ -1,14 +1,17 @@
-"""When a leader proposes another ISR, and what it makes of the answer (rules 9.47-9.49, 9.58, 9.59).
+"""When a leader proposes an ISR change, and how it handles the response (rules 9.47-9.49, 9.58, 9.59).
 
-Broker 1 leads a-0 with replicas 1, 2, 3; each test answers the proposals by hand, in the place of the controller.
+Broker 1 leads a-0 with replicas 1, 2, 3. The tests answer the proposals instead of a controller.
+
+Covers: broker_stub/partition.py.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from broker_stub import TopicPartition
-from broker_stub.alter_partition_manager import LeaderAndIsr
+from kce.broker_stub import TopicPartition
+from kce.wire import ErrorCode
+from kce.zookeeper.model import BrokerId, LeaderAndIsr
 from tests.broker_stub.support import (
     ID_A,
     ID_B,
@@ -19,7 +22,6 @@ from tests.broker_stub.support import (
     umr_state,
     update_metadata,
 )
-from wire import ErrorCode
 
 A0 = TopicPartition("a", 0)
 
@@ -38,9 +40,7 @@ async def _node(*, alive=(1, 2, 3), isr=(1,), **state) -> Node:
 
 
 def _written(isr=(1, 2, 3), *, leader_epoch=5, partition_epoch=8) -> LeaderAndIsr:
-    return LeaderAndIsr(
-        leader=1, leader_epoch=leader_epoch, isr=isr, leader_recovery_state=0, partition_epoch=partition_epoch
-    )
+    return LeaderAndIsr(leader=BrokerId(1), isr=isr, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
 
 
 @pytest.mark.kafka("PT-9")
@@ -49,8 +49,8 @@ async def test_a_returned_broker_rejoins() -> None:
     assert node.submitter.proposed == []
     await node.ask(update_metadata(alive=(1, 2, 3)))
     ((item, _),) = node.submitter.submitted
-    assert (item.partition, item.topic_id, item.isr) == (A0, ID_A, (1, 2, 3))
-    assert (item.leader_epoch, item.partition_epoch, item.leader_recovery_state) == (5, 7, 0)  # rule 9.49
+    assert (item.partition, item.topic_id) == (A0, ID_A)
+    assert item.leader_and_isr == LeaderAndIsr(BrokerId(1), (1, 2, 3), leader_epoch=5, partition_epoch=7)  # rule 9.49
     node.submitter.answer(A0, _written())
     partition = node.partition()
     assert (partition.isr, partition.partition_epoch, partition.leader_epoch, partition.pending) == (
@@ -72,20 +72,20 @@ async def test_dead_and_unassigned_brokers_do_not_join() -> None:  # rule 9.47
     assert node.submitter.proposed == []
 
 
-async def test_a_leader_that_died_does_not_join_its_successors_isr() -> None:  # rule 8.5
+async def test_a_dead_leader_does_not_join_its_successors_isr() -> None:  # rule 8.5
     node = Node()
     await node.ask(update_metadata(alive=(1, 2, 3)))
     await node.ask(leader_and_isr(lai_state(leader=2, isr=(2, 1, 3), leader_epoch=5, partition_epoch=7)))
     await node.ask(update_metadata(alive=(1, 2, 3)))
     await node.ask(leader_and_isr(lai_state(isr=(1, 3), leader_epoch=6, partition_epoch=8)))
-    assert node.submitter.proposed == []  # that 2 is dead has not been said yet, and 2.8 would take it in
+    assert node.submitter.proposed == []  # no UpdateMetadata yet: 2 seems alive, and Kafka 2.8 would accept it
     await node.ask(update_metadata(alive=(1, 3)))
     assert node.submitter.proposed == []
     await node.ask(update_metadata(alive=(1, 2, 3)))
     assert node.submitter.proposed == [(1, 3, 2)]
 
 
-async def test_a_replica_that_shuts_down_joins_when_it_is_back() -> None:  # rules 5.11, 8.8
+async def test_a_replica_that_shut_down_joins_after_its_return() -> None:  # rules 5.11, 8.8
     node = await _node(alive=(1, 2, 3), isr=(1, 2, 3))
     await node.ask(leader_and_isr(lai_state(isr=(1, 3), leader_epoch=6, partition_epoch=8)))
     shutting_down = umr_state(isr=(1, 3), offline_replicas=(2,))
@@ -100,7 +100,7 @@ async def test_a_replica_that_shuts_down_joins_when_it_is_back() -> None:  # rul
     assert node.submitter.proposed == [(1, 3, 2), (1, 3, 2)]
 
 
-async def test_a_full_isr_proposes_nothing_and_a_dead_member_is_not_removed() -> None:
+async def test_a_full_isr_is_not_changed_and_dead_members_stay() -> None:
     node = await _node(isr=(1, 2, 3))
     await node.ask(update_metadata(alive=(1,)))
     await node.ask(update_metadata(alive=(1, 2, 3)))
@@ -117,57 +117,57 @@ async def test_a_follower_proposes_nothing() -> None:
 
 
 @pytest.mark.kafka("PT-26")
-async def test_one_change_at_a_time() -> None:  # rule 9.48
+async def test_one_proposal_is_in_flight() -> None:  # rule 9.48
     node = await _node(alive=(1, 2))
     await node.ask(update_metadata(alive=(1, 2, 3)))
     assert node.submitter.proposed == [(1, 2)]
     assert node.partition().isr == (1,)
     assert node.partition().maximal_isr == (1, 2)
     node.submitter.answer(A0, _written((1, 2)))
-    assert node.submitter.proposed == [(1, 2), (1, 2, 3)]  # who came meanwhile follows at once
-    assert node.submitter.submitted[1][0].partition_epoch == 8
+    assert node.submitter.proposed == [(1, 2), (1, 2, 3)]  # brokers that started meanwhile follow at once
+    assert node.submitter.submitted[1][0].leader_and_isr.partition_epoch == 8
 
 
 @pytest.mark.kafka("PT-13")
 @pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
-async def test_a_refused_replica_is_proposed_again_when_the_answer_can_be_another(error) -> None:  # rule 9.58
+async def test_a_refused_replica_is_proposed_again_after_it_was_gone(error) -> None:  # rule 9.58
     node = await _node(alive=(1, 2))
     node.submitter.answer(A0, error)
     assert (node.partition().pending, node.partition().isr) == (None, (1,))
-    for _ in range(3):  # what the refusal itself brings about (rule 11.79) is no reason to ask again
+    for _ in range(3):  # the UpdateMetadata that a refusal causes (rule 11.79) triggers no retry
         await node.ask(update_metadata(umr_state(isr=(1,)), alive=(1, 2)))
     assert node.submitter.proposed == [(1, 2)]
     await node.ask(update_metadata(alive=(1,)))
     assert node.submitter.proposed == [(1, 2)]
-    await node.ask(update_metadata(alive=(1, 2)))  # it was gone and is back
+    await node.ask(update_metadata(alive=(1, 2)))  # it was gone and returned
     assert node.submitter.proposed == [(1, 2), (1, 2)]
 
 
-async def test_a_refused_replica_does_not_keep_others_out() -> None:
+async def test_a_refused_replica_does_not_block_others() -> None:
     node = await _node(alive=(1, 2))
     node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
     await node.ask(update_metadata(alive=(1, 2, 3)))
     assert node.submitter.proposed == [(1, 2), (1, 3)]
 
 
-async def test_a_replica_that_was_gone_and_back_while_it_was_proposed_is_proposed_again() -> None:
+async def test_a_replica_that_left_and_returned_during_its_proposal_is_proposed_again() -> None:
     node = await _node(alive=(1, 2))
     await node.ask(update_metadata(alive=(1,)))
-    await node.ask(update_metadata(alive=(1, 2)))  # overtakes the answer, which is from when it was gone
+    await node.ask(update_metadata(alive=(1, 2)))  # overtakes the response, which is from before its return
     node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
     assert node.submitter.proposed == [(1, 2), (1, 2)]
     node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
     assert node.submitter.proposed == [(1, 2), (1, 2)]
 
 
-async def test_another_controller_epoch_may_think_otherwise() -> None:  # rule 11.46
+async def test_a_new_controller_epoch_allows_another_proposal() -> None:  # rule 11.46
     node = await _node(alive=(1, 2))
     node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
     await node.ask(update_metadata(alive=(1, 2), controller_epoch=2))
     assert node.submitter.proposed == [(1, 2), (1, 2)]
 
 
-async def test_another_leader_epoch_may_bring_another_answer() -> None:
+async def test_a_new_leader_epoch_allows_another_proposal() -> None:
     node = await _node(alive=(1, 2))
     node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
     await _tell(node, lai_state(isr=(1,), leader_epoch=6, partition_epoch=8), alive=(1, 2))
@@ -194,13 +194,13 @@ async def test_some_errors_leave_the_change_pending_until_a_leader_and_isr_comes
     assert node.partition().maximal_isr == (1, 2, 3)
     await _tell(node, lai_state(isr=(1,), leader_epoch=6, partition_epoch=9), alive=(1, 2, 3))
     assert node.submitter.proposed == [(1, 2, 3), (1, 2, 3)]
-    assert node.submitter.submitted[1][0].leader_epoch == 6
+    assert node.submitter.submitted[1][0].leader_and_isr.leader_epoch == 6
 
 
 @pytest.mark.kafka("PT-24")
 @pytest.mark.kafka("PT-25")
 @pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, 999])
-async def test_any_other_error_is_submitted_again_then_committed(error) -> None:  # rule 9.58
+async def test_other_errors_are_retried_until_committed(error) -> None:  # rule 9.58
     node = await _node()
     node.submitter.answer(A0, error)
     assert node.submitter.proposed == [(1, 2, 3), (1, 2, 3)]
@@ -209,7 +209,7 @@ async def test_any_other_error_is_submitted_again_then_committed(error) -> None:
 
 
 @pytest.mark.kafka("PT-17")
-async def test_a_leader_and_isr_makes_the_answer_to_an_older_proposal_irrelevant() -> None:  # rule 9.59
+async def test_a_leader_and_isr_supersedes_an_older_proposal() -> None:  # rule 9.59
     node = await _node(alive=(1, 2))
     await _tell(node, lai_state(isr=(1, 3), leader_epoch=6, partition_epoch=9), alive=(1, 2))
     assert node.submitter.proposed == [(1, 2)]  # the new state's own proposal waits (rule 9.51)
@@ -219,7 +219,7 @@ async def test_a_leader_and_isr_makes_the_answer_to_an_older_proposal_irrelevant
     assert node.submitter.proposed == [(1, 2), (1, 3, 2)]
 
 
-async def test_the_answer_to_a_deleted_partition_says_nothing_about_its_successor() -> None:
+async def test_a_response_for_a_deleted_partition_does_not_change_its_successor() -> None:
     node = await _node(alive=(1, 2))
     old = node.partition()
     await node.ask(stop_replica((0, -2, True)))
@@ -231,7 +231,7 @@ async def test_the_answer_to_a_deleted_partition_says_nothing_about_its_successo
 
 
 @pytest.mark.parametrize("how", ["deleted", "offline"])
-async def test_what_is_hosted_no_more_proposes_nothing_more(how) -> None:
+async def test_a_partition_that_is_no_longer_hosted_proposes_nothing(how) -> None:
     node = await _node(alive=(1,))
     if how == "deleted":
         await node.ask(stop_replica((0, -2, True)))
@@ -243,7 +243,7 @@ async def test_what_is_hosted_no_more_proposes_nothing_more(how) -> None:
     assert node.submitter.proposed == []
 
 
-async def test_a_leader_that_becomes_a_follower_ignores_the_answer() -> None:  # rule 9.59
+async def test_a_leader_that_became_a_follower_ignores_the_response() -> None:  # rule 9.59
     node = await _node()
     await node.ask(leader_and_isr(lai_state(leader=2, leader_epoch=6, partition_epoch=9)))
     node.submitter.answer(A0, _written())
@@ -252,7 +252,7 @@ async def test_a_leader_that_becomes_a_follower_ignores_the_answer() -> None:  #
 
 
 @pytest.mark.parametrize(("leader_epoch", "partition_epoch"), [(4, 8), (6, 8), (5, 6)])
-async def test_a_success_of_other_epochs_is_ignored(leader_epoch, partition_epoch) -> None:  # rule 9.59
+async def test_a_success_with_other_epochs_is_ignored(leader_epoch, partition_epoch) -> None:  # rule 9.59
     node = await _node()
     node.submitter.answer(A0, _written(leader_epoch=leader_epoch, partition_epoch=partition_epoch))
     assert (node.partition().isr, node.partition().partition_epoch) == ((1,), 7)
@@ -264,14 +264,14 @@ async def test_an_equal_partition_epoch_is_an_idempotent_success() -> None:  # r
     assert (node.partition().isr, node.partition().partition_epoch) == ((1, 2, 3), 7)
 
 
-async def test_the_controller_may_write_another_isr_than_was_proposed() -> None:
+async def test_the_controller_may_commit_another_isr_than_proposed() -> None:
     node = await _node(alive=(1, 2))
     node.submitter.answer(A0, _written((1,)))
     assert node.partition().isr == (1,)
     assert node.submitter.proposed == [(1, 2), (1, 2)]
 
 
-async def test_the_expanded_isr_is_that_of_the_right_partition() -> None:
+async def test_a_response_changes_only_its_partition() -> None:
     node = Node()
     states = (lai_state(0, isr=(1,)), lai_state(1, isr=(1, 2, 3)), lai_state(2, isr=(1,)))
     await _tell(node, *states, alive=(1, 2))

@@ -1,4 +1,7 @@
-"""LeaderAndIsr, partition by partition (rules 9.13-9.29). Broker 1 is asked, replicas are 1, 2 and 3."""
+"""LeaderAndIsr, partition by partition (rules 9.13-9.29). The broker is 1, replicas are 1, 2 and 3.
+
+Covers: broker_stub/replica_manager.py.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import logging
 
 import pytest
 
-import wire
-from broker_stub import TopicPartition
+from kce import wire
+from kce.broker_stub import TopicPartition
+from kce.wire import ErrorCode
 from tests.broker_stub.logs import FailingLogManager
 from tests.broker_stub.support import (
     ID_A,
@@ -22,7 +26,6 @@ from tests.broker_stub.support import (
     ungrouped_leader_and_isr,
     update_metadata,
 )
-from wire import ErrorCode
 
 A0 = TopicPartition("a", 0)
 
@@ -46,7 +49,7 @@ async def _following(**state) -> Node:
     return node
 
 
-async def test_an_unknown_partition_is_hosted_and_led() -> None:  # rules 9.13, 9.16, 9.22
+async def test_an_unknown_partition_is_created_as_leader() -> None:  # rules 9.13, 9.16, 9.22
     node = Node()
     state = lai_state(
         leader_epoch=4, partition_epoch=7, isr=(1, 2), adding_replicas=(3,), removing_replicas=(2,), is_new=True
@@ -70,7 +73,7 @@ async def test_a_new_log_gets_the_topic_id() -> None:
 
 
 @pytest.mark.kafka("PT-29")
-async def test_a_follower_knows_leader_and_assignment_but_no_isr() -> None:  # rules 9.16, 9.23
+async def test_a_follower_stores_leader_and_assignment_but_no_isr() -> None:  # rules 9.16, 9.23
     node = await _following(leader_epoch=3, partition_epoch=5)
     partition = node.partition()
     assert not partition.is_leader
@@ -78,7 +81,7 @@ async def test_a_follower_knows_leader_and_assignment_but_no_isr() -> None:  # r
     assert (partition.isr, partition.replicas, partition.topic_id) == ((), (1, 2, 3), ID_A)
 
 
-async def test_not_being_a_replica_is_refused_but_the_entry_stays() -> None:  # rule 9.17
+async def test_a_broker_outside_the_assignment_refuses_but_keeps_the_entry() -> None:  # rule 9.17
     node = Node()
     assert await _code(node, lai_state(replicas=(2, 3), leader=2)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert _epochs(node) == (-1, -1, 0)
@@ -86,7 +89,7 @@ async def test_not_being_a_replica_is_refused_but_the_entry_stays() -> None:  # 
     assert await _code(node, lai_state()) == ErrorCode.NONE
 
 
-async def test_an_older_leader_epoch_is_stale_controller_epoch_not_fenced_leader_epoch() -> None:  # rule 9.18
+async def test_an_older_leader_epoch_is_stale_controller_epoch() -> None:  # rule 9.18
     node = Node()
     await _code(node, lai_state(leader_epoch=5, partition_epoch=5))
     assert await _code(node, lai_state(leader=2, leader_epoch=4, partition_epoch=9)) == ErrorCode.STALE_CONTROLLER_EPOCH
@@ -94,7 +97,7 @@ async def test_an_older_leader_epoch_is_stale_controller_epoch_not_fenced_leader
 
 
 @pytest.mark.kafka("RMT-34")
-async def test_the_same_leader_epoch_again_is_refused_whatever_the_partition_epoch() -> None:  # rule 9.19
+async def test_a_repeated_leader_epoch_is_refused_with_any_partition_epoch() -> None:  # rule 9.19
     node = Node()
     await _code(node, lai_state(leader_epoch=5, partition_epoch=5))
     for partition_epoch in (4, 5, 6):
@@ -108,7 +111,7 @@ async def test_the_same_leader_epoch_again_is_refused_whatever_the_partition_epo
 
 @pytest.mark.kafka("RMT-30")
 @pytest.mark.kafka("RMT-29")
-async def test_the_same_leader_epoch_may_bring_the_topic_id(  # rule 9.19
+async def test_a_repeated_leader_epoch_may_add_the_topic_id(  # rule 9.19
 ) -> None:
     node = Node()
     await _code(node, lai_state(), topic_id=NO_ID)
@@ -119,7 +122,7 @@ async def test_the_same_leader_epoch_may_bring_the_topic_id(  # rule 9.19
 
 
 @pytest.mark.kafka("RMT-35")
-async def test_the_same_leader_epoch_without_id_is_fine_for_a_follower_only() -> None:  # rule 9.19
+async def test_a_repeated_leader_epoch_without_topic_id_is_accepted_by_followers_only() -> None:  # rule 9.19
     follower = await _following()
     assert await _code(follower, lai_state(leader=2), topic_id=NO_ID) == ErrorCode.NONE
     assert follower.partition().topic_id == ID_A
@@ -130,7 +133,7 @@ async def test_the_same_leader_epoch_without_id_is_fine_for_a_follower_only() ->
 
 @pytest.mark.kafka("RMT-31")
 @pytest.mark.parametrize("leader_epoch", [4, 5, 6])
-async def test_another_topic_id_is_refused_before_the_epoch_is_looked_at(leader_epoch) -> None:  # rule 9.14
+async def test_a_different_topic_id_is_refused_before_the_epoch_check(leader_epoch) -> None:  # rule 9.14
     node = Node()
     await _code(node, lai_state(leader_epoch=5))
     state = lai_state(leader_epoch=leader_epoch)
@@ -138,7 +141,7 @@ async def test_another_topic_id_is_refused_before_the_epoch_is_looked_at(leader_
     assert (node.partition().topic_id, node.partition().leader_epoch) == (ID_A, 5)
 
 
-async def test_a_request_without_topic_id_is_consistent_with_any() -> None:  # rule 9.14
+async def test_a_request_without_topic_id_matches_any_id() -> None:  # rule 9.14
     node = Node()
     await _code(node, lai_state(leader_epoch=5))
     assert await _code(node, lai_state(leader_epoch=6), topic_id=NO_ID) == ErrorCode.NONE
@@ -147,7 +150,7 @@ async def test_a_request_without_topic_id_is_consistent_with_any() -> None:  # r
 
 @pytest.mark.kafka("RMT-32")
 @pytest.mark.parametrize("version", [0, 1, 2, 4])
-async def test_versions_without_ids_give_the_log_none(version) -> None:
+async def test_versions_without_topic_ids_leave_the_log_without_one(version) -> None:
     node = Node()
     grouped = leader_and_isr(lai_state())
     await node.ask(ungrouped_leader_and_isr(lai_state(topic="a")) if version < 2 else grouped, version)
@@ -155,7 +158,7 @@ async def test_versions_without_ids_give_the_log_none(version) -> None:
     assert node.partition().topic_id is None
 
 
-async def test_the_topic_id_on_disk_counts_after_a_restart() -> None:  # rule 9.14
+async def test_the_topic_id_survives_a_restart() -> None:  # rule 9.14
     before = Node()
     await _code(before, lai_state())
     after = Node(log_manager=before.logs)
@@ -163,7 +166,7 @@ async def test_the_topic_id_on_disk_counts_after_a_restart() -> None:  # rule 9.
     assert await _code(after, lai_state(leader_epoch=1)) == ErrorCode.NONE
 
 
-async def test_a_kraft_flagged_request_repeats_the_same_epoch() -> None:  # rule 9.19
+async def test_a_kraft_request_may_repeat_the_leader_epoch() -> None:  # rule 9.19
     node = Node()
     await _code(node, lai_state(leader_epoch=5, isr=(1,)))
     answer = await node.ask(leader_and_isr(lai_state(leader_epoch=5, isr=(1, 2)), is_kraft_controller=True))
@@ -174,7 +177,7 @@ async def test_a_kraft_flagged_request_repeats_the_same_epoch() -> None:  # rule
 
 
 @pytest.mark.kafka("PT-34")
-async def test_a_leader_skips_an_older_partition_epoch_and_still_answers_none() -> None:  # rule 9.22
+async def test_a_leader_skips_an_older_partition_epoch_without_an_error() -> None:  # rule 9.22
     node = Node()
     await _code(node, lai_state(leader_epoch=5, partition_epoch=5))
     assert await _code(node, lai_state(leader_epoch=6, partition_epoch=4, isr=(1,))) == ErrorCode.NONE
@@ -183,7 +186,7 @@ async def test_a_leader_skips_an_older_partition_epoch_and_still_answers_none() 
 
 
 @pytest.mark.kafka("PT-35")
-async def test_a_follower_skips_an_older_partition_epoch_and_still_answers_none() -> None:  # rule 9.23
+async def test_a_follower_skips_an_older_partition_epoch_without_an_error() -> None:  # rule 9.23
     node = await _following(leader_epoch=5, partition_epoch=5)
     assert await _code(node, lai_state(leader=3, leader_epoch=6, partition_epoch=4)) == ErrorCode.NONE
     assert _epochs(node) == (2, 5, 5)
@@ -199,10 +202,10 @@ async def test_an_equal_partition_epoch_is_not_older() -> None:  # rule 9.22
 async def test_a_recovering_partition_is_recovered_at_once() -> None:  # rule 9.22
     node = Node()
     assert await _code(node, lai_state(isr=(1,), replicas=(1,), leader_recovery_state=1)) == ErrorCode.NONE
-    assert node.partition().propose_isr((1,)).leader_recovery_state == 0
+    assert node.partition().propose_isr((1,)).leader_and_isr.recovery_state == 0
 
 
-async def test_a_leader_that_is_not_alive_is_not_followed_but_the_code_is_none() -> None:  # rule 9.23
+async def test_a_dead_leader_is_not_followed_without_an_error() -> None:  # rule 9.23
     node = Node()
     await node.ask(update_metadata(alive=(1, 3)))
     assert await _code(node, lai_state(leader=2, leader_epoch=5)) == ErrorCode.NONE
@@ -235,17 +238,17 @@ async def test_only_a_new_replica_may_be_created_while_a_directory_is_offline(le
     assert await _code(node, lai_state(leader=leader, is_new=is_new)) == expected
 
 
-async def test_a_failed_directory_is_told_once_for_a_request() -> None:  # rule 9.68
+async def test_a_failed_directory_is_notified_once_per_request() -> None:  # rule 9.68
     node = Node(log_manager=FailingLogManager())
-    told = []
-    node.replicas._on_log_dir_failure = lambda: told.append(sorted(node.replicas.offline_partitions))
+    notified = []
+    node.replicas._on_log_dir_failure = lambda: notified.append(sorted(node.replicas.offline_partitions))
     await node.ask(update_metadata())
     await node.ask(leader_and_isr(*(lai_state(i) for i in range(4))))
-    assert told == []
+    assert notified == []
     node.logs.broken |= {A0, TopicPartition("a", 2)}
     await node.ask(leader_and_isr(*(lai_state(i, leader=2 if i == 2 else 1, leader_epoch=1) for i in range(4))))
     await node.ask(leader_and_isr(*(lai_state(i, leader_epoch=2) for i in range(4))))
-    assert told == [[A0, TopicPartition("a", 2)]]
+    assert notified == [[A0, TopicPartition("a", 2)]]
 
 
 async def test_leaders_are_made_before_followers() -> None:  # rule 9.20
@@ -266,7 +269,7 @@ async def test_leaders_are_made_before_followers() -> None:  # rule 9.20
     assert codes(answer) == {(ID_A, index): 0 for index in range(4)}
 
 
-async def test_one_bad_partition_does_not_hurt_the_others() -> None:
+async def test_one_failing_partition_does_not_affect_the_others() -> None:
     node = Node()
     await _code(node, lai_state(0, leader_epoch=5))
     states = (lai_state(0, leader_epoch=4), lai_state(1), lai_state(2, replicas=(3,)))
@@ -275,7 +278,7 @@ async def test_one_bad_partition_does_not_hurt_the_others() -> None:
     assert node.partition(1).is_leader
 
 
-async def test_of_two_states_for_one_partition_the_last_counts() -> None:
+async def test_the_last_of_two_states_for_a_partition_applies() -> None:
     node = Node()
     answer = await node.ask(leader_and_isr(lai_state(leader_epoch=5), lai_state(leader_epoch=3)))
     assert codes(answer) == {(ID_A, 0): 0}
@@ -283,7 +286,7 @@ async def test_of_two_states_for_one_partition_the_last_counts() -> None:
 
 
 @pytest.mark.parametrize("version", range(8))
-async def test_every_version_is_obeyed_and_answered_in_its_shape(version) -> None:  # rules 9.27, 13.8, 13.13
+async def test_every_version_is_accepted_and_answered_in_its_layout(version) -> None:  # rules 9.27, 13.8, 13.13
     node = Node()
     ungrouped = ungrouped_leader_and_isr(lai_state(0, topic="a"), lai_state(3, topic="b"))
     topics = (
@@ -298,7 +301,7 @@ async def test_every_version_is_obeyed_and_answered_in_its_shape(version) -> Non
     assert node.partition(3, "b").is_leader
 
 
-async def test_topics_without_id_share_one_entry_of_the_answer() -> None:  # rules 9.27, 13.14
+async def test_topics_without_id_share_one_entry_of_the_response() -> None:  # rules 9.27, 13.14
     topics = tuple(
         wire.LeaderAndIsrTopicState(topic_name=name, partition_states=(lai_state(index),))
         for index, name in enumerate("ab")
@@ -307,12 +310,12 @@ async def test_topics_without_id_share_one_entry_of_the_answer() -> None:  # rul
     assert [(t.topic_id, [e.partition_index for e in t.partition_errors]) for t in answer.topics] == [(NO_ID, [0, 1])]
 
 
-async def test_an_empty_request_is_answered_with_nothing() -> None:
+async def test_an_empty_request_gets_an_empty_response() -> None:
     answer = await Node().ask(wire.LeaderAndIsrRequest(controller_epoch=3))
     assert answer == wire.LeaderAndIsrResponse()
 
 
-async def test_a_full_request_is_no_different_without_migration() -> None:  # rule 9.29
+async def test_a_full_request_is_handled_like_an_incremental_one() -> None:  # rule 9.29
     node = Node()
     await _code(node, lai_state(0))
     await node.ask(leader_and_isr(lai_state(1), type=2))
@@ -320,7 +323,7 @@ async def test_a_full_request_is_no_different_without_migration() -> None:  # ru
     assert node.partition(1).is_leader
 
 
-async def test_a_deleted_partition_starts_anew() -> None:
+async def test_a_deleted_partition_starts_without_state() -> None:
     node = Node()
     await _code(node, lai_state(leader_epoch=5, partition_epoch=5))
     await node.ask(stop_replica((0, -2, True)))
@@ -328,7 +331,7 @@ async def test_a_deleted_partition_starts_anew() -> None:
     assert _epochs(node) == (1, 0, 0)
 
 
-async def test_each_decision_is_a_line_of_the_state_change_log(caplog) -> None:
+async def test_each_decision_is_logged_in_the_state_change_log(caplog) -> None:
     caplog.set_level(logging.DEBUG, "state.change.logger")
     node = Node()
     await node.ask(leader_and_isr(lai_state(0, leader_epoch=5), lai_state(1, replicas=(2,))))

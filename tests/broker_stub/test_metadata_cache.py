@@ -1,4 +1,4 @@
-"""What UpdateMetadata makes of the cache (rules 9.35-9.42)."""
+"""Effects of UpdateMetadata on the cache (rules 9.35-9.42)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import uuid
 import pytest
 import trio
 
-import wire
-from broker_stub import Endpoint, TopicPartition
-from broker_stub.metadata_cache import MetadataCache, MetadataSnapshot
+from kce import wire
+from kce.broker_stub import Endpoint, TopicPartition
+from kce.broker_stub.metadata_cache import MetadataCache, MetadataSnapshot
+from kce.wire import ErrorCode
 from tests.broker_stub.support import ID_A, ID_B, NO_ID, Node, umr_broker, umr_state, update_metadata
-from wire import ErrorCode
 
 A0 = TopicPartition("a", 0)
 LEADER_DURING_DELETE = -2
@@ -31,7 +31,7 @@ def test_a_fresh_cache_is_empty() -> None:  # rule B7.1
     assert (snapshot.controller_id, dict(snapshot.alive_brokers), dict(snapshot.topics)) == (None, {}, {})
 
 
-async def test_brokers_and_controller_are_replaced_wholesale() -> None:  # rule 9.35
+async def test_brokers_and_controller_are_replaced() -> None:  # rule 9.35
     snapshot = await _updated(
         update_metadata(alive=(1, 2, umr_broker(3, rack="r")), controller_id=1),
         update_metadata(alive=(umr_broker(2, ("DATA",)), 4), controller_id=2),
@@ -47,7 +47,7 @@ async def test_a_negative_controller_id_is_none(sent, expected) -> None:  # rule
 
 
 @pytest.mark.kafka("MC-15")
-async def test_partition_states_are_merged_and_kept_as_they_came() -> None:  # rule 9.36
+async def test_partition_states_are_merged_unchanged() -> None:  # rule 9.36
     first = umr_state(0, leader_epoch=5, zk_version=9, offline_replicas=(3,))
     snapshot = await _updated(update_metadata(first, umr_state(1)), update_metadata(umr_state(1, leader=2)))
     assert snapshot.partition(A0) == first
@@ -56,7 +56,7 @@ async def test_partition_states_are_merged_and_kept_as_they_came() -> None:  # r
     assert snapshot.partition(TopicPartition("b", 0)) is None
 
 
-async def test_the_last_request_wins_whatever_its_leader_epoch() -> None:  # rule 9.36
+async def test_the_last_request_wins_with_any_leader_epoch() -> None:  # rule 9.36
     snapshot = await _updated(
         update_metadata(umr_state(leader_epoch=9, zk_version=9)),
         update_metadata(umr_state(leader_epoch=2, zk_version=1)),
@@ -64,7 +64,7 @@ async def test_the_last_request_wins_whatever_its_leader_epoch() -> None:  # rul
     assert snapshot.partition(A0).leader_epoch == 2
 
 
-async def test_leader_minus_2_deletes_and_the_last_partition_takes_topic_and_id_with_it() -> None:  # rule 9.36
+async def test_leader_minus_2_deletes_partitions_and_finally_topic_and_id() -> None:  # rule 9.36
     both = update_metadata(umr_state(0), umr_state(1))
     one_gone = update_metadata(umr_state(0, leader=LEADER_DURING_DELETE))
     snapshot = await _updated(both, one_gone)
@@ -75,12 +75,12 @@ async def test_leader_minus_2_deletes_and_the_last_partition_takes_topic_and_id_
     assert dict(snapshot.topic_ids) == dict(snapshot.topic_names) == {}
 
 
-async def test_deleting_what_is_not_there_is_fine() -> None:  # rule 9.36
+async def test_deleting_an_unknown_partition_is_accepted() -> None:  # rule 9.36
     snapshot = await _updated(update_metadata(umr_state(0, leader=LEADER_DURING_DELETE), topic="x"))
     assert (dict(snapshot.topics), dict(snapshot.topic_ids)) == ({}, {})
 
 
-def test_update_tells_which_partitions_are_deleted() -> None:  # rule 9.40
+def test_update_returns_the_deleted_partitions() -> None:  # rule 9.40
     cache = MetadataCache(1)
     assert cache.update(update_metadata(umr_state(0), umr_state(1))) == []
     assert cache.update(update_metadata(umr_state(0, leader=-2), umr_state(1))) == [A0]
@@ -95,7 +95,7 @@ async def test_topic_ids_follow_the_request_and_are_removed_by_versions_without(
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_topic_ids_are_left_alone_by_ungrouped_versions(version) -> None:  # rule 9.37
+async def test_ungrouped_versions_keep_topic_ids(version) -> None:  # rule 9.37
     old = wire.UpdateMetadataRequest(
         controller_epoch=1, ungrouped_partition_states=(umr_state(topic_name="a", leader_epoch=8),)
     )
@@ -104,14 +104,14 @@ async def test_topic_ids_are_left_alone_by_ungrouped_versions(version) -> None: 
     assert snapshot.partition(A0).leader_epoch == 8
 
 
-async def test_ids_of_topics_that_are_not_listed_stay() -> None:  # rule 9.37
+async def test_ids_of_unlisted_topics_stay() -> None:  # rule 9.37
     snapshot = await _updated(
         update_metadata(umr_state()), (update_metadata(umr_state(), topic="b", topic_id=NO_ID), 5)
     )
     assert (snapshot.topic_id("a"), snapshot.topic_id("b")) == (ID_A, NO_ID)
 
 
-async def test_a_topic_named_without_partitions_only_gets_its_id() -> None:  # rule 9.37
+async def test_a_topic_without_partitions_only_gets_its_id() -> None:  # rule 9.37
     bare = wire.UpdateMetadataRequest(
         controller_epoch=1, topic_states=(wire.UpdateMetadataTopicState(topic_name="a", topic_id=ID_B),)
     )
@@ -139,7 +139,7 @@ async def test_a_request_without_partitions_still_replaces_brokers_and_controlle
     assert snapshot.partition(A0) is not None
 
 
-async def test_different_listeners_are_an_error_in_the_log_and_accepted(caplog) -> None:  # rule 9.39
+async def test_different_listeners_are_accepted_and_logged_as_an_error(caplog) -> None:  # rule 9.39
     await _updated(update_metadata(alive=(1, 2)))
     assert not caplog.records
     snapshot = await _updated(update_metadata(alive=(1, umr_broker(2, ("DATA",)))))
@@ -150,7 +150,7 @@ async def test_different_listeners_are_an_error_in_the_log_and_accepted(caplog) 
 
 
 @pytest.mark.parametrize("version", range(9))
-async def test_every_version_of_brokers_and_partitions(version) -> None:  # rules 13.16-13.21
+async def test_every_version_updates_brokers_and_partitions(version) -> None:  # rules 13.16-13.21
     endpoint = wire.UpdateMetadataEndpoint(host="h", port=1, listener="DATA")
     plaintext = wire.UpdateMetadataEndpoint(host="h", port=1, listener="PLAINTEXT")
     broker = wire.UpdateMetadataBroker(
@@ -184,7 +184,7 @@ async def test_old_versions_name_listeners_after_their_protocols() -> None:  # r
 
 
 @pytest.mark.parametrize("version", [0, 8])
-async def test_a_broker_without_endpoints_is_alive_and_not_reachable(version) -> None:
+async def test_a_broker_without_endpoints_is_alive_but_unreachable(version) -> None:
     request = wire.UpdateMetadataRequest(controller_epoch=1, live_brokers=(wire.UpdateMetadataBroker(id=1),))
     snapshot = await _updated((request, version))
     assert dict(snapshot.alive_brokers[1].endpoints) == {}
@@ -196,7 +196,7 @@ async def test_a_full_update_deletes_nothing_without_migration() -> None:  # rul
 
 
 @pytest.mark.kafka("MC-8")
-async def test_a_snapshot_never_changes() -> None:
+async def test_snapshots_are_immutable() -> None:
     node = Node()
     await node.ask(update_metadata(umr_state(0), alive=(1, 2)))
     held = node.cache.snapshot
@@ -207,7 +207,7 @@ async def test_a_snapshot_never_changes() -> None:
         held.topics["a"][5] = umr_state()  # type: ignore[index]
 
 
-def test_lookups_of_endpoints() -> None:
+def test_endpoints_are_found_by_broker_and_listener() -> None:
     cache = MetadataCache(1)
     assert cache.snapshot.controller_endpoint("DATA") is None
     cache.update(update_metadata(alive=(1, umr_broker(2, ("DATA",))), controller_id=2))
@@ -216,7 +216,7 @@ def test_lookups_of_endpoints() -> None:
     assert cache.snapshot.endpoint(3, "DATA") is None
 
 
-async def test_wait_until_wakes_when_it_comes_true_and_not_before(autojump_clock) -> None:
+async def test_wait_until_returns_when_the_condition_becomes_true(autojump_clock) -> None:
     cache = MetadataCache(1)
     seen = []
 

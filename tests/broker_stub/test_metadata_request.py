@@ -1,13 +1,16 @@
-"""Metadata answers (rules B7.1-B7.10), asked of broker 1 on listener DATA unless said otherwise."""
+"""Metadata responses (rules B7.1-B7.10) of broker 1, by default on listener DATA.
+
+Covers: broker_stub/handlers/metadata.py.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-import wire
-from broker_stub.handlers.metadata import is_valid_topic_name
+from kce import wire
+from kce.wire import ErrorCode
+from kce.wire.vocabulary import is_valid_topic_name
 from tests.broker_stub.support import ID_A, ID_B, NO_ID, Node, umr_broker, umr_state, update_metadata
-from wire import ErrorCode
 
 INT32_MIN = -(2**31)
 
@@ -28,7 +31,7 @@ async def _partition(node: Node, version: int, listener: str = "DATA") -> wire.M
 
 
 @pytest.mark.parametrize("version", range(13))
-async def test_a_fresh_broker_knows_nobody(version) -> None:  # rule B7.1
+async def test_a_new_broker_has_no_metadata(version) -> None:  # rule B7.1
     answer = await Node().ask(wire.MetadataRequest(topics=()), version)
     assert (answer.brokers, answer.topics, answer.controller_id) == ((), (), -1)
 
@@ -46,7 +49,7 @@ ALL_TOPICS_OF_LIBRDKAFKA = bytes.fromhex("0003 000c 00000002 0007 72646b61666b61
 
 
 @pytest.mark.parametrize("version", [11, 12])
-async def test_librdkafkas_request_for_all_topics_has_three_bytes_too_many(version) -> None:
+async def test_librdkafkas_three_extra_bytes_are_accepted(version) -> None:
     frame = ALL_TOPICS_OF_LIBRDKAFKA[:3] + bytes((version,)) + ALL_TOPICS_OF_LIBRDKAFKA[4:]
     header, message = Node().apis.decode(frame)
     assert isinstance(message, wire.MetadataRequest)
@@ -63,7 +66,7 @@ async def test_librdkafkas_request_for_all_topics_has_three_bytes_too_many(versi
         + b"\0" * 3,
     ],
 )
-def test_no_other_trailing_bytes_are_let_pass(frame) -> None:
+def test_other_trailing_bytes_are_refused(frame) -> None:
     with pytest.raises(wire.DecodeError):
         Node().apis.decode(frame)
 
@@ -71,7 +74,7 @@ def test_no_other_trailing_bytes_are_let_pass(frame) -> None:
 @pytest.mark.kafka("MDR-6")
 @pytest.mark.kafka("MDR-15")
 @pytest.mark.parametrize("version", range(1, 13))
-async def test_empty_means_no_topics_but_brokers_are_listed(version) -> None:  # rule B7.1
+async def test_an_empty_list_means_no_topics(version) -> None:  # rule B7.1
     answer = await (await _node()).ask(wire.MetadataRequest(topics=()), version)
     assert answer.topics == ()
     assert [broker.node_id for broker in answer.brokers] == [1, 2, 3]
@@ -80,7 +83,7 @@ async def test_empty_means_no_topics_but_brokers_are_listed(version) -> None:  #
 @pytest.mark.kafka("MC-2")
 @pytest.mark.kafka("MDR-12")
 @pytest.mark.parametrize("version", range(13))
-async def test_a_topic_as_the_controller_said(version) -> None:  # rules B7.5, B7.8
+async def test_topics_are_described_as_in_update_metadata(version) -> None:  # rules B7.5, B7.8
     state = umr_state(4, leader=2, leader_epoch=7, isr=(2, 1), replicas=(2, 1, 3), offline_replicas=(3,))
     answer = await (await _node(state)).ask(wire.MetadataRequest(topics=_named("a")), version)
     (topic,) = answer.topics
@@ -116,7 +119,7 @@ def test_a_valid_name(name) -> None:
     assert is_valid_topic_name(name)
 
 
-async def test_a_name_asked_twice_is_answered_once() -> None:
+async def test_a_duplicate_name_is_answered_once() -> None:
     answer = await (await _node()).ask(wire.MetadataRequest(topics=_named("a", "b", "a")))
     assert [topic.name for topic in answer.topics] == ["a", "b"]
 
@@ -125,14 +128,14 @@ async def test_a_name_asked_twice_is_answered_once() -> None:
 @pytest.mark.parametrize(
     "topic", [wire.MetadataRequestTopic(name=None), wire.MetadataRequestTopic(topic_id=ID_A, name="a")]
 )
-async def test_ids_and_null_names_before_version_12(version, topic) -> None:  # rule B7.2
+async def test_ids_and_null_names_are_refused_before_version_12(version, topic) -> None:  # rule B7.2
     answer = await (await _node()).ask(wire.MetadataRequest(topics=(topic, *_named("b"))), version)
     assert [t.error_code for t in answer.topics] == [ErrorCode.INVALID_REQUEST] * 2
     assert [t.name for t in answer.topics] == [topic.name or "", "b"]
     assert answer.brokers == ()
 
 
-async def test_by_id_only_ids_are_used() -> None:  # rule B7.2
+async def test_names_are_ignored_in_requests_by_id() -> None:  # rule B7.2
     topics = (
         wire.MetadataRequestTopic(topic_id=ID_A, name=None),
         wire.MetadataRequestTopic(topic_id=ID_B, name=None),
@@ -153,7 +156,7 @@ async def test_an_id_of_a_topic_without_partitions_is_unknown() -> None:
     assert (topic.error_code, topic.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, ID_B)
 
 
-async def test_neither_name_nor_id() -> None:  # rule B7.2
+async def test_a_topic_without_name_and_id_is_refused() -> None:  # rule B7.2
     (topic,) = (await Node().ask(wire.MetadataRequest(topics=_named(None)))).topics
     assert topic.error_code == ErrorCode.INVALID_REQUEST
 
@@ -162,7 +165,7 @@ async def test_neither_name_nor_id() -> None:  # rule B7.2
 @pytest.mark.kafka("MC-9")
 @pytest.mark.parametrize("leader", [-1, 2])
 @pytest.mark.parametrize("version", range(13))
-async def test_a_leader_that_is_none_or_dead(version, leader) -> None:  # rule B7.5
+async def test_no_leader_or_a_dead_one_is_leader_not_available(version, leader) -> None:  # rule B7.5
     node = await _node(umr_state(leader=leader, leader_epoch=7, isr=(1,), replicas=(1, 3)), alive=(1, 3))
     partition = await _partition(node, version)
     assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
@@ -173,7 +176,7 @@ async def test_a_leader_that_is_none_or_dead(version, leader) -> None:  # rule B
 @pytest.mark.kafka("MC-4")
 @pytest.mark.kafka("MC-7")
 @pytest.mark.parametrize("version", range(13))
-async def test_a_leader_that_lacks_the_listener(version) -> None:  # rule B7.5
+async def test_a_leader_without_the_listener_is_listener_not_found(version) -> None:  # rule B7.5
     node = await _node(umr_state(leader=2, replicas=(1, 2)), alive=(1, umr_broker(2, ("DATA",))))
     partition = await _partition(node, version, "CONTROL")
     expected = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
@@ -186,7 +189,7 @@ async def test_a_leader_that_lacks_the_listener(version) -> None:  # rule B7.5
 @pytest.mark.kafka("MDR-13")
 @pytest.mark.parametrize("version", range(13))
 @pytest.mark.parametrize(("replicas", "isr"), [((1, 2, 3), (1, 3)), ((1, 3), (1, 2, 3))])
-async def test_only_version_0_leaves_out_the_dead(version, replicas, isr) -> None:  # rule B7.6
+async def test_only_version_0_omits_dead_replicas(version, replicas, isr) -> None:  # rule B7.6
     node = await _node(umr_state(replicas=replicas, isr=isr), alive=(1, 3))
     partition = await _partition(node, version)
     assert partition.leader_id == 1
@@ -200,7 +203,7 @@ async def test_only_version_0_leaves_out_the_dead(version, replicas, isr) -> Non
 
 @pytest.mark.kafka("MDR-4")
 @pytest.mark.parametrize("version", range(13))
-async def test_brokers_are_those_with_the_listener_asked_on(version) -> None:  # rules B7.7, 9.67
+async def test_only_brokers_with_the_request_listener_are_listed(version) -> None:  # rules B7.7, 9.67
     node = await _node(alive=(umr_broker(1, rack="r"), umr_broker(2, ("DATA",))))
 
     async def brokers(listener: str) -> list[tuple[int, str, int]]:
@@ -221,29 +224,29 @@ async def test_cluster_id_and_controller_id(version) -> None:  # rules B7.7, B7.
     answer = await node.ask(wire.MetadataRequest(topics=()), version)
     assert answer.cluster_id == ("cluster" if version >= 2 else None)
     assert answer.controller_id == (2 if version >= 1 else -1)
-    await node.ask(update_metadata(controller_id=77))  # not alive, and not looked at
+    await node.ask(update_metadata(controller_id=77))  # not alive, which is not checked
     assert (await node.ask(wire.MetadataRequest(topics=()), 12)).controller_id == 77
 
 
 @pytest.mark.kafka("MDR-5")
 @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state", "__other"])
-async def test_internal_topics(name) -> None:  # rule B7.9
+async def test_internal_topics_are_flagged(name) -> None:  # rule B7.9
     node = await _node(topic=name)
-    for asked in (None, _named(name)):
-        (topic,) = (await node.ask(wire.MetadataRequest(topics=asked))).topics
+    for topics in (None, _named(name)):
+        (topic,) = (await node.ask(wire.MetadataRequest(topics=topics))).topics
         assert topic.is_internal is (name != "__other")
     (unknown,) = (await Node().ask(wire.MetadataRequest(topics=_named(name)))).topics
     assert unknown.is_internal is (name != "__other")
 
 
 @pytest.mark.kafka("MDR-11")
-async def test_a_topic_without_id_has_the_zero_one() -> None:
+async def test_a_topic_without_id_has_the_zero_id() -> None:
     node = await _node(topic_id=NO_ID)
     (topic,) = (await node.ask(wire.MetadataRequest(topics=_named("a")))).topics
     assert topic.topic_id == NO_ID
 
 
-async def test_authorized_operations_are_all_of_them_when_asked_for() -> None:  # rule B7.8
+async def test_all_authorized_operations_are_returned_on_request() -> None:  # rule B7.8
     node = await _node()
     for version in range(8, 13):
         message = wire.MetadataRequest(

@@ -1,17 +1,19 @@
-"""The way to the controller (rules 9.56, 9.57, 8.20). Controllers are brokers 1 and 2, on listener CONTROL."""
+"""Requests to the controller (rules 9.56, 9.57, 8.20). Controllers are brokers 1 and 2, on listener CONTROL."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import trio
 
-import wire
-from broker_stub import ConnectionLost
-from broker_stub.metadata_cache import MetadataCache
-from broker_stub.node_to_controller import NodeToControllerChannel
+from kce import wire
+from kce.broker_stub.metadata_cache import MetadataCache
+from kce.broker_stub.node_to_controller import NodeToControllerChannel
+from kce.wire import ErrorCode
+from kce.wire.transport import ConnectionLost
 from tests.broker_stub.fake_nodes import FakeNodes, answering, serves
 from tests.broker_stub.support import umr_broker, update_metadata
-from wire import ErrorCode
 
 ADDRESS = {1: ("host1", 9010), 2: ("host2", 9020)}
 NOT_CONTROLLER = wire.AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER)
@@ -37,8 +39,8 @@ class Fixture:
         )
 
     @property
-    def asked(self) -> list[tuple[str, str, int]]:
-        return [(host, type(message).__name__, header.api_version) for host, header, message in self.nodes.asked]
+    def requests(self) -> list[tuple[str, str, int]]:
+        return [(host, type(message).__name__, header.api_version) for host, header, message in self.nodes.requests]
 
 
 def _error_codes(response: wire.Message) -> list[int]:
@@ -46,16 +48,16 @@ def _error_codes(response: wire.Message) -> list[int]:
     return [response.error_code, *(p.error_code for t in response.topics for p in t.partitions)]
 
 
-async def test_api_versions_first_and_then_the_request_on_one_connection() -> None:
+async def test_api_versions_precedes_the_request_on_one_connection() -> None:
     f = Fixture()
     f.controller_is(1)
     f.node(1, wire.AlterPartitionResponse(), wire.AlterPartitionResponse(error_code=77))
     assert await f.ask() == wire.AlterPartitionResponse()
-    assert await f.ask() == wire.AlterPartitionResponse(error_code=77)  # any other error is the caller's
+    assert await f.ask() == wire.AlterPartitionResponse(error_code=77)  # the caller handles any other error
     assert f.nodes.dialled == [ADDRESS[1]]
     alter = ("host1", "AlterPartitionRequest", 3)
-    assert f.asked == [("host1", "ApiVersionsRequest", 3), alter, alter]
-    headers = [header for _, header, _ in f.nodes.asked]
+    assert f.requests == [("host1", "ApiVersionsRequest", 3), alter, alter]
+    headers = [header for _, header, _ in f.nodes.requests]
     assert [header.correlation_id for header in headers] == [1, 2, 3]
     assert {header.client_id for header in headers} == {"3"}
 
@@ -64,7 +66,7 @@ async def test_api_versions_first_and_then_the_request_on_one_connection() -> No
     ("controller_has", "wanted", "expected"),
     [((0, 3), 1, 1), ((0, 2), 3, 2), ((0, 1), 3, 1), ((2, 3), 3, 3), ((1, 1), 3, 1)],
 )
-async def test_the_highest_version_that_both_have(controller_has, wanted, expected) -> None:  # rule 8.20
+async def test_the_highest_common_version_is_used(controller_has, wanted, expected) -> None:  # rule 8.20
     f = Fixture()
     f.controller_is(1)
 
@@ -74,11 +76,11 @@ async def test_the_highest_version_that_both_have(controller_has, wanted, expect
 
     f.nodes.nodes[ADDRESS[1]] = behave
     await f.ask(wanted)
-    assert f.asked[-1][-1] == expected
+    assert f.requests[-1][-1] == expected
 
 
 @pytest.mark.parametrize("served", [serves(56, 2, 3), serves(4, 0, 7)])
-async def test_no_common_version_is_the_callers_problem(served) -> None:  # rule 9.54
+async def test_no_common_version_raises(served) -> None:  # rule 9.54
     f = Fixture()
     f.controller_is(1)
 
@@ -90,7 +92,7 @@ async def test_no_common_version_is_the_callers_problem(served) -> None:  # rule
         await f.ask(1)
 
 
-async def test_no_controller_is_looked_for_every_100_ms(autojump_clock) -> None:  # rule 9.56
+async def test_an_unknown_controller_is_looked_up_every_100_ms(autojump_clock) -> None:  # rule 9.56
     f = Fixture()
     f.node(1, wire.AlterPartitionResponse())
     f.cache.update(update_metadata(alive=(umr_broker(1, ("DATA",)),), controller_id=1))  # it lacks the listener
@@ -111,19 +113,19 @@ IN_A_PARTITION = wire.AlterPartitionResponse(topics=(wire.AlterPartitionResponse
 @pytest.mark.parametrize(
     ("answer", "seconds"), [(NOT_CONTROLLER, 0.1), (IN_A_PARTITION, 0.1), (ConnectionLost("gone"), 0.1), (None, 30.1)]
 )
-async def test_not_controller_disconnect_or_silence_and_the_next_controller_is_asked(
+async def test_errors_disconnects_and_timeouts_move_on_to_the_next_controller(
     autojump_clock, answer, seconds
 ) -> None:  # rules 9.56, 3.38
     f = Fixture()
     f.controller_is(1)
     first = answering(answer)
 
-    async def move_when_asked(header: wire.Header, message: wire.Message) -> wire.Message | None:
+    async def move_on_request(header: wire.Header, message: wire.Message) -> wire.Message | None:
         if isinstance(message, wire.AlterPartitionRequest):
             f.controller_is(2)
         return await first(header, message)
 
-    f.nodes.nodes[ADDRESS[1]] = move_when_asked
+    f.nodes.nodes[ADDRESS[1]] = move_on_request
     f.node(2, wire.AlterPartitionResponse(error_code=77))
     begin = trio.current_time()
     assert await f.ask() == wire.AlterPartitionResponse(error_code=77)
@@ -132,7 +134,7 @@ async def test_not_controller_disconnect_or_silence_and_the_next_controller_is_a
     assert trio.current_time() - begin == pytest.approx(seconds, abs=0.01)
 
 
-async def test_a_refused_connection_and_the_next_controller_is_asked(autojump_clock) -> None:  # rule 9.56
+async def test_a_refused_connection_moves_on_to_the_next_controller(autojump_clock) -> None:  # rule 9.56
     f = Fixture()
     f.controller_is(1)
     f.node(2, wire.AlterPartitionResponse())
@@ -143,7 +145,7 @@ async def test_a_refused_connection_and_the_next_controller_is_asked(autojump_cl
     assert f.nodes.dialled == [ADDRESS[1]] * 3 + [ADDRESS[2]]
 
 
-async def test_a_controller_that_denies_it_is_asked_again_after_a_pause_only(autojump_clock) -> None:
+async def test_a_former_controller_is_retried_after_a_pause(autojump_clock) -> None:
     f = Fixture()
     f.controller_is(1)
     f.node(1, *[NOT_CONTROLLER] * 5, wire.AlterPartitionResponse())
@@ -153,7 +155,7 @@ async def test_a_controller_that_denies_it_is_asked_again_after_a_pause_only(aut
     assert len(f.nodes.dialled) == 6
 
 
-async def test_an_answer_that_does_not_decode_or_is_anothers_costs_the_connection(autojump_clock) -> None:
+async def test_an_invalid_response_closes_the_connection(autojump_clock) -> None:
     f = Fixture()
     f.controller_is(1)
     spoilt = [b"\0\0\0\x02\0garbage", wire.encode_response(NOT_CONTROLLER, api_version=3, correlation_id=99)]
@@ -161,8 +163,8 @@ async def test_an_answer_that_does_not_decode_or_is_anothers_costs_the_connectio
     f.nodes.nodes[ADDRESS[1]] = good
     dial = f.nodes.dial
 
-    async def spoiling_dial(host: str, port: int):
-        connection = await dial(host, port)
+    async def spoiling_dial(host: str, port: int, **target: Any):
+        connection = await dial(host, port, **target)
         receive, count = connection.receive_frame, 0
 
         async def receive_frame() -> bytes:
@@ -178,12 +180,12 @@ async def test_an_answer_that_does_not_decode_or_is_anothers_costs_the_connectio
     assert (len(f.nodes.dialled), f.nodes.open) == (3, 1)
 
 
-async def test_forget_closes_even_when_cancelled() -> None:
+async def test_disconnect_closes_even_when_cancelled() -> None:
     f = Fixture()
     f.controller_is(1)
     f.node(1, wire.AlterPartitionResponse())
     await f.ask()
     with trio.CancelScope() as scope:
         scope.cancel()
-        await f.channel.forget()
+        await f.channel.disconnect()
     assert f.nodes.open == 0

@@ -1,4 +1,8 @@
-"""One processor with connections in memory, so that "nothing happens" can be asserted (rules B1.16-B1.24, B1.53)."""
+"""One processor with connections in memory, which can prove that nothing happens (rules B1.16-B1.24, B1.53).
+
+Covers: broker_stub/reactor/processor.py, broker_stub/reactor/connection.py,
+broker_stub/reactor/request_channel.py.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,13 @@ import pytest
 import trio
 from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
-import wire
-from broker_stub.ports import no_tap
-from broker_stub.reactor import Request, RequestMetrics
-from broker_stub.reactor.handler_pool import HandlerPool
-from broker_stub.reactor.processor import HAND_OFF_QUEUE_SIZE, Accepted, Processor
-from broker_stub.reactor.quotas import ConnectionQuotas
-from broker_stub.reactor.request_channel import RequestChannel
-from tests.broker_stub.support import Client, ScriptedApis
+from kce import wire
+from kce.broker_stub.reactor import Request, RequestMetrics
+from kce.broker_stub.reactor.handler_pool import HandlerPool
+from kce.broker_stub.reactor.processor import HAND_OFF_QUEUE_SIZE, Processor
+from kce.broker_stub.reactor.quotas import ConnectionQuotas
+from kce.broker_stub.reactor.request_channel import RequestChannel
+from tests.broker_stub.support import Client, ScriptedApis, link
 
 LOCAL, REMOTE = ("127.0.0.1", 9092), ("127.0.0.1", 50000)
 QUESTION = wire.ApiVersionsRequest()
@@ -26,7 +29,7 @@ ANSWER = wire.ApiVersionsResponse()
 
 
 class Fixture:
-    """A processor, its queue, its handlers, and clients of it."""
+    """A processor with its queue, handlers and clients."""
 
     def __init__(
         self,
@@ -35,7 +38,6 @@ class Fixture:
         queue: int = 500,
         handlers: int = 8,
         idle: float = 600,
-        tap: Any = no_tap,
     ) -> None:
         self.metrics = RequestMetrics()
         self.quotas = ConnectionQuotas(1000)
@@ -44,7 +46,7 @@ class Fixture:
         self.pool = HandlerPool("data-plane", handlers, self.channel, apis, self.metrics)
         self.processor = Processor(
             0, "DATA", self.channel, apis,
-            tap=tap, quotas=self.quotas, metrics=self.metrics, max_frame_bytes=10_000, max_idle_seconds=idle,
+            quotas=self.quotas, metrics=self.metrics, max_idle_seconds=idle,
         )  # fmt: skip
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -54,10 +56,10 @@ class Fixture:
             task_status.started()
 
     def client(self, pair: Callable[[], Any] = memory_stream_pair) -> Client:
-        """A client whose connection has been accepted."""
+        """A client with an accepted connection."""
         ours, theirs = pair()
         assert self.quotas.acquire(REMOTE[0])
-        self.processor.accept_nowait(Accepted(theirs, LOCAL, REMOTE))
+        self.processor.accept_nowait(link(theirs, LOCAL, REMOTE))
         return Client(ours)
 
 
@@ -66,7 +68,7 @@ async def answer(request: Request) -> None:
 
 
 class Parking:
-    """Requests are kept until the test answers them."""
+    """Parks requests until the test answers them."""
 
     def __init__(self) -> None:
         self.parked: list[Request] = []
@@ -75,7 +77,7 @@ class Parking:
         self.parked.append(request)
 
 
-async def test_one_request_of_a_connection_is_in_progress_at_a_time(nursery) -> None:  # rule B1.19
+async def test_a_connection_has_one_request_in_progress(nursery) -> None:  # rule B1.19
     park = Parking()
     f = Fixture(park)
     await nursery.start(f.run)
@@ -145,19 +147,19 @@ async def test_connections_proceed_independently(nursery) -> None:  # rule B1.29
     assert await slow.receive() == ANSWER
 
 
-async def test_a_slow_reader_holds_up_only_itself(nursery) -> None:
+async def test_a_slow_reader_delays_only_itself(nursery) -> None:
     f = Fixture(answer, handlers=1)
     await nursery.start(f.run)
     slow, quick = f.client(lockstep_stream_pair), f.client(lockstep_stream_pair)
-    await slow.send(QUESTION)  # and does not read: the write cannot complete
+    await slow.send(QUESTION)  # it does not read, so the write cannot complete
     await wait_all_tasks_blocked()
     for _ in range(3):
         assert await quick.ask(QUESTION) == ANSWER
     assert await slow.receive() == ANSWER
 
 
-async def test_a_full_queue_stops_the_processor_and_its_waiting_answers(nursery) -> None:  # rule B1.22
-    """The handler is busy with one request, another fills the queue, the third stops the processor."""
+async def test_a_full_queue_blocks_the_processor_and_its_responses(nursery) -> None:  # rule B1.22
+    """One request occupies the handler, another fills the queue, the third blocks the processor."""
     released = trio.Event()
     park = Parking()
 
@@ -180,7 +182,7 @@ async def test_a_full_queue_stops_the_processor_and_its_waiting_answers(nursery)
     park.parked[0].respond(ANSWER)
     await late.send(QUESTION)
     await wait_all_tasks_blocked()
-    assert f.processor.response_queue_size == 1  # there is an answer, and nobody to write it
+    assert f.processor.response_queue_size == 1  # a response that nobody writes
     released.set()
     for client in (waiting, *others, late):
         assert await client.receive() == ANSWER
@@ -189,7 +191,7 @@ async def test_a_full_queue_stops_the_processor_and_its_waiting_answers(nursery)
 
 @pytest.mark.kafka("SS-10")
 @pytest.mark.kafka("SS-9")
-async def test_no_response_lets_the_next_one_in_also_after_the_client_has_closed(nursery) -> None:  # rules B1.23, B1.55
+async def test_no_response_continues_with_the_next_request(nursery) -> None:  # rules B1.23, B1.55
     seen = []
 
     async def handle(request: Request) -> None:
@@ -207,8 +209,8 @@ async def test_no_response_lets_the_next_one_in_also_after_the_client_has_closed
 
 
 @pytest.mark.kafka("SS-43")
-async def test_whole_requests_before_a_close_are_processed_a_broken_one_is_not(nursery, caplog) -> None:  # rule B1.55
-    caplog.set_level(logging.INFO, "broker_stub.reactor")
+async def test_complete_requests_before_a_close_are_processed(nursery, caplog) -> None:  # rule B1.55
+    caplog.set_level(logging.INFO, "kce.broker_stub.reactor")
     f = Fixture(answer)
     await nursery.start(f.run)
     client = f.client()
@@ -217,10 +219,10 @@ async def test_whole_requests_before_a_close_are_processed_a_broken_one_is_not(n
     assert await client.receive() == ANSWER
     assert await client.closed()
     assert f.metrics.of("ApiVersions").requests == 1
-    assert "127.0.0.1:9092-127.0.0.1:50000-0: the peer closed inside a request" in caplog.text
+    assert "127.0.0.1:9092-127.0.0.1:50000-0: the client closed the connection within a request" in caplog.text
 
 
-async def test_close_connection(nursery) -> None:  # rule B1.23
+async def test_close_connection_closes_without_a_response(nursery) -> None:  # rule B1.23
     async def handle(request: Request) -> None:
         request.close_connection()
 
@@ -235,7 +237,7 @@ async def test_close_connection(nursery) -> None:  # rule B1.23
 
 @pytest.mark.kafka("SS-29")
 @pytest.mark.kafka("SS-39")
-async def test_a_client_that_closes_during_a_parked_request_is_noticed_by_its_answer(nursery) -> None:  # rule B1.21
+async def test_a_close_during_a_parked_request_is_detected_by_the_response(nursery) -> None:  # rule B1.21
     park = Parking()
     f = Fixture(park)
     await nursery.start(f.run)
@@ -244,7 +246,7 @@ async def test_a_client_that_closes_during_a_parked_request_is_noticed_by_its_an
     await wait_all_tasks_blocked()
     await gone.stream.aclose()
     await wait_all_tasks_blocked()
-    assert len(f.processor.connections) == 2  # not noticed yet
+    assert len(f.processor.connections) == 2  # not detected yet
     park.parked[0].respond(ANSWER)
     await wait_all_tasks_blocked()
     assert len(f.processor.connections) == 1
@@ -257,7 +259,7 @@ async def test_a_client_that_closes_during_a_parked_request_is_noticed_by_its_an
 
 
 @pytest.mark.kafka("SS-30")
-async def test_an_answer_for_a_connection_that_is_gone_is_dropped_with_a_warning(nursery, caplog) -> None:  # rule B1.24
+async def test_a_response_for_a_closed_connection_is_dropped_with_a_warning(nursery, caplog) -> None:  # rule B1.24
     park = Parking()
     f = Fixture(park)
     await nursery.start(f.run)
@@ -269,7 +271,7 @@ async def test_an_answer_for_a_connection_that_is_gone_is_dropped_with_a_warning
     await wait_all_tasks_blocked()
     park.parked[0].respond(ANSWER)
     await wait_all_tasks_blocked()
-    assert "the connection is gone, its answer is dropped" in caplog.text
+    assert "dropping the response, the connection is closed" in caplog.text
     assert f.metrics.of("ApiVersions").requests == 1
 
 
@@ -290,7 +292,7 @@ async def test_an_idle_connection_is_closed(nursery, autojump_clock) -> None:  #
 
 
 @pytest.mark.kafka("SS-12")
-async def test_one_with_a_request_in_progress_is_closed_when_its_answer_is_due(nursery, autojump_clock) -> None:
+async def test_an_idle_connection_with_a_request_in_progress_closes_at_its_response(nursery, autojump_clock) -> None:
     park = Parking()  # rule B1.53
     f = Fixture(park, idle=10)
     await nursery.start(f.run)
@@ -302,11 +304,11 @@ async def test_one_with_a_request_in_progress_is_closed_when_its_answer_is_due(n
     assert len(f.processor.connections) == 2
     for request in park.parked:
         request.respond(ANSWER)
-    assert await kept.closed()  # without a byte
+    assert await kept.closed()  # without a response
     assert await in_time.receive() == ANSWER
 
 
-async def test_without_a_limit_no_connection_expires(nursery, autojump_clock) -> None:
+async def test_without_an_idle_limit_no_connection_expires(nursery, autojump_clock) -> None:
     f = Fixture(answer, idle=math.inf)
     await nursery.start(f.run)
     client = f.client()
@@ -314,7 +316,7 @@ async def test_without_a_limit_no_connection_expires(nursery, autojump_clock) ->
     assert await client.ask(QUESTION) == ANSWER
 
 
-async def test_a_peer_that_never_reads_is_given_up_after_the_idle_time(nursery, autojump_clock) -> None:  # rule B1.53
+async def test_a_client_that_never_reads_is_closed_after_the_idle_time(nursery, autojump_clock) -> None:  # rule B1.53
     f = Fixture(answer, idle=10)
     await nursery.start(f.run)
     client = f.client(lockstep_stream_pair)
@@ -324,7 +326,7 @@ async def test_a_peer_that_never_reads_is_given_up_after_the_idle_time(nursery, 
 
 
 @pytest.mark.kafka("SS-11")
-async def test_connection_ids_count_up(nursery) -> None:  # rule B1.16
+async def test_connection_ids_have_increasing_indexes(nursery) -> None:  # rule B1.16
     f = Fixture(answer)
     await nursery.start(f.run)
     for _ in range(3):
@@ -344,12 +346,12 @@ async def test_the_hand_off_queue_has_room_for_20(nursery) -> None:  # rule B1.1
         assert await client.ask(QUESTION) == ANSWER
 
 
-async def test_one_that_waits_for_room_in_the_hand_off_queue_is_served_too(nursery) -> None:  # rules B1.15, B1.16
+async def test_a_connection_that_waits_for_the_hand_off_queue_is_served(nursery) -> None:  # rules B1.15, B1.16
     f = Fixture(answer)
     for _ in range(HAND_OFF_QUEUE_SIZE):
         f.client()
     ours, theirs = memory_stream_pair()
-    nursery.start_soon(f.processor.accept, Accepted(theirs, LOCAL, REMOTE))  # type: ignore[arg-type]
+    nursery.start_soon(f.processor.accept, link(theirs, LOCAL, REMOTE))
     await wait_all_tasks_blocked()
     await nursery.start(f.run)
     f.quotas.acquire(REMOTE[0])
@@ -358,51 +360,14 @@ async def test_one_that_waits_for_room_in_the_hand_off_queue_is_served_too(nurse
 
 @pytest.mark.kafka("SS-6")
 async def test_connections_in_the_hand_off_queue_are_closed_at_the_end(nursery) -> None:
-    class Socket:
-        closed = 0
-
-        def close(self) -> None:
-            Socket.closed += 1
-
-    class Stream:
-        socket = Socket()
-
     f = Fixture(answer)
-    for _ in range(3):
-        f.quotas.acquire(REMOTE[0])
-        f.processor.accept_nowait(Accepted(Stream(), LOCAL, REMOTE))  # type: ignore[arg-type]
+    clients = [f.client() for _ in range(3)]
     with trio.CancelScope() as scope:
         scope.cancel()
         await f.processor.run()
-    assert Socket.closed == 3
+    for client in clients:
+        assert await client.closed()
     assert f.quotas.open_from(REMOTE[0]) == 0
-
-
-@pytest.mark.kafka("SS-36")
-async def test_a_tap_that_fails_costs_its_connection_only(nursery, caplog) -> None:
-    class Socket:
-        closed = False
-
-        def close(self) -> None:
-            self.closed = True
-
-    class Stream:
-        socket = Socket()
-
-    def tap(stream: Any) -> Any:
-        if isinstance(stream, Stream):
-            raise OSError("the disk is full")
-        return stream
-
-    f = Fixture(answer, tap=tap)
-    await nursery.start(f.run)
-    f.processor.accept_nowait(Accepted(Stream(), LOCAL, REMOTE))  # type: ignore[arg-type]
-    f.quotas.acquire(REMOTE[0])
-    await wait_all_tasks_blocked()
-    assert Stream.socket.closed
-    assert "could not be set up" in caplog.text
-    assert await f.client().ask(QUESTION) == ANSWER
-    assert f.quotas.open_from(REMOTE[0]) == 1
 
 
 @pytest.mark.kafka("SS-38")
@@ -417,58 +382,40 @@ async def test_a_stream_that_fails_costs_its_connection_only(nursery, caplog) ->
 
     await wait_all_tasks_blocked()
     (connection,) = f.processor.connections.values()
-    connection._stream.send_all = fail  # type: ignore[method-assign]
+    connection._link.send = fail  # type: ignore[method-assign]
     await broken.send(QUESTION)
     assert await broken.closed()
     assert "closed after an unexpected error" in caplog.text
     assert await f.client().ask(QUESTION) == ANSWER
 
 
-async def test_a_stream_that_cannot_be_closed_costs_nothing(nursery, caplog) -> None:
-    f = Fixture(answer)
-    await nursery.start(f.run)
-    client = f.client()
-    await client.ask(QUESTION)
-    (connection,) = f.processor.connections.values()
-
-    async def fail() -> None:
-        raise OSError("the disk is full")
-
-    connection._stream.aclose = fail  # type: ignore[method-assign]
-    await client.stream.aclose()
-    await wait_all_tasks_blocked()
-    assert "cannot be closed properly" in caplog.text
-    assert f.processor.connections == {}
-    assert await f.client().ask(QUESTION) == ANSWER
-
-
-async def test_an_exception_in_a_handler_is_the_apis_error_answer(nursery, caplog) -> None:  # rules B1.31, B1.41
+async def test_an_exception_in_a_handler_becomes_the_apis_error_response(nursery, caplog) -> None:  # rules B1.31, B1.41
     async def handle(request: Request) -> None:
         raise RuntimeError("broken for the test")
 
     f = Fixture(handle, handlers=1)
     await nursery.start(f.run)
     client = f.client()
-    for _ in range(2):  # the handler lives on
+    for _ in range(2):  # the handler continues
         assert (await client.ask(QUESTION)).error_code == -1
     assert f.metrics.handler_errors == 2
     assert f.metrics.of("ApiVersions").errors == {-1: 2}
     assert "broken for the test" in caplog.text
 
 
-async def test_an_exception_where_there_is_no_error_answer_closes(nursery, caplog) -> None:  # rule B1.41
+async def test_an_exception_without_an_error_response_closes_the_connection(nursery, caplog) -> None:  # rule B1.41
     async def handle(request: Request) -> None:
         raise RuntimeError("broken for the test")
 
     f = Fixture(handle, handlers=1)
     await nursery.start(f.run)
     client = f.client()
-    await client.send(wire.MetadataRequest())  # ScriptedApis has no error answer for it
+    await client.send(wire.MetadataRequest())  # ScriptedApis has no error response for it
     assert await client.closed()
     assert (await f.client().ask(QUESTION)).error_code == -1
 
 
-async def test_an_answer_that_cannot_be_encoded_becomes_an_error_answer(nursery, caplog) -> None:  # rule B1.31
+async def test_a_response_that_cannot_be_encoded_becomes_an_error_response(nursery, caplog) -> None:  # rule B1.31
     async def handle(request: Request) -> None:
         request.respond(wire.ApiVersionsResponse(error_code=2**40))
 
@@ -477,7 +424,7 @@ async def test_an_answer_that_cannot_be_encoded_becomes_an_error_answer(nursery,
     assert (await f.client().ask(QUESTION)).error_code == -1
 
 
-async def test_an_error_answer_that_fails_itself_closes(nursery, caplog, monkeypatch) -> None:
+async def test_a_failing_error_response_closes_the_connection(nursery, caplog, monkeypatch) -> None:
     async def handle(request: Request) -> None:
         raise RuntimeError("broken for the test")
 
@@ -490,10 +437,10 @@ async def test_an_error_answer_that_fails_itself_closes(nursery, caplog, monkeyp
     client = f.client()
     await client.send(QUESTION)
     assert await client.closed()
-    assert "cannot be answered" in caplog.text
+    assert "the error response failed" in caplog.text
 
 
-async def test_an_exception_after_the_answer_changes_nothing(nursery, caplog) -> None:
+async def test_an_exception_after_the_response_is_only_logged(nursery, caplog) -> None:
     async def handle(request: Request) -> None:
         request.respond(ANSWER)
         raise RuntimeError("broken for the test")
@@ -505,7 +452,7 @@ async def test_an_exception_after_the_answer_changes_nothing(nursery, caplog) ->
         assert await client.ask(QUESTION) == ANSWER
 
 
-async def test_draining_answers_what_is_in_progress_and_closes_the_rest(nursery) -> None:
+async def test_draining_waits_for_requests_in_progress_and_closes_the_rest(nursery) -> None:
     park = Parking()
     f = Fixture(park)
     await nursery.start(f.run)
@@ -531,7 +478,7 @@ async def test_draining_answers_what_is_in_progress_and_closes_the_rest(nursery)
     assert len(park.parked) == 1  # the pipelined one was dropped
 
 
-async def test_times_are_booked_where_they_were_spent(nursery, autojump_clock) -> None:  # rule B1.33
+async def test_each_part_of_the_request_time_is_measured(nursery, autojump_clock) -> None:  # rule B1.33
     park = Parking()
 
     async def handle(request: Request) -> None:
@@ -552,7 +499,7 @@ async def test_times_are_booked_where_they_were_spent(nursery, autojump_clock) -
     await wait_all_tasks_blocked()
     metrics = f.metrics.of("ApiVersions")
     assert metrics.requests == 2
-    assert metrics.request_queue_time == pytest.approx(0.5)  # the second waited for the handler
+    assert metrics.request_queue_time == pytest.approx(0.5)  # the second one waited for the handler
     assert metrics.local_time == pytest.approx(2)
     assert metrics.remote_time == pytest.approx(4 + 3)
     assert metrics.total_time == pytest.approx(5 + 4.5)

@@ -1,5 +1,5 @@
-"""Bad requests over a real socket: that connection is closed without a byte, the reason is logged, nobody else notices
-(rules B1.34-B1.36, B1.42)."""
+"""Bad requests on a real socket close only their connection, without a response, and log the reason (rules B1.34-B1.36,
+B1.42)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import struct
 import pytest
 import trio
 
-import wire
+from kce import wire
 from tests.broker_stub.support import (
     config,
     connect,
@@ -76,8 +76,8 @@ BAD = [
 
 @pytest.mark.parametrize("listener_name", ["CONTROL", "DATA"])
 @pytest.mark.parametrize(("sent", "reason"), BAD)
-async def test_a_bad_request_costs_its_connection_and_nothing_else(caplog, sent, reason, listener_name) -> None:
-    caplog.set_level(logging.WARNING, "broker_stub.reactor")
+async def test_a_bad_request_closes_only_its_connection(caplog, sent, reason, listener_name) -> None:
+    caplog.set_level(logging.WARNING, "kce.broker_stub.reactor")
     configuration = config(socket_request_max_bytes="5000")
     async with running_broker(configuration) as broker:
         endpoint = listener(broker.socket_server, listener_name)
@@ -86,7 +86,7 @@ async def test_a_bad_request_costs_its_connection_and_nothing_else(caplog, sent,
             await bad.stream.send_all(sent)
             assert await bad.closed()
             (record,) = caplog.records
-            assert record.name == "broker_stub.reactor"
+            assert record.name == "kce.broker_stub.reactor.connection"
             port = bad.stream.socket.getsockname()[1]  # type: ignore[attr-defined]
             assert f"{endpoint.host}:{endpoint.port}-127.0.0.1:{port}-" in record.getMessage()
             assert reason in record.getMessage()
@@ -96,7 +96,7 @@ async def test_a_bad_request_costs_its_connection_and_nothing_else(caplog, sent,
             assert (await other.ask(wire.ApiVersionsRequest(), 0)).error_code == 0
 
 
-async def test_what_came_before_a_bad_request_is_answered() -> None:
+async def test_requests_before_a_bad_one_are_answered() -> None:
     async with running_broker() as broker, connect(broker.endpoints[1]) as client:
         await client.stream.send_all(client.encoded(wire.ApiVersionsRequest(), 0) + wire.frame(b"bad"))
         assert (await client.receive()).error_code == 0
@@ -104,8 +104,8 @@ async def test_what_came_before_a_bad_request_is_answered() -> None:
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-async def test_half_a_frame_and_then_a_close(caplog, how) -> None:
-    caplog.set_level(logging.INFO, "broker_stub.reactor")
+async def test_a_close_within_a_frame(caplog, how) -> None:
+    caplog.set_level(logging.INFO, "kce.broker_stub.reactor")
     async with running_broker() as broker:
         async with connect(broker.endpoints[1]) as client:
             await client.stream.send_all(client.encoded(wire.ApiVersionsRequest(), 0)[:-3])
@@ -116,13 +116,13 @@ async def test_half_a_frame_and_then_a_close(caplog, how) -> None:
                 )
         metrics = broker.socket_server.metrics
         await until(lambda: metrics.connections_accepted == 1 and metrics.connections_open == 0)
-        assert ("the peer closed inside a request" in caplog.text) is (how == "close")
+        assert ("the client closed the connection within a request" in caplog.text) is (how == "close")
         async with connect(broker.endpoints[1]) as other:
             assert (await other.ask(wire.ApiVersionsRequest(), 0)).error_code == 0
 
 
 @pytest.mark.kafka("EDGE-1")
-async def test_a_null_client_id_is_an_empty_one() -> None:  # rule B1.42
+async def test_a_null_client_id_is_accepted() -> None:  # rule B1.42
     async with running_broker() as broker, connect(broker.endpoints[1]) as client:
         for version in (0, 12):
             message = wire.MetadataRequest(topics=())

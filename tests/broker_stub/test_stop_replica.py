@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-import wire
-from broker_stub import TopicPartition
+from kce import wire
+from kce.broker_stub import TopicPartition
+from kce.wire import ErrorCode
 from tests.broker_stub.logs import FailingLogManager
 from tests.broker_stub.support import Node, codes, lai_state, leader_and_isr, stop_replica, update_metadata
-from wire import ErrorCode
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 CURRENT = 5
@@ -39,7 +39,7 @@ async def _node() -> Node:
         pytest.param(-3, ErrorCode.FENCED_LEADER_EPOCH),
     ],
 )
-async def test_leader_epochs(epoch, expected, delete) -> None:  # rules 9.30, 9.31, 9.34
+async def test_leader_epochs_are_checked(epoch, expected, delete) -> None:  # rules 9.30, 9.31, 9.34
     node = await _node()
     answer = await node.ask(stop_replica((0, epoch, delete)))
     assert answer.error_code == ErrorCode.NONE
@@ -53,14 +53,14 @@ async def test_leader_epochs(epoch, expected, delete) -> None:  # rules 9.30, 9.
 
 
 @pytest.mark.kafka("RMT-13")
-async def test_an_unknown_partition_is_fine() -> None:  # rule 9.30
+async def test_an_unknown_partition_is_accepted() -> None:  # rule 9.30
     node = await _node()
     assert codes(await node.ask(stop_replica((1, 3, False)))) == {("a", 1): 0}
     assert A1 not in node.replicas.partitions
 
 
 @pytest.mark.kafka("RMT-14")
-async def test_an_unknown_partition_has_its_left_over_log_deleted() -> None:  # rule 9.30
+async def test_the_left_over_log_of_an_unknown_partition_is_deleted() -> None:  # rule 9.30
     node = await _node()
     node.logs.get_or_create_log(A1, is_new=True, topic_id=None)
     assert codes(await node.ask(stop_replica((1, 3, False)))) == {("a", 1): 0}
@@ -72,14 +72,14 @@ async def test_an_unknown_partition_has_its_left_over_log_deleted() -> None:  # 
 @pytest.mark.kafka("RMT-15")
 @pytest.mark.kafka("RMT-22")
 @pytest.mark.parametrize("partition", [0, 1])
-async def test_a_log_that_cannot_be_deleted(partition) -> None:  # rule 9.32
+async def test_a_log_that_cannot_be_deleted_is_a_storage_error(partition) -> None:  # rule 9.32
     node = await _node()
     node.logs.broken.update({A0, A1})
     answer = await node.ask(stop_replica((partition, CURRENT + 1, True)))
     assert (answer.error_code, codes(answer)) == (0, {("a", partition): ErrorCode.KAFKA_STORAGE_ERROR})
 
 
-async def test_any_other_failure_to_delete_is_an_unknown_error_of_that_partition(monkeypatch) -> None:  # rule 9.32
+async def test_other_deletion_failures_are_unknown_errors_of_the_partition(monkeypatch) -> None:  # rule 9.32
     node = await _node()
 
     def fail(partition) -> None:
@@ -91,14 +91,14 @@ async def test_any_other_failure_to_delete_is_an_unknown_error_of_that_partition
 
 
 @pytest.mark.kafka("RMT-12")
-async def test_an_offline_partition() -> None:  # rule 9.30
+async def test_an_offline_partition_is_a_storage_error() -> None:  # rule 9.30
     node = await _node()
     node.replicas.mark_offline(A0)
     assert codes(await node.ask(stop_replica((0, CURRENT, False)))) == {("a", 0): ErrorCode.KAFKA_STORAGE_ERROR}
 
 
 @pytest.mark.kafka("SRR-1")
-async def test_deleting_twice_gives_the_same_answers() -> None:
+async def test_deleting_twice_gets_the_same_response() -> None:
     node = await _node()
     await node.ask(leader_and_isr(lai_state(1)))
     node.replicas.mark_offline(A1)
@@ -110,7 +110,7 @@ async def test_deleting_twice_gives_the_same_answers() -> None:
 
 @pytest.mark.parametrize("delete", [False, True])
 @pytest.mark.parametrize("version", range(5))
-async def test_every_version_is_obeyed_and_answered_flat(version, delete) -> None:  # rules 13.23-13.25
+async def test_every_version_is_accepted_and_answered_flat(version, delete) -> None:  # rules 13.23-13.25
     node = await _node()
     if version == 0:
         partition = wire.StopReplicaPartitionV0(topic_name="a", partition_index=0)

@@ -1,4 +1,4 @@
-"""ISR changes that a leader writes into ZooKeeper itself (rules 9.60, 9.61)."""
+"""ISR changes that a leader writes to ZooKeeper itself (rules 9.60, 9.61)."""
 
 from __future__ import annotations
 
@@ -8,49 +8,48 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker_stub import Broker, TopicPartition
-from broker_stub.alter_partition_manager import AlterPartitionItem, LeaderAndIsr, Result
-from broker_stub.isr import LiveReplicasJoin
-from broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
-from tests.broker_stub.support import ID_A, config, lai_state, leader_and_isr, no_dial, update_metadata
-from wire import ErrorCode
+from kce.broker_stub import TopicPartition
+from kce.broker_stub.alter_partition_manager import AlterPartitionItem, Result
+from kce.broker_stub.isr import LiveReplicasJoin
+from kce.broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
+from kce.wire import ErrorCode
+from kce.zookeeper.model import LeaderAndIsr
+from tests.broker_stub.support import ID_A, config, lai_state, leader_and_isr, make_broker, update_metadata
 
 
 class Store:
-    """Versions by partition; ``told`` holds notifications with the time of each."""
+    """Versions by partition; ``notifications``: time and partitions of each."""
 
     def __init__(self) -> None:
         self.versions: dict[TopicPartition, int] = {}
         self.written: list[AlterPartitionItem] = []
-        self.told: list[tuple[float, list[int]]] = []
+        self.notifications: list[tuple[float, list[int]]] = []
         self.fails = False
 
     async def update_isr(self, item: AlterPartitionItem) -> int | None:
         await trio.lowlevel.checkpoint()
         if self.fails:
             raise OSError("gone")
-        if item.partition_epoch != self.versions.get(item.partition, 7):
+        partition_epoch = item.leader_and_isr.partition_epoch
+        if partition_epoch != self.versions.get(item.partition, 7):
             return None
         self.written.append(item)
-        self.versions[item.partition] = item.partition_epoch + 1
-        return item.partition_epoch + 1
+        self.versions[item.partition] = partition_epoch + 1
+        return partition_epoch + 1
 
     async def notify_isr_changes(self, partitions: Collection[TopicPartition]) -> None:
         await trio.lowlevel.checkpoint()
         if self.fails:
             raise OSError("gone")
-        self.told.append((trio.current_time(), [tp.partition for tp in partitions]))
+        self.notifications.append((trio.current_time(), [tp.partition for tp in partitions]))
 
 
 def item(partition: int = 0, *, partition_epoch: int = 7, isr: tuple[int, ...] = (1, 2)) -> AlterPartitionItem:
     return AlterPartitionItem(
         partition=TopicPartition("a", partition),
         topic_id=ID_A,
-        leader=1,
         controller_epoch=3,
-        leader_epoch=5,
-        partition_epoch=partition_epoch,
-        isr=isr,
+        leader_and_isr=LeaderAndIsr(1, isr, leader_epoch=5, partition_epoch=partition_epoch),
     )
 
 
@@ -66,16 +65,16 @@ class Harness:
 
 
 @pytest.mark.kafka("APM-19")
-async def test_a_change_is_written_under_its_partition_epoch(
+async def test_a_change_is_written_if_the_partition_epoch_matches(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:  # rule 9.60
     h = Harness(nursery)
     assert h.submit(item())
-    assert not h.submit(item())  # one at a time for a partition
+    assert not h.submit(item())  # one pending item per partition
     assert h.submit(item(1, partition_epoch=6))
     await trio.sleep(0.1)
     assert h.results == [
-        LeaderAndIsr(leader=1, leader_epoch=5, isr=(1, 2), leader_recovery_state=0, partition_epoch=8),
+        LeaderAndIsr(1, (1, 2), leader_epoch=5, partition_epoch=8),
         ErrorCode.INVALID_UPDATE_VERSION,
     ]
     h.store.fails = True
@@ -84,18 +83,18 @@ async def test_a_change_is_written_under_its_partition_epoch(
     assert h.results[2] == ErrorCode.INVALID_UPDATE_VERSION
 
 
-async def test_the_controller_is_told_after_a_lull(
+async def test_the_controller_is_notified_after_a_lull(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:  # rule 9.61
     h = Harness(nursery)
-    begun = trio.current_time()
-    await trio.sleep(70)  # nothing has changed: nobody is told
+    start = trio.current_time()
+    await trio.sleep(70)  # nothing changed, so there is no notification
     for partition in range(3):
         h.submit(item(partition))
         await trio.sleep(1)
-    h.submit(item(9, partition_epoch=0))  # what was not written is not told of
+    h.submit(item(9, partition_epoch=0))  # not written, so not notified
     await trio.sleep(20)
-    assert [(round(at - begun, 1), told) for at, told in h.store.told] == [(72.5, [0, 1, 2])]
+    assert [(round(at - start, 1), partitions) for at, partitions in h.store.notifications] == [(72.5, [0, 1, 2])]
 
 
 async def test_changes_without_a_lull_wait_a_minute(autojump_clock: MockClock, nursery: trio.Nursery) -> None:  # 9.61
@@ -104,12 +103,13 @@ async def test_changes_without_a_lull_wait_a_minute(autojump_clock: MockClock, n
     for partition in range(200):
         h.submit(item(partition))
         await trio.sleep(1)
-    first, second, third, *_ = (at for at, _ in h.store.told)
+    first, second, third, *_ = (at for at, _ in h.store.notifications)
     assert first - second == second - third == -62.5  # the first check after a minute
-    assert sorted(p for _, told in h.store.told for p in told) == list(range(h.store.told[-1][1][-1] + 1))
+    notified = sorted(p for _, partitions in h.store.notifications for p in partitions)
+    assert notified == list(range(h.store.notifications[-1][1][-1] + 1))
 
 
-async def test_a_notification_that_fails_is_sent_later(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_a_failed_notification_is_resent(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     h = Harness(nursery)
     h.submit(item())
     await trio.sleep(1)
@@ -117,12 +117,15 @@ async def test_a_notification_that_fails_is_sent_later(autojump_clock: MockClock
     await trio.sleep(20)
     h.store.fails = False
     await trio.sleep(65)
-    assert [told for _, told in h.store.told] == [[0]]
+    assert [partitions for _, partitions in h.store.notifications] == [[0]]
 
 
-async def test_a_broker_of_an_old_protocol_writes_isrs_itself(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_an_old_protocol_makes_brokers_write_isrs(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     store = Store()
-    broker = Broker(config(inter_broker_protocol_version="2.6"), dial=no_dial, cluster_id="cluster", isr_store=store)
+    broker = make_broker(
+        config(inter_broker_protocol_version="2.6"),
+        isr_store=store,
+    )
     assert isinstance(broker.replica_manager._isr_policy, LiveReplicasJoin)
     nursery.start_soon(broker.alter_partition_manager.run)
     manager = broker.replica_manager
@@ -131,6 +134,7 @@ async def test_a_broker_of_an_old_protocol_writes_isrs_itself(autojump_clock: Mo
     manager.maybe_update_metadata_cache(update_metadata(alive=(1, 2, 3)), 3)
     await trio.sleep(0.1)
     (written,) = store.written
-    assert (written.leader, written.controller_epoch, written.leader_epoch, written.isr) == (1, 1, 4, (1, 2, 3))
+    assert written.controller_epoch == 1
+    assert written.leader_and_isr == LeaderAndIsr(1, (1, 2, 3), leader_epoch=4, partition_epoch=7)
     hosted = manager.partitions[TopicPartition("a", 0)]
     assert (hosted.isr, hosted.partition_epoch, hosted.pending) == ((1, 2, 3), 8, None)

@@ -13,7 +13,7 @@ from tests.tools import require
 @pytest.fixture(scope="session")
 def spark():
     require("java")
-    from captures.spark.session import local_session
+    from kce.captures.spark.session import local_session
 
     with local_session(brief=True) as session:
         yield session
@@ -22,6 +22,6 @@ def spark():
 @pytest.fixture(scope="session")
 def findings_of(spark):
     """name of a sample -> what is found in it."""
-    from captures.spark import analyze
+    from kce.captures.spark import analyze
 
     return functools.cache(lambda name: analyze([CAPTURES[name]], spark=spark, evidence=True))

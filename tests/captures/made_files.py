@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 import struct
 
-import wire
-from captures.recorder import Recorder
+from kce import wire
+from kce.captures.record.recorder import Recorder
 
 SECOND = 1_000_000_000
 START_NS = 1_795_229_115 * SECOND
@@ -99,7 +99,7 @@ def record_kraft(path):
     tap = recorder.connection(("127.0.0.1", 40001), ("127.0.0.1", 9093))
     for correlation_id, (key, version) in enumerate([(62, 4), (63, 1), (63, 1)]):
         header = struct.pack(">hhih", key, version, correlation_id, 8) + b"broker-1" + b"\x00"
-        tap.client_to_server(wire.frame(header + bytes(30)))
-        tap.server_to_client(wire.frame(struct.pack(">i", correlation_id) + bytes(20)))
+        tap.sent("client", wire.frame(header + bytes(30)))
+        tap.sent("server", wire.frame(struct.pack(">i", correlation_id) + bytes(20)))
     tap.close()
     recorder.close()

@@ -17,7 +17,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import wire
+from kce import wire
 
 CONTROL = {"LeaderAndIsr", "UpdateMetadata", "StopReplica"}
 MODULUS = 1 << 32

@@ -15,15 +15,15 @@ from contextlib import asynccontextmanager
 
 import trio
 
-import wire
-from controller import zk_data
-from controller.controller import Controller
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import LEADER_DURING_DELETE, LeaderAndIsr, ReplicaAssignment, TopicPartition
-from controller.store import Check, Create, Data, MultiFailed, Op, OpResult, SetData, Stat, StoreError
-from controller.store.memory import MemoryStore, MemoryZooKeeper
+from kce import wire
+from kce.controller.kafka_controller import KafkaController
+from kce.wire.metadata_version import LATEST
+from kce.zookeeper import znodes
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import LEADER_DURING_DELETE, LeaderAndIsr, ReplicaAssignment, TopicPartition
+from kce.zookeeper.store import Check, Create, MultiFailed, NodeData, Op, OpResult, SetData, Stat, StoreError
+from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
 from tests.controller.support import FakeConnection, World
-from wire.metadata_version import LATEST
 
 #: which time the same thing happens comes last
 Point = tuple[str, str, int]
@@ -75,10 +75,10 @@ class RecordingZooKeeper(MemoryZooKeeper):
             case ["admin", "delete_topics", topic]:
                 self.marked_for_deletion.add(topic)
             case ["brokers", "topics", topic]:
-                for number, assignment in zk_data.decode_topic(topic, data).partitions.items():
+                for number, assignment in znodes.decode_topic(topic, data).partitions.items():
                     self.assignments.add((TopicPartition(topic, number), assignment))
             case ["brokers", "topics", topic, "partitions", number, "state"]:
-                known = zk_data.decode_partition_state(data, version)
+                known = znodes.decode_partition_state(data, version)
                 assert known is not None
                 self.states.add((TopicPartition(topic, int(number)), known.leader_and_isr))
 
@@ -95,7 +95,9 @@ class StrikableStore(MemoryStore):
         if paths:
             await self._world().point("before", f"{what} {paths[0]} and {len(paths) - 1} more", self)
 
-    async def get_data(self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:
+    async def get_data(
+        self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False
+    ) -> list[NodeData | StoreError]:
         await self._read("get_data", paths)
         return await super().get_data(paths, watch=watch)
 
@@ -172,8 +174,8 @@ class CrashWorld(World):
         self._times: collections.Counter[tuple[str, str]] = collections.Counter()
         self._dead: set[int] = set()
 
-    async def dial(self, host: str, port: int) -> FakeConnection:
-        await super().dial(host, port)
+    async def dial(self, host: str, port: int, *, to: int, listener: str) -> FakeConnection:
+        await super().dial(host, port, to=to, listener=listener)
         return StrikableConnection(self, port - 1000)
 
     def arm(self) -> None:
@@ -184,7 +186,7 @@ class CrashWorld(World):
         """How often."""
         return len(self.passed) - 1
 
-    async def revive(self) -> Controller:
+    async def revive(self) -> KafkaController:
         """The first victim comes back as a process comes back that was killed."""
         self._dead.discard(VICTIM)
         return await self.start_controller(VICTIM)
@@ -319,7 +321,7 @@ async def crash_world(brokers: Sequence[int], strike: Strike, strikes: Sequence[
     """Brokers, the controller that is to be struck, and the one that waits behind it."""
     async with trio.open_nursery() as nursery:
         made = CrashWorld(nursery, strike, strikes)
-        await made.zk.make_top_level_paths()
+        await made.zk.create_top_level_paths()
         for broker_id in brokers:
             await made.start_broker(broker_id)
         await made.start_controller(VICTIM)

@@ -12,23 +12,40 @@ from typing import Any
 
 import trio
 
-import wire
-from controller.config import ControllerConfig
-from controller.controller import Controller
-from controller.core import WaitForFeatures, no_feature_cache
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import Broker, BrokerId, Endpoint, Leadership, ReplicaAssignment, TopicPartition
-from controller.store import Create, value
-from controller.store.memory import MemoryStore, MemoryZooKeeper
-from controller.zk_data import encode_topic
-from wire.metadata_version import LATEST, MetadataVersion
+from kce import wire
+from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
+from kce.controller.config import ControllerConfig
+from kce.controller.context import ControllerContext, ReplicaState
+from kce.controller.elector import ControllerToken
+from kce.controller.event_loop import ControllerEventLoop, Process
+from kce.controller.events import ControllerEvent
+from kce.controller.kafka_controller import KafkaController
+from kce.controller.runtime import ControllerRuntime, WaitForFeatures, no_feature_cache
+from kce.metrics import Metrics
+from kce.wire.metadata_version import LATEST, MetadataVersion
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import (
+    BrokerId,
+    Endpoint,
+    Leadership,
+    PartitionReplica,
+    RegisteredBroker,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from kce.zookeeper.store import Create, SessionState, value
+from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
+from kce.zookeeper.znodes import encode_topic
+from tests.controller import requests
 
 CONTROL, DATA = "CONTROL", "DATA"
 
 
-def broker(broker_id: int, rack: str | None = None, features: Mapping[str, tuple[int, int]] | None = None) -> Broker:
+def broker(
+    broker_id: int, rack: str | None = None, features: Mapping[str, tuple[int, int]] | None = None
+) -> RegisteredBroker:
     """Its ports tell the id: 1000 + id for control, 2000 + id for data."""
-    return Broker(
+    return RegisteredBroker(
         BrokerId(broker_id),
         (
             Endpoint(CONTROL, "PLAINTEXT", "127.0.0.1", 1000 + broker_id),
@@ -150,11 +167,42 @@ class FakeConnection:
         await trio.lowlevel.checkpoint()
 
 
+class CountingController(KafkaController):
+    """Counts its completed failovers."""
+
+    failovers = 0
+
+    async def grant_leadership(self, token: ControllerToken) -> None:
+        await super().grant_leadership(token)
+        self.failovers += 1
+
+
+class IdleLoop(ControllerEventLoop):
+    """An event loop whose idleness can be waited for."""
+
+    def __init__(self, process: Process, metrics: Metrics | None = None) -> None:
+        super().__init__(process, metrics)
+        self._idle = trio.Event()
+
+    def put(self, event: ControllerEvent) -> None:
+        super().put(event)
+        self._idle = trio.Event() if self._idle.is_set() else self._idle
+
+    async def _next(self) -> ControllerEvent:
+        if not len(self):
+            self._idle.set()
+        return await super()._next()
+
+    async def wait_idle(self) -> None:
+        """Until nothing is queued and nothing is being processed."""
+        await self._idle.wait()
+
+
 @dataclass
 class Node:
     """A contender with its session."""
 
-    controller: Controller
+    controller: CountingController
     store: MemoryStore
     zk: KafkaZkClient
     scope: trio.CancelScope
@@ -186,7 +234,7 @@ class World:
         """Before 0.10.2 a listener had the name of its security protocol (rule 8.21)."""
         return self.ibp.update_metadata_version >= 3
 
-    def _broker(self, broker_id: int, rack: str | None = None) -> Broker:
+    def _broker(self, broker_id: int, rack: str | None = None) -> RegisteredBroker:
         made = broker(broker_id, rack, self.features)
         if self.has_listener_names:
             return made
@@ -195,7 +243,7 @@ class World:
     def new_uuid(self) -> uuid.UUID:
         return uuid.UUID(int=self._uuids.getrandbits(128), version=4)
 
-    async def dial(self, host: str, port: int) -> FakeConnection:
+    async def dial(self, host: str, port: int, *, to: int, listener: str) -> FakeConnection:
         await trio.lowlevel.checkpoint()
         server = self.brokers[port - 1000]  # a controller uses the control listener
         if server.down:
@@ -221,7 +269,7 @@ class World:
         store = self.registrations[broker_id] = self.server.connect()
         await KafkaZkClient(store, now_ms=lambda: 0).register_broker(self._broker(broker_id), self.ibp)
 
-    async def start_controller(self, broker_id: int, **settings: Any) -> Controller:
+    async def start_controller(self, broker_id: int, **settings: Any) -> CountingController:
         """A contender on that broker, in the broker's session; the broker is started if it was not."""
         if broker_id not in self.registrations:
             await self.start_broker(broker_id)
@@ -245,9 +293,29 @@ class World:
 
         async def serve() -> None:
             async with trio.open_nursery() as nursery:
-                controller = Controller(
-                    config, zk, self.dial, nursery, register=register, wait_for_features=self.wait_for_features
+                controller = CountingController(
+                    config,
+                    zk,
+                    self.dial,
+                    nursery,
+                    register=register,
+                    unclean_leader_election_enable=lambda: configs.unclean_leader_election_enable,
+                    wait_for_features=self.wait_for_features,
                 )
+                configs = ConfigChangeListener(
+                    zk,
+                    broker_id,
+                    static_unclean=config.unclean_leader_election_enable,
+                    on_unclean_election_enabled=controller.unclean_leader_election_enabled,
+                )
+                of_controller = store.on_session
+
+                def session_changed(state: SessionState) -> None:
+                    of_controller(state)
+                    configs.session_changed(state)
+
+                store.on_session = session_changed
+                await nursery.start(configs.run)
                 self.nodes[broker_id] = Node(controller, store, zk, nursery.cancel_scope)
                 nursery.start_soon(controller.run)
 
@@ -290,8 +358,12 @@ class World:
         return taken
 
 
+def put_replica_state(context: ControllerContext, replica: PartitionReplica, state: ReplicaState) -> None:
+    context.replica_states_of(replica.replica)[replica.topic_partition] = state
+
+
 def alter_partition_request(
-    controller: Controller, tp: TopicPartition, isr: Sequence[int]
+    controller: KafkaController, tp: TopicPartition, isr: Sequence[int]
 ) -> wire.AlterPartitionRequest:
     """Of the leader that the controller knows, in its epochs, for ``isr``; a recovering one has recovered (9.22)."""
     known = controller.context.leadership[tp].leader_and_isr
@@ -308,10 +380,10 @@ def alter_partition_request(
     )
 
 
-async def join_isr(w: World, controller: Controller, tp: TopicPartition, isr: Sequence[int]) -> int:
+async def join_isr(w: World, controller: KafkaController, tp: TopicPartition, isr: Sequence[int]) -> int:
     """The leader asks for ``isr``; gives the error code."""
     answers: list[wire.AlterPartitionResponse] = []
-    controller.alter_partition(alter_partition_request(controller, tp, isr), 1, answers.append)
+    requests.alter_partition(controller, alter_partition_request(controller, tp, isr), 1, answers.append)
     await w.settle()
     return answers[0].topics[0].partitions[0].error_code
 
@@ -355,8 +427,16 @@ async def world(
 ) -> AsyncIterator[World]:
     async with trio.open_nursery() as nursery:
         made = World(nursery, ibp, features)
-        await made.zk.make_top_level_paths()
+        await made.zk.create_top_level_paths()
         for broker_id in brokers:
             await made.start_broker(broker_id)
         yield made
         nursery.cancel_scope.cancel()
+
+
+async def prepared(w: World) -> ControllerRuntime:
+    """Controller 1, and topic t on brokers 2 and 3."""
+    controller = await w.start_controller(1)
+    await w.create_topic("t", {0: [2, 3]})
+    w.take()
+    return controller._runtime

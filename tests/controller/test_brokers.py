@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from trio.testing import MockClock
 
-import wire
-from controller import zk_data
-from controller.model import RECOVERED, TopicPartition
-from controller.store import Create, SetData
+from kce import wire
+from kce.zookeeper import znodes
+from kce.zookeeper.model import RECOVERED, TopicPartition
+from kce.zookeeper.store import Create, SetData
+from tests.controller import requests
 from tests.controller.support import World, broker, texts, world
 
 
@@ -68,7 +69,7 @@ async def test_unclean_election_by_topic_and_by_broker_setting(autojump_clock: M
             if by_topic is not None:
                 await w.zk.ensure_paths(["/config/topics/t"])
                 config = {"unclean.leader.election.enable": str(by_topic).lower()}
-                await w.store.write([SetData("/config/topics/t", zk_data.encode_config(config))])
+                await w.store.write([SetData("/config/topics/t", znodes.encode_config(config))])
             await w.stop_broker(3)
             await w.settle()
             await w.stop_broker(2)
@@ -150,12 +151,12 @@ async def test_a_registration_rewritten_in_place(autojump_clock: MockClock) -> N
         epoch = controller.context.broker_epochs[3]  # type: ignore[index]
         moved = broker(3)
         moved = type(moved)(moved.id, (moved.endpoints[0], moved.endpoints[1]._replace(port=4444)))
-        await w.store.write([SetData(zk_data.broker_path(3), zk_data.encode_broker(moved, w.ibp, 0))])
+        await w.store.write([SetData(znodes.broker_path(3), znodes.encode_broker(moved, w.ibp, 0))])
         await w.settle()
         assert texts(w.take(), 2) == ["UMR alive=[1, 2, 3]"]
         assert controller.context.broker_epochs[3] == epoch  # type: ignore[index]
         rack_only = type(moved)(moved.id, moved.endpoints, rack="r9")
-        await w.store.write([SetData(zk_data.broker_path(3), zk_data.encode_broker(rack_only, w.ibp, 0))])
+        await w.store.write([SetData(znodes.broker_path(3), znodes.encode_broker(rack_only, w.ibp, 0))])
         await w.settle()
         assert w.take() == []
 
@@ -224,16 +225,16 @@ async def test_controlled_shutdown(autojump_clock: MockClock) -> None:  # rules 
         epochs = controller.context.broker_epochs
         w.take()
         answers: list[wire.ControlledShutdownResponse] = []
-        controller.controlled_shutdown(2, epochs[2], answers.append)  # type: ignore[index]
+        requests.controlled_shutdown(controller, 2, epochs[2], answers.append)  # type: ignore[index]
         await w.settle()
         assert answers[-1] == wire.ControlledShutdownResponse()
         assert await w.state("t") == (0, 1, (0, 1))
         # twice, and for nothing but to stop following
         assert [t for t in texts(w.take(), 2) if not t.startswith("UMR")] == ["SR t-0@0", "SR t-0@0"]
-        controller.controlled_shutdown(1, epochs[1], answers.append)  # type: ignore[index]
+        requests.controlled_shutdown(controller, 1, epochs[1], answers.append)  # type: ignore[index]
         await w.settle()
         assert answers[-1] == wire.ControlledShutdownResponse()
-        controller.controlled_shutdown(0, epochs[0], answers.append)  # type: ignore[index]
+        requests.controlled_shutdown(controller, 0, epochs[0], answers.append)  # type: ignore[index]
         await w.settle()
         assert answers[-1].remaining_partitions == (wire.RemainingPartition(topic_name="t", partition_index=0),)
         assert (await w.state("t"))[0] == 0
@@ -249,7 +250,7 @@ async def test_controlled_shutdown_leaves_alone(autojump_clock: MockClock) -> No
         before = await w.state("dying"), await w.state("single")
         w.take()
         answers: list[wire.ControlledShutdownResponse] = []
-        controller.controlled_shutdown(2, -1, answers.append)
+        requests.controlled_shutdown(controller, 2, -1, answers.append)
         await w.settle()
         assert answers == [wire.ControlledShutdownResponse()]
         assert (await w.state("dying"), await w.state("single")) == before
@@ -270,6 +271,6 @@ async def test_controlled_shutdown_refusals(autojump_clock: MockClock) -> None: 
         }
         for (who, broker_id, broker_epoch), code in asked.items():
             answers: list[wire.ControlledShutdownResponse] = []
-            who.controlled_shutdown(broker_id, broker_epoch, answers.append)
+            requests.controlled_shutdown(who, broker_id, broker_epoch, answers.append)
             await w.settle()
             assert [a.error_code for a in answers] == [code]

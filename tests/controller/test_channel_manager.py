@@ -1,17 +1,13 @@
-"""Channels to brokers, and the event loop (sections 3 and 8c of docs/controller-semantics.md)."""
+"""Channels to brokers (section 8c of docs/controller-semantics.md)."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-import wire
-from controller import events as ev
-from controller.event_loop import ControllerEventLoop
-from controller.model import BrokerId
+from kce import wire
+from kce.zookeeper.model import BrokerId
 from tests.controller.support import Sent, texts, world
 
 
@@ -114,93 +110,3 @@ async def test_refusals_are_never_retried(autojump_clock: MockClock) -> None:  #
         assert len(texts(w.take(), 2)) == 2
         assert controller.is_active
         assert await w.state("t") == (2, 0, (2, 3))
-
-
-# the event loop
-
-
-@dataclass(frozen=True, slots=True)
-class Noted(ev.ControllerEvent):
-    name: str
-    preempted: list[str]
-
-    @property
-    def state(self) -> ev.ControllerState:
-        return ev.ControllerState.TOPIC_CHANGE
-
-    def preempt(self) -> None:
-        self.preempted.append(self.name)
-
-
-async def test_first_in_first_out_one_at_a_time(autojump_clock: MockClock) -> None:  # rules 3.1, 3.4
-    done: list[str] = []
-    under_way = 0
-
-    async def process(event: ev.ControllerEvent) -> None:
-        nonlocal under_way
-        assert isinstance(event, Noted)
-        under_way += 1
-        assert under_way == 1
-        assert loop.state is ev.ControllerState.TOPIC_CHANGE
-        await trio.sleep(1)
-        under_way -= 1
-        done.append(event.name)
-        if event.name == "b":
-            raise RuntimeError("b fails")
-
-    loop = ControllerEventLoop(process)
-    async with trio.open_nursery() as nursery:
-        for name in "abc":
-            loop.put(Noted(name, []))
-        nursery.start_soon(loop.run)
-        await loop.wait_idle()
-        assert done == ["a", "b", "c"]
-        assert loop.state is ev.ControllerState.IDLE
-        loop.close()
-
-
-async def test_draining_preempts_in_order_and_spares_the_event_under_way(
-    autojump_clock: MockClock,
-) -> None:  # 3.2, 3.40
-    done: list[str] = []
-    preempted: list[str] = []
-
-    async def process(event: ev.ControllerEvent) -> None:
-        await trio.sleep(1)
-        assert isinstance(event, Noted)
-        done.append(event.name)
-
-    loop = ControllerEventLoop(process)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(loop.run)
-        for name in "abc":
-            loop.put(Noted(name, preempted))
-        await trio.sleep(0.5)
-        loop.clear_and_put(Noted("d", preempted))
-        await loop.wait_idle()
-        assert (done, preempted) == (["a", "d"], ["b", "c"])
-        loop.put(Noted("e", preempted))
-        loop.close()
-        assert preempted == ["b", "c", "e"]
-        loop.put(Noted("late", preempted))
-        assert preempted[-1] == "late"
-
-
-async def test_equal_pending_watch_events_are_one(autojump_clock: MockClock) -> None:
-    seen: list[ev.ControllerEvent] = []
-
-    async def process(event: ev.ControllerEvent) -> None:
-        seen.append(event)
-        if len(seen) == 1:
-            loop.put(ev.TopicsChanged())  # it is being processed: this one is new
-
-    loop = ControllerEventLoop(process)
-    async with trio.open_nursery() as nursery:
-        for _ in range(5):
-            loop.put(ev.TopicsChanged())
-            loop.put(ev.PartitionsModified("t"))
-        assert len(loop) == 2
-        nursery.start_soon(loop.run)
-        await loop.wait_idle()
-        assert seen == [ev.TopicsChanged(), ev.PartitionsModified("t"), ev.TopicsChanged()]
-        loop.close()

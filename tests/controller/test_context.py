@@ -7,8 +7,9 @@ import uuid
 
 import pytest
 
-from controller.context import ControllerContext, PartitionState, ReplicaState
-from controller.model import (
+from kce.controller.context import ControllerContext, PartitionState, ReplicaState
+from kce.zookeeper.errors import IllegalState
+from kce.zookeeper.model import (
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
@@ -18,7 +19,7 @@ from controller.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from tests.controller.support import broker
+from tests.controller.support import broker, put_replica_state
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
@@ -187,10 +188,21 @@ def test_states_of_replicas(context: ControllerContext) -> None:  # rules 5.23, 
     with pytest.raises(KeyError):
         context.any_replica_in_state("t", ReplicaState.ONLINE)
     for replica in replicas:
-        context.put_replica_state(replica, ReplicaState.ONLINE)
+        put_replica_state(context, replica, ReplicaState.ONLINE)
     assert context.all_replicas_in_state("t", ReplicaState.ONLINE)
     assert not context.any_replica_in_state("t", ReplicaState.OFFLINE)
-    context.put_replica_state(replicas[1], ReplicaState.OFFLINE)
+    put_replica_state(context, replicas[1], ReplicaState.OFFLINE)
     assert not context.all_replicas_in_state("t", ReplicaState.ONLINE)
     assert context.any_replica_in_state("t", ReplicaState.ONLINE)
     assert context.replicas_in_state("t", ReplicaState.OFFLINE) == [replicas[1]]
+
+
+def test_topic_ids_do_not_change_hands() -> None:  # rule 5.5
+    context = ControllerContext()
+    context.set_topics(["a", "b"])
+    one, two = uuid.UUID(int=1), uuid.UUID(int=2)
+    context.add_topic_id("a", one)
+    context.add_topic_id("a", one)
+    for topic, topic_id in (("a", two), ("b", one), ("c", two)):
+        with pytest.raises(IllegalState):
+            context.add_topic_id(topic, topic_id)

@@ -10,14 +10,15 @@ from collections.abc import Sequence
 import pytest
 from trio.testing import MockClock
 
-import wire
-from controller import zk_data
-from controller.controller import Controller
-from controller.errors import ApiError
-from controller.model import BrokerId, Leadership, ReplicaAssignment, TopicPartition
-from controller.store import Create, Delete, SetData, value
-from harness.errors import plain_error
+from kce import wire
+from kce.controller.errors import OperationResult
+from kce.controller.kafka_controller import KafkaController
+from kce.harness.errors import plain_error
+from kce.zookeeper import znodes
+from kce.zookeeper.model import BrokerId, Leadership, ReplicaAssignment, TopicPartition
+from kce.zookeeper.store import Create, Delete, SetData, value
 from tests.conftest import Struck
+from tests.controller import requests
 from tests.controller.crash_support import SUCCESSOR, VICTIM, CrashWorld, Point, Strike, crash_world
 from tests.controller.support import alter_partition_request, join_isr
 
@@ -40,7 +41,7 @@ class Operation(ABC):
     async def begin(self, w: CrashWorld) -> None:  # noqa: B027 - not all operations need it
         """What a user does once, in ZooKeeper."""
 
-    async def again(self, w: CrashWorld, controller: Controller) -> None:  # noqa: B027 - the same
+    async def again(self, w: CrashWorld, controller: KafkaController) -> None:  # noqa: B027 - the same
         """What clients and brokers ask of whoever is controller, until it is done."""
 
     @abstractmethod
@@ -72,7 +73,7 @@ class PartitionsAdded(Operation):
     async def begin(self, w: CrashWorld) -> None:
         found = (await w.zk.get_topic_assignments(["t"]))["t"]
         more = {p: ReplicaAssignment((BrokerId(3), BrokerId(1))) for p in (2, 3)}
-        data = zk_data.encode_topic(found.topic_id, {**found.partitions, **more})
+        data = znodes.encode_topic(found.topic_id, {**found.partitions, **more})
         value((await w.store.write([SetData("/brokers/topics/t", data)]))[0])
 
     async def is_done(self, w: CrashWorld) -> bool:
@@ -118,15 +119,15 @@ class Reassignment(Operation):
     def __init__(self) -> None:
         self.accepted = False
 
-    async def again(self, w: CrashWorld, controller: Controller) -> None:
+    async def again(self, w: CrashWorld, controller: KafkaController) -> None:
         if not self.accepted:
-            answers: list[dict[TopicPartition, ApiError] | ApiError] = []
-            controller.alter_partition_reassignments({T0: [4, 5, 1]}, answers.append)
+            answers: list[dict[TopicPartition, OperationResult] | OperationResult] = []
+            requests.alter_partition_reassignments(controller, {T0: [4, 5, 1]}, answers.append)
             await w.settle()
             self.accepted = any(isinstance(a, dict) and a[T0].code == wire.ErrorCode.NONE for a in answers)
         if (known := controller.context.leadership.get(T0)) is not None and w.led_as_told(T0, 5) is not None:
             isr = tuple(dict.fromkeys((*known.leader_and_isr.isr, 4, 5)))
-            controller.alter_partition(alter_partition_request(controller, T0, isr), 1, lambda response: None)
+            requests.alter_partition(controller, alter_partition_request(controller, T0, isr), 1, lambda response: None)
 
     async def is_done(self, w: CrashWorld) -> bool:
         found = (await w.zk.get_topic_assignments(["t"]))["t"].partitions[0]
@@ -155,14 +156,14 @@ class Election(Operation):
         assert (await w.state("t"))[0] == 2
 
     async def begin(self, w: CrashWorld) -> None:
-        path = zk_data.PREFERRED_REPLICA_ELECTION
-        value((await w.store.write([Create(path, zk_data.encode_partition_list([T0, T1]))]))[0])
+        path = znodes.PREFERRED_REPLICA_ELECTION
+        value((await w.store.write([Create(path, znodes.encode_partition_list([T0, T1]))]))[0])
 
     async def is_done(self, w: CrashWorld) -> bool:
-        return (await w.state("t"))[0] == 1 and await w.get(zk_data.PREFERRED_REPLICA_ELECTION) is None
+        return (await w.state("t"))[0] == 1 and await w.get(znodes.PREFERRED_REPLICA_ELECTION) is None
 
-    async def again(self, w: CrashWorld, controller: Controller) -> None:
-        if w.strike is Strike.ERROR and await w.get(zk_data.PREFERRED_REPLICA_ELECTION) is None:
+    async def again(self, w: CrashWorld, controller: KafkaController) -> None:
+        if w.strike is Strike.ERROR and await w.get(znodes.PREFERRED_REPLICA_ELECTION) is None:
             await self.begin(w)  # the node goes even where the election failed (11.34)
 
 
@@ -172,9 +173,9 @@ class ControlledShutdown(Operation):
     def __init__(self) -> None:
         self.finished = False
 
-    async def again(self, w: CrashWorld, controller: Controller) -> None:
+    async def again(self, w: CrashWorld, controller: KafkaController) -> None:
         answers: list[wire.ControlledShutdownResponse] = []
-        controller.controlled_shutdown(1, -1, answers.append)
+        requests.controlled_shutdown(controller, 1, -1, answers.append)
         await w.settle()
         self.finished = any(a.error_code == wire.ErrorCode.NONE and not a.remaining_partitions for a in answers)
 
@@ -199,7 +200,7 @@ class Failover(Operation):
     async def begin(self, w: CrashWorld) -> None:
         await w.kill_controller(SUCCESSOR)
         await w.settle()
-        await w.store.write([Delete(zk_data.CONTROLLER)])
+        await w.store.write([Delete(znodes.CONTROLLER)])
         await w.start_broker(SUCCESSOR)
         w.spawn_controller(SUCCESSOR)
 
@@ -214,7 +215,7 @@ OPERATIONS: list[type[Operation]] = [
 ]  # fmt: skip
 
 
-def active(w: CrashWorld) -> Controller | None:
+def active(w: CrashWorld) -> KafkaController | None:
     controllers = [node.controller for node in w.nodes.values() if node.controller.is_active]
     assert len(controllers) <= 1 or w.strike is not Strike.KILL
     return controllers[-1] if controllers else None
@@ -279,7 +280,7 @@ async def go_on(operation: Operation, w: CrashWorld) -> None:
     struck = w.nodes[VICTIM].controller
     assert struck.is_active or struck.context.epoch == 0
     answers: list[object] = []
-    struck.list_partition_reassignments(None, answers.append)
+    requests.list_partition_reassignments(struck, None, answers.append)
     await w.settle()
     assert len(answers) == 1
     await w.kill_controller(VICTIM)
@@ -303,6 +304,7 @@ async def run_all(operation: type[Operation], strike: Strike, points: Sequence[P
     return fell
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("strike", [Strike.KILL, Strike.EXPIRE, Strike.RESTART])
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_every_point(
@@ -314,6 +316,7 @@ async def test_every_point(
     struck(operation.__name__, strike.value, await run_all(operation, strike, points))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_an_error_at_every_point(
     autojump_clock: MockClock, operation: type[Operation], struck: Struck, caplog: pytest.LogCaptureFixture
@@ -330,6 +333,7 @@ async def test_an_error_at_every_point(
     struck(operation.__name__, Strike.ERROR.value, len(points))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("operation", OPERATIONS)
 async def test_every_point_of_who_takes_over(
     autojump_clock: MockClock, operation: type[Operation], struck: Struck

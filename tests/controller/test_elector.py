@@ -1,26 +1,24 @@
-"""Kafka's elector under a contender of this package's contract, beside Flink's (E12)."""
+"""Kafka's elector and its contender (E12)."""
 
 from __future__ import annotations
 
-from controller.context import ControllerContext
-from controller.controller import Controller
-from controller.election.api import LeaderContender
-from controller.election.kafka import ControllerElector, ControllerToken
-from controller.errors import ControllerMoved
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId
-from controller.store import Delete, SetData
-from controller.store.memory import MemoryZooKeeper
-from controller.zk_client import ChangeHandler
+from kce.controller.context import ControllerContext
+from kce.controller.elector import ControllerContender, ControllerElector, ControllerToken
+from kce.zookeeper.client import ChangeHandler
+from kce.zookeeper.errors import ControllerMoved
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import BrokerId
+from kce.zookeeper.store import Delete, SetData
+from kce.zookeeper.store.memory import MemoryZooKeeper
 
 
-class Contender(LeaderContender[ControllerToken]):
+class Contender(ControllerContender):
     def __init__(self) -> None:
         self.calls: list[object] = []
         self.failure: Exception | None = None
 
-    async def grant_leadership(self, session_id: ControllerToken) -> None:
-        self.calls.append(session_id.epoch)
+    async def grant_leadership(self, token: ControllerToken) -> None:
+        self.calls.append(token.epoch)
         if self.failure is not None:
             raise self.failure
 
@@ -31,7 +29,7 @@ class Contender(LeaderContender[ControllerToken]):
         self.calls.append(error)
 
 
-class Broker:
+class RegisteredBroker:
     def __init__(self, server: MemoryZooKeeper, broker_id: int) -> None:
         self.changes: list[str] = []
         self.contender = Contender()
@@ -42,18 +40,14 @@ class Broker:
         self.elector = ControllerElector(self.zk, BrokerId(broker_id), ControllerContext(), self.contender, on_change)
 
 
-async def brokers() -> tuple[Broker, Broker]:
+async def brokers() -> tuple[RegisteredBroker, RegisteredBroker]:
     server = MemoryZooKeeper()
-    first, second = Broker(server, 1), Broker(server, 2)
-    await first.zk.make_top_level_paths()
+    first, second = RegisteredBroker(server, 1), RegisteredBroker(server, 2)
+    await first.zk.create_top_level_paths()
     await first.elector.start()
     await first.elector.maybe_resign()  # as its own creation of the node makes it do, which sets the watch again
     await second.elector.start()
     return first, second
-
-
-def test_the_controller_is_a_contender() -> None:
-    assert issubclass(Controller, LeaderContender)
 
 
 async def test_a_win_is_a_grant_with_the_epoch_for_a_token() -> None:  # E12.4, E12.6

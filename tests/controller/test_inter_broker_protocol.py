@@ -7,12 +7,13 @@ import json
 import pytest
 from trio.testing import MockClock
 
-import wire
-from controller import zk_data
-from controller.model import TopicPartition
-from controller.store import Create, SetData, value
+from kce import wire
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper import znodes
+from kce.zookeeper.model import TopicPartition
+from kce.zookeeper.store import Create, SetData, value
+from tests.controller import requests
 from tests.controller.support import World, join_isr, stopped, world
-from wire.metadata_version import MetadataVersion
 
 TP = TopicPartition("t", 0)
 
@@ -64,9 +65,9 @@ async def grow_isr(w: World, isr: tuple[int, ...]) -> None:
     if w.ibp.supports_alter_partition:
         assert await join_isr(w, controller, TP, isr) == 0
         return
-    path = zk_data.partition_state_path(TP)
+    path = znodes.partition_state_path(TP)
     state = json.loads(await w.get(path) or b"")
-    note = Create(zk_data.ISR_CHANGE_PREFIX, zk_data.encode_partition_list([TP]), sequential=True)
+    note = Create(znodes.ISR_CHANGE_PREFIX, znodes.encode_partition_list([TP]), sequential=True)
     await w.store.write([SetData(path, json.dumps(state | {"isr": isr}).encode()), note])
     await w.settle()
 
@@ -86,21 +87,21 @@ async def test_a_life_under_each_protocol(
         await w.settle()
         await grow_isr(w, (3, 2))
         answers: list[object] = []
-        controller.elect_leaders([TP], wire.vocabulary.ElectionType.PREFERRED, answers.append)
+        requests.elect_leaders(controller, [TP], wire.vocabulary.ElectionType.PREFERRED, answers.append)
         await w.settle()
         assert answers == [{TP: 2}]
-        controller.alter_partition_reassignments({TP: [1, 2]}, lambda _: None)
+        requests.alter_partition_reassignments(controller, {TP: [1, 2]}, lambda _: None)
         await w.settle()
         await grow_isr(w, (3, 2, 1))
         assert (await w.zk.get_topic_assignments(["t"]))["t"].partitions[0].replicas == (1, 2)
-        controller.controlled_shutdown(2, -1, lambda _: None)
+        requests.controlled_shutdown(controller, 2, -1, lambda _: None)
         await w.settle()
         assert (await w.state("t"))[::2] == (1, (1,))
         await w.stop_broker(2)
         await w.settle()
         await w.start_broker(2)
         await w.settle()
-        await w.zk.ensure_paths([zk_data.delete_topic_path("t")])
+        await w.zk.ensure_paths([znodes.delete_topic_path("t")])
         await w.settle()
         assert await w.get("/brokers/topics/t") is None
         sent = w.take()
@@ -145,7 +146,7 @@ async def test_recovery_after_unclean_election_from_3_2_on(
             await w.settle()
         await w.start_broker(3)
         await w.settle()
-        node = json.loads(await w.get(zk_data.partition_state_path(TP)) or b"")
+        node = json.loads(await w.get(znodes.partition_state_path(TP)) or b"")
         assert node["leader"] == 3
         assert node.get("leader_recovery_state", 0) == int(recovering)
 
@@ -155,10 +156,10 @@ async def test_the_state_nodes_of_moving_partitions_are_watched_below_2_7_only(a
         async with world(ibp=MetadataVersion.parse(ibp)) as w:
             controller = await w.start_controller(1)
             await w.create_topic("t", {0: [2]})
-            controller.alter_partition_reassignments({TP: [3]}, lambda _: None)
+            requests.alter_partition_reassignments(controller, {TP: [3]}, lambda _: None)
             await w.settle()
             handlers = w.nodes[1].zk._change_handlers
-            assert (zk_data.partition_state_path(TP) in handlers) == watched
+            assert (znodes.partition_state_path(TP) in handlers) == watched
             controller.close()
             await w.settle()
-            assert zk_data.partition_state_path(TP) not in handlers
+            assert znodes.partition_state_path(TP) not in handlers

@@ -10,17 +10,18 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-import wire
-from controller.controller import Controller
-from controller.model import TopicPartition
-from controller.store import Create, SetData
+from kce import wire
+from kce.controller.kafka_controller import KafkaController
+from kce.wire import ErrorCode
+from kce.zookeeper.model import TopicPartition
+from kce.zookeeper.store import Create, SetData
+from tests.controller import requests
 from tests.controller.support import World, texts, world
-from wire import ErrorCode
 
 
 async def ask(
     w: World,
-    controller: Controller,
+    controller: KafkaController,
     topic_id: uuid.UUID,
     isr: tuple[int, ...],
     *,
@@ -51,7 +52,7 @@ async def ask(
         topics=(wire.AlterPartitionRequestTopicData(partitions=(wanted,), **where),),  # type: ignore[arg-type]
     )
     answers: list[wire.AlterPartitionResponse] = []
-    controller.alter_partition(request, version, answers.append)
+    requests.alter_partition(controller, request, version, answers.append)
     await w.settle()
     assert len(answers) == 1
     return answers[0]
@@ -151,7 +152,7 @@ async def test_a_shutting_down_broker_cannot_join(autojump_clock: MockClock) -> 
     async with world() as w:
         controller = await w.start_controller(2)
         topic_id = await w.create_topic("t", {0: [1, 2, 3]})
-        controller.controlled_shutdown(3, -1, lambda response: None)
+        requests.controlled_shutdown(controller, 3, -1, lambda response: None)
         await w.settle()
         leader_epoch = (await w.state("t"))[1]
         response = await ask(w, controller, topic_id, (1, 2, 3), leader_epoch=leader_epoch, partition_epoch=1)
@@ -172,7 +173,7 @@ async def test_an_inactive_node_answers_at_once(autojump_clock: MockClock) -> No
         await w.start_controller(1)
         other = await w.start_controller(2)
         answers: list[wire.AlterPartitionResponse] = []
-        other.alter_partition(wire.AlterPartitionRequest(), 3, answers.append)
+        requests.alter_partition(other, wire.AlterPartitionRequest(), 3, answers.append)
         assert answers == [wire.AlterPartitionResponse(error_code=ErrorCode.NOT_CONTROLLER)]
 
 
@@ -180,7 +181,7 @@ async def test_a_preempted_request_is_never_answered(autojump_clock: MockClock) 
     async with world() as w:
         controller = await w.start_controller(1)
         answers: list[wire.AlterPartitionResponse] = []
-        controller.alter_partition(wire.AlterPartitionRequest(broker_id=1), 3, answers.append)
+        requests.alter_partition(controller, wire.AlterPartitionRequest(broker_id=1), 3, answers.append)
         controller.close()
         await w.settle()
         assert answers == []

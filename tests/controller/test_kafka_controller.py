@@ -1,4 +1,7 @@
-"""Election, failover, resignation and sessions (sections 2 and 4 of docs/controller-semantics.md)."""
+"""Election, failover, resignation and sessions (sections 2 and 4 of docs/controller-semantics.md).
+
+Covers: kce.controller.kafka_controller, kce.controller.controller_role.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from controller import zk_data
-from controller.errors import ControllerMoved
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId, TopicPartition
-from controller.store import Create, Delete, MultiFailed, Op, OpResult, SetData, value
-from controller.store.memory import MemoryStore, MemoryZooKeeper
-from controller.zk_client import UNFENCED
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper import znodes
+from kce.zookeeper.client import UNFENCED
+from kce.zookeeper.errors import ControllerMoved
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import BrokerId, TopicPartition
+from kce.zookeeper.store import Create, Delete, MultiFailed, Op, OpResult, SetData, value
+from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
+from tests.controller import requests
 from tests.controller.conformance.cluster import event_thread_blocked
 from tests.controller.support import texts, world
-from wire.metadata_version import MetadataVersion
 
 
 async def test_the_first_controller_has_epoch_1(autojump_clock: MockClock) -> None:  # rules 1.8, 1.13, 2.7-2.9
@@ -99,7 +103,7 @@ async def test_overwriting_controller_with_another_id(autojump_clock: MockClock)
     async with world(brokers=()) as w:
         first = await w.start_controller(1)
         second = await w.start_controller(2)
-        await w.store.write([SetData("/controller", zk_data.encode_controller(2, 0))])
+        await w.store.write([SetData("/controller", znodes.encode_controller(2, 0))])
         await w.settle()
         assert not first.is_active
         assert first.context.epoch == 0  # rule 4.31
@@ -111,7 +115,7 @@ async def test_overwriting_controller_with_another_id(autojump_clock: MockClock)
 async def test_overwriting_controller_with_its_own_id_changes_nothing(autojump_clock: MockClock) -> None:  # rule 2.25
     async with world(brokers=()) as w:
         first = await w.start_controller(1)
-        await w.store.write([SetData("/controller", zk_data.encode_controller(1, 5))])
+        await w.store.write([SetData("/controller", znodes.encode_controller(1, 5))])
         await w.settle()
         assert first.is_active
         assert first.failovers == 1
@@ -177,7 +181,7 @@ async def test_session_expiry_of_the_only_contender_elects_it_again(autojump_clo
         assert first.is_active
         assert first.context.epoch == 2
         assert first.failovers == 2
-        assert await w.get(zk_data.broker_path(1)) is not None
+        assert await w.get(znodes.broker_path(1)) is not None
 
 
 async def test_a_broken_connection_without_expiry_does_nothing(autojump_clock: MockClock) -> None:  # rule 2.33
@@ -205,8 +209,8 @@ async def test_who_resigned_watches_nothing_but_who_is_controller(
             await w.start_broker(broker_id)
         for topic in ("t", "by-hand"):
             await w.create_topic(topic, {0: [1]})
-        controller.alter_partition_reassignments({TopicPartition("t", 0): [1, 9]}, lambda _: None)
-        await w.zk.ensure_paths([zk_data.REASSIGN_PARTITIONS])
+        requests.alter_partition_reassignments(controller, {TopicPartition("t", 0): [1, 9]}, lambda _: None)
+        await w.zk.ensure_paths([znodes.REASSIGN_PARTITIONS])
         await w.settle()
         await w.zk._delete_recursive("/brokers/topics/by-hand", UNFENCED)
         await w.settle()
@@ -232,10 +236,10 @@ async def test_close_resigns_and_leaves_controller_to_the_session(autojump_clock
 
 async def test_old_notifications_are_discarded_at_failover(autojump_clock: MockClock) -> None:  # rule 4.4
     async with world() as w:
-        for parent in (zk_data.ISR_CHANGE_NOTIFICATION, zk_data.LOG_DIR_EVENT_NOTIFICATION):
+        for parent in (znodes.ISR_CHANGE_NOTIFICATION, znodes.LOG_DIR_EVENT_NOTIFICATION):
             value((await w.store.write([Create(f"{parent}/x_", b"{}", sequential=True)]))[0])
         await w.start_controller(1)
-        for parent in (zk_data.ISR_CHANGE_NOTIFICATION, zk_data.LOG_DIR_EVENT_NOTIFICATION):
+        for parent in (znodes.ISR_CHANGE_NOTIFICATION, znodes.LOG_DIR_EVENT_NOTIFICATION):
             assert await w.zk.get_children(parent) == []
 
 
@@ -260,7 +264,7 @@ async def test_topics_without_id_get_one_at_failover(autojump_clock: MockClock) 
         controller = await w.start_controller(1)
         node = json.loads(await w.get("/brokers/topics/old") or b"")
         assert node["version"] == 3
-        assert zk_data.decode_topic_id(node["topic_id"]) == controller.context.topic_ids["old"]
+        assert znodes.decode_topic_id(node["topic_id"]) == controller.context.topic_ids["old"]
 
 
 async def test_an_election_lost_to_who_is_gone_already(
@@ -289,7 +293,7 @@ async def test_an_election_lost_to_another_is_not_tried_again(
     async def beaten(zk: KafkaZkClient, broker: BrokerId) -> object:
         nonlocal attempts
         attempts += 1
-        await zk.store.write([Create("/controller", zk_data.encode_controller(BrokerId(99), 0))])
+        await zk.store.write([Create("/controller", znodes.encode_controller(BrokerId(99), 0))])
         raise ControllerMoved("another controller was elected")
 
     monkeypatch.setattr(KafkaZkClient, "register_controller", beaten)

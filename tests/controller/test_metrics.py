@@ -6,18 +6,19 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from controller.context import ControllerContext
-from controller.controller import Controller
-from controller.event_loop import QUEUE_TIME_RESET_SECONDS, ControllerEventLoop
-from controller.events import BrokersChanged, ControllerEvent, ControllerState, Started, TopicsChanged
-from controller.metrics import SNAPSHOTS, Gauge, Histogram, Meter, MetricName, Metrics
-from controller.store import SetData
-from tests.controller.support import world
+from kce.controller.context import ControllerContext
+from kce.controller.event_loop import QUEUE_TIME_RESET_SECONDS
+from kce.controller.events import BrokersChanged, ControllerEvent, ControllerState, Started, TopicsChanged
+from kce.controller.kafka_controller import KafkaController
+from kce.controller.metrics import SNAPSHOTS
+from kce.metrics import Gauge, Histogram, Meter, MetricName, Metrics
+from kce.zookeeper.store import SetData
+from tests.controller.support import IdleLoop, world
 
 QUEUE_TIME = MetricName("kafka.controller", "ControllerEventManager", "EventQueueTimeMs")
 
 
-def gauges(controller: Controller) -> dict[str, float]:
+def gauges(controller: KafkaController) -> dict[str, float]:
     return {
         name.name: metric.read()
         for name, metric in controller.metrics.items()
@@ -102,7 +103,7 @@ async def test_time_in_the_queue(autojump_clock: MockClock, nursery: trio.Nurser
     async def process(event: ControllerEvent) -> None:
         await trio.sleep(0.5)
 
-    loop = ControllerEventLoop(process, metrics)
+    loop = IdleLoop(process, metrics)
     size = metrics[MetricName("kafka.controller", "ControllerEventManager", "EventQueueSize")]
     loop.put(BrokersChanged())
     loop.put(TopicsChanged())
@@ -137,7 +138,7 @@ async def test_a_failing_event_is_counted_and_the_loop_goes_on(
             raise ZeroDivisionError
         done.append(event)
 
-    loop = ControllerEventLoop(process, metrics)
+    loop = IdleLoop(process, metrics)
     nursery.start_soon(loop.run)
     for event in (BrokersChanged(), TopicsChanged(), Started()):
         loop.put(event)

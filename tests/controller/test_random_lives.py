@@ -9,12 +9,13 @@ from random import Random
 import pytest
 from trio.testing import MockClock
 
-from controller import zk_data
-from controller.context import PartitionState
-from controller.controller import Controller
-from controller.events import LeaderRebalanceDue
-from controller.model import BrokerId, ElectionType, Leadership, ReplicaAssignment, TopicPartition
-from controller.store import Create, Delete, SetData
+from kce.controller.context import PartitionState
+from kce.controller.events import LeaderRebalanceDue
+from kce.controller.kafka_controller import KafkaController
+from kce.zookeeper import znodes
+from kce.zookeeper.model import BrokerId, ElectionType, Leadership, ReplicaAssignment, TopicPartition
+from kce.zookeeper.store import Create, Delete, SetData
+from tests.controller import requests
 from tests.controller.support import World, join_isr, world
 
 BROKERS = (1, 2, 3, 4, 5)
@@ -35,7 +36,7 @@ class Life:
         ]  # fmt: skip
 
     @property
-    def controller(self) -> Controller:
+    def controller(self) -> KafkaController:
         (active,) = (n.controller for n in self.w.nodes.values() if n.controller.is_active)
         return active
 
@@ -64,7 +65,7 @@ class Life:
         moving = {tp.topic for tp in self.controller.context.being_reassigned}
         topics = sorted(await self.w.zk.get_topics() - moving)
         if topics and self.random.random() < 0.5:
-            await self.w.zk.ensure_paths([zk_data.delete_topic_path(self.random.choice(topics))])
+            await self.w.zk.ensure_paths([znodes.delete_topic_path(self.random.choice(topics))])
 
     async def add_partition(self) -> None:
         tp = await self.some_partition()
@@ -72,9 +73,7 @@ class Life:
             found = (await self.w.zk.get_topic_assignments([tp.topic]))[tp.topic]
             added = ReplicaAssignment(tuple(BrokerId(b) for b in self.some_brokers()))
             grown = found.partitions | {len(found.partitions): added}
-            await self.w.store.write(
-                [SetData(zk_data.topic_path(tp.topic), zk_data.encode_topic(found.topic_id, grown))]
-            )
+            await self.w.store.write([SetData(znodes.topic_path(tp.topic), znodes.encode_topic(found.topic_id, grown))])
 
     async def stop_broker(self) -> None:
         if alive := self.mortal(True):
@@ -91,24 +90,24 @@ class Life:
     async def controlled_shutdown(self) -> None:
         if alive := self.mortal(True):
             broker = self.random.choice(alive)
-            self.controller.controlled_shutdown(broker, -1, lambda _: None)
+            requests.controlled_shutdown(self.controller, broker, -1, lambda _: None)
             await self.w.settle()
             await self.w.stop_broker(broker)
 
     async def reassign(self) -> None:
         tp, target = await self.some_partition(), self.some_brokers()
         if tp is not None and self.may_move(tp, target):
-            self.controller.alter_partition_reassignments({tp: target}, lambda _: None)
+            requests.alter_partition_reassignments(self.controller, {tp: target}, lambda _: None)
 
     async def reassign_by_znode(self) -> None:
         tp, target = await self.some_partition(), self.some_brokers()
         if tp is not None and self.may_move(tp, target):
-            data = zk_data.encode_partition_reassignment({tp: [BrokerId(b) for b in target]})
-            await self.w.store.write([Create(zk_data.REASSIGN_PARTITIONS, data)])
+            data = znodes.encode_partition_reassignment({tp: [BrokerId(b) for b in target]})
+            await self.w.store.write([Create(znodes.REASSIGN_PARTITIONS, data)])
 
     async def cancel(self) -> None:
         movable = [tp for tp in await self.partitions() if self.may_move(tp, ())]
-        self.controller.alter_partition_reassignments(dict.fromkeys(movable), lambda _: None)
+        requests.alter_partition_reassignments(self.controller, dict.fromkeys(movable), lambda _: None)
 
     def may_move(self, tp: TopicPartition, target: Sequence[int]) -> bool:
         """Not where Kafka's way ends badly, and so ours: before there is a leader, the new assignment is written and
@@ -122,12 +121,12 @@ class Life:
 
     async def elect(self) -> None:
         known = [tp for tp in await self.partitions() if tp in self.controller.context.leadership]
-        self.controller.elect_leaders(known, self.random.choice(list(ElectionType)), lambda _: None)
+        requests.elect_leaders(self.controller, known, self.random.choice(list(ElectionType)), lambda _: None)
 
     async def elect_by_znode(self) -> None:
         known = [tp for tp in await self.partitions() if tp in self.controller.context.leadership]
-        data = zk_data.encode_partition_list(known)
-        await self.w.store.write([Create(zk_data.PREFERRED_REPLICA_ELECTION, data)])
+        data = znodes.encode_partition_list(known)
+        await self.w.store.write([Create(znodes.PREFERRED_REPLICA_ELECTION, data)])
 
     async def grow_isrs(self) -> None:
         """Every leader takes the live replicas that it lacks into its ISR, and dead ones out of it."""
@@ -142,7 +141,7 @@ class Life:
                 assert await join_isr(self.w, self.controller, tp, isr) == 0
 
     async def lose_controller(self) -> None:
-        await self.w.store.write([Delete(zk_data.CONTROLLER)])
+        await self.w.store.write([Delete(znodes.CONTROLLER)])
 
     async def expire_controller(self) -> None:
         self.w.server.expire(self.w.nodes[self.controller.config.broker_id].store)
@@ -193,7 +192,7 @@ class Life:
             state = states[tp]
             assert isinstance(state, Leadership), (tp, state)
             assert set(state.leader_and_isr.isr) == set(assignment.replicas), tp
-        for path in (zk_data.REASSIGN_PARTITIONS, zk_data.PREFERRED_REPLICA_ELECTION):
+        for path in (znodes.REASSIGN_PARTITIONS, znodes.PREFERRED_REPLICA_ELECTION):
             assert await self.w.get(path) is None
         assert await self.w.zk.get_topic_deletions() == set()
 

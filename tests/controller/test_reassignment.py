@@ -8,34 +8,35 @@ from collections.abc import Mapping, Sequence
 import pytest
 from trio.testing import MockClock
 
-import wire
-from controller import zk_data
-from controller.controller import Controller
-from controller.errors import ApiError
-from controller.model import BrokerId, ReplicaAssignment, TopicPartition
-from controller.store import Create, Delete, SetData, value
+from kce import wire
+from kce.controller.errors import OperationResult
+from kce.controller.kafka_controller import KafkaController
+from kce.wire import ErrorCode
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper import znodes
+from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicPartition
+from kce.zookeeper.store import Create, Delete, SetData, value
+from tests.controller import requests
 from tests.controller.support import World, join_isr, texts, world
-from wire import ErrorCode
-from wire.metadata_version import MetadataVersion
 
 TP = TopicPartition("t", 0)
 
 
 async def reassign(
-    w: World, controller: Controller, targets: Mapping[TopicPartition, Sequence[int] | None]
-) -> dict[TopicPartition, ErrorCode] | ApiError:
-    answers: list[dict[TopicPartition, ApiError] | ApiError] = []
-    controller.alter_partition_reassignments(targets, answers.append)
+    w: World, controller: KafkaController, targets: Mapping[TopicPartition, Sequence[int] | None]
+) -> dict[TopicPartition, ErrorCode] | OperationResult:
+    answers: list[dict[TopicPartition, OperationResult] | OperationResult] = []
+    requests.alter_partition_reassignments(controller, targets, answers.append)
     await w.settle()
     (answer,) = answers
-    return answer if isinstance(answer, ApiError) else {tp: result.code for tp, result in answer.items()}
+    return answer if isinstance(answer, OperationResult) else {tp: result.code for tp, result in answer.items()}
 
 
 async def listed(
-    w: World, controller: Controller, partitions: Sequence[TopicPartition] | None = None
-) -> dict[TopicPartition, ReplicaAssignment] | ApiError:
-    answers: list[dict[TopicPartition, ReplicaAssignment] | ApiError] = []
-    controller.list_partition_reassignments(partitions, answers.append)
+    w: World, controller: KafkaController, partitions: Sequence[TopicPartition] | None = None
+) -> dict[TopicPartition, ReplicaAssignment] | OperationResult:
+    answers: list[dict[TopicPartition, ReplicaAssignment] | OperationResult] = []
+    requests.list_partition_reassignments(controller, partitions, answers.append)
     await w.settle()
     return answers[0]
 
@@ -47,8 +48,8 @@ async def assignment(w: World, topic: str = "t", partition: int = 0) -> tuple[tu
 
 
 async def by_znode(w: World, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
-    data = zk_data.encode_partition_reassignment({tp: [BrokerId(r) for r in t] for tp, t in targets.items()})
-    value((await w.store.write([Create(zk_data.REASSIGN_PARTITIONS, data)]))[0])
+    data = znodes.encode_partition_reassignment({tp: [BrokerId(r) for r in t] for tp, t in targets.items()})
+    value((await w.store.write([Create(znodes.REASSIGN_PARTITIONS, data)]))[0])
     await w.settle()
 
 
@@ -95,7 +96,7 @@ async def test_a_move_of_one_replica_raises_the_epoch_by_three(autojump_clock: M
         assert await w.state("t") == (2, 1, (2,))
         await join_isr(w, controller, TP, (2, 3))
         assert await w.state("t") == (3, 3, (3,))
-        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is None
         assert controller.context.partition_state(TP).name == "ONLINE"
 
 
@@ -117,13 +118,13 @@ async def test_a_dead_target_holds_it_up_until_it_starts(autojump_clock: MockClo
         await w.create_topic("t", {0: [2]})
         await by_znode(w, {TP: [9]})
         assert await w.state("t") == (2, 1, (2,))
-        assert await w.get(zk_data.REASSIGN_PARTITIONS) is not None
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is not None
         await w.start_broker(9)
         await w.settle()
         assert await w.state("t") == (2, 2, (2,))  # resumed: phase A once more
         await join_isr(w, controller, TP, (2, 9))
         assert await w.state("t") == (9, 4, (9,))
-        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is None
 
 
 @pytest.mark.parametrize("by_request", [True, False])
@@ -143,7 +144,7 @@ async def test_a_failover_in_the_middle(autojump_clock: MockClock, by_request: b
         await join_isr(w, second, TP, (3, 4))
         assert (await w.state("t"))[0] == 4
         assert await assignment(w) == ((4,), (), ())
-        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is None
 
 
 async def test_a_failover_finds_it_complete(autojump_clock: MockClock) -> None:  # rule 11.17
@@ -152,7 +153,7 @@ async def test_a_failover_finds_it_complete(autojump_clock: MockClock) -> None: 
         await w.start_controller(2)
         await w.create_topic("t", {0: [3]})
         await reassign(w, first, {TP: [4]})
-        path = zk_data.partition_state_path(TP)
+        path = znodes.partition_state_path(TP)
         state = json.loads(await w.get(path) or b"")
         await w.store.write([SetData(path, json.dumps(state | {"isr": [3, 4]}).encode())])
         await w.kill_controller(1)
@@ -204,12 +205,12 @@ async def test_what_is_refused(autojump_clock: MockClock) -> None:  # rules 11.2
         invalid, unknown = ErrorCode.INVALID_REPLICA_ASSIGNMENT, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         codes = [invalid] * 4 + [ErrorCode.NONE, unknown, unknown]
         assert await reassign(w, controller, wanted) == dict(zip(wanted, codes, strict=True))
-        controller.controlled_shutdown(3, -1, lambda _: None)
+        requests.controlled_shutdown(controller, 3, -1, lambda _: None)
         refused = await reassign(w, controller, {TopicPartition("t", 0): [1, 3]})  # shutting down is not live
         assert refused == {TopicPartition("t", 0): invalid}
         idle = await w.start_controller(2)
-        assert await reassign(w, idle, {TP: [1]}) == ApiError(ErrorCode.NOT_CONTROLLER)
-        assert await listed(w, idle) == ApiError(ErrorCode.NOT_CONTROLLER)
+        assert await reassign(w, idle, {TP: [1]}) == OperationResult(ErrorCode.NOT_CONTROLLER)
+        assert await listed(w, idle) == OperationResult(ErrorCode.NOT_CONTROLLER)
         assert await listed(w, controller, [TP, TopicPartition("u", 0)]) == {}
 
 
@@ -218,15 +219,15 @@ async def test_refusals_say_why(autojump_clock: MockClock) -> None:  # rules 11.
         controller = await w.start_controller(1)
         await w.create_topic("t", {0: [1, 2], 1: [1, 2]})
         gone = TopicPartition("t", 1)
-        await w.store.write([Delete(zk_data.partition_state_path(gone))])
-        answers: list[dict[TopicPartition, ApiError]] = []
-        controller.alter_partition_reassignments({TP: [1, -2], gone: [3, 1]}, answers.append)  # type: ignore[arg-type]
+        await w.store.write([Delete(znodes.partition_state_path(gone))])
+        answers: list[dict[TopicPartition, OperationResult]] = []
+        requests.alter_partition_reassignments(controller, {TP: [1, -2], gone: [3, 1]}, answers.append)  # type: ignore[arg-type]
         await w.settle()
         ((negative, lost),) = (answer.values() for answer in answers)
         assert negative.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        assert "A broker id is negative" in str(negative.message)
+        assert "Negative broker ids" in str(negative.message)
         assert lost.code is ErrorCode.UNKNOWN_SERVER_ERROR
-        assert "there is no leader and ISR" in str(lost.message)
+        assert "no leader and ISR in ZooKeeper" in str(lost.message)
 
 
 async def test_a_move_goes_on_when_one_of_its_target_starts(autojump_clock: MockClock) -> None:  # rule 11.17
@@ -247,7 +248,7 @@ async def test_what_is_done_leaves_the_znode_alone(autojump_clock: MockClock) ->
         other = TopicPartition("t", 1)
         await by_znode(w, {TP: [3], other: [3]})
         await join_isr(w, controller, TP, (2, 3))
-        left = zk_data.decode_partition_reassignment(await w.get(zk_data.REASSIGN_PARTITIONS) or b"")
+        left = znodes.decode_partition_reassignment(await w.get(znodes.REASSIGN_PARTITIONS) or b"")
         assert left == {other: (3,)}
 
 
@@ -256,7 +257,7 @@ async def test_a_failing_write_costs_one_partition(autojump_clock: MockClock) ->
         controller = await w.start_controller(1)
         await w.create_topic("t", {0: [2]})
         await w.create_topic("u", {0: [2]})
-        await w.store.write([SetData(zk_data.partition_state_path(TP), b"nonsense")])
+        await w.store.write([SetData(znodes.partition_state_path(TP), b"nonsense")])
         u = TopicPartition("u", 0)
         result = await reassign(w, controller, {TP: [3], u: [3]})
         assert result == {TP: ErrorCode.UNKNOWN_SERVER_ERROR, u: ErrorCode.NONE}
@@ -269,7 +270,7 @@ async def test_a_request_takes_its_partitions_out_of_the_znode(autojump_clock: M
         other = TopicPartition("t", 1)
         await by_znode(w, {TP: [3], other: [3]})
         await reassign(w, controller, {TP: [4]})
-        left = zk_data.decode_partition_reassignment(await w.get(zk_data.REASSIGN_PARTITIONS) or b"")
+        left = znodes.decode_partition_reassignment(await w.get(znodes.REASSIGN_PARTITIONS) or b"")
         assert left == {other: (3,)}
         assert await assignment(w) == ((4, 2), (4,), (2,))
 
@@ -282,12 +283,12 @@ async def test_znode_entries_that_fail_are_removed_and_the_node_is_watched_again
         await w.create_topic("t", {0: [2]})
         nowhere = TopicPartition("nowhere", 0)
         await by_znode(w, {nowhere: [3], TP: [3]})
-        left = zk_data.decode_partition_reassignment(await w.get(zk_data.REASSIGN_PARTITIONS) or b"")
+        left = znodes.decode_partition_reassignment(await w.get(znodes.REASSIGN_PARTITIONS) or b"")
         assert left == {TP: (3,)}
         await join_isr(w, controller, TP, (2, 3))
-        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is None
         await by_znode(w, {nowhere: [3]})
-        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is None
         await by_znode(w, {TP: [2]})
         assert controller.context.being_reassigned == {TP}
 
@@ -296,9 +297,9 @@ async def test_a_malformed_znode_stays(autojump_clock: MockClock) -> None:  # ru
     for content in (b"{", b'{"version":1,"partitions":[{"topic":"t"}]}'):
         async with world() as w:
             await w.start_controller(1)
-            value((await w.store.write([Create(zk_data.REASSIGN_PARTITIONS, content)]))[0])
+            value((await w.store.write([Create(znodes.REASSIGN_PARTITIONS, content)]))[0])
             await w.settle()
-            assert await w.get(zk_data.REASSIGN_PARTITIONS) == content
+            assert await w.get(znodes.REASSIGN_PARTITIONS) == content
 
 
 async def test_a_topic_queued_for_deletion_is_not_reassigned(autojump_clock: MockClock) -> None:  # 11.21; DEL-4
@@ -306,7 +307,7 @@ async def test_a_topic_queued_for_deletion_is_not_reassigned(autojump_clock: Moc
         controller = await w.start_controller(1)
         await w.create_topic("t", {0: [2, 3]})
         w.brokers[3].mute = True
-        await w.zk.ensure_paths([zk_data.delete_topic_path("t")])
+        await w.zk.ensure_paths([znodes.delete_topic_path("t")])
         await w.settle()
         assert await reassign(w, controller, {TP: [1, 2]}) == {TP: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
@@ -320,7 +321,7 @@ async def test_deletion_waits_for_a_reassignment(autojump_clock: MockClock) -> N
         # marked when it is queued already at failover: the first enqueueing alone does not mark it (10.39)
         w.nodes[1].controller.close()
         await w.settle()
-        await w.zk.ensure_paths([zk_data.delete_topic_path("t")])
+        await w.zk.ensure_paths([znodes.delete_topic_path("t")])
         await w.kill_controller(1)
         await w.settle()
         assert second.context.topics_ineligible_for_deletion == {"t"}
@@ -336,7 +337,7 @@ async def test_below_2_7_the_state_node_is_watched(autojump_clock: MockClock, ib
         controller = await w.start_controller(1)
         await w.create_topic("t", {0: [2]})
         await by_znode(w, {TP: [3]})
-        path = zk_data.partition_state_path(TP)
+        path = znodes.partition_state_path(TP)
         for isr in ([2, 5], [2, 3]):  # the first does not complete it, and the watch is armed again
             state = json.loads(await w.get(path) or b"")
             await w.store.write([SetData(path, json.dumps(state | {"isr": isr}).encode())])
@@ -352,10 +353,10 @@ async def test_an_isr_notification_completes_it(autojump_clock: MockClock) -> No
         controller = await w.start_controller(1)
         await w.create_topic("t", {0: [2]})
         await reassign(w, controller, {TP: [3]})
-        path = zk_data.partition_state_path(TP)
+        path = znodes.partition_state_path(TP)
         state = json.loads(await w.get(path) or b"")
         note = Create(
-            f"{zk_data.ISR_CHANGE_NOTIFICATION}/isr_change_", zk_data.encode_partition_list([TP]), sequential=True
+            f"{znodes.ISR_CHANGE_NOTIFICATION}/isr_change_", znodes.encode_partition_list([TP]), sequential=True
         )
         await w.store.write([SetData(path, json.dumps(state | {"isr": [2, 3]}).encode()), note])
         await w.settle()
@@ -368,5 +369,5 @@ async def test_a_controller_that_was_moved_says_so(autojump_clock: MockClock) ->
         controller = await w.start_controller(1)
         await w.create_topic("t", {0: [2]})
         await w.store.write([SetData("/controller_epoch", b"9")])
-        assert await reassign(w, controller, {TP: [3]}) == ApiError(ErrorCode.NOT_CONTROLLER)
+        assert await reassign(w, controller, {TP: [3]}) == OperationResult(ErrorCode.NOT_CONTROLLER)
         assert await assignment(w) == ((2,), (), ())

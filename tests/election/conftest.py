@@ -11,12 +11,12 @@ import pytest
 import trio
 from kazoo.client import KazooClient
 
-from controller.election.services import ENTRY_POINTS
-from controller.election.session import ElectionSession
-from controller.store import MetadataStore
-from controller.store.memory import MemoryStore, MemoryZooKeeper
-from controller.store.zookeeper import KazooStore
-from harness.faults import TcpProxy
+from kce.election.services import ENTRY_POINTS
+from kce.election.session import ElectionSession
+from kce.harness.world.tcp_proxy import TcpProxy
+from kce.zookeeper.store import MetadataStore
+from kce.zookeeper.store.kazoo import KazooStore
+from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
 
 _chroots = itertools.count()
 SESSION_TIMEOUT_MS = 1500

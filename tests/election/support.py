@@ -8,21 +8,21 @@ from uuid import UUID
 
 import trio
 
-from controller.election.api import (
+from kce.election.api import (
     LeaderContender,
     LeaderElectionDriver,
     LeaderElectionListener,
     LeaderElectionService,
     LeaderRetrievalListener,
 )
-from controller.election.errors import IllegalElectionState
-from controller.election.information import EMPTY, LeaderInformation, LeaderInformationRegister
-from controller.election.latch import LeaderLatch
-from controller.election.paths import ElectionPaths
-from controller.election.retrieval import DefaultLeaderRetrievalService
-from controller.election.service import MultipleComponentLeaderElectionService
-from controller.election.session import ElectionSession
-from controller.election.zookeeper import election_driver_factory, retrieval_driver_factory
+from kce.election.errors import IllegalElectionState
+from kce.election.information import EMPTY, LeaderInformation, LeaderInformationRegister
+from kce.election.latch import LeaderLatch
+from kce.election.paths import ElectionPaths
+from kce.election.retrieval import DefaultLeaderRetrievalService
+from kce.election.service import MultipleComponentLeaderElectionService
+from kce.election.session import ElectionSession
+from kce.election.zookeeper import election_driver_factory, retrieval_driver_factory
 
 PATHS = ElectionPaths()
 COMPONENT = "dispatcher"

@@ -1,4 +1,7 @@
-"""Settings and the services that they make (section 10; FHM, FHU, FZU, FZH, FAH)."""
+"""Settings and the services that they make (section 10; FHM, FHU, FZU, FZH, FAH).
+
+Covers: kce.election.config, kce.election.services.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 import trio
 
-from controller.election.config import Acl, HighAvailabilityConfig, HighAvailabilityMode
-from controller.election.errors import ConfigurationError, IllegalElectionState
-from controller.election.paths import DISPATCHER, REST_SERVER, ElectionPaths, Layout
-from controller.election.services import (
+from kce.election.config import AclMode, HighAvailabilityConfig, HighAvailabilityMode
+from kce.election.errors import ConfigurationError, IllegalElectionState
+from kce.election.paths import DISPATCHER, REST_SERVER, ElectionPaths, PathLayout
+from kce.election.services import (
     ClientHighAvailabilityServices,
     HighAvailabilityServices,
     StandaloneHaServices,
@@ -21,10 +24,10 @@ from controller.election.services import (
     create_client_high_availability_services,
     create_high_availability_services,
 )
-from controller.store import Create, MetadataStore, StoreUnavailable, value
-from controller.store.memory import MemoryZooKeeper
-from harness.zookeeper import free_port
-from tests.controller.election.support import Contender
+from kce.harness.embedded_zookeeper import free_port
+from kce.zookeeper.store import Create, MetadataStore, StoreUnavailable, value
+from kce.zookeeper.store.memory import MemoryZooKeeper
+from tests.election.support import Contender
 
 HA, ZK = "high-availability", "high-availability.zookeeper"
 JOB = "0" * 31 + "1"
@@ -74,8 +77,9 @@ def test_defaults() -> None:  # rules E10.9-E10.18
     assert of({}) == HighAvailabilityConfig(
         mode_text="NONE", cluster_id="/default", quorum="", root="/flink", latch_path="/leaderlatch",
         leader_path="/leader",
-        session_timeout_ms=60_000, connection_timeout_ms=15_000, retry_wait_ms=5000, max_retry_attempts=3, acl=Acl.OPEN,
-        tolerate_suspended_connections=False, authorization=(), layout=Layout.ONE_LATCH, remarks=(),
+        session_timeout_ms=60_000, connection_timeout_ms=15_000, retry_wait_ms=5000, max_retry_attempts=3,
+        acl=AclMode.OPEN, tolerate_suspended_connections=False, authorization=(), layout=PathLayout.ONE_LATCH,
+        remarks=(),
     )  # fmt: skip
 
 
@@ -89,10 +93,10 @@ def test_every_key_and_alias_is_read() -> None:  # rule E10.19
         "zookeeper.client.connection-timeout": ("connection_timeout_ms", "1 min", 60_000),
         "zookeeper.client.retry-wait": ("retry_wait_ms", "250", 250),
         "zookeeper.client.max-retry-attempts": ("max_retry_attempts", "7", 7),
-        "zookeeper.client.acl": ("acl", "OPEN", Acl.OPEN),
+        "zookeeper.client.acl": ("acl", "OPEN", AclMode.OPEN),
         "zookeeper.client.tolerate-suspended-connections": ("tolerate_suspended_connections", "True", True),
         "zookeeper.client.authorization": ("authorization", "digest:u:p, x:y", (("digest", "u:p"), ("x", "y"))),
-        "zookeeper.layout": ("layout", "1.13", Layout.TWO_DIRECTORIES),
+        "zookeeper.layout": ("layout", "1.13", PathLayout.TWO_DIRECTORIES),
     }
     for key, (field, text, read) in texts.items():
         assert getattr(of({f"{HA}.{key}": text}), field) == read
@@ -107,12 +111,12 @@ def test_every_key_and_alias_is_read() -> None:  # rule E10.19
 
 
 def test_layout_and_paths() -> None:
-    assert of({f"{HA}.use-old-ha-services": "true"}).layout is Layout.SIDE_BY_SIDE
-    assert of({f"{HA}.use-old-ha-services": "false"}).layout is Layout.ONE_LATCH
+    assert of({f"{HA}.use-old-ha-services": "true"}).layout is PathLayout.SIDE_BY_SIDE
+    assert of({f"{HA}.use-old-ha-services": "false"}).layout is PathLayout.ONE_LATCH
     paths = of(
         {f"{HA}.cluster-id": "//c/", f"{ZK}.path.root": "r/", f"{ZK}.layout": "1.9", f"{ZK}.path.latch": "l"}
     ).paths
-    assert paths == ElectionPaths(root="/r/c", layout=Layout.TWO_DIRECTORIES, latch="l", leader="/leader")
+    assert paths == ElectionPaths(root="/r/c", layout=PathLayout.TWO_DIRECTORIES, latch="l", leader="/leader")
     assert paths.latch_path(DISPATCHER) == "/r/c/l/dispatcher_lock"
 
 
@@ -242,7 +246,7 @@ async def test_connecting_is_tried_again(
             raise StoreUnavailable("not yet")
         return MemoryZooKeeper().connect()
 
-    monkeypatch.setattr("controller.election.services.KazooStore.connect", connect)
+    monkeypatch.setattr("kce.election.services.KazooStore.connect", connect)
     await connect_to_zookeeper(HighAvailabilityConfig(quorum="q", retry_wait_ms=1000))
     assert [b - a for a, b in itertools.pairwise(times)] == pytest.approx([1, 2])
 

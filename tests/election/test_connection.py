@@ -1,4 +1,7 @@
-"""What the connection's states do to contenders and retrievers (section 7, E8.10; FCH, FRC)."""
+"""What the connection's states do to contenders and retrievers (section 7, E8.10; FCH, FRC).
+
+Covers: kce.election.session.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from controller.election.information import EMPTY, LeaderInformation
-from controller.election.java_stream import encode_leader_node
-from controller.election.session import ConnectionState, ElectionSession
-from controller.election.zookeeper import ZooKeeperLeaderRetrievalDriver
-from controller.store import Create, SetData, value
-from tests.controller.election.conftest import SESSION_TIMEOUT_MS, Backend, Memory
-from tests.controller.election.support import (
-    COMPONENT,
-    PATHS,
-    Changing,
-    Contender,
-    Retrieved,
-    contend,
-    latch_of,
-    listen,
-)
+from kce.election.information import EMPTY, LeaderInformation
+from kce.election.java_stream import encode_leader_node
+from kce.election.session import ConnectionState, ElectionSession
+from kce.election.zookeeper import ZooKeeperLeaderRetrievalDriver
+from kce.zookeeper.store import Create, SetData, value
+from tests.election.conftest import SESSION_TIMEOUT_MS, Backend, Memory
+from tests.election.support import COMPONENT, PATHS, Changing, Contender, Retrieved, contend, latch_of, listen
 
 LEADER = PATHS.leader_path(COMPONENT)
 LONG_MS = 20_000

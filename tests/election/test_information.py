@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from controller.election.information import DEFAULT_LEADER_ID, EMPTY, LeaderInformation, LeaderInformationRegister
+from kce.election.information import DEFAULT_LEADER_ID, EMPTY, LeaderInformation, LeaderInformationRegister
 
 ONE, TWO = (LeaderInformation(uuid4(), f"host-{i}:1") for i in (1, 2))
 

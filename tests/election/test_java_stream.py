@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.election.java_stream import LeaderNodeFormatError, decode_leader_node, encode_leader_node
-from controller.election.zookeeper import read_leader_node
-from harness.java import find_java
+from kce.election.java_stream import LeaderNodeFormatError, decode_leader_node, encode_leader_node
+from kce.election.zookeeper import read_leader_node
+from kce.harness.java import find_java
 
 ID = UUID("01234567-89ab-cdef-fedc-ba9876543210")
 EXAMPLE = bytes.fromhex(

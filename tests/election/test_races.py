@@ -10,15 +10,15 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from controller.election.information import LeaderInformation
-from controller.election.java_stream import encode_leader_node
-from controller.election.latch import LeaderLatch
-from controller.election.service import MultipleComponentLeaderElectionService
-from controller.election.session import ElectionSession
-from controller.store import Create, Data, Delete, Op, OpResult, SetData, StoreError, WatchEvent, value
-from controller.store.memory import MemoryStore
-from tests.controller.election.conftest import Backend, Memory
-from tests.controller.election.support import COMPONENT, PATHS, Changing, Contender, ManualBackend, contend, latch_of
+from kce.election.information import LeaderInformation
+from kce.election.java_stream import encode_leader_node
+from kce.election.latch import LeaderLatch
+from kce.election.service import MultipleComponentLeaderElectionService
+from kce.election.session import ElectionSession
+from kce.zookeeper.store import Create, Delete, NodeData, Op, OpResult, SetData, StoreError, WatchEvent, value
+from kce.zookeeper.store.memory import MemoryStore
+from tests.election.conftest import Backend, Memory
+from tests.election.support import COMPONENT, PATHS, Changing, Contender, ManualBackend, contend, latch_of
 
 LATCH, LEADER = PATHS.latch_path(COMPONENT), PATHS.leader_path(COMPONENT)
 
@@ -75,7 +75,7 @@ async def test_a_predecessor_that_goes_between_listing_and_watching(memory: Memo
     first, session = await joined(await memory.session()), await memory.session()
     read = session.store.get_data
 
-    async def too_late(paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:
+    async def too_late(paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[NodeData | StoreError]:
         await first.latch.aclose()
         return await read(paths, watch=watch)
 
@@ -298,7 +298,9 @@ async def test_leadership_is_looked_at_again_at_the_moment_of_writing(
     latch = latch_of(contender)
     read = session.store.get_data
 
-    async def lost_meanwhile(paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:
+    async def lost_meanwhile(
+        paths: Sequence[str], *, watch: Sequence[bool] | bool = False
+    ) -> list[NodeData | StoreError]:
         answers = await read(paths, watch=watch)
         if paths[0] == LEADER and not watch:
             await other.store.write([Delete(f"{LATCH}/{latch._node}")])
@@ -320,7 +322,7 @@ async def test_an_ex_leader_overwrites_and_the_leader_repairs(memory: Memory, nu
     await other.store.multi([[Delete(LEADER), Create(LEADER, late, ephemeral=True)]])
     await wait_all_tasks_blocked()
     (found,) = await session.store.get_data([LEADER])
-    assert isinstance(found, Data)
+    assert isinstance(found, NodeData)
     assert (found.data, found.stat.ephemeral_owner) == (encode_leader_node("leader:1", session_id), session.session_id)
 
 
@@ -345,7 +347,7 @@ async def test_leader_nodes_that_come_and_go_while_written(memory: Memory, nurse
     session_id = await contender.lead()
     await wait_all_tasks_blocked()
     (found,) = await other.store.get_data([LEADER])
-    assert isinstance(found, Data)
+    assert isinstance(found, NodeData)
     assert found.data == encode_leader_node("leader:1", session_id)
     assert spoil == contender.errors == []
 
@@ -364,11 +366,11 @@ async def test_nothing_is_erased_while_a_confirmation_is_pending(
     await other.store.write([Delete(LEADER) if data is None else SetData(LEADER, data)])
     await wait_all_tasks_blocked()
     (found,) = await other.store.get_data([LEADER])
-    assert (found.data if isinstance(found, Data) else None) == data
+    assert (found.data if isinstance(found, NodeData) else None) == data
     assert contender.service is not None
     assert await contender.service.confirm_leadership(session_id, "new:1")
     (found,) = await other.store.get_data([LEADER])
-    assert isinstance(found, Data)
+    assert isinstance(found, NodeData)
     assert found.data == encode_leader_node("new:1", session_id)
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from controller.election.session import ConnectionState, ElectionSession
-from controller.store.zookeeper import KazooStore
-from harness.guard import Guard
-from harness.zookeeper import embedded_zookeeper
-from tests.controller.election.support import contend, listen
+from kce.election.session import ConnectionState, ElectionSession
+from kce.harness.embedded_zookeeper import embedded_zookeeper
+from kce.harness.guard import Guard
+from kce.zookeeper.store.kazoo import KazooStore
+from tests.election.support import contend, listen
 
 pytestmark = pytest.mark.slow
 

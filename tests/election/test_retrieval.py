@@ -8,16 +8,16 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from controller.election.api import LeaderRetrievalDriver, LeaderRetrievalEventHandler
-from controller.election.errors import LeaderRetrievalException
-from controller.election.information import EMPTY, LeaderInformation
-from controller.election.java_stream import encode_leader_node
-from controller.election.retrieval import DefaultLeaderRetrievalService, find_connecting_address, wait_for_leader
-from controller.election.standalone import SettableLeaderRetrievalService
-from controller.store import Create, SetData
-from harness.zookeeper import free_port
-from tests.controller.election.conftest import Backend
-from tests.controller.election.support import COMPONENT, PATHS, Listener, retrieval
+from kce.election.api import LeaderRetrievalDriver, LeaderRetrievalEventHandler
+from kce.election.errors import LeaderRetrievalException
+from kce.election.information import EMPTY, LeaderInformation
+from kce.election.java_stream import encode_leader_node
+from kce.election.retrieval import DefaultLeaderRetrievalService, find_connecting_address, wait_for_leader
+from kce.election.standalone import SettableLeaderRetrievalService
+from kce.harness.embedded_zookeeper import free_port
+from kce.zookeeper.store import Create, SetData
+from tests.election.conftest import Backend
+from tests.election.support import COMPONENT, PATHS, Listener, retrieval
 
 ONE, TWO = (LeaderInformation(uuid4(), f"host-{i}:1") for i in (1, 2))
 LEADER = PATHS.leader_path(COMPONENT)

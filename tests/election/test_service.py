@@ -10,14 +10,10 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from controller.election.errors import (
-    IllegalElectionState,
-    LeaderElectionException,
-    LeadershipLost,
-)
-from controller.election.information import EMPTY, LeaderInformation, LeaderInformationRegister
-from controller.election.service import DefaultLeaderElectionService, MultipleComponentLeaderElectionService
-from tests.controller.election.support import Contender, ManualBackend, ManualDriver
+from kce.election.errors import IllegalElectionState, LeaderElectionException, LeadershipLost
+from kce.election.information import EMPTY, LeaderInformation, LeaderInformationRegister
+from kce.election.service import DefaultLeaderElectionService, MultipleComponentLeaderElectionService
+from tests.election.support import Contender, ManualBackend, ManualDriver
 
 ID, OTHER_ID = uuid4(), uuid4()
 FOREIGN = LeaderInformation(uuid4(), "elsewhere:1")

@@ -1,4 +1,7 @@
-"""Election and retrieval through ZooKeeper and its twin (sections 1, 4, 5, 8; FZE, FZD, FWL, FTC)."""
+"""Election and retrieval through ZooKeeper and its twin (sections 1, 4, 5, 8; FZE, FZD, FWL, FTC).
+
+Covers: kce.election.zookeeper, kce.election.latch, kce.election.leader_node.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +11,22 @@ from uuid import uuid4
 import pytest
 import trio
 
-from controller.election.errors import IllegalElectionState
-from controller.election.information import EMPTY, LeaderInformation
-from controller.election.java_stream import decode_leader_node, encode_leader_node
-from controller.election.leader_node import WatchedNode
-from controller.election.paths import ElectionPaths, Layout
-from controller.election.service import MultipleComponentLeaderElectionService
-from controller.election.session import ElectionSession
-from controller.election.zookeeper import (
+from kce.election.errors import IllegalElectionState
+from kce.election.information import EMPTY, LeaderInformation
+from kce.election.java_stream import decode_leader_node, encode_leader_node
+from kce.election.leader_node import WatchedNode
+from kce.election.paths import ElectionPaths, PathLayout
+from kce.election.service import MultipleComponentLeaderElectionService
+from kce.election.session import ElectionSession
+from kce.election.zookeeper import (
     ZooKeeperLeaderElectionDriver,
     ZooKeeperLeaderRetrievalDriver,
     election_driver_factory,
     read_leader_node,
 )
-from controller.store import Create, Data, Delete, NoNode, Op, SetData, StoreError, value
-from tests.controller.election.conftest import Backend
-from tests.controller.election.support import (
+from kce.zookeeper.store import Create, Delete, NodeData, NoNode, Op, SetData, StoreError, value
+from tests.election.conftest import Backend
+from tests.election.support import (
     COMPONENT,
     PATHS,
     Changing,
@@ -43,7 +46,7 @@ FOREIGN = LeaderInformation(uuid4(), "elsewhere:1")
 FOREIGN_BYTES = encode_leader_node("elsewhere:1", FOREIGN.session_id or uuid4())
 
 
-async def node(session: ElectionSession, path: str = LEADER) -> Data | None:
+async def node(session: ElectionSession, path: str = LEADER) -> NodeData | None:
     (found,) = await session.store.get_data([path])
     return None if isinstance(found, NoNode) else value(found)
 
@@ -515,8 +518,8 @@ async def test_stop_while_leading_removes_both_nodes(backend: Backend, nursery: 
     assert await latch_nodes(session) == []
 
 
-@pytest.mark.parametrize("layout", list(Layout))
-async def test_each_layout_elects(backend: Backend, nursery: trio.Nursery, layout: Layout) -> None:
+@pytest.mark.parametrize("layout", list(PathLayout))
+async def test_each_layout_elects(backend: Backend, nursery: trio.Nursery, layout: PathLayout) -> None:
     paths = ElectionPaths(layout=layout)
     session = await backend.session()
     contender = await contend(session, nursery, "leader:1", paths=paths)

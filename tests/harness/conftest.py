@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from harness.cli import main
+from kce.harness.cli import main
 
 
 @pytest.fixture

@@ -22,11 +22,11 @@ from typing import Any
 
 import trio
 
-import wire
-from controller.store import MultiFailed, Op, OpResult
-from controller.store.zookeeper import KazooStore
-from harness.node import Node
-from harness.transport import FramedStream
+from kce import wire
+from kce.harness.connections import Link
+from kce.harness.node import Node
+from kce.zookeeper.store import MultiFailed, Op, OpResult
+from kce.zookeeper.store.kazoo import KazooStore
 
 PR_SET_PDEATHSIG = 1
 CONTROL_REQUESTS = (4, 5, 6)
@@ -88,9 +88,9 @@ def _doomed_read(fate: Fate, name: str, read: Any) -> Any:
 
 def doom_connections(fate: Fate) -> None:
     """Every connection of this process on which it sends control requests."""
-    send_frame = FramedStream.send_frame
+    send_frame = Link.send_frame
 
-    async def struck(self: FramedStream, payload: bytes) -> None:
+    async def struck(self: Link, payload: bytes) -> None:
         if int.from_bytes(payload[:2], "big") not in CONTROL_REQUESTS:
             await send_frame(self, payload)
             return
@@ -107,7 +107,7 @@ def doom_connections(fate: Fate) -> None:
         await send_frame(self, payload)
         fate.point("after", what)
 
-    FramedStream.send_frame = struck  # type: ignore[method-assign]
+    Link.send_frame = struck  # type: ignore[method-assign]
 
 
 async def live(properties: dict[str, str], fate: Fate) -> None:

@@ -20,10 +20,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-import wire
-from controller import zk_data
-from harness import Cluster
-from harness.transport import Dialer
+from kce.harness import Cluster
+from kce.zookeeper import znodes
+from tests.clusters import metadata
 
 pytestmark = pytest.mark.slow
 T = TypeVar("T")
@@ -53,17 +52,6 @@ async def admin_of(cluster: Cluster) -> AdminClient:
 
     await cluster.wait_until(settled, "every node to be in the metadata of all")
     return AdminClient({"bootstrap.servers": cluster.bootstrap_servers()})
-
-
-async def metadata(address: str) -> wire.MetadataResponse:
-    host, _, port = address.partition(":")
-    connection = await Dialer()(host, int(port))
-    request = wire.MetadataRequest(topics=())
-    await connection.send_frame(wire.encode_request(request, api_version=12, correlation_id=1, client_id="test"))
-    _, answer = wire.decode_response(await connection.receive_frame(), api_key=3, api_version=12)
-    await connection.aclose()
-    assert isinstance(answer, wire.MetadataResponse)
-    return answer
 
 
 def topic_config(name: str, *entries: ConfigEntry) -> ConfigResource:
@@ -131,9 +119,9 @@ async def test_topics_partitions_and_configurations(zookeeper: str) -> None:
         }
         assert set((await trio.to_thread.run_sync(admin.list_topics)).topics) == {"placed"}
         await cluster.wait_until(lambda: cluster._is_gone("given"), "topic given to be deleted")
-        changes = await cluster._zk.get_children("/config/changes")
+        changes = await cluster.zk.get_children("/config/changes")
         assert len(changes) == 1
-        assert not await cluster._exists(zk_data.topic_config_path("given"))
+        assert not await cluster.exists(znodes.topic_config_path("given"))
 
 
 async def test_the_cluster_described(zookeeper: str) -> None:

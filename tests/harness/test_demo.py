@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from captures.decode import Decoder
-from captures.pcap import CaptureFile
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.files.pcap import CaptureFile
+from tests.harness.cli.support import kce, up
 from tests.harness.conftest import Here
-from tests.harness.test_cli import kce, up
 
 
 @pytest.mark.slow

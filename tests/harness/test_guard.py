@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.guard import Guard, birth
+from kce.harness.guard import Guard, birth
+from tests.harness.processes import wait_gone
 
 
 def sleeper() -> subprocess.Popen[bytes]:
@@ -40,29 +41,13 @@ def test_closing_kills_what_is_watched_and_removes_paths(tmp_path: Path) -> None
 
 def test_it_acts_when_the_parent_is_killed(tmp_path: Path) -> None:
     script = (
-        "import os, sys, subprocess; from harness.guard import Guard; g = Guard();"
+        "import os, sys, subprocess; from kce.harness.guard import Guard; g = Guard();"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
         "g.watch(child.pid); print(g.pid, child.pid, flush=True); os.kill(os.getpid(), 9)"
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     assert ran.returncode == -signal.SIGKILL
-    guard_pid, child_pid = map(int, ran.stdout.split())
-    for pid in (guard_pid, child_pid):
-        _wait_gone(pid)
-
-
-def _wait_gone(pid: int) -> None:
-    """The kernel tells of the end of a process that is not ours through its pidfd."""
-    try:
-        fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    import select
-
-    try:
-        assert select.select([fd], [], [], 10)[0], f"process {pid} is still there"
-    finally:
-        os.close(fd)
+    assert wait_gone([int(pid) for pid in ran.stdout.split()]) == []
 
 
 def test_birth_tells_processes_apart() -> None:

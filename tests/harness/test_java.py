@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.java import JavaMissing, find_java, java_version
+from kce.harness.java import JavaMissing, find_java, java_version
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ from typing import Any
 import pytest
 import trio
 
-from controller import zk_data
-from controller.model import BrokerId, ReplicaAssignment, TopicPartition
-from controller.store import Create, value
-from harness import Cluster
-from harness.errors import HarnessError
-from harness.members import InProcessMember
+from kce.harness import Cluster
+from kce.harness.errors import HarnessError
+from kce.harness.members import InProcessMember
+from kce.zookeeper import znodes
+from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicPartition
+from tests.clusters import create_znode, leaders_and_isrs
 from tests.conftest import Struck
 from tests.harness.doomed_node import ARMED
 
@@ -105,17 +105,13 @@ class Operation(ABC):
     async def is_done(self) -> bool:
         """As far as ZooKeeper says."""
 
-    async def create(self, path: str, data: bytes) -> None:
-        value((await self.cluster._store.write([Create(path, data)]))[0])
-
     async def assignment(self) -> ReplicaAssignment:
         (topic,) = await self.cluster.describe_topics(["t"])
         return topic.partitions[0].assignment
 
-    async def leads(self, partition: int = 0) -> tuple[int, set[int]] | None:
-        (topic,) = await self.cluster.describe_topics(["t"])
-        known = topic.partitions[partition].leadership
-        return None if known is None else (known.leader_and_isr.leader, set(known.leader_and_isr.isr))
+    async def states(self) -> dict[int, tuple[int, set[int]]]:
+        """Leader and ISR by partition."""
+        return await leaders_and_isrs(self.cluster, "t")
 
 
 class Creation(Operation):
@@ -126,7 +122,7 @@ class Creation(Operation):
         await self.cluster.create_topic("t", assignment={0: [1, 2, 3], 1: [2, 3, 1]}, wait=False)
 
     async def is_done(self) -> bool:
-        return (await self.leads(0), await self.leads(1)) == ((1, {1, 2, 3}), (2, {1, 2, 3}))
+        return await self.states() == {0: (1, {1, 2, 3}), 1: (2, {1, 2, 3})}
 
 
 class Deletion(Operation):
@@ -134,7 +130,7 @@ class Deletion(Operation):
         await self.cluster.delete_topic("t", wait=False)
 
     async def is_done(self) -> bool:
-        return not any([await self.cluster._exists(p) for p in ("/brokers/topics/t", "/admin/delete_topics/t")])
+        return not any([await self.cluster.exists(p) for p in ("/brokers/topics/t", "/admin/delete_topics/t")])
 
 
 class Reassignment(Operation):
@@ -143,12 +139,12 @@ class Reassignment(Operation):
 
     async def begin(self) -> None:
         target = {T0: (BrokerId(3), BrokerId(2))}
-        await self.create(zk_data.REASSIGN_PARTITIONS, zk_data.encode_partition_reassignment(target))
+        await create_znode(self.cluster, znodes.REASSIGN_PARTITIONS, znodes.encode_partition_reassignment(target))
 
     async def is_done(self) -> bool:
-        leads, assigned = await self.leads(), await self.assignment()
-        is_reached = leads is not None and leads[1] == {2, 3} and assigned == ReplicaAssignment((3, 2))  # type: ignore[arg-type]
-        return is_reached and not await self.cluster._exists(zk_data.REASSIGN_PARTITIONS)
+        states, assigned = await self.states(), await self.assignment()
+        is_reached = 0 in states and states[0][1] == {2, 3} and assigned == ReplicaAssignment((3, 2))  # type: ignore[arg-type]
+        return is_reached and not await self.cluster.exists(znodes.REASSIGN_PARTITIONS)
 
 
 class Election(Operation):
@@ -157,23 +153,21 @@ class Election(Operation):
     async def prepare(self) -> None:
         await self.cluster.create_topic("t", assignment={0: [1, 2, 3]})
         target = {T0: (BrokerId(2), BrokerId(1), BrokerId(3))}
-        await self.create(zk_data.REASSIGN_PARTITIONS, zk_data.encode_partition_reassignment(target))
+        await create_znode(self.cluster, znodes.REASSIGN_PARTITIONS, znodes.encode_partition_reassignment(target))
 
         async def reordered() -> bool:
             done = await self.assignment() == ReplicaAssignment((2, 1, 3))  # type: ignore[arg-type]
-            return done and not await self.cluster._exists(zk_data.REASSIGN_PARTITIONS)
+            return done and not await self.cluster.exists(znodes.REASSIGN_PARTITIONS)
 
         await self.cluster.wait_until(reordered, "another preferred replica")
-        leads = await self.leads()
-        assert leads is not None
-        assert leads[0] == 1
+        assert (await self.states())[0][0] == 1
 
     async def begin(self) -> None:
-        await self.create(zk_data.PREFERRED_REPLICA_ELECTION, zk_data.encode_partition_list([T0]))
+        await create_znode(self.cluster, znodes.PREFERRED_REPLICA_ELECTION, znodes.encode_partition_list([T0]))
 
     async def is_done(self) -> bool:
-        is_pending = await self.cluster._exists(zk_data.PREFERRED_REPLICA_ELECTION)
-        return await self.leads() == (2, {1, 2, 3}) and not is_pending
+        is_pending = await self.cluster.exists(znodes.PREFERRED_REPLICA_ELECTION)
+        return await self.states() == {0: (2, {1, 2, 3})} and not is_pending
 
 
 class ControlledShutdown(Operation):
@@ -186,7 +180,7 @@ class ControlledShutdown(Operation):
 
     async def is_done(self) -> bool:
         is_gone = 2 not in await self.cluster.registered()
-        return is_gone and (await self.leads(0), await self.leads(1)) == ((1, {1, 3}), (3, {1, 3}))
+        return is_gone and await self.states() == {0: (1, {1, 3}), 1: (3, {1, 3})}
 
 
 async def goes_by_zookeeper(cluster: Cluster) -> bool:
@@ -200,8 +194,8 @@ async def goes_by_zookeeper(cluster: Cluster) -> bool:
             return False
         for topic in topics.values():
             for number, partition in enumerate(topic.partitions):
-                assert partition.leadership is not None
-                state = partition.leadership.leader_and_isr
+                state = partition.state
+                assert state is not None
                 mine = hosted.get(TopicPartition(topic.name, number))
                 if broker in state.isr and (
                     mine is None or (mine.leader, mine.leader_epoch) != (state.leader, state.leader_epoch)
@@ -223,9 +217,8 @@ async def was_persisted(cluster: Cluster, sent: Sequence[dict[str, Any]]) -> Non
     for told in sent:
         if told["topic"] not in topics:
             continue
-        known = topics[told["topic"]].partitions[told["partition"]].leadership
-        assert known is not None, told
-        state = known.leader_and_isr
+        state = topics[told["topic"]].partitions[told["partition"]].state
+        assert state is not None, told
         assert told["partition_epoch"] <= state.partition_epoch, told
         if told["partition_epoch"] == state.partition_epoch:
             assert (told["leader"], tuple(told["isr"]), told["leader_epoch"]) == (

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from controller.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
-from controller.store import MultiFailed, Op, OpResult
-from harness import Cluster
-from harness.faults import TcpProxy
-from harness.guard import Guard
-from harness.members import InProcessMember
-from harness.node import Node
-from harness.zookeeper import embedded_zookeeper, free_port
-from wire.vocabulary import ElectionType
+from kce.harness import Cluster
+from kce.harness.embedded_zookeeper import embedded_zookeeper, free_port
+from kce.harness.node import Node
+from kce.harness.world.tcp_proxy import TcpProxy
+from kce.wire.vocabulary import ElectionType
+from kce.zookeeper.model import BrokerId, LeaderAndIsr, ReplicaAssignment, TopicPartition
+from kce.zookeeper.store import MultiFailed, Op, OpResult
+from tests.clusters import node
+from tests.controller import requests
 
 pytestmark = pytest.mark.slow
 
@@ -32,12 +32,12 @@ class ZooKeeper:
     """One that can be gone for a while, with the same data afterwards. Nobody gets through to it before it is up, when
     a connection would break it (see harness.zookeeper)."""
 
-    def __init__(self, folder: Path, guard: Guard, proxy: TcpProxy, port: int) -> None:
-        self._folder, self._guard, self.proxy, self._port = folder, guard, proxy, port
+    def __init__(self, folder: Path, proxy: TcpProxy, port: int) -> None:
+        self._folder, self.proxy, self._port = folder, proxy, port
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        await self._stack.enter_async_context(embedded_zookeeper(self._folder, self._guard, port=self._port))
+        await self._stack.enter_async_context(embedded_zookeeper(self._folder, port=self._port))
         self.proxy.heal()
 
     async def stop(self) -> None:
@@ -47,15 +47,13 @@ class ZooKeeper:
 
 @pytest.fixture
 async def zookeeper(tmp_path: Path, nursery: trio.Nursery) -> AsyncIterator[ZooKeeper]:
-    guard = Guard()
     port = free_port()
     proxy = TcpProxy("127.0.0.1", port)
     await nursery.start(proxy.run)
-    made = ZooKeeper(tmp_path / "zookeeper", guard, proxy, port)
+    made = ZooKeeper(tmp_path / "zookeeper", proxy, port)
     await made.start()
     yield made
     await made.stop()
-    guard.close()
 
 
 def restart_at(node: Node, zookeeper: ZooKeeper, when: str, write: int) -> trio.Event:
@@ -100,21 +98,19 @@ class Operations:
         ]
 
     def node(self, node_id: int) -> Node:
-        member = self.cluster.member(node_id)
-        assert isinstance(member, InProcessMember)
-        assert member.node is not None
-        return member.node
+        return node(self.cluster, node_id)
 
     async def create(self) -> None:
         await self.cluster.create_topic("t", assignment={0: [self.active, self.other]})
         await self.settles([self.active, self.other], leader=self.active)
 
     async def reassign(self) -> None:
-        self.node(self.active).controller.alter_partition_reassignments({T0: [self.third, self.active]}, lambda _: None)
+        controller = self.node(self.active).controller
+        requests.alter_partition_reassignments(controller, {T0: [self.third, self.active]}, lambda _: None)
         await self.settles([self.third, self.active], leader=self.active)
 
     async def elect(self) -> None:
-        self.node(self.active).controller.elect_leaders([T0], ElectionType.PREFERRED, lambda _: None)
+        requests.elect_leaders(self.node(self.active).controller, [T0], ElectionType.PREFERRED, lambda _: None)
         await self.settles([self.third, self.active], leader=self.third)
 
     async def shut_down(self) -> None:
@@ -132,8 +128,8 @@ class Operations:
         async def settled() -> bool:
             (described,) = await self.cluster.describe_topics(["t"])
             (partition,) = described.partitions
-            assert partition.leadership is not None
-            state = partition.leadership.leader_and_isr
+            state = partition.state
+            assert state is not None
             return (
                 partition.assignment == ReplicaAssignment(tuple(BrokerId(r) for r in replicas))
                 and (state.leader, set(state.isr)) == (leader, set(members))
@@ -152,10 +148,10 @@ async def test_a_restart_in_every_operation(zookeeper: ZooKeeper) -> None:
         controller = await cluster.wait_for_controller()
         operations = Operations(cluster, controller.id)
         await cluster.create_topic("u", assignment={0: [operations.active, operations.other]})
-        node = operations.node(controller.id)
+        active = operations.node(controller.id)
         for when, write, operation in operations.all:
-            struck = restart_at(node, zookeeper, when, write)
+            struck = restart_at(active, zookeeper, when, write)
             await operation()
             assert struck.is_set(), operation
         assert await cluster.controller() == controller
-        assert not node.controller.loop.failures
+        assert not active.controller.loop.failures

@@ -1,8 +1,7 @@
-"""``make interop``: every operation under our controller, then under Kafka's own, side by side; then older releases of
-Kafka with us, in both roles.
+"""``make interop``: every operation under our controller and under Kafka's; then older releases, in both roles.
 
-Prints a table, writes it to docs/interop.md, and fails when an operation fails, a record is lost, a broker refuses
-what it would not refuse a real controller, or our node watches a node of ZooKeeper that Kafka's does not.
+Prints a table and writes it to docs/interop.md. Fails if an operation fails, a record is lost, a broker rejects what
+it accepts from a real controller, or our controller watches a znode that Kafka's does not.
 """
 
 from __future__ import annotations
@@ -18,8 +17,7 @@ from pathlib import Path
 
 import trio
 
-from harness.guard import Guard
-from harness.zookeeper import embedded_zookeeper
+from kce.harness.embedded_zookeeper import embedded_zookeeper
 from tests.interop import releases
 from tests.interop.operations import ALL, NODE, Outcome, peers, run_all
 from tests.interop.real_kafka import VERSION, Release
@@ -27,16 +25,16 @@ from tests.interop.refusals import EXPECTED, refusals
 
 _HEAD = f"""# Real Kafka brokers under our controller
 
-Three real Kafka {VERSION} brokers hold the data; node {NODE} is the active controller: first one of ours, then, for
-comparison, a real Kafka {VERSION} broker that holds no data either. Clients are Kafka's own command line tools, and
-librdkafka. From "kill a broker" on an idempotent producer with acks=all sends records all the time; after every
-operation whatever was acknowledged is read again: none is lost, none is there twice. `make interop` makes this page.
+Three real Kafka {VERSION} brokers store the data. Node {NODE} is the active controller: first ours, then, for
+comparison, a real Kafka {VERSION} broker without data. Clients are Kafka's command-line tools and librdkafka. From
+"kill a broker" on, an idempotent producer with acks=all keeps sending. After every operation all acknowledged records
+are consumed: none is lost, none is duplicated. `make interop` generates this page.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one controller's run showed. ``refused``: how often, by what the brokers logged."""
+    """Results of one controller's run. ``refused``: rejected requests, counted by log message."""
 
     outcomes: list[Outcome]
     refused: Counter[str]
@@ -46,7 +44,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class OldRun:
-    """What an older release showed: its brokers under our controller, and ours under its."""
+    """Results of an older release: its brokers under our controller, and ours under its controller."""
 
     release: Release
     under_ours: list[Outcome]
@@ -98,13 +96,13 @@ def page(ours: Run, kafkas: Run) -> str:
             "|---|---|---|---|",
             *rows,
             "",
-            f"Acknowledged and found again: {ours.acknowledged:,} records under our controller,"
+            f"Acknowledged and consumed: {ours.acknowledged:,} records under our controller,"
             f" {kafkas.acknowledged:,} under Kafka's.",
-            "Seconds are those of one run each, tools included, which share a JVM.",
+            "Seconds are from one run each, and include the tools, which share a JVM.",
             "",
-            "## Refused requests",
+            "## Rejected requests",
             "",
-            "What the brokers logged of control requests that they did not follow. A is node 100 as controller, N any"
+            "Log messages of brokers that rejected or ignored control requests. A is node 100 as controller, N any"
             " other number.",
             "",
             "| logged | under ours | under Kafka's | why |",
@@ -113,8 +111,8 @@ def page(ours: Run, kafkas: Run) -> str:
             "",
             "## Watches",
             "",
-            f"With the same topics, our controller watches {len(ours.watched)} nodes of ZooKeeper, Kafka's"
-            f" {len(kafkas.watched)} (`wchc`, which does not tell of watches on children).",
+            f"With the same topics, our controller watches {len(ours.watched)} znodes, Kafka's {len(kafkas.watched)}"
+            " (from `wchc`, which omits watches on children).",
             f"Watched by ours only: {', '.join(f'`{path}`' for path in more) or 'none'}.",
             f"Watched by Kafka's only: {', '.join(f'`{path}`' for path in fewer) or 'none'}.",
             "",
@@ -139,15 +137,15 @@ def old_page(runs: Sequence[OldRun]) -> str:
         [
             "## Older releases",
             "",
-            "Three brokers of the release under our controller, with its `inter.broker.protocol.version`; what is seen"
-            f" is that of {runs[0].release.version}, and the others did the same. Before 0.11 no producer is"
-            " idempotent, and a record may be there twice.",
+            "Three brokers of the release under our controller, with its `inter.broker.protocol.version`. The results"
+            f" are from {runs[0].release.version}; the other releases behaved the same. Before 0.11 producers are not"
+            " idempotent, and records may be duplicated.",
             "",
             *table("under our controller", [run.under_ours for run in runs]),
             "",
-            f"Acknowledged and found again: {acknowledged}.",
+            f"Acknowledged and consumed: {acknowledged}.",
             "",
-            f"Three of our brokers under a controller of the release, which is node {releases.CONTROLLER}:",
+            f"Three of our brokers under a controller of the release, node {releases.CONTROLLER}:",
             "",
             *table("our brokers", [run.under_theirs for run in runs]),
             "",
@@ -157,7 +155,7 @@ def old_page(runs: Sequence[OldRun]) -> str:
 
 def problems(ours: Run, kafkas: Run) -> list[str]:
     found = [
-        f"refused under our controller only: {what}"
+        f"rejected under our controller only: {what}"
         for what in ours.refused
         if what not in kafkas.refused and what not in EXPECTED
     ]
@@ -165,28 +163,24 @@ def problems(ours: Run, kafkas: Run) -> list[str]:
 
 
 async def both(page_path: Path) -> int:
-    guard = Guard()
     with tempfile.TemporaryDirectory(prefix="kce-interop-") as name:
         folder = Path(name)
-        try:
-            async with embedded_zookeeper(folder / "zookeeper", guard) as zookeeper:
-                ours = await run(zookeeper, folder / "ours", ours=True)
-                kafkas = await run(zookeeper, folder / "kafkas", ours=False)
-                old = [await run_old(zookeeper, folder / release.version, release) for release in releases.OLD]
-        finally:
-            guard.close()
+        async with embedded_zookeeper(folder / "zookeeper") as zookeeper:
+            ours = await run(zookeeper, folder / "ours", ours=True)
+            kafkas = await run(zookeeper, folder / "kafkas", ours=False)
+            old = [await run_old(zookeeper, folder / release.version, release) for release in releases.OLD]
     text = f"{page(ours, kafkas)}\n{old_page(old)}"
     print(f"\n{text}")
     page_path.write_text(text)  # noqa: ASYNC240 - nothing else goes on any more
     found = problems(ours, kafkas)
     for problem in found:
-        print(f"NOT AS IT SHOULD BE: {problem}", file=sys.stderr)
+        print(f"PROBLEM: {problem}", file=sys.stderr)
     return 1 if found else 0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.interop", description=__doc__)
-    parser.add_argument("--page", type=Path, default=Path("docs/interop.md"), help="where the table is kept")
+    parser.add_argument("--page", type=Path, default=Path("docs/interop.md"), help="file for the table")
     return trio.run(both, parser.parse_args().page)
 
 

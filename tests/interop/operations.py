@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-import wire
-from controller.zk_data import CONTROLLER, topic_path
-from harness import Cluster
-from harness.guard import Guard
-from harness.transport import Dialer
-from harness.zookeeper import four_letter_word
+from kce import wire
+from kce.harness import Cluster
+from kce.harness.embedded_zookeeper import four_letter_word
+from kce.harness.guard import Guard
+from kce.zookeeper.znodes import CONTROLLER, topic_path
+from tests.clusters import is_registered, request
 from tests.interop.real_kafka import RELEASES, VERSION, RealBroker, Release, kafka_jars
 from tests.interop.records import Ledger, Traffic, consume_in_group
 from tests.interop.tools import ELECTION, REASSIGN, TOPICS, Tools
@@ -71,26 +71,22 @@ class Peers:
             self.kafka_controller.kill()
 
     async def start_controller(self) -> None:
-        await self.cluster.wait_until(lambda: self._is_gone(NODE), "node 100 to be gone from ZooKeeper")
+        async def gone() -> bool:
+            return not await is_registered(self.cluster, NODE)
+
+        await self.cluster.wait_until(gone, "node 100 to be gone from ZooKeeper")
         if self.kafka_controller is None:
             await self.cluster.start(NODE)
         else:
             await self.kafka_controller.start()
 
-    async def _is_gone(self, broker: int) -> bool:
-        return broker not in await self.cluster.registered()
-
     async def states(self, topic: str = TOPIC) -> dict[int, tuple[tuple[int, ...], int, frozenset[int]]]:
         """Replicas, leader and ISR of each partition, as ZooKeeper has them."""
         (described,) = await self.cluster.describe_topics([topic])
         return {
-            p.partition: (
-                tuple(p.assignment.replicas),
-                p.leadership.leader_and_isr.leader,
-                frozenset(p.leadership.leader_and_isr.isr),
-            )
+            p.partition: (tuple(p.assignment.replicas), p.state.leader, frozenset(p.state.isr))
             for p in described.partitions
-            if p.leadership is not None
+            if p.state is not None
         }
 
     async def until(
@@ -113,16 +109,16 @@ class Peers:
             addresses += [self.kafka_controller.address] * self.kafka_controller.is_running
         elif self.cluster.member(NODE).state == "running":
             addresses.append(self.cluster.member(NODE).addresses["DATA"])
-        request = wire.MetadataRequest(topics=None)
+        message = wire.MetadataRequest(topics=None)
         version = 1  # which the oldest brokers know, too; they keep replicas in a set
         shape = sorted if self.tools is None else list
 
         async def told() -> bool:
-            there = await self.cluster._exists(topic_path(topic))
+            there = await self.cluster.exists(topic_path(topic))
             states = await self.states(topic) if there else {}
             wanted = {n: shape(replicas) for n, (replicas, _, _) in states.items()}
             for address in addresses:
-                answer = await ask(address, request, version)
+                answer = await request(address, message, version)
                 assert isinstance(answer, wire.MetadataResponse)
                 known = {
                     p.partition_index: shape(p.replica_nodes)
@@ -197,15 +193,14 @@ async def peers(
 
     ``more``: properties of a real broker; ``properties``: of our node 100.
     """
-    guard = Guard()
-    made: list[RealBroker] = []
-    stack = ExitStack()
+    with ExitStack() as stack:
+        guard = stack.enter_context(closing(Guard()))
 
-    def broker(broker_id: int) -> RealBroker:
-        made.append(RealBroker(broker_id, zookeeper, folder, guard, more(broker_id), release))
-        return made[-1]
+        def broker(broker_id: int) -> RealBroker:
+            made = RealBroker(broker_id, zookeeper, folder, guard, more(broker_id), release)
+            stack.callback(made.kill)
+            return made
 
-    try:
         await trio.to_thread.run_sync(kafka_jars, release.version)
         settings: dict[str, str | None] = {
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
@@ -224,11 +219,6 @@ async def peers(
                 for one in brokers.values():
                     nursery.start_soon(one.start)
             yield Peers(cluster, brokers, kafka_controller, folder, tools, release)
-    finally:
-        stack.close()
-        for one in made:
-            one.kill()
-        guard.close()
 
 
 @asynccontextmanager
@@ -292,7 +282,7 @@ async def _group_of_a_real_broker(p: Peers) -> str:
     async def coordinated() -> bool:
         found.clear()
         for group in groups:
-            answer = await ask(p.brokers[1].address, wire.FindCoordinatorRequest(key=group), 0)
+            answer = await request(p.brokers[1].address, wire.FindCoordinatorRequest(key=group), 0)
             assert isinstance(answer, wire.FindCoordinatorResponse)
             if answer.error_code != wire.ErrorCode.NONE:
                 return False
@@ -302,19 +292,6 @@ async def _group_of_a_real_broker(p: Peers) -> str:
 
     await p.cluster.wait_until(coordinated, "the offsets topic to be created")
     return found[0]
-
-
-async def ask(address: str, request: wire.Message, version: int) -> wire.Message:
-    host, _, port = address.rpartition(":")
-    connection = await Dialer()(host, int(port))
-    try:
-        await connection.send_frame(
-            wire.encode_request(request, api_version=version, correlation_id=1, client_id="interop")
-        )
-        frame = await connection.receive_frame()
-    finally:
-        await connection.aclose()
-    return wire.decode_response(frame, api_key=request.__api_key__, api_version=version)[1]
 
 
 async def kill_broker(p: Peers) -> str:
@@ -459,7 +436,7 @@ async def delete_topics(p: Peers) -> str:
     await p.delete(TOPIC)
 
     async def gone() -> bool:
-        return not await p.cluster._exists(topic_path(TOPIC)) and not any(
+        return not await p.cluster.exists(topic_path(TOPIC)) and not any(
             folder.name.startswith(f"{TOPIC}-") and not folder.name.endswith("-delete")
             for broker in p.brokers.values()
             for folder in (broker.folder / "data").iterdir()
@@ -499,7 +476,7 @@ SHORT = [operation for operation, is_short in OPERATIONS if is_short]
 async def watched_by_controller(p: Peers) -> set[str]:
     """The paths that node 100 watches (ZooKeeper's ``wchc``), below the chroot."""
     hosts, _, chroot = p.cluster.zookeeper.partition("/")
-    stat = (await p.cluster._store.exists([CONTROLLER]))[0]
+    stat = (await p.cluster.store.exists([CONTROLLER]))[0]
     assert stat is not None
     host, _, port = hosts.rpartition(":")
     sessions = (await four_letter_word(host, int(port), "wchc")).split("0x")

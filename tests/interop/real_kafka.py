@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
-from harness.guard import Guard
-from harness.java import find_java
-from harness.zookeeper import free_port, spark_jars
+from kce.harness.embedded_zookeeper import free_port, spark_jars
+from kce.harness.guard import Guard
+from kce.harness.java import find_java
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,16 +219,15 @@ async def real_brokers(
     ids: list[int], zookeeper: str, folder: Path, release: Release = RELEASES[VERSION], **settings: str
 ) -> AsyncIterator[dict[int, RealBroker]]:
     """Real brokers, all up, all gone at the end. ``settings`` are theirs, with _ for the dots."""
-    guard = Guard()
     properties = {name.replace("_", "."): value for name, value in settings.items()}
-    brokers = {i: RealBroker(i, zookeeper, folder, guard, properties, release) for i in ids}
-    try:
-        await trio.to_thread.run_sync(kafka_jars, release.version)
-        async with trio.open_nursery() as nursery:
+    with closing(Guard()) as guard:
+        brokers = {i: RealBroker(i, zookeeper, folder, guard, properties, release) for i in ids}
+        try:
+            await trio.to_thread.run_sync(kafka_jars, release.version)
+            async with trio.open_nursery() as nursery:
+                for broker in brokers.values():
+                    nursery.start_soon(broker.start)
+            yield brokers
+        finally:
             for broker in brokers.values():
-                nursery.start_soon(broker.start)
-        yield brokers
-    finally:
-        for broker in brokers.values():
-            broker.kill()
-        guard.close()
+                broker.kill()

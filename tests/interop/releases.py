@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller import zk_data
-from controller.model import BrokerId, TopicPartition
-from controller.store import Create, value
-from harness import Cluster
-from harness.members import InProcessMember
+from kce.harness import Cluster
+from kce.harness.members import InProcessMember
+from kce.zookeeper import znodes
+from kce.zookeeper.model import BrokerId, TopicPartition
+from tests.clusters import create_znode, leaders_and_isrs
 from tests.interop.operations import (
     TOPIC,
     Operation,
@@ -39,25 +39,21 @@ OLD = [release for release in RELEASES.values() if release.version != VERSION]
 Assignment = dict[int, tuple[int, ...]]
 
 
-async def _create(cluster: Cluster, path: str, data: bytes) -> None:
-    value((await cluster._store.write([Create(path, data)]))[0])
-
-
 async def _elect_preferred(cluster: Cluster, partitions: Sequence[int]) -> None:
-    data = zk_data.encode_partition_list([TopicPartition(TOPIC, n) for n in partitions])
-    await _create(cluster, zk_data.PREFERRED_REPLICA_ELECTION, data)
-    await _is_gone(cluster, zk_data.PREFERRED_REPLICA_ELECTION)
+    data = znodes.encode_partition_list([TopicPartition(TOPIC, n) for n in partitions])
+    await create_znode(cluster, znodes.PREFERRED_REPLICA_ELECTION, data)
+    await _is_gone(cluster, znodes.PREFERRED_REPLICA_ELECTION)
 
 
 async def _reassign(cluster: Cluster, target: Assignment) -> None:
     wanted = {TopicPartition(TOPIC, n): tuple(map(BrokerId, replicas)) for n, replicas in target.items()}
-    await _create(cluster, zk_data.REASSIGN_PARTITIONS, zk_data.encode_partition_reassignment(wanted))
-    await _is_gone(cluster, zk_data.REASSIGN_PARTITIONS)
+    await create_znode(cluster, znodes.REASSIGN_PARTITIONS, znodes.encode_partition_reassignment(wanted))
+    await _is_gone(cluster, znodes.REASSIGN_PARTITIONS)
 
 
 async def _is_gone(cluster: Cluster, path: str) -> None:
     async def gone() -> bool:
-        return not await cluster._exists(path)
+        return not await cluster.exists(path)
 
     await cluster.wait_until(gone, f"{path} to be deleted by the controller")
 
@@ -122,13 +118,8 @@ class Ours:
 
         async def reached() -> bool:
             (described,) = await self.cluster.describe_topics([TOPIC])
-            states = {
-                p.partition: (p.leadership.leader_and_isr.leader, set(p.leadership.leader_and_isr.isr))
-                for p in described.partitions
-                if p.leadership is not None
-            }
             replicas = {p.partition: p.assignment.replicas for p in described.partitions}
-            return states == wanted and all(
+            return await leaders_and_isrs(self.cluster, TOPIC) == wanted and all(
                 node.broker.replica_manager.partitions[TopicPartition(TOPIC, n)].leader == leader
                 for member in self.cluster.members
                 if isinstance(member, InProcessMember)

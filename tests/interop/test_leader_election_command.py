@@ -1,6 +1,6 @@
 """LEC and LECE: Kafka's own LeaderElectionCommand, and what it makes our cluster do (section 14 of
 docs/controller-semantics.md; rules of section 11d). What the command asks for over the wire is LEC-1 to LEC-7 in
-tests/controller/conformance/test_requests.py."""
+tests/controller/conformance/test_leader_election_command.py."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import Cluster
-from harness.members import InProcessMember
-from harness.zookeeper import free_port
+from kce.harness import Cluster
+from kce.harness.embedded_zookeeper import free_port
 from tests.background import InBackground
+from tests.clusters import leaders_and_isrs, node
 from tests.interop.tools import ELECTION, Tools
 
 pytestmark = pytest.mark.slow
@@ -87,33 +87,27 @@ class Nodes:
     def bootstrap(self) -> str:
         return self.cluster.member(self.controller).addresses["DATA"]
 
-    async def state(self, topic: str) -> tuple[int, tuple[int, ...]]:
+    async def state(self, topic: str) -> tuple[int, set[int]]:
         """Leader and ISR."""
-        ((partition,),) = (t.partitions for t in await self.cluster.describe_topics([topic]))
-        assert partition.leadership is not None
-        state = partition.leadership.leader_and_isr
-        return state.leader, state.isr
+        return (await leaders_and_isrs(self.cluster, topic))[0]
 
     async def leave_without_leader(self, *topics: str) -> None:
         """Of each, a is the only one in the ISR, and dead; b is alive."""
         for topic in topics:
             await self.cluster.create_topic(topic, assignment={0: [self.a, self.b]})
         await self.cluster.stop(self.b)
-        await self._until(topics, (self.a, (self.a,)))
+        await self._until(topics, (self.a, {self.a}))
         await self.cluster.stop(self.a)
-        await self._until(topics, (-1, (self.a,)))
+        await self._until(topics, (-1, {self.a}))
         await self.cluster.start(self.b)
-        member = self.cluster.member(self.controller)
-        assert isinstance(member, InProcessMember)
-        node = member.node
-        assert node is not None
+        controller = node(self.cluster, self.controller).controller
 
         async def known() -> bool:
-            return self.b in node.controller.context.broker_epochs
+            return self.b in controller.context.broker_epochs
 
         await self.cluster.wait_until(known, f"broker {self.b} to be known to the controller")
 
-    async def _until(self, topics: Sequence[str], state: tuple[int, tuple[int, ...]]) -> None:
+    async def _until(self, topics: Sequence[str], state: tuple[int, set[int]]) -> None:
         async def holds() -> bool:
             return [await self.state(topic) for topic in topics] == [state] * len(topics)
 
@@ -146,7 +140,7 @@ def test_custom_timeouts(tools: Tools, nodes: InBackground[Nodes], tmp_path: Pat
         "--election-type", "unclean", "--all-topic-partitions",
     )  # fmt: skip
     assert "Successfully completed leader election (UNCLEAN) for partitions timeouts-0" in printed
-    assert nodes.call(n.state, "timeouts") == (n.b, (n.b,))
+    assert nodes.call(n.state, "timeouts") == (n.b, {n.b})
     nodes.call(n.recover)
 
 
@@ -160,6 +154,6 @@ def test_partitions_from_a_file(tools: Tools, nodes: InBackground[Nodes], tmp_pa
         ELECTION, "--bootstrap-server", n.bootstrap, "--election-type", "unclean", "--path-to-json-file", str(path)
     )
     assert "Successfully completed leader election (UNCLEAN) for partitions named-0" in printed
-    assert nodes.call(n.state, "named") == (n.b, (n.b,))
-    assert nodes.call(n.state, "other") == (-1, (n.a,))
+    assert nodes.call(n.state, "named") == (n.b, {n.b})
+    assert nodes.call(n.state, "other") == (-1, {n.a})
     nodes.call(n.recover)

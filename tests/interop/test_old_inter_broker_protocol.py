@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-import wire
+from kce import wire
+from kce.wire import ErrorCode
 from tests.background import InBackground
-from tests.interop.operations import Peers, ask, peers
+from tests.clusters import request
+from tests.interop.operations import Peers, peers
 from tests.interop.tools import TOPICS
-from wire import ErrorCode
 
 pytestmark = pytest.mark.slow
 OLD = {"inter.broker.protocol.version": "2.7"}
@@ -42,8 +43,8 @@ def old(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[In
 def fetch(old: InBackground[Peers], version: int, **topic: Any) -> wire.FetchResponse:
     partition = wire.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
     topics = (wire.FetchTopic(**topic, partitions=(partition,)),)
-    request = wire.FetchRequest(max_wait_ms=100, min_bytes=1, topics=topics)
-    answer = old.call(ask, old.value.brokers[1].address, request, version)
+    message = wire.FetchRequest(max_wait_ms=100, min_bytes=1, topics=topics)
+    answer = old.call(request, old.value.brokers[1].address, message, version)
     assert isinstance(answer, wire.FetchResponse)
     return answer
 

@@ -7,50 +7,32 @@ from typing import Any
 
 import pytest
 
-import wire
-from captures.decode import Decoder
-from captures.exchanges import Response
-from captures.pcap import CaptureFile
-from controller.admin import PartitionDescription
-from harness import Cluster
-from harness.cli.describe import read_cluster
-from harness.cli.options import connected
-from harness.transport import Dialer
+from kce import wire
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.exchanges.pairing import Response
+from kce.captures.files.pcap import CaptureFile
+from kce.harness import Cluster
+from kce.harness.cli.describe import read_cluster
+from kce.harness.cli.options import connected
+from tests.clusters import leaders_and_isrs, metadata
 from tests.interop.real_kafka import real_brokers
 
 pytestmark = pytest.mark.slow
 
 
-async def partition(cluster: Cluster, topic: str) -> PartitionDescription:
-    ((only,),) = (described.partitions for described in await cluster.describe_topics([topic]))
-    return only
-
-
-async def metadata(address: str) -> wire.MetadataResponse:
-    """What a broker says of the cluster."""
-    host, _, port = address.partition(":")
-    connection = await Dialer()(host, int(port))
-    request = wire.MetadataRequest(topics=None)
-    await connection.send_frame(wire.encode_request(request, api_version=12, correlation_id=1, client_id="test"))
-    _, answer = wire.decode_response(await connection.receive_frame(), api_key=3, api_version=12)
-    await connection.aclose()
-    assert isinstance(answer, wire.MetadataResponse)
-    return answer
-
-
 async def agrees(cluster: Cluster, node_id: int, topic: str) -> bool:
     """Whether the stub's metadata has leader, replicas and ISR of the topic as ZooKeeper has them."""
-    said = {t.name: t for t in (await metadata(cluster.member(node_id).addresses["DATA"])).topics}
-    stored = await partition(cluster, topic)
-    if topic not in said or stored.leadership is None:
+    known = {t.name: t for t in (await metadata(cluster.member(node_id).addresses["DATA"])).topics}
+    (described,) = await cluster.describe_topics([topic])
+    (stored,) = described.partitions
+    if topic not in known or stored.state is None:
         return False
-    (told,) = said[topic].partitions
-    state = stored.leadership.leader_and_isr
-    return (told.leader_id, told.leader_epoch, told.replica_nodes, told.isr_nodes) == (
-        state.leader,
-        state.leader_epoch,
+    (partition,) = known[topic].partitions
+    return (partition.leader_id, partition.leader_epoch, partition.replica_nodes, partition.isr_nodes) == (
+        stored.state.leader,
+        stored.state.leader_epoch,
         stored.assignment.replicas,
-        state.isr,
+        stored.state.isr,
     )
 
 
@@ -95,14 +77,10 @@ async def test_a_real_controller_drives_our_brokers(zookeeper: str, tmp_path: Pa
         await cluster.kill(2)
 
         async def moved() -> bool:
-            known = (await partition(cluster, "orders")).leadership
-            return known is not None and known.leader_and_isr.leader == 3
+            return await leaders_and_isrs(cluster, "orders") == {0: (3, {3})}
 
         await cluster.wait_until(moved, "leadership to move to broker 3")
         await cluster.wait_until(lambda: agrees(cluster, 3, "orders"), "metadata of 3")
-        known = (await partition(cluster, "orders")).leadership
-        assert known is not None
-        assert known.leader_and_isr.isr == (3,)
     seen = answers(record)
     assert {api: {r.version for r in seen[api]} for api in ("LeaderAndIsr", "UpdateMetadata")} == {
         "LeaderAndIsr": {7},

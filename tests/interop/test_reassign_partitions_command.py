@@ -14,7 +14,7 @@ import trio
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from controller.zk_data import topic_path
+from kce.zookeeper.znodes import topic_path
 from tests.background import InBackground
 from tests.interop.operations import Peers, as_tool_wants, peers
 from tests.interop.tools import REASSIGN, TOPICS
@@ -52,7 +52,7 @@ class Kafka:
         self.tool(TOPICS, "--delete", "--topic", topic)
 
         async def gone() -> bool:
-            return not await self._peers.cluster._exists(topic_path(topic)) and not self.folders(topic)
+            return not await self._peers.cluster.exists(topic_path(topic)) and not self.folders(topic)
 
         self._running.call(self._peers.cluster.wait_until, gone, f"topic {topic} to be deleted")
         self._running.call(self._peers.until_told, topic)

@@ -6,26 +6,24 @@ import re
 import signal
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
-from random import Random
 
 import pytest
 import trio
 
-from captures.pcap import CaptureFile
-from captures.replay import Recording, Replay, Verdict
-from captures.rewrite import Rewriter, newest_controller_epoch
-from controller import admin
-from controller.kafka_zk_client import KafkaZkClient
-from harness.cli.options import connected
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.replay.recording import Recording
+from kce.captures.replay.replay import Replay, Verdict
+from kce.captures.replay.rewrite import Rewriter, newest_controller_epoch
+from kce.harness import Cluster
+from kce.harness.cli.options import connected
+from tests.captures.replay.test_replay import lives
 from tests.captures.samples import CAPTURES
-from tests.captures.test_replay import lives
-from tests.harness.test_cli import KCE
-from tests.interop.real_kafka import RealBroker, real_brokers
-from tests.interop.test_real_controller import metadata
+from tests.clusters import leaders_and_isrs, metadata
+from tests.harness.cli.support import KCE
+from tests.interop.real_kafka import real_brokers
 
 pytestmark = pytest.mark.slow
 
@@ -79,20 +77,9 @@ async def recorded_broker(broker_id: int, zookeeper: str, told: dict[int, str]) 
             await process.stdout.aclose()
 
 
-async def leaders(zk: KafkaZkClient, topic: str) -> dict[int, int]:
-    """By partition; empty of a topic that is not there."""
-    described = [found for found in await admin.describe_topics(zk) if found.name == topic]
-    return {
-        p.partition: p.leadership.leader_and_isr.leader for found in described for p in found.partitions if p.leadership
-    }
-
-
-async def until(condition: Callable[[], Awaitable[bool]], broker: RealBroker) -> None:
-    with trio.move_on_after(30):
-        while not await condition():  # noqa: ASYNC110 - what others do to ZooKeeper sets no event
-            await trio.sleep(0.05)
-        return
-    raise AssertionError(f"waited in vain:\n{broker.log[-5000:]}")
+async def leaders(cluster: Cluster, topic: str) -> dict[int, int]:
+    """Leader by partition."""
+    return {partition: leader for partition, (leader, _) in (await leaders_and_isrs(cluster, topic)).items()}
 
 
 #: What another cluster has of its own.
@@ -106,27 +93,22 @@ async def test_a_real_controller_takes_recorded_answers_and_a_real_broker_a_reco
     told: dict[int, str] = {}
     async with (
         real_brokers([BROKER], chroot, tmp_path, broker_rack="r2", replica_lag_time_max_ms="30000") as brokers,
-        connected(chroot, None) as zk,
+        Cluster(0, zookeeper=chroot) as cluster,
     ):
         real = brokers[BROKER]
 
-        async def has_leaders(topic: str, expected: dict[int, int]) -> bool:
-            return await leaders(zk, topic) == expected
-
         async def all_registered() -> bool:
-            return set(await zk.get_brokers(watch=False)) == {1, 2, 3}
+            return await cluster.registered() == {1, 2, 3}
 
         own_start = len(real.log)
         async with recorded_broker(1, chroot, told), recorded_broker(3, chroot, told):
-            await until(all_registered, real)
+            await cluster.wait_until(all_registered, "the recorded brokers to register")
             orders = {0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2], 3: [1, 3, 2]}
             solo = {0: [3, 1], 1: [3, 2], 2: [1, 2]}
             for topic, assignment in (("orders", orders), ("solo", solo)):  # as they were when they were recorded
-                await admin.create_topic(zk, topic, assignment=assignment, random=Random(0))
-                expected = {partition: replicas[0] for partition, replicas in assignment.items()}
-                await until(partial(has_leaders, topic, expected), real)
-            await admin.delete_topic(zk, "solo")
-            await until(partial(has_leaders, "solo", {}), real)  # when StopReplica was answered for every replica
+                await cluster.create_topic(topic, assignment=assignment)
+                assert await leaders(cluster, topic) == {n: replicas[0] for n, replicas in assignment.items()}
+            await cluster.delete_topic("solo")  # is done when StopReplica was answered for every replica
             log = real.log
         complaints = [
             line for line in log[own_start:].splitlines()
@@ -149,7 +131,7 @@ async def test_a_real_controller_takes_recorded_answers_and_a_real_broker_a_reco
             isrs = {partition.isr_nodes for topic in known.topics for partition in topic.partitions}
             return {broker.node_id for broker in known.brokers} == {BROKER} and isrs == {(BROKER,)}
 
-        await until(knows_that_it_is_alone, real)
+        await cluster.wait_until(knows_that_it_is_alone, "the real broker to be alone")
         run = await trio.run_process(
             [*KCE, "replay", str(TOUR), "--as", "client", "--connection", "98", "--to", real.address, "--speed", "10",
              *(f"--volatile={name}" for name in OF_THE_CLUSTER)],

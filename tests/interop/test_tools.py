@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from harness import Cluster
+from kce.harness import Cluster
 from tests.interop.tools import REASSIGN, TOPICS, Tools
 
 pytestmark = pytest.mark.slow

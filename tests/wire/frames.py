@@ -1,9 +1,9 @@
-"""Frames of any message, whichever direction it goes."""
+"""Encode and decode any message, request or response."""
 
 from __future__ import annotations
 
-import wire
-from wire.registry import api
+from kce import wire
+from kce.wire.registry import api
 
 CLIENT_ID = "me"
 

@@ -1,6 +1,6 @@
-"""Kafka's own message definitions, from its jar, held against our tables: every property of every field.
+"""Compares Kafka's own message definitions, from its jar, with our tables: every property of every field.
 
-Both are brought into one shape, a ``Definition``, and compared; ``differences`` names each by message and field path.
+Both are converted to a ``Definition``; ``differences`` lists what differs, by message and field path.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wire import consumer_protocol
-from wire.primitives import Primitive
-from wire.registry import API_KEYS
-from wire.schema import Field, Message, Struct
+from kce.wire import consumer_protocol
+from kce.wire.primitives import Primitive
+from kce.wire.registry import API_KEYS
+from kce.wire.schema import Field, Message, Struct
 
 VERSION = "3.9.1"
 

@@ -1,4 +1,4 @@
-"""Our messages through kio 0.5.0, an independent implementation of Kafka's protocol."""
+"""Converts our messages to those of kio 0.5.0, an independent implementation of Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_writer
 from kio.static.constants import EntityType
 
-from wire.schema import Message, Struct
+from kce.wire.schema import Message, Struct
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Messages from a seeded random.Random: the same ones every time, for judges that are asked once for many."""
+"""Random messages from a seed: the same in every run, for external checkers that take many at once."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import random
 import uuid
 from typing import Any
 
-from wire.primitives import Primitive, TaggedField
-from wire.schema import Field, Struct
+from kce.wire.primitives import Primitive, TaggedField
+from kce.wire.schema import Field, Struct
 
 _LETTERS = "abcdefgh-._ äß€𝄞\0"
 _BITS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
 
 def message(chance: random.Random, cls: type[Any], version: int, *, unknown: bool = False, kio: bool = False) -> Any:
-    """A ``cls`` in which every field that ``version`` has is drawn; with ``unknown`` tagged fields here and there.
+    """A ``cls`` with random values in the fields of ``version``; ``unknown``: sometimes with unknown tagged fields.
 
-    ``kio``: only of values that kio has, which makes enums of error codes and times of milliseconds.
+    ``kio``: only values that kio supports: it decodes error codes to enums and milliseconds to times.
     """
     made = cls(**{f.name: _value(chance, f, version, unknown, kio) for f in cls.__fields__ if version in f.versions})
     if unknown and chance.random() < 0.3:

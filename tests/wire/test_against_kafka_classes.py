@@ -1,4 +1,4 @@
-"""Every message of every version through Kafka's own generated classes: they read it, and write it as we did."""
+"""Kafka's own generated classes decode every message of every version, and encode it to the same bytes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.java import find_java
+from kce.harness.java import find_java
+from kce.wire import consumer_protocol
+from kce.wire.registry import BY_KEY
 from tests.interop.real_kafka import kafka_jars
 from tests.wire import seeded
 from tests.wire.frames import encode, header_bytes
 from tests.wire.strategies import MESSAGES
-from wire import consumer_protocol
-from wire.registry import BY_KEY
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +43,7 @@ def bodies() -> Iterator[tuple[str, int, bytes]]:
 
 
 @pytest.fixture(scope="module")
-def told() -> tuple[dict[tuple[int, int], tuple[int, int]], list[str]]:
+def responses() -> tuple[dict[tuple[int, int], tuple[int, int]], list[str]]:
     """({(API key, version): header versions of request and response}, the answer to each of ``bodies``), of one JVM."""
     lines = [f"{name} {version} {body.hex()}" for name, version, body in bodies()]
     ran = subprocess.run(
@@ -59,21 +59,21 @@ def told() -> tuple[dict[tuple[int, int], tuple[int, int]], list[str]]:
     return headers, [line for line in answers if not line.startswith("H ")]
 
 
-def test_kafka_writes_again_what_we_wrote(
-    told: tuple[dict[tuple[int, int], tuple[int, int]], list[str]],
+def test_kafka_reencodes_our_bytes(
+    responses: tuple[dict[tuple[int, int], tuple[int, int]], list[str]],
 ) -> None:
     wrong = [
         (name, version, body.hex(), answer)
-        for (name, version, body), answer in zip(bodies(), told[1], strict=True)
+        for (name, version, body), answer in zip(bodies(), responses[1], strict=True)
         if answer != body.hex()
     ]
     assert wrong == []
     assert len({(name, version) for name, version, _ in bodies()}) == len(MESSAGES) + 8
 
 
-def test_header_versions_are_kafkas(told: tuple[dict[tuple[int, int], tuple[int, int]], list[str]]) -> None:
+def test_header_versions_match_kafka(responses: tuple[dict[tuple[int, int], tuple[int, int]], list[str]]) -> None:
     """Rules 13.3 and 13.4, of every API that Kafka 3.9 knows."""
-    headers = told[0]
+    headers = responses[0]
     ours = {
         (api.key, version): (api.request_header_version(version), api.response_header_version(version))
         for api in BY_KEY.values()

@@ -1,4 +1,7 @@
-"""Our tables are Kafka's, to the last property; and a change to any of them would be noticed."""
+"""Our tables equal Kafka's definitions, and any change to them is detected.
+
+Covers: wire/registry.py, wire/schema.py, wire/messages/*.py.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,11 @@ from typing import Any
 
 import pytest
 
-import wire
+from kce import wire
+from kce.wire import primitives
+from kce.wire.primitives import Primitive
+from kce.wire.registry import API_KEYS
+from kce.wire.schema import Field, Message, Struct, Versions
 from tests.interop.real_kafka import kafka_jars
 from tests.wire.kafka_definitions import (
     VERSION,
@@ -22,10 +29,6 @@ from tests.wire.kafka_definitions import (
     registry_differences,
 )
 from tests.wire.strategies import MESSAGES
-from wire import primitives
-from wire.primitives import Primitive
-from wire.registry import API_KEYS
-from wire.schema import Field, Message, Struct, Versions
 
 pytestmark = pytest.mark.slow
 
@@ -42,23 +45,23 @@ def theirs(kafka: dict[str, dict[str, Any]]) -> dict[str, Definition]:
     return {cls.__name__: kafka_definition(kafka[cls.__name__]) for cls in CLASSES}
 
 
-def test_every_api_of_a_zookeeper_broker_is_defined(kafka: dict[str, dict[str, Any]]) -> None:
+def test_every_zookeeper_broker_api_is_defined(kafka: dict[str, dict[str, Any]]) -> None:
     listed = {m["name"] for m in kafka.values() if m["type"] == "request" and "zkBroker" in m["listeners"]}
     assert len(listed) == 62
     assert {cls.__name__ for cls in CLASSES} == listed | {name.removesuffix("Request") + "Response" for name in listed}
 
 
-def test_the_table_of_apis_is_kafkas(kafka: dict[str, dict[str, Any]]) -> None:
+def test_api_table_matches_kafka(kafka: dict[str, dict[str, Any]]) -> None:
     assert list(registry_differences(kafka)) == []
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
-def test_every_property_of_every_field_is_kafkas(cls: type[Message], theirs: dict[str, Definition]) -> None:
+def test_fields_match_kafka(cls: type[Message], theirs: dict[str, Definition]) -> None:
     assert list(differences(our_definition(cls), theirs[cls.__name__])) == []
 
 
 @pytest.mark.parametrize("cls", [wire.ConsumerProtocolSubscription, wire.ConsumerProtocolAssignment])
-def test_the_consumer_protocol_is_kafkas(cls: type[Struct], kafka: dict[str, dict[str, Any]]) -> None:
+def test_consumer_protocol_matches_kafka(cls: type[Struct], kafka: dict[str, dict[str, Any]]) -> None:
     assert list(differences(our_definition(cls), kafka_definition(kafka[cls.__name__]))) == []
 
 
@@ -125,7 +128,7 @@ def changed(cls: type[Message], kind: str, chance: random.Random) -> Iterator[st
     struct = chance.choice(list(structs_of(cls)))
     fields = struct.__fields__
     i = chance.randrange(len(fields)) if fields else 0
-    said = f"{kind} of {struct.__name__}.{fields[i].name if fields else ''}"
+    change = f"{kind} of {struct.__name__}.{fields[i].name if fields else ''}"
     owner: Any = struct
     attribute, value = "__fields__", fields
     match kind:
@@ -149,29 +152,29 @@ def changed(cls: type[Message], kind: str, chance: random.Random) -> Iterator[st
     before = getattr(owner, attribute)
     setattr(owner, attribute, value)
     try:
-        yield said
+        yield change
     finally:
         setattr(owner, attribute, before)
 
 
 @pytest.mark.parametrize("seed", range(64))
-def test_a_changed_table_is_noticed(seed: int, theirs: dict[str, Definition]) -> None:
-    """Each kind of change four times, anywhere in the 124 messages; exactly the changed messages are told."""
+def test_changed_table_is_detected(seed: int, theirs: dict[str, Definition]) -> None:
+    """Each kind of change four times, anywhere in the 124 messages: exactly the changed messages are reported."""
     chance = random.Random(seed)
     kind = KINDS[seed % len(KINDS)]
     least = 2 if kind == "fields swapped" else 1
     cls = chance.choice([cls for cls in CLASSES if all(len(s.__fields__) >= least for s in structs_of(cls))])
-    with changed(cls, kind, chance) as said:
+    with changed(cls, kind, chance) as change:
         noticed = {
             other.__name__: found
             for other in CLASSES
             if (found := list(differences(our_definition(other), theirs[other.__name__])))
         }
-    assert list(noticed) == [cls.__name__], said
+    assert list(noticed) == [cls.__name__], change
     assert list(differences(our_definition(cls), theirs[cls.__name__])) == []
 
 
-def test_a_changed_table_of_apis_is_noticed(kafka: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_api_table_is_detected(kafka: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(5)
     for attribute in ("name", "versions", "flexible", "zk_broker"):
         known = chance.choice(API_KEYS)
@@ -182,7 +185,7 @@ def test_a_changed_table_of_apis_is_noticed(kafka: dict[str, dict[str, Any]], mo
             assert [text.partition(":")[0] for text in registry_differences(kafka)] == [known.name]
 
 
-def test_kinds_of_changes_cover_every_property() -> None:
+def test_changes_cover_every_property() -> None:
     """No property of a Field that no seeded change would touch."""
     assert set(Field._fields) <= set(KINDS)
     assert Counter(KINDS[seed % len(KINDS)] for seed in range(64)).most_common()[-1][1] == 4

@@ -1,4 +1,4 @@
-"""Every message of every version: our bytes are kio's bytes, and decode back to the same message."""
+"""Every message of every version encodes to the same bytes as kio's, and decodes to an equal message."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import wire
+from kce import wire
 from tests.wire import seeded
 from tests.wire.frames import CLIENT_ID, header_bytes
 from tests.wire.kio_oracle import kio_body

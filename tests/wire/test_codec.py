@@ -1,4 +1,7 @@
-"""The fused codec and the Construct that it was written from agree: on bytes, on values, on what they refuse."""
+"""The generated codec and its Construct produce the same bytes and values, and reject the same input.
+
+Covers: wire/codegen.py, wire/layouts.py, wire/primitives.py.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from construct import ConstructError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import wire
+from kce import wire
+from kce.wire import layouts
+from kce.wire.codec import REFUSALS, codec_for
+from kce.wire.primitives import remaining
+from kce.wire.registry import api
+from kce.wire.schema import Struct, struct_for
 from tests.wire.strategies import MESSAGE_IDS, MESSAGES, messages
-from wire import layouts
-from wire.codec import REFUSALS, codec_for
-from wire.primitives import remaining
-from wire.registry import api
-from wire.schema import Struct, struct_for
 
 REFUSED = object()
 
@@ -107,7 +110,7 @@ def _damage(body: bytes, chance: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
-def test_engines_agree_on_values_that_cannot_be_written(cls: type[wire.Message], version: int) -> None:
+def test_engines_agree_on_invalid_values(cls: type[wire.Message], version: int) -> None:
     """Each field in turn holds something that is not of its type, or more than it can hold."""
     flexible = _is_flexible(cls, version)
     wrong = [None, True, 1.5, -1, 2**63, "x", "x" * 40_000, "\ud800", b"b", (None,), ("x",), [1], {}, object(), cls]
@@ -166,7 +169,7 @@ def _states(cls: type[wire.Message], count: int, chance: random.Random) -> wire.
 
 
 @pytest.mark.parametrize(("cls", "version"), CONTROL, ids=lambda x: x if isinstance(x, int) else x.__name__)
-def test_long_runs_are_the_same_in_both_engines(cls: type[wire.Message], version: int) -> None:
+def test_engines_agree_on_long_runs(cls: type[wire.Message], version: int) -> None:
     chance = random.Random(f"{cls.__name__}{version}")
     flexible = _is_flexible(cls, version)
     for _ in range(3):  # by the second, loops have been earned
@@ -178,7 +181,7 @@ def test_long_runs_are_the_same_in_both_engines(cls: type[wire.Message], version
 
 
 @pytest.mark.parametrize(("cls", "version"), CONTROL, ids=lambda x: x if isinstance(x, int) else x.__name__)
-def test_damage_inside_a_long_run(cls: type[wire.Message], version: int) -> None:
+def test_damage_inside_long_run(cls: type[wire.Message], version: int) -> None:
     chance = random.Random(f"{cls.__name__}{version}")
     flexible = _is_flexible(cls, version)
     body = _reference_bytes(_states(cls, 400, chance), cls, version, flexible)
@@ -200,7 +203,7 @@ def test_damage_inside_a_long_run(cls: type[wire.Message], version: int) -> None
     ],
     ids=str,
 )
-def test_one_wrong_element_in_a_long_run(wrong: dict[str, Any]) -> None:
+def test_wrong_element_in_long_run(wrong: dict[str, Any]) -> None:
     good = [wire.LeaderAndIsrPartitionState(partition_index=i, isr=(1, 2, 3), replicas=(1, 2, 3)) for i in range(1_000)]
     good[700] = wire.LeaderAndIsrPartitionState(**{"isr": (1, 2, 3), "replicas": (1, 2, 3), **wrong})
     topic = wire.LeaderAndIsrTopicState(topic_name="t", partition_states=tuple(good))
@@ -225,18 +228,18 @@ def test_unknown_tagged_fields_inside_a_long_run_are_kept() -> None:
     assert back.topic_states[0].partition_states[300].unknown_tagged_fields == (wire.TaggedField(9, b"later"),)
 
 
-def test_layouts_of_a_hostile_peer_are_bounded() -> None:
+def test_cached_layouts_are_bounded() -> None:
     """Every element with arrays of other lengths: no more loops are written than are kept."""
     cls = wire.LeaderAndIsrPartitionState
-    loops = layouts.decode_alike(struct_for(cls, 7, True))
+    loops = layouts.decode_run(struct_for(cls, 7, True))
     assert loops is not None
     for n in range(2_000):
         loops.loop((n,), 1)  # type: ignore[attr-defined]
-    assert len(loops._met) <= layouts.MOST_COUNTED  # type: ignore[attr-defined]
+    assert len(loops._elements) <= layouts.MAX_COUNTED  # type: ignore[attr-defined]
     for n in range(17):
         for m in range(17):
             loops.loop((n, m, 0, 0), 1_000_000)  # type: ignore[attr-defined]
-    assert len(loops._loops) == layouts.MOST_LOOPS  # type: ignore[attr-defined]
+    assert len(loops._loops) == layouts.MAX_LOOPS  # type: ignore[attr-defined]
 
 
 def test_records_are_views_of_the_frame() -> None:
@@ -257,7 +260,7 @@ def test_records_are_views_of_the_frame() -> None:
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_the_garbage_collector_is_left_as_it_was(wanted: bool) -> None:
+def test_garbage_collector_state_is_restored(wanted: bool) -> None:
     states = tuple(wire.UpdateMetadataPartitionState(partition_index=i) for i in range(2000))
     topics = (wire.UpdateMetadataTopicState(topic_name="t", partition_states=states),)
     message = wire.UpdateMetadataRequest(topic_states=topics)

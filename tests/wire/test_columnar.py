@@ -1,4 +1,7 @@
-"""Columns hold what the row codec reads, refuse what it refuses, and make its bytes again."""
+"""Columns hold the values of the row codec, reject the same input, and encode to the same bytes.
+
+Covers: wire/columnar_kernels.py, wire/columnar_write_kernels.py.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import wire
+from kce import wire
 from tests.wire.strategies import messages
 
 CONTROL = [
@@ -68,10 +71,11 @@ def _rows_of(columns: dict[str, Any]) -> list[tuple[str, bytes | None, dict[str,
     return rows
 
 
+@pytest.mark.heavy
 @each_version
 @given(data=st.data())
 @settings(max_examples=8, deadline=None)
-def test_hold_what_rows_hold_and_make_their_bytes_again(cls: Any, version: int, data: st.DataObject) -> None:
+def test_columns_equal_rows_and_round_trip(cls: Any, version: int, data: st.DataObject) -> None:
     drawn = data.draw(st.lists(messages(cls, version), max_size=3))
     frames = [_frame(message, version, i) for i, message in enumerate(drawn)]
     columns = wire.columns(cls.__api_key__, version, frames)
@@ -82,11 +86,12 @@ def test_hold_what_rows_hold_and_make_their_bytes_again(cls: Any, version: int, 
     assert wire.from_columns(cls.__api_key__, version, columns) == frames
 
 
+@pytest.mark.heavy
 @each_version
-def test_refuse_what_the_row_codec_refuses(cls: Any, version: int) -> None:
+def test_columns_reject_what_rows_reject(cls: Any, version: int) -> None:
     chance = random.Random(f"{cls.__name__} {version}")
     frame = _frame(_cluster(cls, version), version)
-    refused = 0
+    rejected = 0
     for _ in range(150):
         damaged = bytearray(frame)
         for _ in range(chance.randint(1, 3)):
@@ -103,12 +108,12 @@ def test_refuse_what_the_row_codec_refuses(cls: Any, version: int) -> None:
         by_row = _outcome(lambda d=bytes(damaged): _rows(wire.decode_request(d)[1], version))
         by_column = _outcome(lambda d=bytes(damaged): _rows_of(wire.columns(cls.__api_key__, version, [d])))
         assert by_column == by_row
-        refused += isinstance(by_row, str)
-    assert refused > 20
+        rejected += isinstance(by_row, str)
+    assert rejected > 20
 
 
 def _outcome(read: Callable[[], object]) -> object:
-    """What was read, or why it was refused."""
+    """The decoded value, or the error."""
     try:
         return read()
     except wire.DecodeError as e:
@@ -142,13 +147,14 @@ def _cluster(cls: Any, version: int) -> wire.Message:
     ))  # fmt: skip
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("cls", "version"),
     [each for each in CONTROL if each[0] is not wire.StopReplicaRequest],
     ids=lambda x: x if isinstance(x, int) else x.__name__,
 )
 @pytest.mark.parametrize("seed", range(2))
-def test_runs_of_partitions_alike(cls: Any, version: int, seed: int) -> None:
+def test_runs_of_equal_layout(cls: Any, version: int, seed: int) -> None:
     """Of any number one after another, with arrays of any length, and with tagged fields among them."""
     chance = random.Random(seed)
     leader_and_isr = cls is wire.LeaderAndIsrRequest
@@ -179,14 +185,14 @@ def test_runs_of_partitions_alike(cls: Any, version: int, seed: int) -> None:
     frame = _frame(request(), version)
     for state in [state for states in topics for state in states if flexible and chance.random() < 0.02]:
         object.__setattr__(state, "_unknown_tagged_fields", (wire.TaggedField(9, b"later"),))
-    told = _frame(request(), version)
-    assert (told != frame) == flexible
-    columns = wire.columns(cls.__api_key__, version, [told, told])
-    assert _rows_of(columns) == 2 * _rows(wire.decode_request(told)[1], version)
+    with_unknown_tags = _frame(request(), version)
+    assert (with_unknown_tags != frame) == flexible
+    columns = wire.columns(cls.__api_key__, version, [with_unknown_tags, with_unknown_tags])
+    assert _rows_of(columns) == 2 * _rows(wire.decode_request(with_unknown_tags)[1], version)
     assert wire.from_columns(cls.__api_key__, version, columns) == 2 * [frame]
 
 
-def test_unknown_tagged_fields_are_passed_over() -> None:
+def test_unknown_tagged_fields_are_skipped() -> None:
     state = wire.UpdateMetadataPartitionState(partition_index=5)
     object.__setattr__(state, "_unknown_tagged_fields", (wire.TaggedField(3, b"later"), wire.TaggedField(300, b"")))
     topic = wire.UpdateMetadataTopicState(topic_name="t", partition_states=(state,))
@@ -232,26 +238,26 @@ def test_types_and_shapes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "error"),
     [
         ({"leader": None}, "no column 'leader'"),
-        ({"leader": np.array([2**31])}, "leader holds what is no int32"),
-        ({"isr_offsets": np.array([0, 9])}, "isr_offsets do not ascend"),
-        ({"isr_offsets": np.array([2, 0])}, "isr_offsets do not ascend"),
-        ({"topic": np.array([3])}, "topic does not ascend"),
-        ({"topic_request": np.array([-1])}, "topic_request does not ascend"),
+        ({"leader": np.array([2**31])}, "leader has values that are not int32"),
+        ({"isr_offsets": np.array([0, 9])}, "isr_offsets must be"),
+        ({"isr_offsets": np.array([2, 0])}, "isr_offsets must be"),
+        ({"topic": np.array([3])}, "topic must ascend"),
+        ({"topic_request": np.array([-1])}, "topic_request must ascend"),
         ({"topic_name": np.array(["x" * 40_000], object)}, "32767 bytes"),
         ({"topic_id": np.zeros((1, 15), np.uint8)}, "topic_id has shape"),
         ({"request_controller_id": np.array([2**31])}, "LeaderAndIsrRequest 7"),
     ],
     ids=str,
 )
-def test_what_cannot_be_written(change: dict[str, Any], said: str) -> None:
+def test_invalid_columns_are_rejected(change: dict[str, Any], error: str) -> None:
     state = wire.LeaderAndIsrPartitionState(isr=(1, 2))
     topic = wire.LeaderAndIsrTopicState(topic_name="t", partition_states=(state,))
     columns = wire.columns(4, 7, [_frame(wire.LeaderAndIsrRequest(topic_states=(topic,)), 7)])
     changed = {name: column for name, column in {**columns, **change}.items() if column is not None}
-    with pytest.raises(wire.EncodeError, match=said):
+    with pytest.raises(wire.EncodeError, match=error):
         wire.from_columns(4, 7, changed)
 
 

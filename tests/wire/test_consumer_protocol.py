@@ -1,4 +1,4 @@
-"""Subscriptions and assignments. Kafka judges their bytes in test_against_kafka_classes.py."""
+"""Subscriptions and assignments. test_against_kafka_classes.py compares their bytes with Kafka's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import wire
+from kce import wire
 from tests.captures.samples import CAPTURES, TOURS
+from tests.sampling import examples
 from tests.wire import seeded
 
 SUBSCRIPTION = wire.ConsumerProtocolSubscription(
@@ -24,14 +25,14 @@ ASSIGNMENT = wire.ConsumerProtocolAssignment(
 )
 
 
-def test_the_bytes_of_version_0() -> None:
+def test_bytes_of_version_0() -> None:
     data = wire.encode_consumer_protocol(ASSIGNMENT, 0)
     assert data.hex() == "0000000000010006" + b"orders".hex() + "000000020000000100000003ffffffff"
     assert wire.decode_assignment(data) == (0, ASSIGNMENT)
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_what_a_version_lacks_is_left_out(version: int) -> None:
+def test_absent_fields_are_omitted(version: int) -> None:
     read_version, read = wire.decode_subscription(wire.encode_consumer_protocol(SUBSCRIPTION, version))
     assert read_version == version
     assert (read.topics, read.user_data) == (SUBSCRIPTION.topics, SUBSCRIPTION.user_data)
@@ -40,13 +41,13 @@ def test_what_a_version_lacks_is_left_out(version: int) -> None:
     assert read.rack_id == ("r1" if version >= 3 else None)
 
 
-def test_a_version_that_is_not_known_yet_is_read_as_the_newest() -> None:
+def test_unknown_version_is_decoded_as_newest() -> None:
     data = wire.encode_consumer_protocol(SUBSCRIPTION)
     later = b"\0\x63" + data[2:] + b"what that version adds"
     assert wire.decode_subscription(later) == (99, SUBSCRIPTION)
 
 
-def test_versions_that_are_none() -> None:
+def test_unknown_versions_are_rejected() -> None:
     with pytest.raises(wire.UnsupportedVersion, match="ConsumerProtocolSubscription has versions 0-3, not -1"):
         wire.decode_subscription(b"\xff\xff\0\0\0\0")
     with pytest.raises(wire.EncodeError, match="ConsumerProtocolAssignment has versions 0-3, not 4"):
@@ -56,7 +57,7 @@ def test_versions_that_are_none() -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_a_cut_message_is_refused(version: int) -> None:
+def test_truncated_message_is_rejected(version: int) -> None:
     for message, decode in ((SUBSCRIPTION, wire.decode_subscription), (ASSIGNMENT, wire.decode_assignment)):
         data = wire.encode_consumer_protocol(message, version)
         for cut in range(len(data)):
@@ -64,7 +65,7 @@ def test_a_cut_message_is_refused(version: int) -> None:
                 decode(data[:cut])
 
 
-def test_errors_name_the_field_and_the_offset() -> None:
+def test_errors_contain_field_and_offset() -> None:
     data = wire.encode_consumer_protocol(SUBSCRIPTION, 1).replace(b"orders", b"\xff" * 6)
     with pytest.raises(
         wire.InvalidValue, match=r"ConsumerProtocolSubscription 1: not UTF-8.* at topics\[0\], offset 14"
@@ -75,17 +76,17 @@ def test_errors_name_the_field_and_the_offset() -> None:
 
 
 @given(st.integers(0, 2**32), st.integers(0, 3), st.sampled_from(["Subscription", "Assignment"]))
-@settings(max_examples=100, deadline=None)
-def test_what_is_written_is_read(seed: int, version: int, kind: str) -> None:
+@settings(max_examples=examples(100), deadline=None)
+def test_round_trip(seed: int, version: int, kind: str) -> None:
     message = seeded.message(random.Random(seed), getattr(wire, f"ConsumerProtocol{kind}"), version)
     decode = wire.decode_subscription if kind == "Subscription" else wire.decode_assignment
     assert decode(wire.encode_consumer_protocol(message, version)) == (version, message)
 
 
 @pytest.mark.parametrize("name", TOURS)
-def test_what_real_consumers_said(name: str) -> None:
-    from captures.decode import Decoder
-    from captures.pcap import CaptureFile
+def test_real_consumers_protocol(name: str) -> None:
+    from kce.captures.exchanges.decode import Decoder
+    from kce.captures.files.pcap import CaptureFile
 
     topics, partitions = set(), set()
     with CaptureFile(str(CAPTURES[name])) as capture:

@@ -1,4 +1,4 @@
-"""Layouts as text and as data, and docs/wire.md."""
+"""Layouts as text and as JSON, and docs/wire.md."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import wire
-from harness.cli import cli
+from kce import wire
+from kce.harness.cli import cli
+from kce.wire.descriptions import LayoutField, layout, markdown
+from kce.wire.registry import API_KEYS
 from tests.wire.frames import encode, header_bytes
 from tests.wire.strategies import MESSAGE_IDS, MESSAGES
-from wire.descriptions import LayoutField, layout, markdown
-from wire.registry import API_KEYS
 
 STOP_REPLICA_4 = """\
 StopReplicaRequest 4 (API key 5, flexible)
@@ -57,19 +57,19 @@ def squeezed(text: str) -> list[str]:
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
-def test_a_layout_as_text() -> None:
+def test_layout_as_text() -> None:
     assert squeezed(wire.describe(5, 4, "request")) == squeezed(STOP_REPLICA_4)
     assert wire.describe(7, 0) == CONTROLLED_SHUTDOWN_0
 
 
-def test_tagged_fields_are_told_with_their_tags() -> None:
+def test_tagged_fields_show_tags() -> None:
     lines = squeezed(wire.describe(18, 3, "response"))
     assert lines[-1] == "zk_migration_ready tag 3: bool"
     assert "header 0: correlation_id int32" in lines  # rule B1.39
 
 
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
-def test_a_fixed_offset_is_where_the_field_is(cls: type[wire.Message], version: int) -> None:
+def test_fixed_offsets_are_correct(cls: type[wire.Message], version: int) -> None:
     """A value put into the field comes out at its offset, in every message of every version."""
     forms = {"int8": ">b", "int16": ">h", "uint16": ">H", "int32": ">i", "int64": ">q", "float64": ">d", "bool": ">?"}
     body = header_bytes(cls, version)
@@ -88,37 +88,37 @@ def test_a_fixed_offset_is_where_the_field_is(cls: type[wire.Message], version: 
 
 
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
-def test_every_field_of_the_version_is_there_and_no_other(cls: type[wire.Message], version: int) -> None:
+def test_layout_has_exactly_the_fields_of_the_version(cls: type[wire.Message], version: int) -> None:
     def expected(of: type[wire.Struct]) -> dict[str, object]:
         present = (f for f in of.__fields__ if version in f.versions)
         return {f.name: expected(f.type) if isinstance(f.type, type) else {} for f in present}
 
-    def told(fields: tuple[LayoutField, ...]) -> dict[str, object]:
-        return {f.name: told(f.fields) for f in fields}
+    def nested(fields: tuple[LayoutField, ...]) -> dict[str, object]:
+        return {f.name: nested(f.fields) for f in fields}
 
-    assert told(layout(cls, version)) == expected(cls)
+    assert nested(layout(cls, version)) == expected(cls)
     text = wire.describe(cls.__api_key__, version, cls.__direction__)
     assert text.startswith(f"{cls.__name__} {version} (API key {cls.__api_key__}")
 
 
-def test_what_has_no_layout() -> None:
+def test_apis_without_layout() -> None:
     with pytest.raises(wire.UnknownApiKey, match="no API has key 999"):
         wire.describe(999, 0)
     with pytest.raises(wire.UnsupportedVersion, match="Fetch has versions 0-17, not 18"):
         wire.describe(1, 18)
-    with pytest.raises(wire.UnsupportedVersion, match="BrokerRegistration is spoken by KRaft nodes only"):
+    with pytest.raises(wire.UnsupportedVersion, match="BrokerRegistration is for KRaft nodes only"):
         wire.describe(62, 0)
 
 
 # docs/wire.md
 
 
-def test_the_document_is_up_to_date() -> None:
+def test_document_is_up_to_date() -> None:
     document = Path(__file__).parents[2] / "docs" / "wire.md"
     assert document.read_text() == markdown(), "run: make docs"
 
 
-def test_the_document_has_every_api_and_field() -> None:
+def test_document_has_every_api_and_field() -> None:
     text = markdown()
     for api in API_KEYS:
         assert (f"\n## {api.name}\n" in text) == api.zk_broker
@@ -139,22 +139,22 @@ def test_kce_schema_prints_both_directions() -> None:
     assert kce_schema("controlledshutdownrequest", "0") == kce_schema("7", "0") == (code, out)
 
 
-def test_kce_schema_without_a_version_takes_the_newest() -> None:
+def test_kce_schema_defaults_to_newest_version() -> None:
     assert kce_schema("leaderandisr") == kce_schema("LeaderAndIsr", "7")
 
 
 def test_kce_schema_as_json() -> None:
     code, out = kce_schema("StopReplica", "4", "--json")
-    told = json.loads(out)
+    described = json.loads(out)
     assert code == 0
-    assert {key: told[key] for key in ("api", "key", "version", "flexible")} == {
+    assert {key: described[key] for key in ("api", "key", "version", "flexible")} == {
         "api": "StopReplica", "key": 5, "version": 4, "flexible": True,
     }  # fmt: skip
-    assert told["request"]["fields"][1] == {
+    assert described["request"]["fields"][1] == {
         "name": "is_kraft_controller", "type": "bool", "offset": 4, "default": False, "tag": None, "fields": [],
     }  # fmt: skip
-    assert [f["name"] for f in told["request"]["fields"][-1]["fields"]] == ["topic_name", "partition_states"]
-    assert (told["response"]["name"], told["response"]["header_version"]) == ("StopReplicaResponse", 1)
+    assert [f["name"] for f in described["request"]["fields"][-1]["fields"]] == ["topic_name", "partition_states"]
+    assert (described["response"]["name"], described["response"]["header_version"]) == ("StopReplicaResponse", 1)
 
 
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
@@ -163,17 +163,17 @@ def test_every_layout_is_json(cls: type[wire.Message], version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "error"),
     [
         (["LeaderIsr"], "Kafka has no API 'LeaderIsr'; did you mean LeaderAndIsr"),
         (["LeaderAndIsr", "8"], "LeaderAndIsr has versions 0-7, not 8"),
         (["LeaderAndIsr", "-1"], "No such option"),
         (["999"], "Kafka has no API '999'"),
-        (["BrokerRegistration"], "BrokerRegistration is spoken by KRaft nodes only"),
+        (["BrokerRegistration"], "BrokerRegistration is for KRaft nodes only"),
         (["LeaderAndIsr", "new"], "'new' is not a valid integer"),
     ],
 )
-def test_kce_schema_refuses_what_there_is_not(arguments: list[str], told: str) -> None:
+def test_kce_schema_rejects_unknown_api_and_version(arguments: list[str], error: str) -> None:
     code, out = kce_schema(*arguments)
     assert code == 2
-    assert told in out
+    assert error in out

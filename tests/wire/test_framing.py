@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import wire
+from kce import wire
 
 
 @given(payloads=st.lists(st.binary(max_size=50), max_size=8), cuts=st.lists(st.integers(1, 20), min_size=1))
-def test_frames_come_out_however_the_bytes_arrive(payloads: list[bytes], cuts: list[int]) -> None:
+def test_frames_are_independent_of_chunking(payloads: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(wire.frame(p) for p in payloads)
     buffer, seen, at, turn = wire.FrameBuffer(), [], 0, 0
     while at < len(stream):
@@ -24,14 +24,14 @@ def test_frames_come_out_however_the_bytes_arrive(payloads: list[bytes], cuts: l
 
 
 @pytest.mark.parametrize("length", [-1, -(2**31), 2**31 - 1, wire.DEFAULT_MAX_FRAME_BYTES + 1])
-def test_a_length_out_of_bounds_is_refused_before_anything_is_kept(length: int) -> None:
+def test_invalid_frame_length_is_rejected_before_buffering(length: int) -> None:
     buffer = wire.FrameBuffer()
     buffer.receive_data(struct.pack(">i", length) + b"xyz")
     with pytest.raises(wire.LimitExceeded, match=str(length)):
         buffer.next_frame()
 
 
-def test_an_unfinished_frame_is_waited_for() -> None:
+def test_incomplete_frame_is_pending() -> None:
     buffer = wire.FrameBuffer(max_frame_bytes=10)
     for part in (b"\0\0", b"\0\3", b"ab"):
         buffer.receive_data(part)
@@ -42,7 +42,7 @@ def test_an_unfinished_frame_is_waited_for() -> None:
     assert len(buffer) == 1
 
 
-def test_long_runs_of_frames_do_not_keep_what_was_handed_out() -> None:
+def test_buffer_releases_returned_frames() -> None:
     buffer = wire.FrameBuffer()
     for _ in range(50):
         buffer.receive_data(wire.frame(bytes(10_000)) + b"\0")

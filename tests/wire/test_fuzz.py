@@ -1,7 +1,7 @@
-"""Every decoder against nearly-messages: 10^4 in the suite, 10^6 and more with `make fuzz`.
+"""Fuzzes every decoder with damaged messages: 10^4 in the suite, 10^6 and more with `make fuzz`.
 
-Only WireErrors escape, they name message, version, field and offset, nothing allocates more than 64 bytes for each byte
-that came, and what is taken is taken by the reference, too, and can be written and read again.
+Decoders raise only WireErrors, with message, version, field and offset. They allocate at most 64 bytes per input byte.
+Input that they accept is accepted by the reference, too, and round-trips.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import wire
+from kce import wire
+from kce.wire import Codec, Record, RecordBatch, RecordHeader
+from kce.wire.compression import compress
+from kce.wire.primitives import Primitive, explain, remaining
+from kce.wire.registry import BY_KEY
+from kce.wire.schema import Struct, struct_for
+from tests.sampling import examples
 from tests.wire import seeded
 from tests.wire.frames import decode, encode, header_bytes
-from tests.wire.fuzzing import SPARE_BYTES, judged, spoilt
+from tests.wire.fuzzing import SPARE_BYTES, checked, damaged
 from tests.wire.strategies import MESSAGE_IDS, MESSAGES
 from tests.wire.test_rule_13_2 import at, paths
-from wire import Codec, Record, RecordBatch, RecordHeader
-from wire.compression import compress
-from wire.primitives import Primitive, explain, remaining
-from wire.registry import BY_KEY
-from wire.schema import Struct, struct_for
 
-#: inputs over all; a test has as many for each message of each version
-INPUTS = int(os.environ.get("KCE_FUZZ_INPUTS", "12000"))
+#: inputs of all tests together, the same number for each message of each version
+INPUTS = examples(int(os.environ.get("KCE_FUZZ_INPUTS", "12000")))
 EACH = 10
 MESSAGE_EXAMPLES = max(1, round(0.9 * INPUTS / len(MESSAGES) / EACH))
 OTHER_EXAMPLES = max(1, INPUTS // 20 // EACH)
@@ -54,8 +55,8 @@ def test_bodies(cls: type[wire.Message], version: int, seed: int) -> None:
     decode(frame, cls, version)  # what is built when first used is not this input's
     start = header_bytes(cls, version)
     for i in range(EACH):
-        data = spoilt(chance, frame, least=start)
-        result = judged(lambda: decode(data, cls, version), data, measured=i == 0)  # noqa: B023
+        data = damaged(chance, frame, least=start)
+        result = checked(lambda: decode(data, cls, version), data, measured=i == 0)  # noqa: B023
         expected = reference(data[start:], cls, version)
         if isinstance(result, wire.WireError):
             assert type(result) is expected, (result, expected, data.hex())
@@ -84,18 +85,18 @@ def reference(body: bytes, cls: type[wire.Message], version: int) -> wire.Messag
 @given(seed=SEEDS)
 @settings(max_examples=OTHER_EXAMPLES, deadline=None)
 def test_headers(seed: int) -> None:
-    """Requests spoilt from their first byte on, and responses in their headers; of any API, in any version."""
+    """Requests damaged from their first byte on, and responses in their headers; of any API, in any version."""
     chance = random.Random(seed)
     for i in range(EACH):
         cls, version = chance.choice(MESSAGES)
         frame = encode(cls(), version)
         decode(frame, cls, version)
-        data = spoilt(chance, frame)[: chance.choice((6, 12, 200))]
+        data = damaged(chance, frame)[: chance.choice((6, 12, 200))]
         if cls.__direction__ == "request":
-            judged(lambda: wire.decode_request_header(data), data, measured=i == 0)  # noqa: B023
-            judged(lambda: wire.decode_request(data), data, measured=False)  # noqa: B023
+            checked(lambda: wire.decode_request_header(data), data, measured=i == 0)  # noqa: B023
+            checked(lambda: wire.decode_request(data), data, measured=False)  # noqa: B023
         else:
-            judged(lambda: decode(data, cls, version), data, measured=i == 0)  # noqa: B023
+            checked(lambda: decode(data, cls, version), data, measured=i == 0)  # noqa: B023
 
 
 @given(seed=SEEDS, check_crc=st.booleans())
@@ -109,20 +110,20 @@ def test_records(seed: int, check_crc: bool) -> None:
     room = 10_000
     for i in range(EACH):
         if magic == 2 and chance.random() < 0.5:
-            spoiled = packed(
-                codec, spoilt(chance, wire.write_records(dataclasses.replace(batch, codec=Codec.NONE))[61:])
+            input_bytes = packed(
+                codec, damaged(chance, wire.write_records(dataclasses.replace(batch, codec=Codec.NONE))[61:])
             )
         else:
-            spoiled = spoilt(chance, data, least=chance.choice((0, 16, 21, 61)))
+            input_bytes = damaged(chance, data, least=chance.choice((0, 16, 21, 61)))
         # what may be unpacked is the caller's to say; the records in that, and in the input, have their 64 bytes each
-        allowed = 64 * (len(spoiled) + room) + SPARE_BYTES
-        result = judged(
-            lambda: wire.read_records(spoiled, max_bytes=room, check_crc=check_crc),  # noqa: B023
-            spoiled, measured=i == 0, allowed=allowed,
+        allowed = 64 * (len(input_bytes) + room) + SPARE_BYTES
+        result = checked(
+            lambda: wire.read_records(input_bytes, max_bytes=room, check_crc=check_crc),  # noqa: B023
+            input_bytes, measured=i == 0, allowed=allowed,
         )  # fmt: skip
         if isinstance(result, wire.WireError):
             assert type(result) in (wire.CorruptRecord, wire.LimitExceeded)
-            assert re.match(r"batch (of offset -?\d+ )?at byte \d+: ", str(result)), spoiled.hex()
+            assert re.match(r"batch (of offset -?\d+ )?at byte \d+: ", str(result)), input_bytes.hex()
 
 
 def packed(codec: Codec, payload: bytes) -> bytes:
@@ -146,7 +147,7 @@ def some_records(chance: random.Random, magic: int) -> list[Record]:
 
 @given(seed=SEEDS)
 @settings(max_examples=OTHER_EXAMPLES, deadline=None)
-def test_the_consumer_protocol(seed: int) -> None:
+def test_consumer_protocol(seed: int) -> None:
     chance = random.Random(seed)
     version = chance.randrange(4)
     kind = chance.choice((wire.ConsumerProtocolSubscription, wire.ConsumerProtocolAssignment))
@@ -154,22 +155,22 @@ def test_the_consumer_protocol(seed: int) -> None:
     data = wire.encode_consumer_protocol(seeded.message(chance, kind, version), version)
     read(data)
     for i in range(EACH):
-        spoiled = spoilt(chance, data)
-        result = judged(lambda: read(spoiled), spoiled, measured=i == 0)  # noqa: B023
+        input_bytes = damaged(chance, data)
+        result = checked(lambda: read(input_bytes), input_bytes, measured=i == 0)  # noqa: B023
         if isinstance(result, wire.WireError):
-            assert str(result).startswith(kind.__name__), spoiled.hex()
+            assert str(result).startswith(kind.__name__), input_bytes.hex()
         elif result[0] in range(4):
             again = wire.encode_consumer_protocol(result[1], result[0])
-            assert read(again) == result, spoiled.hex()
+            assert read(again) == result, input_bytes.hex()
 
 
 @given(seed=SEEDS)
 @settings(max_examples=OTHER_EXAMPLES, deadline=None)
 def test_frames(seed: int) -> None:
-    """Any bytes in any pieces: frames come out whole or the length is refused, and no more is kept than came."""
+    """Any bytes in any chunks: frames are complete or the length is rejected, and only received bytes are buffered."""
     chance = random.Random(seed)
     stream = b"".join(wire.frame(chance.randbytes(chance.randrange(30))) for _ in range(5))
-    data = spoilt(chance, stream)
+    data = damaged(chance, stream)
 
     def cut() -> int:
         buffer = wire.FrameBuffer(max_frame_bytes=1000)
@@ -183,11 +184,11 @@ def test_frames(seed: int) -> None:
         assert taken + len(buffer) == len(data)
         return taken
 
-    judged(cut, data, measured=True)
+    checked(cut, data, measured=True)
 
 
 @pytest.mark.parametrize("cls", dict.fromkeys(cls for cls, _ in MESSAGES), ids=lambda cls: cls.__name__)
-def test_arrays_of_the_least_elements(cls: type[wire.Message]) -> None:
+def test_arrays_of_minimal_elements(cls: type[wire.Message]) -> None:
     """Every array of the message, filled with elements of the fewest bytes: the most memory that a byte can take."""
     version, count = cls.__versions__.last, 500
     for path in paths(cls, version):
@@ -197,7 +198,7 @@ def test_arrays_of_the_least_elements(cls: type[wire.Message]) -> None:
             frame = encode(at(cls, path, (one,) * count), version)
             decode(encode(at(cls, path, (one,)), version), cls, version)
             allowed = 64 * len(frame) + SPARE_BYTES // 4  # less is spared than elsewhere: these are small
-            judged(lambda: decode(frame, cls, version), frame, measured=True, allowed=allowed)  # noqa: B023
+            checked(lambda: decode(frame, cls, version), frame, measured=True, allowed=allowed)  # noqa: B023
 
 
 def least(cls: type[Struct], version: int) -> Struct:
@@ -206,10 +207,10 @@ def least(cls: type[Struct], version: int) -> Struct:
     return cls(**{f.name: None if version in f.nullable else () for f in present if version in f.nullable or f.array})
 
 
-def test_tagged_fields_of_no_bytes() -> None:
+def test_empty_tagged_fields() -> None:
     frame = wire.encode_response(wire.ControlledShutdownResponse(), api_version=3, correlation_id=1)
     count = 2000
     tags = b"".join(bytes((tag & 0x7F | 0x80, tag >> 7, 0)) for tag in range(128, 128 + count))
     data = frame[:-1] + bytes((count & 0x7F | 0x80, count >> 7)) + tags
-    message = judged(lambda: wire.decode_response(data, api_key=7, api_version=3)[1], data, measured=True)
+    message = checked(lambda: wire.decode_response(data, api_key=7, api_version=3)[1], data, measured=True)
     assert len(message.unknown_tagged_fields) == count

@@ -1,4 +1,4 @@
-"""The quick way to make many structures."""
+"""`codegen.maker` makes the same structures as their constructors."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-import wire
+from kce import wire
 from tests.wire import seeded
 from tests.wire.strategies import MESSAGES
 
 
 @pytest.mark.parametrize("cls", {cls: None for cls, _ in MESSAGES}, ids=lambda cls: cls.__name__)
-def test_made_is_what_the_class_makes(cls: type[wire.Message]) -> None:
+def test_maker_equals_constructor(cls: type[wire.Message]) -> None:
     make = wire.maker(cls)
     assert make() == cls()
     message = seeded.message(random.Random(cls.__name__), cls, cls.__versions__.last)

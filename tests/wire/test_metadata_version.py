@@ -1,10 +1,10 @@
-"""Names and order of inter-broker protocol versions, and the request versions that go with them."""
+"""Names and order of inter-broker protocol versions, and their request versions."""
 
 from __future__ import annotations
 
 import pytest
 
-from wire.metadata_version import MetadataVersion
+from kce.wire.metadata_version import MetadataVersion
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ def test_versions_by_name(text: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "3", "3.10", "4.0", "2.4-IV2", "0.9.0-IV0", "latest", "0.10", "-"])
-def test_no_versions(text: str) -> None:
+def test_invalid_versions_are_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a version from 0\.8\.0 to 3\.9-IV0"):
         MetadataVersion.parse(text)
 

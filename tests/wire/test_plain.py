@@ -1,4 +1,4 @@
-"""Messages as plain data, and what is told of record sets without opening them."""
+"""Messages as plain data, and summaries of record sets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import wire
-from wire.outline import outline
+from kce import wire
+from kce.wire.outline import outline
 
 
 def batch(base_offset: int, count: int, payload: bytes = b"") -> bytes:
@@ -24,7 +24,7 @@ def message(offset: int, magic: int, attributes: int = 0, payload: bytes = b"") 
     return struct.pack(">qi", offset, len(rest)) + rest
 
 
-def told(**values: object) -> dict[str, object]:
+def summary(**values: object) -> dict[str, object]:
     return {"batches": 0, "records": 0, "base_offset": None, "last_offset": None, "cut_bytes": 0, **values}
 
 
@@ -32,41 +32,41 @@ def told(**values: object) -> dict[str, object]:
     ("data", "expected"),
     [
         (None, None),
-        (b"", told(bytes=0)),
-        (batch(5, 3, b"x" * 30), told(bytes=91, batches=1, records=3, base_offset=5, last_offset=7)),
+        (b"", summary(bytes=0)),
+        (batch(5, 3, b"x" * 30), summary(bytes=91, batches=1, records=3, base_offset=5, last_offset=7)),
         (
             batch(5, 3) + batch(9, 1) + batch(10, 2, b"y" * 20)[:-1],  # rule B4.16
-            told(bytes=202, batches=2, records=4, base_offset=5, last_offset=9, cut_bytes=80),
+            summary(bytes=202, batches=2, records=4, base_offset=5, last_offset=9, cut_bytes=80),
         ),
         (
             message(0, 0, payload=b"a") + message(1, 1),
-            told(bytes=61, batches=2, records=2, base_offset=0, last_offset=1),
+            summary(bytes=61, batches=2, records=2, base_offset=0, last_offset=1),
         ),
         (
             message(7, 1, attributes=2, payload=b"snappy"),
-            told(bytes=40, batches=1, records=None, base_offset=None, last_offset=7),
+            summary(bytes=40, batches=1, records=None, base_offset=None, last_offset=7),
         ),
-        (bytes(11), told(bytes=11, cut_bytes=11)),
-        (bytes(100), told(bytes=100, cut_bytes=100)),  # a length of nothing
-        (struct.pack(">qi", 0, -5) + bytes(100), told(bytes=112, cut_bytes=112)),
-        (batch(0, 1)[:16] + b"\x03" + bytes(60), told(bytes=77, cut_bytes=77)),  # a magic that is none
+        (bytes(11), summary(bytes=11, cut_bytes=11)),
+        (bytes(100), summary(bytes=100, cut_bytes=100)),  # a length of nothing
+        (struct.pack(">qi", 0, -5) + bytes(100), summary(bytes=112, cut_bytes=112)),
+        (batch(0, 1)[:16] + b"\x03" + bytes(60), summary(bytes=77, cut_bytes=77)),  # a magic that is none
     ],
 )
-def test_an_outline_tells_what_the_headers_say(data: bytes | None, expected: dict[str, object] | None) -> None:
+def test_outline_matches_batch_headers(data: bytes | None, expected: dict[str, object] | None) -> None:
     assert outline(data) == expected
     if data is not None:
         assert outline(memoryview(data)) == expected
 
 
 @given(st.binary(max_size=200), st.integers(0, 3))
-def test_an_outline_survives_any_bytes(noise: bytes, batches: int) -> None:
+def test_outline_never_raises(noise: bytes, batches: int) -> None:
     held = outline(b"".join(batch(i, 1) for i in range(batches)) + noise)
     assert held is not None
     assert held["batches"] >= batches
     assert 0 <= held["cut_bytes"] <= len(noise)
 
 
-def test_as_dict_gives_the_fields_of_the_version_as_plain_data() -> None:
+def test_as_dict_returns_fields_of_the_version() -> None:
     state = wire.LeaderAndIsrPartitionState(leader=2, isr=(2, 3), replicas=(2, 3), is_new=True)
     topic = wire.LeaderAndIsrTopicState(topic_name="orders", topic_id=uuid.UUID(int=9), partition_states=(state,))
     sample = wire.LeaderAndIsrRequest(controller_id=1, topic_states=(topic,))
@@ -77,11 +77,11 @@ def test_as_dict_gives_the_fields_of_the_version_as_plain_data() -> None:
     assert wire.as_dict(sample, 5)["topic_states"][0]["topic_id"] == str(uuid.UUID(int=9))
 
 
-def test_as_dict_opens_neither_records_nor_credentials() -> None:
+def test_as_dict_hides_records_and_credentials() -> None:
     partition = wire.PartitionProduceData(records=batch(0, 2, b"payload"))
     request = wire.ProduceRequest(topic_data=(wire.TopicProduceData(name="t", partition_data=(partition,)),))
     plain = wire.as_dict(request, 9)["topic_data"][0]["partition_data"][0]
-    assert plain["records"] == told(bytes=68, batches=1, records=2, base_offset=0, last_offset=1)
+    assert plain["records"] == summary(bytes=68, batches=1, records=2, base_offset=0, last_offset=1)
     assert wire.as_dict(wire.SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 2) == {"auth_bytes": {"bytes": 13}}
     assert wire.as_dict(wire.EnvelopeResponse(), 0)["response_data"] is None
     assert wire.as_dict(wire.SyncGroupResponse(assignment=b"\0\1"), 3)["assignment"] == "0001"

@@ -1,4 +1,7 @@
-"""Headers, refusals and limits. Bytes are compared with kio's in test_against_kio.py."""
+"""Headers, errors and limits. test_against_kio.py compares bytes with kio's.
+
+Covers: wire/__init__.py, wire/errors.py, wire/headers.py.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import wire
+from kce import wire
+from kce.wire.registry import API_KEYS, BY_NAME
 from tests.wire import seeded
 from tests.wire.strategies import MESSAGE_IDS, MESSAGES
-from wire.registry import API_KEYS, BY_NAME
 
 SAMPLE = wire.LeaderAndIsrRequest(
     controller_id=1,
@@ -47,7 +50,7 @@ def _decode(frame: bytes, cls: type[wire.Message], version: int) -> wire.Message
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
 @given(seed=st.integers(0, 2**64 - 1))
 @settings(max_examples=3, deadline=None)
-def test_a_cut_or_lengthened_frame_is_refused(cls: type[wire.Message], version: int, seed: int) -> None:
+def test_truncated_or_extended_frame_is_rejected(cls: type[wire.Message], version: int, seed: int) -> None:
     message = seeded.message(random.Random(seed), cls, version)
     assume(not (isinstance(message, wire.ApiVersionsResponse) and message.error_code == 35))  # cut, it is version 0
     frame = _encode(message, version)
@@ -61,7 +64,7 @@ def test_a_cut_or_lengthened_frame_is_refused(cls: type[wire.Message], version: 
 
 
 @pytest.mark.parametrize("version", [0, 2, 7])
-def test_a_huge_array_count_is_refused_without_allocating(version: int) -> None:
+def test_huge_array_count_is_rejected_without_allocation(version: int) -> None:
     frame = bytearray(
         wire.encode_request(wire.LeaderAndIsrRequest(), api_version=version, correlation_id=1, client_id="")
     )
@@ -77,7 +80,7 @@ def test_a_huge_array_count_is_refused_without_allocating(version: int) -> None:
     assert peak < 500_000
 
 
-def test_errors_name_message_version_path_and_offset() -> None:
+def test_errors_contain_message_version_path_and_offset() -> None:
     frame = bytearray(wire.encode_request(SAMPLE, api_version=7, correlation_id=1, client_id="c"))
     frame[frame.index(b"orders")] = 0xFF
     with pytest.raises(
@@ -89,14 +92,14 @@ def test_errors_name_message_version_path_and_offset() -> None:
         wire.encode_request(bad, api_version=2, correlation_id=1, client_id="c")
 
 
-def test_a_decode_error_carries_the_header_it_could_read() -> None:
+def test_decode_error_carries_header() -> None:
     frame = wire.encode_request(SAMPLE, api_version=7, correlation_id=41, client_id="c")
     with pytest.raises(wire.Truncated) as caught:
         wire.decode_request(frame[:-1])
     assert (caught.value.api_key, caught.value.api_version, caught.value.correlation_id) == (4, 7, 41)
 
 
-def test_fields_a_version_lacks() -> None:  # rule 13.2
+def test_absent_fields() -> None:  # rule 13.2
     ignorable = wire.LeaderAndIsrPartitionState(is_new=True, adding_replicas=(1,))
     with_it = wire.LeaderAndIsrRequest(broker_epoch=9, ungrouped_partition_states=(ignorable,))
     without = wire.LeaderAndIsrRequest(ungrouped_partition_states=(wire.LeaderAndIsrPartitionState(),))
@@ -108,7 +111,7 @@ def test_fields_a_version_lacks() -> None:  # rule 13.2
         _encode(wire.LeaderAndIsrRequest(is_kraft_controller=True), 6)
 
 
-def test_is_kraft_controller_stands_before_controller_epoch() -> None:  # rule 13.12
+def test_is_kraft_controller_precedes_controller_epoch() -> None:  # rule 13.12
     frame = _encode(wire.LeaderAndIsrRequest(controller_id=1, is_kraft_controller=True, controller_epoch=2), 7)
     assert b"\0\0\0\1\1\0\0\0\2" in frame
 
@@ -119,7 +122,7 @@ def test_endpoints_have_port_before_host() -> None:  # rule 13.20
     assert frame.index(b"\x12\x34") < frame.index(b"hh")
 
 
-def test_update_metadata_type_is_tag_0_and_left_out_when_0() -> None:  # rule 13.16
+def test_update_metadata_type_is_tag_0_and_omitted_if_0() -> None:  # rule 13.16
     plain, full = wire.UpdateMetadataRequest(), wire.UpdateMetadataRequest(type=2)
     assert len(_encode(full, 8)) == len(_encode(plain, 8)) + 3
     assert wire.decode_request(_encode(full, 8))[1] == full
@@ -138,7 +141,7 @@ def test_null_client_id_is_kept() -> None:
     assert wire.decode_request(frame)[0].client_id is None
 
 
-def test_unknown_tagged_fields_are_kept_and_written_back() -> None:
+def test_unknown_tagged_fields_round_trip() -> None:
     frame = wire.encode_request(
         wire.ControlledShutdownRequest(broker_id=1), api_version=3, correlation_id=1, client_id=""
     )
@@ -152,7 +155,7 @@ def test_unknown_tagged_fields_are_kept_and_written_back() -> None:
             wire.decode_request(frame[:-1] + bad)
 
 
-def test_api_versions_of_an_unknown_version_is_read_and_answered_as_version_0() -> None:  # rule B1.37
+def test_unknown_api_versions_version_gets_version_0_response() -> None:  # rule B1.37
     frame = struct.pack(">hhih", 18, 9, 5, 1) + b"c\0" + b"whatever the future holds"
     header, message = wire.decode_request(frame)
     assert (header.api_version, header.correlation_id, header.client_id) == (9, 5, "c")
@@ -163,25 +166,25 @@ def test_api_versions_of_an_unknown_version_is_read_and_answered_as_version_0() 
     )
     answer = wire.encode_response(refusal, api_version=9, correlation_id=5)
     assert answer == struct.pack(">ihihhh", 5, 35, 1, 18, 0, 4)
-    for asked in (0, 3, 4, 9):
-        header, message = wire.decode_response(answer, api_key=18, api_version=asked)
+    for requested in (0, 3, 4, 9):
+        header, message = wire.decode_response(answer, api_key=18, api_version=requested)
         assert message == refusal
         assert header.api_version == 0
 
 
-def test_an_api_versions_error_35_in_the_version_asked_for_is_read_as_that() -> None:
+def test_api_versions_error_35_in_requested_version_is_decoded() -> None:
     refusal = wire.ApiVersionsResponse(error_code=35, throttle_time_ms=3)
     for version in (1, 3, 4):
         answer = wire.encode_response(refusal, api_version=version, correlation_id=5)
         assert wire.decode_response(answer, api_key=18, api_version=version)[1] == refusal
 
 
-def test_api_versions_answers_under_header_0_even_when_flexible() -> None:  # rule B1.39
+def test_api_versions_response_has_header_0_even_if_flexible() -> None:  # rule B1.39
     answer = wire.encode_response(wire.ApiVersionsResponse(), api_version=4, correlation_id=5)
     assert answer[:6] == struct.pack(">ih", 5, 0)
 
 
-def test_what_is_not_known_is_named() -> None:
+def test_unknown_api_and_version_are_reported() -> None:
     with pytest.raises(wire.UnknownApiKey, match="9999"):
         wire.decode_request(struct.pack(">hhih", 9999, 0, 1, -1))
     with pytest.raises(wire.UnsupportedVersion, match=r"LeaderAndIsr has versions 0-7, not 8"):
@@ -192,7 +195,7 @@ def test_what_is_not_known_is_named() -> None:
         wire.encode_response(SAMPLE, api_version=0, correlation_id=1)
 
 
-def test_the_header_of_any_api_can_be_read() -> None:
+def test_header_of_any_api_can_be_decoded() -> None:
     produce = struct.pack(">hhih", 0, 9, 5, 2) + b"me\0" + b"body"
     assert wire.decode_request_header(produce) == wire.Header(
         api_key=0, api_version=9, correlation_id=5, client_id="me"
@@ -218,7 +221,7 @@ def test_there_are_62_apis_on_a_zookeeper_broker() -> None:  # rule B1.61
 
 
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
-def test_every_message_can_be_made_from_nothing(cls: type[wire.Message], version: int) -> None:
+def test_every_message_has_defaults(cls: type[wire.Message], version: int) -> None:
     assert getattr(wire, cls.__name__) is cls
     message = cls()
     assert _decode(_encode(message, version), cls, version) == message

@@ -1,4 +1,7 @@
-"""Record sets of all three formats, without Kafka (which judges them in test_records_against_kafka.py)."""
+"""Record sets of all three formats. test_records_against_kafka.py compares them with Kafka's.
+
+Covers: wire/compression.py, wire/lz4_frame.py, wire/message_set.py, wire/record.py, wire/record_batch.py.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,13 @@ from crc32c import crc32c
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import wire
+from kce import wire
+from kce.wire import Codec, EndTransactionMarker, Record, RecordBatch, RecordHeader, TimestampType
+from kce.wire.lz4_frame import xxh32
+from kce.wire.record_batch import read_varint, varint
+from kce.wire.records import spans
 from tests.captures.samples import CAPTURES
-from wire import Codec, EndTransactionMarker, Record, RecordBatch, RecordHeader, TimestampType
-from wire.lz4_frame import xxh32
-from wire.record_batch import read_varint, varint
-from wire.records import spans
+from tests.sampling import examples
 
 FORMATS = [(magic, codec) for magic in (0, 1, 2) for codec in Codec if magic == 2 or codec is not Codec.ZSTD]
 SOME = tuple(Record(offset=5 + i, timestamp=1000 + i, key=b"k%d" % i, value=b"v" * i) for i in range(4))
@@ -60,16 +64,16 @@ def record_batches(draw: st.DrawFn) -> RecordBatch:
 
 @given(st.lists(record_batches(), max_size=3))
 @example([RecordBatch.of(*(Record(offset=i, timestamp=time) for i, time in enumerate((-(2**63), 0, 2**63 - 1))))])
-@settings(max_examples=200, deadline=None)
-def test_what_is_written_is_read(batches: list[RecordBatch]) -> None:
+@settings(max_examples=examples(200), deadline=None)
+def test_round_trip(batches: list[RecordBatch]) -> None:
     read, rest = wire.read_records(wire.write_records(*batches))
     assert read == tuple(batches)
     assert not rest
 
 
 @given(record_batches(), record_batches(), st.data())
-@settings(max_examples=100, deadline=None)
-def test_a_set_that_was_cut_gives_its_whole_batches(
+@settings(max_examples=examples(100), deadline=None)
+def test_truncated_record_set_returns_complete_batches(
     first: RecordBatch, second: RecordBatch, data: st.DataObject
 ) -> None:
     """Rule B4.16: a Fetch may end inside a batch."""
@@ -80,8 +84,8 @@ def test_a_set_that_was_cut_gives_its_whole_batches(
 
 
 @given(record_batches(), st.data())
-@settings(max_examples=300, deadline=None)
-def test_damage_is_noticed(batch: RecordBatch, data: st.DataObject) -> None:
+@settings(max_examples=examples(300), deadline=None)
+def test_damage_is_detected(batch: RecordBatch, data: st.DataObject) -> None:
     """All but base offset and leader epoch is covered by the CRC (rule B3.66), length and magic by their checks."""
     written = bytearray(wire.write_records(batch))
     at = data.draw(st.integers(8, len(written) - 1).filter(lambda at: batch.magic < 2 or not 12 <= at < 16))
@@ -96,6 +100,7 @@ def test_damage_is_noticed(batch: RecordBatch, data: st.DataObject) -> None:
         assert read == ()
 
 
+@pytest.mark.heavy
 @given(
     st.binary(max_size=300),
     st.sampled_from(
@@ -103,15 +108,16 @@ def test_damage_is_noticed(batch: RecordBatch, data: st.DataObject) -> None:
     ),
     st.booleans(),
 )
-@settings(max_examples=1000, deadline=None)
-def test_noise_raises_nothing_but_wire_errors(noise: bytes, start: bytes, check_crc: bool) -> None:
+@settings(max_examples=examples(1000), deadline=None)
+def test_noise_raises_only_wire_errors(noise: bytes, start: bytes, check_crc: bool) -> None:
     with contextlib.suppress(wire.WireError):
         wire.read_records(start + noise, max_bytes=1000, check_crc=check_crc)
 
 
+@pytest.mark.heavy
 @given(record_batches(), st.data())
-@settings(max_examples=300, deadline=None)
-def test_damage_behind_the_checksum_raises_nothing_but_wire_errors(batch: RecordBatch, data: st.DataObject) -> None:
+@settings(max_examples=examples(300), deadline=None)
+def test_damage_with_valid_checksum_raises_only_wire_errors(batch: RecordBatch, data: st.DataObject) -> None:
     written = bytearray(wire.write_records(batch))
     for _ in range(data.draw(st.integers(1, 4))):
         written[data.draw(st.integers(16, len(written) - 1))] = data.draw(st.integers(0, 255))
@@ -122,13 +128,14 @@ def test_damage_behind_the_checksum_raises_nothing_but_wire_errors(batch: Record
 # bounds
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("magic", "codec"), [f for f in FORMATS if f[1]])
-def test_no_more_is_unpacked_than_allowed(magic: int, codec: Codec) -> None:
+def test_decompression_is_limited(magic: int, codec: Codec) -> None:
     one = Record(offset=0, timestamp=-1 if magic == 0 else 0, value=bytes(30_000_000))
     data = wire.write_records(RecordBatch.of(one, magic=magic, codec=codec))
     tracemalloc.start()
     with pytest.raises(
-        wire.LimitExceeded, match=r"batch of offset 0 at byte 0: \w+: more than 1000000 bytes come out of"
+        wire.LimitExceeded, match=r"batch of offset 0 at byte 0: \w+: \d+ bytes decompress to more than 1000000"
     ):
         wire.read_records(data, max_bytes=1_000_000)
     peak = tracemalloc.get_traced_memory()[1]
@@ -138,7 +145,7 @@ def test_no_more_is_unpacked_than_allowed(magic: int, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_the_bound_is_for_all_batches_together(codec: Codec) -> None:
+def test_limit_applies_to_all_batches_together(codec: Codec) -> None:
     batch = RecordBatch.of(Record(offset=0, timestamp=0, value=bytes(1000)), codec=codec)
     assert len(wire.read_records(wire.write_records(*[batch] * 9), max_bytes=9200).batches) == 9
     with pytest.raises(wire.LimitExceeded, match="at byte"):
@@ -160,44 +167,44 @@ assert len(RECORD) == 7
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "error"),
     [
         (v2(2**31 - 1, b""), "2147483647 records announced in 0 bytes"),
         (v2(-1, b""), "-1 records announced"),
-        (v2(1, RECORD * 2), "7 bytes left over behind 1 records"),
+        (v2(1, RECORD * 2), "7 bytes left over after 1 records"),
         (v2(2, RECORD + b"\x0e" + RECORD[1:]), "record 1 of 2: 7 bytes announced, 6 left"),
         (v2(1, b"\x0c\0\0\0\x7e\1\0"), "record 0 of 1: 63 bytes announced, 2 left"),
         (v2(1, b"\x0c\0\0\0\1\1\x08"), "record 0 of 1: 4 headers announced in 0 bytes"),
         (v2(1, b"\x10\0\0\0\1\1\2\1\1"), "record 0 of 1: a header without a key"),
         (v2(1, b"\x12\0\0\0\1\1\2\2\xff\1"), "record 0 of 1: the key of a header is not UTF-8"),
         (v2(1, b"\x0c" + b"\xff" * 6), "record 0 of 1"),
-        (v2(1, RECORD, attributes=5), "compressed with codec 5, which is none"),
+        (v2(1, RECORD, attributes=5), "unknown compression codec 5"),
         (v2(1, b"\x1f\x8b", attributes=1), "gzip: the data ends before its trailer"),
         (v2(1, b"no gzip", attributes=1), "gzip: "),
         (v2(1, b"\xff\xff\xff\xff\x07x", attributes=2), "snappy: 2147483647 bytes announced by a block of 6"),
         (v2(1, b"\x82SNAPPY\0" + bytes(8) + b"\x7f\0\0\0", attributes=2), "snappy: a block of 2130706432 bytes"),
         (v2(1, b"\x04\x22\x4d\x18\x60\x40\x00", attributes=3), "lz4: the checksum of the frame's header is wrong"),
-        (v2(1, b"\x04\x22\x4d\x18\x40\x40\xc0", attributes=3), "lz4: blocks that depend on each other"),
-        (v2(1, b"no frame", attributes=3), "lz4: no frame begins here"),
+        (v2(1, b"\x04\x22\x4d\x18\x40\x40\xc0", attributes=3), "lz4: linked blocks"),
+        (v2(1, b"no frame", attributes=3), "lz4: not a frame"),
         (v2(1, b"no zstd", attributes=4), "zstd: "),
-        (struct.pack(">qi", 7, 5) + bytes(4) + b"\2", "batch at byte 0: a length of 5, and magic 2 has 49 or more"),
-        (struct.pack(">qi", 7, -5) + bytes(5), "batch at byte 0: a length of -5"),
-        (struct.pack(">qi", 7, 500) + bytes(4) + b"\3", "batch at byte 0: magic 3 is none"),
+        (struct.pack(">qi", 7, 5) + bytes(4) + b"\2", "batch at byte 0: length 5 is below the minimum of magic 2, 49"),
+        (struct.pack(">qi", 7, -5) + bytes(5), "batch at byte 0: length -5 is below"),
+        (struct.pack(">qi", 7, 500) + bytes(4) + b"\3", "batch at byte 0: unknown magic 3"),
     ],
 )  # fmt: skip
-def test_damage_is_named_with_its_place(data: bytes, told: str) -> None:
+def test_damage_is_reported_with_position(data: bytes, error: str) -> None:
     before = wire.write_records(RecordBatch.of(*SOME))
     for prefix, place in ((b"", 0), (before, len(before))):
-        with pytest.raises(wire.CorruptRecord) as refused:
+        with pytest.raises(wire.CorruptRecord) as caught:
             wire.read_records(prefix + data)
-        assert told.replace("at byte 0", f"at byte {place}") in str(refused.value)
-        assert f"at byte {place}:" in str(refused.value)
+        assert error.replace("at byte 0", f"at byte {place}") in str(caught.value)
+        assert f"at byte {place}:" in str(caught.value)
 
 
 # what others write
 
 
-def test_the_checksum_of_old_lz4_frames() -> None:
+def test_header_checksum_of_old_lz4_frames() -> None:
     """Magic 0 has it over the frame's magic, too (KAFKA-3160), and is read with either."""
     record = Record(offset=0, value=b"x" * 100)
     old = wire.write_records(RecordBatch.of(record, magic=0, codec=Codec.LZ4))
@@ -220,11 +227,11 @@ def test_the_checksum_of_old_lz4_frames() -> None:
         (b"Nobody inspects the spammish repetition", 0xE2293B2F),
     ],
 )
-def test_xxh32_of_what_the_world_knows(data: bytes, value: int) -> None:
+def test_xxh32_of_published_vectors(data: bytes, value: int) -> None:
     assert xxh32(data) == value
 
 
-def test_lz4_frames_with_every_kind_of_checksum_and_block() -> None:
+def test_lz4_frames_with_all_checksums_and_block_types() -> None:
     payload = b"".join(b"\x0c\0\0" + varint(i)[:1] + b"\1\1\0" for i in range(60))
     block = bytes(cramjam.lz4.compress_block(payload, store_size=False))
     descriptor = bytes((0x7C, 0x70)) + struct.pack("<Q", len(payload))  # block and content checksums, content size
@@ -233,12 +240,12 @@ def test_lz4_frames_with_every_kind_of_checksum_and_block() -> None:
         + struct.pack("<I", len(block)) + block + struct.pack("<I", xxh32(block)) + bytes(4) + b"????"
     )  # fmt: skip
     assert len(wire.read_records(v2(60, frame, attributes=3)).batches[0].records) == 60
-    spoilt = frame.replace(struct.pack("<I", xxh32(block)), b"\1\2\3\4")
+    damaged = frame.replace(struct.pack("<I", xxh32(block)), b"\1\2\3\4")
     with pytest.raises(wire.CorruptRecord, match="lz4: the checksum of the block before byte"):
-        wire.read_records(v2(60, spoilt, attributes=3))
+        wire.read_records(v2(60, damaged, attributes=3))
 
 
-def test_snappy_without_frames_and_gzip_in_members() -> None:
+def test_raw_snappy_and_gzip_members() -> None:
     assert (
         len(wire.read_records(v2(9, bytes(cramjam.snappy.compress_raw(RECORD * 9)), attributes=2)).batches[0].records)
         == 9
@@ -247,7 +254,7 @@ def test_snappy_without_frames_and_gzip_in_members() -> None:
     assert len(wire.read_records(v2(9, members, attributes=1)).batches[0].records) == 9
 
 
-def test_a_compacted_batch_keeps_the_offsets_it_accounts_for() -> None:
+def test_compacted_batch_keeps_its_offset_range() -> None:
     batch = RecordBatch(base_offset=3, last_offset=30, base_timestamp=500, max_timestamp=1003, records=SOME[1:3])
     assert wire.read_records(wire.write_records(batch)).batches == (batch,)
     emptied = RecordBatch(base_offset=3, last_offset=30, base_timestamp=-1, max_timestamp=-1, records=(), producer_id=9)
@@ -263,7 +270,7 @@ def test_relative_offsets_of_magic_1() -> None:
     assert [r.offset for r in wire.read_records(data).batches[0].records] == [105, 106, 107, 108]
 
 
-def test_a_compressed_message_inside_a_compressed_one_is_refused() -> None:
+def test_nested_compressed_message_is_rejected() -> None:
     inner = wire.write_records(RecordBatch.of(*SOME, magic=1, codec=Codec.GZIP))
     body = b"\1\1" + bytes(8) + struct.pack(">i", -1)
     packed = gzip.compress(inner)
@@ -277,7 +284,7 @@ def test_a_compressed_message_inside_a_compressed_one_is_refused() -> None:
 
 
 @given(st.booleans(), st.integers(-1, 2**31 - 1))
-def test_the_end_of_a_transaction(committed: bool, epoch: int) -> None:
+def test_end_transaction_marker(committed: bool, epoch: int) -> None:
     marker = EndTransactionMarker(committed=committed, coordinator_epoch=epoch)
     record = marker.to_record(offset=4, timestamp=9)
     assert (record.offset, record.timestamp, record.key) == (4, 9, bytes((0, 0, 0, committed)))
@@ -286,12 +293,12 @@ def test_the_end_of_a_transaction(committed: bool, epoch: int) -> None:
 
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0", b"\xff\xff\0\0"])
-def test_a_control_record_without_a_type(key: bytes | None) -> None:
+def test_control_record_without_type_is_rejected(key: bytes | None) -> None:
     with pytest.raises(wire.CorruptRecord, match="record at offset 3: a control record"):
         wire.control_record_type(Record(offset=3, key=key))
 
 
-def test_what_is_no_end_of_a_transaction() -> None:
+def test_invalid_end_transaction_marker_is_rejected() -> None:
     assert wire.control_record_type(Record(offset=0, key=b"\0\0\0\x63")) == 99
     for key, value in (
         (b"\0\0\0\2", bytes(6)),
@@ -307,10 +314,10 @@ def test_what_is_no_end_of_a_transaction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "told"),
+    ("batch", "error"),
     [
-        (RecordBatch.of(*SOME, magic=3), "batch of offset 5: magic 3 is none"),
-        (RecordBatch.of(*SOME, magic=1, codec=Codec.ZSTD), "zstd is not for magic 1"),
+        (RecordBatch.of(*SOME, magic=3), "batch of offset 5: unknown magic 3"),
+        (RecordBatch.of(*SOME, magic=1, codec=Codec.ZSTD), "magic 1 has no zstd"),
         (RecordBatch.of(*SOME, magic=1, producer_id=3), "magic 1 has no producer id"),
         (RecordBatch.of(*SOME, magic=1, is_transactional=True), "magic 1 has no is_transactional"),
         (RecordBatch.of(Record(offset=0, headers=(RecordHeader("a", b""),)), magic=0), "magic 0 has no record headers"),
@@ -322,12 +329,12 @@ def test_what_is_no_end_of_a_transaction() -> None:
         (RecordBatch.of(Record(offset=0, headers=(RecordHeader("\ud800", b""),))), "batch of offset 0: "),
     ],
 )
-def test_what_cannot_be_written_is_refused(batch: RecordBatch, told: str) -> None:
-    with pytest.raises(wire.EncodeError, match=told):
+def test_invalid_batches_are_rejected(batch: RecordBatch, error: str) -> None:
+    with pytest.raises(wire.EncodeError, match=error):
         wire.write_records(batch)
 
 
-def test_a_batch_of_no_records_has_to_be_made_by_hand() -> None:
+def test_empty_batch_needs_explicit_offsets() -> None:
     with pytest.raises(wire.EncodeError):
         RecordBatch.of()
     with pytest.raises(wire.EncodeError, match="without records"):
@@ -347,7 +354,7 @@ def test_varints(value: int) -> None:
 @pytest.mark.parametrize(
     ("data", "bits"), [(b"\xff" * 5, 32), (b"\xff" * 4 + b"\x1f", 32), (b"\xff" * 9 + b"\x02", 64)]
 )
-def test_varints_that_are_too_long(data: bytes, bits: int) -> None:
+def test_long_varints_are_rejected(data: bytes, bits: int) -> None:
     with pytest.raises(wire.CorruptRecord, match="varint"):
         read_varint(memoryview(data), 0, bits)
 
@@ -355,11 +362,12 @@ def test_varints_that_are_too_long(data: bytes, bits: int) -> None:
 # real ones
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CAPTURES)
-def test_every_record_set_in_the_captures_is_read_and_written_back(name: str) -> None:
+def test_record_sets_in_captures_round_trip(name: str) -> None:
     """Of Produce requests and Fetch responses of Kafka 0.10.2 to 3.9: whole batches all, uncompressed to the byte."""
-    from captures.decode import Decoder
-    from captures.pcap import CaptureFile
+    from kce.captures.exchanges.decode import Decoder
+    from kce.captures.files.pcap import CaptureFile
 
     found = 0
     with CaptureFile(str(CAPTURES[name])) as capture:

@@ -1,4 +1,4 @@
-"""Record sets that we wrote are read by Kafka's own classes, and those that they write by us."""
+"""Kafka's own classes decode our record sets, and we decode theirs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import wire
-from harness.java import find_java
+from kce import wire
+from kce.harness.java import find_java
+from kce.wire import Codec, EndTransactionMarker, Record, RecordBatch, RecordHeader, TimestampType
 from tests.interop.real_kafka import kafka_jars
-from wire import Codec, EndTransactionMarker, Record, RecordBatch, RecordHeader, TimestampType
 
 pytestmark = pytest.mark.slow
 
@@ -126,7 +126,7 @@ def exchanged() -> dict[str, tuple[tuple[RecordBatch, ...], bytes, list[str]]]:
 
 
 @pytest.mark.parametrize("name", cases())
-def test_kafka_reads_what_we_write(
+def test_kafka_decodes_our_records(
     name: str, exchanged: dict[str, tuple[tuple[RecordBatch, ...], bytes, list[str]]]
 ) -> None:
     batches, _, answer = exchanged[name]
@@ -134,7 +134,7 @@ def test_kafka_reads_what_we_write(
 
 
 @pytest.mark.parametrize("name", cases())
-def test_we_read_what_kafka_writes(
+def test_we_decode_kafkas_records(
     name: str, exchanged: dict[str, tuple[tuple[RecordBatch, ...], bytes, list[str]]]
 ) -> None:
     batches, ours, answer = exchanged[name]
@@ -149,24 +149,24 @@ def test_we_read_what_kafka_writes(
         assert theirs == ours  # nothing here is left to taste
 
 
-def test_kafka_refuses_what_we_refuse() -> None:
-    """Damage in the parts that a CRC covers, and lengths that are none; both sides take or refuse the same sets."""
+def test_kafka_rejects_what_we_reject() -> None:
+    """Damage to bytes under the CRC and to lengths: both sides accept or reject the same sets."""
     chance = random.Random(7)
-    damaged = []
+    damaged_sets = []
     for batches in cases().values():
         data = wire.write_records(batches[0])
         for _ in range(6):
-            spoilt = bytearray(data)
-            spoilt[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-            damaged.append(bytes(spoilt))
-    answers = in_kafka(*damaged)
-    refused = 0
-    for data, answer in zip(damaged, answers, strict=True):
+            damaged = bytearray(data)
+            damaged[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            damaged_sets.append(bytes(damaged))
+    answers = in_kafka(*damaged_sets)
+    rejected = 0
+    for data, answer in zip(damaged_sets, answers, strict=True):
         try:
             read, _ = wire.read_records(data)
         except wire.CorruptRecord:
-            refused += 1
+            rejected += 1
             assert answer[0].startswith("E "), data.hex()
         else:
             assert answer[:-1] == [line for batch in read for line in told(batch)], data.hex()
-    assert refused > len(damaged) // 2
+    assert rejected > len(damaged_sets) // 2

@@ -1,4 +1,4 @@
-"""Rule 13.2 for every message and version: fields that a version lacks, and tagged fields that nobody knows."""
+"""Rule 13.2 for every message and version: absent fields and unknown tagged fields."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-import wire
+from kce import wire
+from kce.wire.primitives import Primitive, TaggedField
+from kce.wire.registry import api
+from kce.wire.schema import Field, Message, Struct
 from tests.wire.frames import decode, encode
 from tests.wire.strategies import MESSAGE_IDS, MESSAGES
-from wire.primitives import Primitive, TaggedField
-from wire.registry import api
-from wire.schema import Field, Message, Struct
 
 
 def paths(cls: type[Struct], version: int) -> Iterator[tuple[Field, ...]]:
@@ -58,7 +58,7 @@ def other_struct(cls: type[Struct]) -> Struct:
 
 
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
-def test_a_field_that_the_version_lacks_is_ignored_or_refused(cls: type[Message], version: int) -> None:
+def test_absent_field_is_ignored_or_rejected(cls: type[Message], version: int) -> None:
     for path in paths(cls, version):
         f = path[-1]
         if version in f.versions:
@@ -75,7 +75,7 @@ def test_a_field_that_the_version_lacks_is_ignored_or_refused(cls: type[Message]
 
 
 @pytest.mark.parametrize(("cls", "version"), MESSAGES, ids=MESSAGE_IDS)
-def test_unknown_tagged_fields_are_kept_and_written_back(cls: type[Message], version: int) -> None:
+def test_unknown_tagged_fields_round_trip(cls: type[Message], version: int) -> None:
     """Behind every structure of a flexible version, between and after the tags that are known."""
     if version not in api(cls.__api_key__).flexible:
         return

@@ -1,4 +1,4 @@
-"""A request that is encoded once for many brokers is what each of them would have been sent alone."""
+"""A request encoded once for many brokers equals the request encoded for each of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import wire
+from kce import wire
+from kce.wire.shared_request import SharedRequest
 from tests.wire.strategies import messages
-from wire.shared_request import SharedRequest
 
 CONTROL = [
     (cls, version)
@@ -23,7 +23,7 @@ CONTROL = [
 @pytest.mark.parametrize(("cls", "version"), CONTROL, ids=lambda x: x if isinstance(x, int) else x.__name__)
 @given(data=st.data(), correlation_id=st.integers(0, 2**31 - 1), broker_epoch=st.integers(-1, 2**63 - 1))
 @settings(max_examples=5, deadline=None)
-def test_is_what_each_broker_would_be_sent_alone(
+def test_shared_request_equals_individual_requests(
     cls: Any, version: int, data: st.DataObject, correlation_id: int, broker_epoch: int
 ) -> None:
     message = data.draw(messages(cls, version))
@@ -34,13 +34,13 @@ def test_is_what_each_broker_would_be_sent_alone(
     assert len(shared) == len(got)
 
 
-def test_nothing_but_the_start_is_made_anew() -> None:
+def test_rest_is_shared() -> None:
     shared = SharedRequest(wire.UpdateMetadataRequest(), api_version=8, client_id="1")
     assert shared.rest is shared.rest
     assert len(shared.start(correlation_id=1, broker_epoch=2)) < 40
 
 
-def test_what_does_not_fit() -> None:
+def test_values_out_of_range_are_rejected() -> None:
     shared = SharedRequest(wire.UpdateMetadataRequest(), api_version=8, client_id="1")
     with pytest.raises(wire.EncodeError, match="UpdateMetadataRequest 8"):
         shared.start(correlation_id=1, broker_epoch=2**63)

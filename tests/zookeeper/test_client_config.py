@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import subprocess
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trio
 
-from controller import zk_data
-from controller.kafka_zk_client import KafkaZkClient
-from controller.store import OPEN_ACL, READ_ACL, Acl, Create, NoAuth, StoreUnavailable, value
-from controller.store.zookeeper import KazooStore
-from harness.node import Node
-from harness.zookeeper import free_port
-from harness.zookeeper_client import ZooKeeperClientConfig
+from kce.harness.embedded_zookeeper import embedded_zookeeper, free_port
+from kce.harness.node import Node
+from kce.zookeeper import znodes
+from kce.zookeeper.client_config import ZooKeeperClientConfig
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.store import OPEN_ACL, READ_ACL, Acl, Create, NoAuth, StoreUnavailable, value
+from kce.zookeeper.store.kazoo import KazooStore
 from tests.background import InBackground
 from tests.broker_stub.support import until
-from tests.conftest import running_zookeeper
 from tests.tools import require
 
 NETTY, NIO = "org.apache.zookeeper.ClientCnxnSocketNetty", "org.apache.zookeeper.ClientCnxnSocketNIO"
@@ -50,7 +50,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory, certificate: Path) -> It
     }
     for store in ("keyStore", "trustStore"):
         settings |= {f"ssl.{store}.location": str(certificate), f"ssl.{store}.type": "PEM"}
-    with InBackground(lambda: running_zookeeper(tmp_path_factory.mktemp("zookeeper"), settings)) as running:
+    with InBackground(lambda: embedded_zookeeper(tmp_path_factory.mktemp("zookeeper"), settings=settings)) as running:
         yield running.value, f"127.0.0.1:{port}"
 
 
@@ -96,13 +96,13 @@ async def test_certificates_that_do_not_fit(addresses: tuple[str, str], certific
 async def test_kafkas_nodes_by_nettys_transport(addresses: tuple[str, str], certificate: Path) -> None:
     plaintext, encrypted = addresses
     ours = await connect(properties(f"{encrypted}/nodes", certificate))
-    zk = KafkaZkClient(ours, now_ms=lambda: 0)
-    await zk.make_top_level_paths()
+    zk = KafkaZkClient(ours, now_ms=lambda: 0, new_uuid=uuid.uuid4)
+    await zk.create_top_level_paths()
     cluster_id = await zk.get_or_create_cluster_id()
     theirs = await connect({"zookeeper.connect": f"{plaintext}/nodes"})
-    other = KafkaZkClient(theirs, now_ms=lambda: 0)
+    other = KafkaZkClient(theirs, now_ms=lambda: 0, new_uuid=uuid.uuid4)
     assert await other.get_or_create_cluster_id() == cluster_id
-    assert None not in await other.exists(zk_data.TOP_LEVEL)
+    assert None not in await other.exists(znodes.TOP_LEVEL)
     await ours.aclose()
     await theirs.aclose()
 
@@ -139,16 +139,16 @@ TLS = {f"{SSL}.client.enable": "true"}
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"zookeeper.set.acl": "maybe"}, "zookeeper.set.acl=maybe is neither true nor false"),
+        ({"zookeeper.set.acl": "maybe"}, "zookeeper.set.acl=maybe: must be true or false"),
         ({"zookeeper.set.acl": "true"}, "zookeeper.set.acl=true needs an identity"),
         (TLS | {"zookeeper.set.acl": "true"}, "zookeeper.set.acl=true needs an identity"),
-        ({"zookeeper.clientCnxnSocket": "Carrier"}, "zookeeper.clientCnxnSocket=Carrier is neither"),
+        ({"zookeeper.clientCnxnSocket": "Carrier"}, "zookeeper.clientCnxnSocket=Carrier: must be one of"),
         (TLS | {"zookeeper.clientCnxnSocket": NIO}, f"{SSL}.client.enable=true needs zookeeper.clientCnxnSocket"),
-        (TLS | {f"{SSL}.crl.enable": "true"}, f"{SSL}.crl.enable=true is not offered here: no lists"),
-        (TLS | {f"{SSL}.cipher.suites": "A"}, f"{SSL}.cipher.suites=A is not offered here"),
+        (TLS | {f"{SSL}.crl.enable": "true"}, f"{SSL}.crl.enable=true: not supported here"),
+        (TLS | {f"{SSL}.cipher.suites": "A"}, f"{SSL}.cipher.suites=A: not supported here"),
         (TLS | {f"{SSL}.endpoint.identification.algorithm": "DNS"}, f"{SSL}.endpoint.identification.algorithm=DNS"),
-        (TLS | {KEY: "/nowhere/store.jks"}, f"{KEY}=/nowhere/store.jks is of type 'jks': only PEM"),
-        (TLS | {KEY: "/nowhere/store", f"{SSL}.keystore.type": "PEM"}, f"{KEY}=/nowhere/store is no file"),
+        (TLS | {KEY: "/nowhere/store.jks"}, f"{KEY}=/nowhere/store.jks: its type is 'jks', but only PEM"),
+        (TLS | {KEY: "/nowhere/store", f"{SSL}.keystore.type": "PEM"}, f"{KEY}=/nowhere/store: there is no such file"),
         (TLS | {KEY: __file__, f"{SSL}.keystore.type": "PEM"}, f"{SSL}.*: the certificates cannot be used"),
     ],
 )

@@ -1,7 +1,7 @@
 """AllocateProducerIds (key 67), versions 0."""
 
-from wire.primitives import INT16, INT32, INT64
-from wire.schema import Message, field, request, response
+from kce.wire.primitives import INT16, INT32, INT64
+from kce.wire.schema import Message, field, request, response
 
 __all__ = ["AllocateProducerIdsRequest", "AllocateProducerIdsResponse"]
 

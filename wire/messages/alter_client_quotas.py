@@ -1,7 +1,7 @@
 """AlterClientQuotas (key 49), versions 0-1."""
 
-from wire.primitives import BOOL, FLOAT64, INT16, INT32, STRING
-from wire.schema import Message, Struct, field, request, response, struct
+from kce.wire.primitives import BOOL, FLOAT64, INT16, INT32, STRING
+from kce.wire.schema import Message, Struct, field, request, response, struct
 
 __all__ = [
     "AlterClientQuotasRequest",

@@ -1,7 +1,7 @@
 """AlterReplicaLogDirs (key 34), versions 0-2."""
 
-from wire.primitives import INT16, INT32, STRING
-from wire.schema import Message, Struct, field, request, response, struct
+from kce.wire.primitives import INT16, INT32, STRING
+from kce.wire.schema import Message, Struct, field, request, response, struct
 
 __all__ = [
     "AlterReplicaLogDir",

@@ -1,7 +1,7 @@
 """AlterUserScramCredentials (key 51), versions 0."""
 
-from wire.primitives import BYTES, INT8, INT16, INT32, STRING
-from wire.schema import Message, Struct, field, request, response, struct
+from kce.wire.primitives import BYTES, INT8, INT16, INT32, STRING
+from kce.wire.schema import Message, Struct, field, request, response, struct
 
 __all__ = [
     "AlterUserScramCredentialsRequest",

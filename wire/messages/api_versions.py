@@ -1,7 +1,7 @@
 """ApiVersions (key 18), versions 0-4."""
 
-from wire.primitives import BOOL, INT16, INT32, INT64, STRING
-from wire.schema import Message, Struct, field, request, response, struct
+from kce.wire.primitives import BOOL, INT16, INT32, INT64, STRING
+from kce.wire.schema import Message, Struct, field, request, response, struct
 
 __all__ = ["ApiVersion", "ApiVersionsRequest", "ApiVersionsResponse", "FinalizedFeatureKey", "SupportedFeatureKey"]
 

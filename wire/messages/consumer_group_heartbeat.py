@@ -2,8 +2,8 @@
 
 import uuid
 
-from wire.primitives import INT16, INT32, STRING, UUID
-from wire.schema import Message, Struct, field, request, response, struct
+from kce.wire.primitives import INT16, INT32, STRING, UUID
+from kce.wire.schema import Message, Struct, field, request, response, struct
 
 __all__ = [
     "ConsumerGroupHeartbeatRequest",

@@ -1,7 +1,7 @@
 """CreateDelegationToken (key 38), versions 0-3."""
 
-from wire.primitives import BYTES, INT16, INT32, INT64, STRING
-from wire.schema import Message, Struct, field, request, response, struct
+from kce.wire.primitives import BYTES, INT16, INT32, INT64, STRING
+from kce.wire.schema import Message, Struct, field, request, response, struct
 
 __all__ = ["CreatableRenewers", "CreateDelegationTokenRequest", "CreateDelegationTokenResponse"]
 

@@ -1,7 +1,7 @@
 """CreatePartitions (key 37), versions 0-3."""
 
-from wire.primitives import BOOL, INT16, INT32, STRING
-from wire.schema import Message, Struct, field, request, response, struct
+from kce.wire.primitives import BOOL, INT16, INT32, STRING
+from kce.wire.schema import Message, Struct, field, request, response, struct
 
 __all__ = [
     "CreatePartitionsAssignment",

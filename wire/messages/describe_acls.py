@@ -1,7 +1,7 @@
 """DescribeAcls (key 29), versions 0-3."""
 
-from wire.primitives import INT8, INT16, INT32, STRING
-from wire.schema import Message, Struct, field, request, response, struct
+from kce.wire.primitives import INT8, INT16, INT32, STRING
+from kce.wire.schema import Message, Struct, field, request, response, struct
 
 __all__ = ["AclDescription", "DescribeAclsRequest", "DescribeAclsResource", "DescribeAclsResponse"]
 

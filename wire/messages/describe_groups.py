@@ -1,7 +1,7 @@
 """DescribeGroups (key 15), versions 0-5."""
 
-from wire.primitives import BOOL, BYTES, INT16, INT32, STRING
-from wire.schema import Message, Struct, field, request, response, struct
+from kce.wire.primitives import BOOL, BYTES, INT16, INT32, STRING
+from kce.wire.schema import Message, Struct, field, request, response, struct
 
 __all__ = [
     "DescribeGroupsRequest",

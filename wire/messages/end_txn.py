@@ -1,7 +1,7 @@
 """EndTxn (key 26), versions 0-4."""
 
-from wire.primitives import BOOL, INT16, INT32, INT64, STRING
-from wire.schema import Message, field, request, response
+from kce.wire.primitives import BOOL, INT16, INT32, INT64, STRING
+from kce.wire.schema import Message, field, request, response
 
 __all__ = ["EndTxnRequest", "EndTxnResponse"]
 

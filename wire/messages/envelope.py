@@ -1,7 +1,7 @@
 """Envelope (key 58), versions 0."""
 
-from wire.primitives import BYTES, INT16
-from wire.schema import Message, field, request, response
+from kce.wire.primitives import BYTES, INT16
+from kce.wire.schema import Message, field, request, response
 
 __all__ = ["EnvelopeRequest", "EnvelopeResponse"]
 

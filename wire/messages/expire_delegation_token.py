@@ -1,7 +1,7 @@
 """ExpireDelegationToken (key 40), versions 0-2."""
 
-from wire.primitives import BYTES, INT16, INT32, INT64
-from wire.schema import Message, field, request, response
+from kce.wire.primitives import BYTES, INT16, INT32, INT64
+from kce.wire.schema import Message, field, request, response
 
 __all__ = ["ExpireDelegationTokenRequest", "ExpireDelegationTokenResponse"]
 

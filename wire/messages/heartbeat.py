@@ -1,7 +1,7 @@
 """Heartbeat (key 12), versions 0-4."""
 
-from wire.primitives import INT16, INT32, STRING
-from wire.schema import Message, field, request, response
+from kce.wire.primitives import INT16, INT32, STRING
+from kce.wire.schema import Message, field, request, response
 
 __all__ = ["HeartbeatRequest", "HeartbeatResponse"]
 

@@ -1,7 +1,7 @@
 """InitProducerId (key 22), versions 0-5."""
 
-from wire.primitives import INT16, INT32, INT64, STRING
-from wire.schema import Message, field, request, response
+from kce.wire.primitives import INT16, INT32, INT64, STRING
+from kce.wire.schema import Message, field, request, response
 
 __all__ = ["InitProducerIdRequest", "InitProducerIdResponse"]
 

@@ -1,7 +1,7 @@
 """Produce (key 0), versions 0-11."""
 
-from wire.primitives import INT16, INT32, INT64, RECORDS, STRING
-from wire.schema import Message, Struct, field, request, response, struct
+from kce.wire.primitives import INT16, INT32, INT64, RECORDS, STRING
+from kce.wire.schema import Message, Struct, field, request, response, struct
 
 __all__ = [
     "BatchIndexAndErrorMessage",

@@ -1,7 +1,7 @@
 """RenewDelegationToken (key 39), versions 0-2."""
 
-from wire.primitives import BYTES, INT16, INT32, INT64
-from wire.schema import Message, field, request, response
+from kce.wire.primitives import BYTES, INT16, INT32, INT64
+from kce.wire.schema import Message, field, request, response
 
 __all__ = ["RenewDelegationTokenRequest", "RenewDelegationTokenResponse"]
 

@@ -1,7 +1,7 @@
 """SaslAuthenticate (key 36), versions 0-2."""
 
-from wire.primitives import BYTES, INT16, INT64, STRING
-from wire.schema import Message, field, request, response
+from kce.wire.primitives import BYTES, INT16, INT64, STRING
+from kce.wire.schema import Message, field, request, response
 
 __all__ = ["SaslAuthenticateRequest", "SaslAuthenticateResponse"]
 

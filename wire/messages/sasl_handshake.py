@@ -1,7 +1,7 @@
 """SaslHandshake (key 17), versions 0-1."""
 
-from wire.primitives import INT16, STRING
-from wire.schema import Message, field, request, response
+from kce.wire.primitives import INT16, STRING
+from kce.wire.schema import Message, field, request, response
 
 __all__ = ["SaslHandshakeRequest", "SaslHandshakeResponse"]
 

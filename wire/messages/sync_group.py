@@ -1,7 +1,7 @@
 """SyncGroup (key 14), versions 0-5."""
 
-from wire.primitives import BYTES, INT16, INT32, STRING
-from wire.schema import Message, Struct, field, request, response, struct
+from kce.wire.primitives import BYTES, INT16, INT32, STRING
+from kce.wire.schema import Message, Struct, field, request, response, struct
 
 __all__ = ["SyncGroupRequest", "SyncGroupRequestAssignment", "SyncGroupResponse"]
 

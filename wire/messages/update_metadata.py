@@ -2,8 +2,8 @@
 
 import uuid
 
-from wire.primitives import BOOL, INT8, INT16, INT32, INT64, STRING, UUID
-from wire.schema import Message, Struct, field, request, response, struct
+from kce.wire.primitives import BOOL, INT8, INT16, INT32, INT64, STRING, UUID
+from kce.wire.schema import Message, Struct, field, request, response, struct
 
 __all__ = [
     "UpdateMetadataBroker",

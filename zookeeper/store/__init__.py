@@ -109,7 +109,7 @@ class Stat(NamedTuple):
     pzxid: int
 
 
-class Data(NamedTuple):
+class NodeData(NamedTuple):
     """A node's data and stat. ``data`` is empty for a node without any."""
 
     data: bytes
@@ -211,7 +211,9 @@ class MetadataStore(Protocol):
         """What was negotiated with the server: after that long without a connection the session is gone."""
         ...
 
-    async def get_data(self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:
+    async def get_data(
+        self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False
+    ) -> list[NodeData | StoreError]:
         """Data of each path, or NoNode in place. A watch is set only on a node that exists."""
         ...
 
@@ -246,6 +248,13 @@ class MetadataStore(Protocol):
     async def aclose(self) -> None:
         """End the session; its ephemeral nodes vanish."""
         ...
+
+
+class Session(MetadataStore, Protocol):
+    """A store with the session of a node, which may die."""
+
+    def abandon(self) -> None:
+        """Break off without ending the session, as a killed process does. No operation works afterwards."""
 
 
 def value(answer: T | StoreError) -> T:

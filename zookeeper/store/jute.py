@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from controller.store import (
+from kce.zookeeper.store import (
     ANY_VERSION,
     OPEN_ACL,
     Acl,
@@ -20,12 +20,12 @@ from controller.store import (
     BadVersion,
     Check,
     Create,
-    Data,
     Delete,
     InvalidAcl,
     MultiFailed,
     NoAuth,
     NoChildrenForEphemerals,
+    NodeData,
     NodeError,
     NodeExists,
     NoNode,
@@ -76,7 +76,7 @@ _ERRORS: dict[int, type[NodeError]] = {
     -114: InvalidAcl,
 }
 _stat: Callable[[tuple[Any, ...]], Stat] = functools.partial(tuple.__new__, Stat)
-_data: Callable[[tuple[Any, ...]], Data] = functools.partial(tuple.__new__, Data)
+_data: Callable[[tuple[Any, ...]], NodeData] = functools.partial(tuple.__new__, NodeData)
 
 
 def _string(text: str) -> bytes:
@@ -198,7 +198,7 @@ def read_path(buffer: bytes, offset: int) -> str:
     return _read_string(buffer, offset)[0]
 
 
-def read_node(buffer: bytes, offset: int) -> Data:
+def read_node(buffer: bytes, offset: int) -> NodeData:
     """The answer to GET_DATA. Raises struct.error."""
     (size,) = _INT.unpack_from(buffer, offset)
     begin = offset + _INT.size
@@ -251,9 +251,9 @@ def read_multi(buffer: bytes, offset: int, ops: Sequence[Op], chroot: str = "") 
     return failed or results
 
 
-def read_data(buffer: bytes, offset: int, paths: Sequence[str]) -> list[Data | StoreError]:
+def read_data(buffer: bytes, offset: int, paths: Sequence[str]) -> list[NodeData | StoreError]:
     """The answer to a ``multi_read`` of GET_DATA. Raises ValueError, struct.error for what is none."""
-    answers: list[Data | StoreError] = []
+    answers: list[NodeData | StoreError] = []
     header, stat = _HEADER_AND_INT.unpack_from, _STAT.unpack_from
     for path in paths:
         opcode, done, _, number = header(buffer, offset)

@@ -24,20 +24,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import kazoo.exceptions as kz
+import kazoo.version
 import trio
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 
-from controller import store
-from controller.store import (
+from kce.zookeeper import store
+from kce.zookeeper.store import (
     AUTH_RETRY_MS,
     OPEN_ACL,
     Acls,
     Check,
     Create,
-    Data,
     MultiFailed,
+    NodeData,
     Op,
     OpResult,
     SessionExpired,
@@ -49,8 +50,8 @@ from controller.store import (
     WatchType,
     jute,
 )
-from controller.store.buffered_socket import BufferedSocket, Poller, WakeUp
-from controller.store.pipeline import Requests, in_trio, take_over
+from kce.zookeeper.store.buffered_socket import BufferedSocket, Poller, WakeUp
+from kce.zookeeper.store.pipeline import Requests, in_trio, take_over
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,10 @@ T = TypeVar("T")
 # where more operations in one request gained no more time
 _BULK_FROM = 4
 _BULK_FIRST, _GROWTH, _BULK_MOST, _BULK_WINDOW = 32, 8, 1000, 16
+
+KAZOO_VERSION: str = kazoo.version.__version__
+#: the release whose private methods this file and `pipeline` replace; pyproject.toml asks for it
+TESTED_KAZOO = "2.11"
 
 _WATCH_TYPES = {
     EventType.CREATED: WatchType.CREATED,
@@ -182,8 +187,13 @@ class KazooStore(store.MetadataStore):
         made, below the chroot; to everyone otherwise.
 
         Raises StoreUnavailable when no server has answered within ``connection_timeout_ms``, when it does not accept
-        ``auth``, or without a chroot.
+        ``auth``, without a chroot, and with a kazoo that this was not tested with.
         """
+        if not f"{KAZOO_VERSION}.".startswith(f"{TESTED_KAZOO}."):
+            raise StoreUnavailable(
+                f"kazoo {KAZOO_VERSION} is installed: ZooKeeper is reached through kazoo {TESTED_KAZOO} only; "
+                f"pip install 'kazoo=={TESTED_KAZOO}.*'"
+            )
         timeouts = session_timeout_ms, connection_timeout_ms
         hosts, slash, chroot = connect_string.partition("/")
         if slash and chroot.strip("/"):
@@ -303,20 +313,22 @@ class KazooStore(store.MetadataStore):
 
     # reads
 
-    async def get_data(self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:
+    async def get_data(
+        self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False
+    ) -> list[NodeData | StoreError]:
         watched = [watch] * len(paths) if isinstance(watch, bool) else watch
         seen = self._client.last_zxid
         if seen and len(paths) >= _BULK_FROM:
             answers = await self._in_bulk(jute.GET_DATA, jute.read_data, paths)
             if answers is not None:
-                found = [p for p, w, a in zip(paths, watched, answers, strict=True) if w and isinstance(a, Data)]
+                found = [p for p, w, a in zip(paths, watched, answers, strict=True) if w and isinstance(a, NodeData)]
                 await self._set_watches(seen, {_Watch.DATA: found})
                 return answers
 
         def body(i: int) -> bytes:
             return jute.read(jute.whole(self._client.chroot, paths[i]), watch=watched[i])
 
-        def read(i: int, buffer: bytes, offset: int) -> Data:
+        def read(i: int, buffer: bytes, offset: int) -> NodeData:
             if watched[i]:
                 self._arm(_Watch.DATA, (paths[i],))
             return jute.read_node(buffer, offset)

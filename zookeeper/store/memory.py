@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from controller import store
-from controller.store import (
+from kce.zookeeper import store
+from kce.zookeeper.store import (
     ANY_VERSION,
     AUTH_RETRY_MS,
     OPEN_ACL,
@@ -25,12 +25,12 @@ from controller.store import (
     BadVersion,
     Check,
     Create,
-    Data,
     Delete,
     InvalidAcl,
     MultiFailed,
     NoAuth,
     NoChildrenForEphemerals,
+    NodeData,
     NodeError,
     NodeExists,
     NoNode,
@@ -88,10 +88,15 @@ def _split(path: str) -> tuple[str, str]:
 
 
 class MemoryZooKeeper:
-    """The server side. ``now_ms`` gives creation and modification times."""
+    """The server side. ``now_ms`` gives creation and modification times.
 
-    def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
+    With a ``nursery`` a session expires when its client has been without a connection for the session timeout; without
+    one only on command.
+    """
+
+    def __init__(self, now_ms: Callable[[], int] = lambda: 0, nursery: trio.Nursery | None = None) -> None:
         self._now_ms = now_ms
+        self._nursery = nursery
         self._zxid = 0
         self._sessions = itertools.count(0x1000)
         self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, 0, 0)}
@@ -105,7 +110,7 @@ class MemoryZooKeeper:
         auth: Sequence[tuple[str, str]] = (),
         acls_of: Callable[[str], Acls] = lambda path: OPEN_ACL,
     ) -> MemoryStore:
-        """A client with a session that ends only on command, whatever its timeout. ``auth`` are digests alone."""
+        """A client with a new session. ``auth`` takes digests only."""
         identities = frozenset(_identity(scheme, credential) for scheme, credential in auth)
         return MemoryStore(self, next(self._sessions), session_timeout_ms, identities, acls_of)
 
@@ -123,9 +128,27 @@ class MemoryZooKeeper:
     def disconnect(self, client: MemoryStore) -> None:
         """Break the connection; the session goes on. Operations wait until ``reconnect`` or ``expire``."""
         client._disconnected()
+        self._expire_in_time(client)
 
     def reconnect(self, client: MemoryStore) -> None:
-        client._reconnected()
+        """The client learns that its session expired, if it did, and gets a new one."""
+        if client._lost:
+            client._expired(next(self._sessions))
+        else:
+            client._reconnected()
+
+    def _expire_in_time(self, client: MemoryStore) -> None:
+        """Start the session's timeout. A client without a connection does not learn of its end."""
+
+        async def expire() -> None:
+            await trio.sleep(client.session_timeout_ms / 1000)
+            if client.session_id == session and client._disconnections == disconnections and not client._lost:
+                self._end(client)
+                client._lost = True
+
+        session, disconnections = client.session_id, client._disconnections
+        if self._nursery is not None and session:
+            self._nursery.start_soon(expire)
 
     def _end(self, client: MemoryStore) -> None:
         for watchers in self._watches.values():
@@ -295,7 +318,7 @@ class MemoryZooKeeper:
         return fire
 
 
-class MemoryStore(store.MetadataStore):
+class MemoryStore(store.Session):
     """A client of a MemoryZooKeeper. Every operation is a trio checkpoint."""
 
     def __init__(
@@ -316,6 +339,11 @@ class MemoryStore(store.MetadataStore):
         self._connected = trio.Event()
         self._connected.set()
         self._held_back: list[WatchEvent] = []
+        self._abandoned = False
+        #: the session expired while there was no connection
+        self._lost = False
+        #: counts changes of the connection: a timeout of an earlier disconnection is void
+        self._disconnections = 0
 
     @property
     def session_id(self) -> int:
@@ -330,13 +358,17 @@ class MemoryStore(store.MetadataStore):
         session = self._session_id
         await trio.lowlevel.checkpoint()
         await self._connected.wait()
+        if self._abandoned:
+            raise SessionExpired("the session was abandoned")
         if session != self._session_id or not session:
             raise SessionExpired("the session has ended")
 
-    async def get_data(self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:
+    async def get_data(
+        self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False
+    ) -> list[NodeData | StoreError]:
         await self._turn()
         watched = [watch] * len(paths) if isinstance(watch, bool) else watch
-        answers: list[Data | StoreError] = []
+        answers: list[NodeData | StoreError] = []
         for path, wanted in zip(paths, watched, strict=True):
             try:
                 node = self._server._read(path)
@@ -346,7 +378,7 @@ class MemoryStore(store.MetadataStore):
                 continue
             if wanted:
                 self._server._watch(self, False, path)
-            answers.append(Data(node.data, node.stat()))
+            answers.append(NodeData(node.data, node.stat()))
         return answers
 
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
@@ -418,8 +450,21 @@ class MemoryStore(store.MetadataStore):
                 answers.append(e)
         return answers
 
+    @property
+    def is_closed(self) -> bool:
+        """No operation works any more."""
+        return self._abandoned or not self._session_id
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        self._connected.set()  # what waits for a connection fails
+        self._disconnections += 1
+        self._server._expire_in_time(self)
+
     async def aclose(self) -> None:
-        if self._session_id:
+        if self._abandoned:
+            return
+        if self._session_id and not self._lost:
             self._server._end(self)
         self._session_id = 0
         self._connected.set()
@@ -427,6 +472,8 @@ class MemoryStore(store.MetadataStore):
     # told by the server
 
     def _fired(self, event: WatchEvent) -> None:
+        if self._abandoned:
+            return
         if self._connected.is_set():
             self.on_watch(event)
         else:
@@ -441,17 +488,20 @@ class MemoryStore(store.MetadataStore):
     def _disconnected(self) -> None:
         if self._connected.is_set():
             self._connected = trio.Event()
+            self._disconnections += 1
             self._tell_session(SessionState.DISCONNECTED)
 
     def _reconnected(self) -> None:
         if not self._connected.is_set():
             self._connected.set()
+            self._disconnections += 1
             self._tell_session(SessionState.CONNECTED)
             held_back, self._held_back = self._held_back, []
             for event in held_back:
                 self.on_watch(event)
 
     def _expired(self, new_session_id: int) -> None:
+        self._lost = False
         self._held_back.clear()
         self._tell_session(SessionState.EXPIRED)
         self._begin(new_session_id)

@@ -7,13 +7,12 @@ from typing import TypeVar
 
 import trio
 
-from controller.metrics import Histogram
-from controller.store import (
+from kce.zookeeper.store import (
     Acls,
     Check,
-    Data,
     MetadataStore,
     MultiFailed,
+    NodeData,
     Op,
     OpResult,
     SessionState,
@@ -26,11 +25,12 @@ T = TypeVar("T")
 
 
 class MeteredStore(MetadataStore):
-    """Another store's front. ``latency`` is in ms, of whole calls: one may be many requests on the wire, or a part."""
+    """Another store's front. ``observe`` receives the latency in ms of each call: one may be many requests on the wire,
+    or a part."""
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, observe: Callable[[float], None]) -> None:
         self._store = store
-        self.latency = Histogram()
+        self._observe = observe
 
     @property
     def on_watch(self) -> Callable[[WatchEvent], None]:
@@ -56,7 +56,9 @@ class MeteredStore(MetadataStore):
     def session_timeout_ms(self) -> int:
         return self._store.session_timeout_ms
 
-    async def get_data(self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False) -> list[Data | StoreError]:
+    async def get_data(
+        self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False
+    ) -> list[NodeData | StoreError]:
         return await self._timed(self._store.get_data(paths, watch=watch))
 
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
@@ -85,4 +87,4 @@ class MeteredStore(MetadataStore):
         try:
             return await call
         finally:
-            self.latency.update(1000 * (trio.current_time() - begun_at))
+            self._observe(1000 * (trio.current_time() - begun_at))

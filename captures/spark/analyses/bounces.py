@@ -1,34 +1,44 @@
-"""Brokers that went and came back."""
+"""Brokers that came back: with a new broker epoch or, where there are none, named alive again."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from captures.analysis_rows import BOUNCES
-from captures.spark.analyses.common import as_table
+from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
+from kce.captures.spark.analyses.common import as_table
+from kce.captures.spark.analyses.words import MOST, count
+from kce.captures.tables.rows import FILE, TIME, Column, Table
+
+TABLE = Table(
+    "bounces",
+    "A broker that came back: its epoch rose, or (before brokers had epochs, Kafka 2.2) UpdateMetadata named it again.",
+    (
+        Column("broker_id", pa.int32(), ""),
+        Column("from_epoch", pa.int64(), "its broker epoch before; null where that is not known"),
+        Column("to_epoch", pa.int64(), "and after"),
+        Column("last_time", TIME, "when it was last addressed, or named, as it was before"),
+        Column("back_time", TIME, "when it was first addressed, or named, anew"),
+        FILE,
+        Column("packet", pa.int64(), "number of the packet that does so"),
+    ),
+)
 
 
-def bounces(exchanges: DataFrame, live_brokers: DataFrame) -> DataFrame:
-    """Brokers that came back: with a new broker epoch or, where there are none, named alive again."""
-    by_epoch = _by_epoch(exchanges)
-    with_epochs = _with_epochs(exchanges).select("broker_id").distinct()
-    by_name = _by_name(live_brokers).join(with_epochs, "broker_id", "left_anti")
-    return as_table(BOUNCES, by_epoch.unionByName(by_name)).orderBy("back_time", "broker_id")
+def run(of: Frames) -> DataFrame:
+    with_epochs = of.exchanges.where("is_control and broker_epoch >= 0 and broker_id is not null")
+    known = with_epochs.select("broker_id").distinct()
+    by_name = _by_name(of.live_brokers).join(known, "broker_id", "left_anti")
+    return as_table(TABLE, _by_epoch(with_epochs).unionByName(by_name)).orderBy("back_time", "broker_id")
 
 
-def _with_epochs(exchanges: DataFrame) -> DataFrame:
-    return exchanges.where("is_control and broker_epoch >= 0 and broker_id is not null")
-
-
-def _by_epoch(exchanges: DataFrame) -> DataFrame:
+def _by_epoch(with_epochs: DataFrame) -> DataFrame:
     """Broker epochs rise (they are ZooKeeper's czxid), so their order needs no clock."""
     first = f.min(f.struct("time", "packet", "file"))
-    lives = (
-        _with_epochs(exchanges)
-        .groupBy("broker_id", "broker_epoch")
-        .agg(first.alias("first"), f.max("time").alias("last"))
-    )
+    lives = with_epochs.groupBy("broker_id", "broker_epoch").agg(first.alias("first"), f.max("time").alias("last"))
     before = Window.partitionBy("broker_id").orderBy("broker_epoch")
     return (
         lives.withColumns({"from_epoch": f.lag("broker_epoch").over(before), "last_time": f.lag("last").over(before)})
@@ -42,9 +52,9 @@ def _by_epoch(exchanges: DataFrame) -> DataFrame:
 
 
 def _by_name(live_brokers: DataFrame) -> DataFrame:
-    """Each receiver is told in order (rule 8.11), so each sees for itself who was missing for a while.
+    """Each receiver gets its requests in order (rule 8.11), so each sees for itself who was missing for a while.
 
-    The nth return that one receiver sees is the nth of any that saw them all; the first to see it tells when.
+    The nth return that one receiver sees is the nth of any that saw them all; the first to see it gives the time.
     """
     receiver = ("server", "server_port")
     in_order = Window.partitionBy(*receiver).orderBy("time", "packet")
@@ -65,3 +75,18 @@ def _by_name(live_brokers: DataFrame) -> DataFrame:
             f.col("first.file").alias("file"), f.col("first.packet").alias("packet"),
         )
     )  # fmt: skip
+
+
+def findings(found: Results) -> Iterator[Finding]:
+    for broker_id in dict.fromkeys(row.broker_id for row in found.bounces):
+        rows = [row for row in found.bounces if row.broker_id == broker_id]
+        times = ", ".join(f"{row.back_time:%H:%M:%S}" for row in rows[:MOST])
+        often = "once" if len(rows) == 1 else count(len(rows), "time")
+        yield Finding(
+            "warning",
+            f"Broker {broker_id} came back {often}, at {times}{' and later' * (len(rows) > MOST)}.",
+            tuple((row.file, row.packet) for row in rows),
+        )
+
+
+ANALYSIS = Analysis(table=TABLE, run=run, rank=8, findings=findings)

@@ -1,46 +1,61 @@
-"""What the analyses share: times, evidence, the life of a topic, the types of a table."""
+"""Expressions that several analyses share: accepted states, times, evidence, the types of a table."""
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from captures.rows import MAX_EVIDENCE, Table
-from captures.spark.schemas import spark_schema
-from wire import ErrorCode
+from kce.captures.spark.schemas import spark_schema
+from kce.captures.tables.rows import MAX_EVIDENCE, Table
+from kce.wire import ErrorCode
+from kce.wire.vocabulary import LEADER_DURING_DELETE
 
 STALE = ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH
-LEADER_DELETED = -2
 
-#: One partition of one topic, also where another topic had its name before.
-LIFE = ("topic", "topic_id", "partition", "life")
+#: Identifies a partition, also where a deleted topic had the same name.
+PARTITION_KEY = ("topic", "topic_id", "partition", "incarnation")
 
 
-def said(partitions: DataFrame) -> DataFrame:
-    """The states with a leader that no broker refused as a whole, with ``life``.
+def accepted_states(partitions: DataFrame) -> DataFrame:
+    """The states with a leader, without those of requests that were fenced as a whole, with ``incarnation``.
 
-    A topic that is deleted and created anew begins anew: topic ids tell that, and before there were any the leader -2
-    of its deletion (rule 8.9): ``life`` counts these.
+    A topic that is deleted and created again is another topic. Topic ids tell the two apart; before there were any,
+    ``incarnation`` counts the deletions, which leader -2 announces (rule 8.9).
     """
     refused = f.coalesce(f.col("response_error_code").isin(*STALE), f.lit(False))
-    # the order of requests holds for each broker alone (rule 8.11): one may hear of a topic when another was already
-    # told of its deletion
+    # requests are ordered for each broker alone (rule 8.11): one broker may still get states of a topic that another
+    # broker has already deleted
     so_far = Window.partitionBy("topic", "partition", "server", "server_port").orderBy("time", "packet")
-    deleted = f.col("leader") == LEADER_DELETED
+    deleted = f.col("leader") == LEADER_DURING_DELETE
     deletions_before = f.sum(deleted.cast("int")).over(so_far) - deleted.cast("int")
     return (
         partitions.where(f.col("leader").isNotNull() & ~refused)
         .withColumn("topic_id", f.coalesce("topic_id", f.last("topic_id", ignorenulls=True).over(so_far)))
-        .withColumn("life", f.when(f.col("topic_id").isNull(), deletions_before).otherwise(0))
+        .withColumn("incarnation", f.when(f.col("topic_id").isNull(), deletions_before).otherwise(0))
     )
 
 
-def micros(column: str = "time") -> Column:
-    return f.unix_micros(column)
+def state_versions(partitions: DataFrame) -> DataFrame:
+    """Every version of every partition's state in ZooKeeper, when it was first sent, with parts of the one before."""
+    first = Window.partitionBy(*PARTITION_KEY, "partition_epoch").orderBy("time", "packet")
+    before = Window.partitionBy(*PARTITION_KEY).orderBy("partition_epoch")
+    return (
+        accepted_states(partitions)
+        .where(f.col("leader") != LEADER_DURING_DELETE)
+        .withColumn("rank", f.row_number().over(first))
+        .where("rank = 1")
+        .withColumns(
+            {
+                "from_isr": f.lag("isr").over(before),
+                "from_leader": f.lag("leader").over(before),
+                "from_version": f.lag("partition_epoch").over(before),
+            }
+        )
+    )
 
 
 def milliseconds(earlier: str, later: str) -> Column:
-    return (micros(later) - micros(earlier)) / 1000.0
+    return (f.unix_micros(later) - f.unix_micros(earlier)) / 1000.0
 
 
 def span() -> tuple[Column, Column]:
@@ -48,12 +63,12 @@ def span() -> tuple[Column, Column]:
 
 
 def numbered(frame: DataFrame, *keys: str) -> DataFrame:
-    """With ``nth``, the number of a row among those of the same ``keys``, by time: ``evidence`` needs it."""
+    """Add ``nth``, the number of a row among those of the same ``keys``, by time. ``evidence`` needs it."""
     return frame.withColumn("nth", f.row_number().over(Window.partitionBy(*keys).orderBy("time", "packet")))
 
 
 def evidence() -> tuple[Column, Column]:
-    """The first packets of a group, in order, and their files. However large the group, this is not."""
+    """The first MAX_EVIDENCE packets of a group, in order, and their files."""
     place = f.when(f.col("nth") <= MAX_EVIDENCE, f.struct("time", "packet", "file"))
     places = f.array_sort(f.collect_set(place))  # a packet may hold many partitions
     return places.getField("packet").alias("packets"), places.getField("file").alias("files")
@@ -66,5 +81,5 @@ def in_order(column: str) -> Column:
 
 
 def as_table(table: Table, frame: DataFrame) -> DataFrame:
-    """The columns of ``table``, in its types."""
+    """The columns of ``table``, cast to its types."""
     return frame.select(*(f.col(field.name).cast(field.dataType).alias(field.name) for field in spark_schema(table)))

@@ -1,21 +1,53 @@
-"""Who was controller, who was no more, and who was told that."""
+"""Who was controller in which epoch, as far as control requests show."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from captures.analysis_rows import CONTROLLERS, FENCED, OVERLAPS, STALE_PARTITIONS, ZOMBIES
-from captures.spark.analyses.common import STALE, as_table, evidence, in_order, micros, numbered, span
-from wire import ErrorCode
+from kce.captures.spark.analyses.analysis import Analysis, Auxiliary, Finding, Frames, Results, Section, Shown
+from kce.captures.spark.analyses.common import as_table
+from kce.captures.spark.analyses.words import brokers, count
+from kce.captures.tables.rows import SENDER, TIME, TIME_COLUMN, Column, Table
+from kce.wire import ErrorCode
 
-#: How finely the picture divides the time.
-_TIMELINE_STEPS = 1000
+TABLE = Table(
+    "controllers",
+    "One controller in one epoch, by the control requests it sent.",
+    (
+        Column("controller_epoch", pa.int32(), ""),
+        Column("controller_id", pa.int32(), ""),
+        Column("is_kraft_controller", pa.bool_(), ""),
+        Column("first_time", TIME, "of its first control request"),
+        Column("last_time", TIME, "of its last"),
+        Column("requests", pa.int64(), "control requests"),
+        Column("brokers", pa.list_(pa.string()), "whom it reached: broker ids, or addresses where they are not known"),
+        Column("decisions", pa.int64(), "partition states of its own epoch that it sent, each counted once"),
+        Column("fenced", pa.int64(), "requests answered STALE_CONTROLLER_EPOCH"),
+    ),
+)
+
+TICKS = Table(
+    "ticks",
+    "Control requests of one kind and controller within a short while: for the timeline.",
+    (
+        *reversed(SENDER),
+        Column("api", pa.string(), ""),
+        Column("fenced", pa.bool_(), ""),
+        TIME_COLUMN,
+        Column("requests", pa.int64(), ""),
+    ),
+)
+
+#: How many steps of time the picture has.
+_STEPS = 1000
 
 
-def controllers(exchanges: DataFrame, partitions: DataFrame) -> DataFrame:
-    """Who was controller in which epoch, as far as control requests show."""
-    sent = exchanges.where("is_control and controller_epoch is not null")
+def run(of: Frames) -> DataFrame:
+    sent = of.exchanges.where("is_control and controller_epoch is not null")
     seen = sent.groupBy("controller_epoch", "controller_id").agg(
         f.max("is_kraft_controller").alias("is_kraft_controller"),
         f.min("time").alias("first_time"),
@@ -24,111 +56,107 @@ def controllers(exchanges: DataFrame, partitions: DataFrame) -> DataFrame:
         f.sort_array(f.collect_set("broker")).alias("brokers"),
         f.count_if(f.col("error_code") == ErrorCode.STALE_CONTROLLER_EPOCH).alias("fenced"),
     )
+    decision = ("topic", "topic_id", "partition", "leader", "leader_epoch", "partition_epoch")
     decided = (
-        partitions.where("decision_epoch = controller_epoch")
-        .select(
-            "controller_epoch",
-            "controller_id",
-            "topic",
-            "topic_id",
-            "partition",
-            "leader",
-            "leader_epoch",
-            "partition_epoch",
-        )
+        of.partitions.where("decision_epoch = controller_epoch")
+        .select("controller_epoch", "controller_id", *decision)
         .distinct()
         .groupBy("controller_epoch", "controller_id")
         .agg(f.count("*").alias("decisions"))
     )
     joined = seen.join(decided, ["controller_epoch", "controller_id"], "left").fillna(0, ["decisions"])
-    return as_table(CONTROLLERS, joined).orderBy("controller_epoch", "first_time")
+    return as_table(TABLE, joined).orderBy("controller_epoch", "first_time")
 
 
-def fenced(exchanges: DataFrame) -> DataFrame:
-    """Requests refused as a whole for a stale controller or broker epoch."""
-    refused = exchanges.where(f.col("error_code").isin(*STALE))
-    keys = ("error", "controller_id", "controller_epoch", "sender_broker_id", "broker", "api")
-    counted = numbered(refused, *keys).groupBy(*keys).agg(f.count("*").alias("requests"), *span(), *evidence())
-    return as_table(FENCED, counted).orderBy("first_time", "broker")
-
-
-def stale_partitions(exchanges: DataFrame, partitions: DataFrame) -> DataFrame:
-    """STALE_CONTROLLER_EPOCH inside answers that were not refused as a whole (rules 9.18 and 9.19)."""
-    stale = partitions.where(
-        (f.col("error_code") == ErrorCode.STALE_CONTROLLER_EPOCH) & (f.col("response_error_code") == 0)
-    )
-    of = ["file", "packet", "server", "server_port", "controller_id", "controller_epoch"]
-    who = exchanges.where("is_control").select(*of, "broker").distinct()
+def ticks(of: Frames) -> DataFrame:
+    """Control requests over time: those of one kind within one step are one row."""
+    sent = of.exchanges.where("is_control and controller_epoch is not null")
+    micros = f.unix_micros("time")
+    step = sent.agg(((f.max(micros) - f.min(micros)) / _STEPS + 1).cast("bigint").alias("step"))
     counted = (
-        stale.groupBy(*of)
-        .agg(f.count("*").alias("partitions"))
-        .join(who, of)
-        .groupBy("controller_id", "controller_epoch", "broker")
-        .agg(f.count("*").alias("requests"), f.sum("partitions").alias("partitions"))
-    )
-    return as_table(STALE_PARTITIONS, counted).orderBy("controller_epoch", "controller_id", "broker")
-
-
-def zombies(exchanges: DataFrame) -> DataFrame:
-    """Controllers that sent control requests after a later epoch had begun, and were refused for it.
-
-    A later epoch has begun when a control request of it was sent. Error 11 inside the partitions of an answer makes no
-    zombie, nor does a late request that no broker refused: it cannot be told from one that was on its way.
-    """
-    sent = exchanges.where("is_control and controller_epoch is not null")
-    began = sent.groupBy(f.col("controller_epoch").alias("later_epoch")).agg(f.min("time").alias("began"))
-    late = (
-        sent.where(f.col("error_code") == ErrorCode.STALE_CONTROLLER_EPOCH)
-        .join(f.broadcast(began), f.expr("later_epoch > controller_epoch and began < time"))
-        .groupBy("file", "packet", "server", "server_port", "controller_id", "controller_epoch", "time", "broker")
-        .agg(f.max("later_epoch").alias("later_epoch"))
-    )
-    keys = ("controller_id", "controller_epoch")
-    accused = (
-        numbered(late, *keys)
-        .groupBy(*keys)
-        .agg(
-            f.max("later_epoch").alias("later_epoch"),
-            f.count("*").alias("requests"),
-            *span(),
-            f.array_distinct(in_order("broker")).alias("brokers"),
-            *evidence(),
-        )
-    )
-    return as_table(ZOMBIES, accused).orderBy("first_time")
-
-
-def overlaps(exchanges: DataFrame) -> DataFrame:
-    """Two controllers at once: what one sent after another's later epoch had begun, whether it was refused or not."""
-    sent = exchanges.where("is_control and controller_epoch is not null")
-    began = sent.groupBy(f.col("controller_id").alias("later_id"), f.col("controller_epoch").alias("later_epoch")).agg(
-        f.min("time").alias("began")
-    )
-    another = "later_epoch > controller_epoch or (later_epoch = controller_epoch and later_id != controller_id)"
-    keys = ("controller_id", "controller_epoch", "later_id", "later_epoch")
-    late = sent.join(f.broadcast(began), f.expr(f"began < time and ({another})"))
-    counted = (
-        numbered(late, *keys)
-        .groupBy(*keys)
-        .agg(
-            f.count("*").alias("requests"),
-            f.count_if(f.col("error_code") == ErrorCode.STALE_CONTROLLER_EPOCH).alias("refused"),
-            *span(),
-            *evidence(),
-        )
-    )
-    return as_table(OVERLAPS, counted).orderBy("first_time", "later_epoch")
-
-
-def ticks(exchanges: DataFrame) -> DataFrame:
-    """Control requests over time, for a picture: those of one kind within a thousandth of the time told together."""
-    sent = exchanges.where("is_control and controller_epoch is not null")
-    step = sent.agg(((f.max(micros()) - f.min(micros())) / _TIMELINE_STEPS + 1).cast("bigint").alias("step"))
-    return (
         sent.crossJoin(f.broadcast(step))
         .withColumn("fenced", f.coalesce(f.col("error_code") == ErrorCode.STALE_CONTROLLER_EPOCH, f.lit(False)))
-        .groupBy("controller_epoch", "controller_id", "api", "fenced", f.floor(micros() / f.col("step")))
+        .groupBy("controller_epoch", "controller_id", "api", "fenced", f.floor(micros / f.col("step")))
         .agg(f.min("time").alias("time"), f.count("*").alias("requests"))
-        .select("controller_epoch", "controller_id", "api", "fenced", "time", "requests")
-        .orderBy("time", "controller_epoch", "api")
     )
+    return as_table(TICKS, counted).orderBy("time", "controller_epoch", "api")
+
+
+def findings(found: Results) -> Iterator[Finding]:
+    if len(found.controllers) == 1:
+        (only,) = found.controllers
+        yield Finding(
+            "note",
+            f"Controller {only.controller_id} (epoch {only.controller_epoch}) was the only one: "
+            f"{count(only.requests, 'control request')} to {brokers(only.brokers)}.",
+        )
+    elif found.controllers:
+        turns = ", ".join(
+            f"{c.controller_id} in epoch {c.controller_epoch} from {c.first_time:%H:%M:%S}" for c in found.controllers
+        )
+        yield Finding("note", f"{len(found.controllers)} controllers took turns: {turns}.")
+
+
+def picture(found: Results) -> str | None:
+    """Epochs as bars over time, their control requests as ticks, fenced ones marked."""
+    if not found.controllers:
+        return None
+    from kce.captures.spark import drawing as d  # here, for matplotlib takes a while to import
+
+    shown = found.controllers[-d.MAX_ROWS :]
+    rows = {(c.controller_epoch, c.controller_id): i for i, c in enumerate(shown)}
+    drawn = [t for t in found.ticks if (t.controller_epoch, t.controller_id) in rows]
+    with d.style():
+        figure, axes = d.figure(0.62 * len(shown) + 1.0)
+        span = max(c.last_time for c in shown) - min(c.first_time for c in shown)
+        least = max(span.total_seconds(), 0.001) / 86400 / 250  # so that a single request is still visible
+        for row, controller in enumerate(shown):
+            begin, end = d.days(controller.first_time), d.days(controller.last_time)
+            axes.barh(row, max(end - begin, least), left=begin, height=0.62, color=d.BAR, zorder=1)
+        for (api, colour), offset in zip(d.CONTROL_COLOURS.items(), (-0.17, 0.0, 0.17), strict=True):
+            of_api = [t for t in drawn if t.api == api and not t.fenced]
+            at = [rows[t.controller_epoch, t.controller_id] + offset for t in of_api]
+            axes.vlines(
+                [d.days(t.time) for t in of_api], [y - 0.075 for y in at], [y + 0.075 for y in at], color=colour,
+                linewidth=1.3, zorder=2,
+            )  # fmt: skip
+        fenced = [t for t in drawn if t.fenced]
+        axes.scatter(
+            [d.days(t.time) for t in fenced], [rows[t.controller_epoch, t.controller_id] for t in fenced],
+            marker="x", s=42, linewidths=1.8, color=d.ALARM, zorder=3,
+        )  # fmt: skip
+        axes.set_yticks(range(len(shown)), [f"epoch {c.controller_epoch}: controller {c.controller_id}" for c in shown])
+        axes.invert_yaxis()
+        d.time_axis(axes)
+        marks = [d.line(colour, api) for api, colour in d.CONTROL_COLOURS.items()]
+        if fenced:
+            marks.append(d.marker(d.ALARM, "x", "refused as stale", markeredgewidth=1.8))
+        d.legend(axes, marks)
+        return d.svg(figure, "timeline", "Epochs of controllers over time with their control requests")
+
+
+ANALYSIS = Analysis(
+    table=TABLE,
+    run=run,
+    rank=10,
+    findings=findings,
+    section=Section(
+        position=10,
+        heading="Controllers by epoch",
+        hint="Each bar is one controller's epoch, from its first control request to its last; the ticks are the "
+        "requests. Two bars at one time are two controllers that both believed to be the one.",
+        columns=(
+            Shown("epoch", "number", lambda r: r.controller_epoch),
+            Shown("id", "number", lambda r: f"{r.controller_id}{' (KRaft)' if r.is_kraft_controller else ''}"),
+            Shown("first request", "time", lambda r: r.first_time),
+            Shown("last request", "time", lambda r: r.last_time),
+            Shown("requests", "count", lambda r: r.requests),
+            Shown("brokers", "text", lambda r: r.brokers),
+            Shown("decisions", "count", lambda r: r.decisions),
+            Shown("refused", "count", lambda r: r.fenced),
+        ),
+        picture=picture,
+        without_rows="No control requests were seen.",
+    ),
+    auxiliary=(Auxiliary(TICKS, ticks),),
+)

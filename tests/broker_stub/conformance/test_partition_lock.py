@@ -1,8 +1,8 @@
-"""PL: what goes on around one partition at once (section 14 of docs/controller-semantics.md; rules 9.11, 9.48-9.59).
+"""PL: concurrent operations on one partition (section 14 of docs/controller-semantics.md; rules 9.11, 9.48-9.59).
 
-Kafka guards a partition with a lock, and tests that appends and fetches seldom wait for it. Here the one lock is that
-nothing awaits while it looks at a partition or changes it; that is what these tests hold on to. What they do at once
-is what this broker does with a partition: answer control requests and Metadata about it, and change its ISR.
+Kafka guards a partition with a lock, and tests that appends and fetches rarely wait for it. Here nothing awaits while
+it reads or changes a partition, so there is no lock; these tests check that. The concurrent operations are control
+requests, Metadata requests and ISR changes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import trio
 
-import wire
-from broker_stub import TopicPartition
-from broker_stub.alter_partition_manager import LeaderAndIsr
+from kce import wire
+from kce.broker_stub import TopicPartition
+from kce.wire import ErrorCode
+from kce.zookeeper.model import LeaderAndIsr
 from tests.broker_stub.support import (
     Node,
     answer_of,
@@ -26,15 +27,14 @@ from tests.broker_stub.support import (
     umr_state,
     update_metadata,
 )
-from wire import ErrorCode
 
 A0 = TopicPartition("a", 0)
 ROUNDS = 200
 REFUSALS = [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_SERVER_ERROR]
 
 
-def asked(node: Node, message: wire.Message) -> Any:
-    """The answer, which must come without the handler waiting for anything."""
+def immediate_response(node: Node, message: wire.Message) -> Any:
+    """The response; the handler must not wait for anything."""
     version = message.__versions__.last
     request, captured = node.request(message, version)
     handling: Any = node.apis.handle(request)
@@ -43,13 +43,13 @@ def asked(node: Node, message: wire.Message) -> Any:
     return answer_of(captured, message.__api_key__, version)
 
 
-def everything_about_it(node: Node, partition_epoch: int) -> None:
-    """One request of each kind, none of which waits."""
+def send_all_requests(node: Node, partition_epoch: int) -> None:
+    """Send one request of each kind; none waits."""
     state = lai_state(isr=(1,), leader_epoch=5, partition_epoch=partition_epoch)
-    assert asked(node, leader_and_isr(state)).error_code == ErrorCode.NONE
-    assert asked(node, update_metadata(umr_state(isr=(1,)), alive=(1, 2, 3))).error_code == ErrorCode.NONE
-    assert asked(node, stop_replica((1, 0, False))).error_code == ErrorCode.NONE
-    (topic,) = asked(node, wire.MetadataRequest(topics=None)).topics
+    assert immediate_response(node, leader_and_isr(state)).error_code == ErrorCode.NONE
+    assert immediate_response(node, update_metadata(umr_state(isr=(1,)), alive=(1, 2, 3))).error_code == ErrorCode.NONE
+    assert immediate_response(node, stop_replica((1, 0, False))).error_code == ErrorCode.NONE
+    (topic,) = immediate_response(node, wire.MetadataRequest(topics=None)).topics
     assert topic.partitions[0].leader_id == 1
 
 
@@ -62,19 +62,19 @@ async def leading(isr: tuple[int, ...]) -> Node:
 
 
 @pytest.mark.kafka("PL-1")
-async def test_nothing_waits_for_a_partition() -> None:
+async def test_requests_do_not_wait_for_a_partition() -> None:
     node = await leading((1, 2, 3))
     for _ in range(ROUNDS):
-        everything_about_it(node, 7)
+        send_all_requests(node, 7)
     assert node.submitter.proposed == []
 
 
 @pytest.mark.kafka("PL-2")
-async def test_nothing_waits_for_the_answer_to_a_proposed_isr() -> None:  # rule 9.48
+async def test_requests_do_not_wait_for_a_proposed_isr() -> None:  # rule 9.48
     node = await leading((1,))
     assert node.submitter.proposed == [(1, 2, 3)]
     for _ in range(ROUNDS):
-        everything_about_it(node, 7)  # each UpdateMetadata has the ISR checked once more
+        send_all_requests(node, 7)  # each UpdateMetadata checks the ISR again
     assert node.submitter.proposed == [(1, 2, 3)]
     partition = node.partition()
     assert (partition.isr, partition.maximal_isr) == ((1,), (1, 2, 3))
@@ -82,23 +82,23 @@ async def test_nothing_waits_for_the_answer_to_a_proposed_isr() -> None:  # rule
     assert partition.pending is None
 
 
-class Around:
-    """A controller that moves the partition about, one that answers proposals, and brokers that come and go."""
+class Environment:
+    """A controller that changes the partition and answers proposals, and brokers that start and stop."""
 
     def __init__(self, node: Node, seed: int) -> None:
         self.node = node
         self.random = Random(seed)
-        #: what the controller has said last, or has accepted since
+        #: the controller's last request, or the last accepted proposal
         self.leader_epoch, self.partition_epoch = 5, 7
         self.replicas: tuple[int, ...] = (1, 2, 3)
         self.isr: tuple[int, ...] = (1,)
         self.accepted = 0
 
     def some(self, of: tuple[int, ...]) -> tuple[int, ...]:
-        """The first, and whoever else."""
+        """The first, and a random choice of the others."""
         return of[:1] + tuple(i for i in of[1:] if self.random.random() < 0.5)
 
-    async def decides(self) -> None:
+    async def send_leader_and_isr(self) -> None:
         self.leader_epoch += 1
         self.partition_epoch += 1
         self.replicas = self.some((1, 2, 3, 4, 5))
@@ -109,13 +109,14 @@ class Around:
         answer = await self.node.ask(leader_and_isr(state))
         assert answer.error_code == ErrorCode.NONE
 
-    async def answers(self) -> None:
-        """As the controller does: it accepts what was proposed to its current state, and nothing else."""
+    async def answer_proposal(self) -> None:
+        """Like a controller, accept only proposals based on the current state."""
         await trio.lowlevel.checkpoint()
         if A0 not in self.node.submitter.unanswered:
             return
         item, _ = self.node.submitter.submitted[-1]
-        current = (item.leader_epoch, item.partition_epoch) == (self.leader_epoch, self.partition_epoch)
+        wanted = item.leader_and_isr
+        current = (wanted.leader_epoch, wanted.partition_epoch) == (self.leader_epoch, self.partition_epoch)
         if not current:
             self.node.submitter.answer(A0, ErrorCode.FENCED_LEADER_EPOCH)
         elif self.random.random() < 0.3:
@@ -123,85 +124,84 @@ class Around:
         else:
             self.partition_epoch += 1
             self.accepted += 1
-            self.isr = item.isr
-            accepted = LeaderAndIsr(
-                leader=1,
-                leader_epoch=self.leader_epoch,
-                isr=item.isr,
-                leader_recovery_state=0,
-                partition_epoch=self.partition_epoch,
-            )
+            self.isr = wanted.isr
+            accepted = LeaderAndIsr(1, wanted.isr, self.leader_epoch, partition_epoch=self.partition_epoch)
             self.node.submitter.answer(A0, accepted)
 
-    async def brokers_change(self) -> None:
+    async def change_brokers(self) -> None:
         await self.node.ask(update_metadata(alive=self.some((1, 2, 3, 4, 5))))
 
 
-async def at_once(*things: Callable[[], Any]) -> None:
-    """Each `ROUNDS` times, in any order."""
+async def concurrently(*operations: Callable[[], Any]) -> None:
+    """Run each `ROUNDS` times, concurrently."""
 
-    async def often(thing: Callable[[], Any]) -> None:
+    async def repeat(operation: Callable[[], Any]) -> None:
         for _ in range(ROUNDS):
-            await thing()
+            await operation()
 
     with trio.fail_after(30):
         async with trio.open_nursery() as nursery:
-            for thing in things:
-                nursery.start_soon(often, thing)
+            for operation in operations:
+                nursery.start_soon(repeat, operation)
 
 
 @pytest.mark.kafka("PL-3")
 @pytest.mark.parametrize("seed", range(5))
-async def test_isr_changes_among_all_else(seed: int) -> None:  # rules 9.48, 9.49, 9.58, 9.59
+async def test_isr_changes_interleave_with_requests(seed: int) -> None:  # rules 9.48, 9.49, 9.58, 9.59
     node = await leading((1,))
-    around = Around(node, seed)
+    environment = Environment(node, seed)
     epochs: list[tuple[int, int]] = []
 
-    async def is_asked() -> None:
+    async def describe() -> None:
         partition = node.partition()
         epochs.append((partition.leader_epoch, partition.partition_epoch))
         assert len(node.submitter.unanswered) <= 1
-        if partition.pending is not None:  # what is proposed is what was ISR, and more
-            assert partition.pending.isr[: len(partition.isr)] == partition.isr
-            assert partition.pending.leader_epoch == partition.leader_epoch
-            assert partition.maximal_isr == partition.pending.isr
+        if partition.pending is not None:  # a proposal extends the ISR
+            assert partition.pending.leader_and_isr.isr[: len(partition.isr)] == partition.isr
+            assert partition.pending.leader_and_isr.leader_epoch == partition.leader_epoch
+            assert partition.maximal_isr == partition.pending.leader_and_isr.isr
         else:
             assert partition.maximal_isr == partition.isr
         await node.ask(wire.MetadataRequest(topics=None))
 
-    await at_once(around.decides, around.answers, around.brokers_change, is_asked)
+    await concurrently(
+        environment.send_leader_and_isr, environment.answer_proposal, environment.change_brokers, describe
+    )
     assert epochs == sorted(epochs)
-    assert around.accepted > 0
-    for _ in range(3):  # whatever is left of proposals
-        await around.answers()
-    await around.decides()
+    assert environment.accepted > 0
+    for _ in range(3):  # complete the remaining proposals
+        await environment.answer_proposal()
+    await environment.send_leader_and_isr()
     while node.submitter.unanswered:
-        await around.answers()
+        await environment.answer_proposal()
     partition = node.partition()
-    assert (partition.leader_epoch, partition.partition_epoch) == (around.leader_epoch, around.partition_epoch)
-    assert partition.isr == around.isr
+    assert (partition.leader_epoch, partition.partition_epoch) == (
+        environment.leader_epoch,
+        environment.partition_epoch,
+    )
+    assert partition.isr == environment.isr
 
 
 @pytest.mark.kafka("PL-4")
-async def test_a_partition_that_changes_is_looked_up() -> None:
-    """Replicas, ISR and epochs that are read at one time are of one decision."""
+async def test_a_changing_partition_can_be_described() -> None:
+    """Replicas, ISR and epochs in one response belong to one decision."""
     node = await leading((1,))
-    around = Around(node, 0)
+    environment = Environment(node, 0)
     decided = {(5, 7): ((1, 2, 3), (1,))}
     looked_up: set[tuple[int, int]] = set()
 
-    async def decides() -> None:
-        await around.decides()
-        decided[around.leader_epoch, around.partition_epoch] = around.replicas, around.isr
+    async def send_leader_and_isr() -> None:
+        await environment.send_leader_and_isr()
+        decided[environment.leader_epoch, environment.partition_epoch] = environment.replicas, environment.isr
 
-    async def is_looked_up() -> None:
+    async def describe() -> None:
         partition = node.replicas.partitions[A0]
         epochs = partition.leader_epoch, partition.partition_epoch
         found = partition.replicas, partition.isr
-        await trio.lowlevel.checkpoint()  # the controller's own note of it may come a moment later
+        await trio.lowlevel.checkpoint()  # the test's own state may change a moment later
         if epochs in decided:
             assert found == decided[epochs]
             looked_up.add(epochs)
 
-    await at_once(decides, is_looked_up, is_looked_up)
+    await concurrently(send_leader_and_isr, describe, describe)
     assert len(looked_up) > ROUNDS / 10

@@ -1,11 +1,10 @@
-"""Takes what brokers answered to control and Metadata requests out of a recording of a real cluster:
+"""Extracts control and Metadata requests with their responses from a recording of a real cluster:
 
     python tests/broker_stub/vectors/make.py NAME.pcap NAME.scenario.json > NAME.jsonl.gz
 
-One line for each LeaderAndIsr, StopReplica, UpdateMetadata and Metadata in the order of the answers: broker,
-listener, packet of the request, whether the broker had been started anew since its last one, and the bytes of request
-and answer (without their lengths). Understands what these recordings have: loopback, every byte in order, nothing sent
-twice.
+One line for each LeaderAndIsr, StopReplica, UpdateMetadata and Metadata in the order of the responses: broker,
+listener, packet of the request, whether the broker was restarted since its last line, and the bytes of request and
+response (without length prefixes). Supports only recordings on loopback without reordering and retransmission.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import BinaryIO
 
 import dpkt
 
-import wire
+from kce import wire
 
 KEPT = {3, 4, 5, 6}
 
@@ -39,7 +38,7 @@ def frames(file: BinaryIO) -> Iterator[tuple[int, float, tuple[int, int], bytes]
         try:
             while (frame := buffer.next_frame()) is not None:
                 yield number, float(time), flow, frame
-        except wire.WireError:  # not Kafka: ZooKeeper, say
+        except wire.WireError:  # not Kafka, but ZooKeeper for example
             continue
 
 
@@ -53,14 +52,14 @@ def records(capture: str, scenario: dict) -> Iterator[dict]:
         for step in scenario["steps"]
         if step["step"].startswith(("killed", "controlled shutdown"))
     ]
-    asked: dict[tuple[tuple[int, int], bytes], tuple[int, float, bytes]] = {}
+    requests: dict[tuple[tuple[int, int], bytes], tuple[int, float, bytes]] = {}
     found = []
     with gzip.open(capture) if capture.endswith(".gz") else open(capture, "rb") as file:
         for number, time, flow, frame in frames(file):
             if flow[1] in at:
-                asked[flow, frame[4:8]] = number, time, frame  # by correlation id
-            elif flow[0] in at and (flow[::-1], frame[:4]) in asked:
-                number, time, request = asked.pop((flow[::-1], frame[:4]))
+                requests[flow, frame[4:8]] = number, time, frame  # by correlation id
+            elif flow[0] in at and (flow[::-1], frame[:4]) in requests:
+                number, time, request = requests.pop((flow[::-1], frame[:4]))
                 if struct.unpack(">h", request[:2])[0] in KEPT:
                     found.append((number, time, *at[flow[0]], request, frame))
     last: dict[int, float] = {}

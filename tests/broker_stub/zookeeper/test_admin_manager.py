@@ -1,20 +1,15 @@
-"""Topics, partitions and configurations as admin requests want them, written and refused (rules 10.3-10.16, 1.54)."""
+"""Admin requests in ZooKeeper: topics, partitions and configurations (rules 10.3-10.16, 1.54)."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from random import Random
 
 import pytest
 
-from controller import zk_data
-from controller.errors import ControllerMoved
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import Broker, BrokerId, ReplicaAssignment
-from controller.store import Check, Create, Op, OpResult, SetData, StoreError
-from controller.store.memory import MemoryZooKeeper
-from controller.zk_admin_manager import ZkAdminManager
-from wire import (
+from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
+from kce.wire import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
@@ -23,7 +18,13 @@ from wire import (
     CreatePartitionsTopic,
     ErrorCode,
 )
-from wire.metadata_version import LATEST, MetadataVersion
+from kce.wire.metadata_version import LATEST, MetadataVersion
+from kce.zookeeper import znodes
+from kce.zookeeper.errors import ControllerMoved
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import BrokerId, RegisteredBroker, ReplicaAssignment
+from kce.zookeeper.store import Check, Create, Op, OpResult, SetData, StoreError
+from kce.zookeeper.store.memory import MemoryZooKeeper
 
 BROKERS: dict[int, str | None] = {1: None, 2: None, 3: None}
 
@@ -33,21 +34,24 @@ class World:
 
     def __init__(self, ibp: MetadataVersion = LATEST) -> None:
         self.store = MemoryZooKeeper().connect()
-        self.zk = KafkaZkClient(self.store, now_ms=lambda: 0)
+        self.zk = KafkaZkClient(self.store, now_ms=lambda: 0, new_uuid=uuid.uuid4)
         self.admin = ZkAdminManager(self.zk, ibp, Random(1))
 
     async def start(self) -> World:
-        await self.zk.make_top_level_paths()
+        await self.zk.create_top_level_paths()
         for broker in BROKERS:
             await self.store.write(
-                [Create(zk_data.broker_path(broker), zk_data.encode_broker(Broker(BrokerId(broker), ()), LATEST, 0))]
+                [
+                    Create(
+                        znodes.broker_path(broker),
+                        znodes.encode_broker(RegisteredBroker(BrokerId(broker), ()), LATEST, 0),
+                    )
+                ]
             )
         return self
 
     async def create(self, topic: CreatableTopic, *, validate_only: bool = False) -> CreatableTopicResult:
-        return await self.admin.create_topic(
-            topic, BROKERS, validate_only=validate_only, config_error=lambda config: config.get("bad")
-        )
+        return await self.admin.create_topic(topic, BROKERS, validate_only=validate_only)
 
     async def assignment(self, topic: str) -> dict[int, tuple[int, ...]]:
         found = (await self.zk.get_topic_assignments([topic])).get(topic)
@@ -62,7 +66,7 @@ def topic(name: str = "t", partitions: int = -1, factor: int = -1, **more: objec
     return CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor, **more)  # type: ignore[arg-type]
 
 
-async def test_a_creation_whose_answer_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 1.52
+async def test_a_creation_succeeds_if_its_response_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 1.52
     w = await World().start()
     write = w.store.write
 
@@ -77,7 +81,7 @@ async def test_a_creation_whose_answer_is_lost(monkeypatch: pytest.MonkeyPatch) 
     assert (await w.create(topic(partitions=1, factor=1))).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-async def test_a_topic_with_its_configuration() -> None:  # rules 10.4, 10.7
+async def test_a_topic_is_created_with_its_configuration() -> None:  # rules 10.4, 10.7
     w = await World().start()
     configs = (CreatableTopicConfig(name="retention.ms", value="1"),)
     result = await w.create(topic(partitions=4, factor=2, configs=configs))
@@ -89,16 +93,16 @@ async def test_a_topic_with_its_configuration() -> None:  # rules 10.4, 10.7
     assert (await w.create(topic(partitions=1, factor=1))).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-async def test_before_topic_ids() -> None:  # rule 10.7
+async def test_topics_have_no_id_before_2_8() -> None:  # rule 10.7
     w = await World(MetadataVersion.parse("2.7")).start()
-    result = await w.create(topic(assignments=assigned((2, 9))))  # brokers that are not there are allowed: 10.4
+    result = await w.create(topic(assignments=assigned((2, 9))))  # unknown brokers are allowed: 10.4
     assert (result.error_code, result.topic_id.int) == (ErrorCode.NONE, 0)
     assert (await w.zk.get_topic_assignments(["t"]))["t"].topic_id is None
     assert await w.assignment("t") == {0: (2, 9)}
 
 
 @pytest.mark.parametrize(
-    ("asked", "error"),
+    ("message", "error"),
     [
         (topic(partitions=0, factor=1), ErrorCode.INVALID_PARTITIONS),
         (topic(partitions=1, factor=4), ErrorCode.INVALID_REPLICATION_FACTOR),
@@ -118,22 +122,25 @@ async def test_before_topic_ids() -> None:  # rule 10.7
         (topic(assignments=assigned(())), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
         (topic("t", 1, 1, configs=(CreatableTopicConfig(name="x", value=None),)), ErrorCode.INVALID_CONFIG),
         (topic("t", 1, 1, configs=(CreatableTopicConfig(name="bad", value="why"),)), ErrorCode.INVALID_CONFIG),
+        (topic("t", 1, 1, configs=(CreatableTopicConfig(name="segment.bytes", value="13"),)), ErrorCode.INVALID_CONFIG),
     ],
 )
 @pytest.mark.parametrize("validate_only", [True, False])
-async def test_topics_refused(asked: CreatableTopic, error: ErrorCode, validate_only: bool) -> None:  # rules 10.3-10.6
+async def test_invalid_topics_are_refused(
+    message: CreatableTopic, error: ErrorCode, validate_only: bool
+) -> None:  # 10.3-10.6
     w = await World().start()
     await w.create(topic("old.name", 1, 1))
-    await w.zk.ensure_paths([zk_data.delete_topic_path("going")])
+    await w.zk.ensure_paths([znodes.delete_topic_path("going")])
     before = await w.zk.get_topics(watch=False)
-    result = await w.create(asked, validate_only=validate_only)
+    result = await w.create(message, validate_only=validate_only)
     assert result.error_code == error
     assert result.error_message
     assert await w.zk.get_topics(watch=False) == before
     assert await w.zk.get_children("/config/topics") == ["old.name"]
 
 
-async def test_only_validating_writes_nothing() -> None:  # rule 10.6
+async def test_validate_only_writes_nothing() -> None:  # rule 10.6
     w = await World().start()
     result = await w.create(topic(partitions=2, factor=1), validate_only=True)
     assert (result.error_code, result.num_partitions) == (ErrorCode.NONE, 2)
@@ -141,17 +148,16 @@ async def test_only_validating_writes_nothing() -> None:  # rule 10.6
     assert await w.zk.get_children("/config/topics") == []
 
 
-async def test_a_quota_is_asked_for_what_is_written() -> None:  # rule 10.11
+async def test_the_quota_is_checked_only_for_writes() -> None:  # rule 10.11
     w = await World().start()
-    asked: list[int] = []
+    checked: list[int] = []
 
     def refuse(partitions: int) -> bool:
-        asked.append(partitions)
+        checked.append(partitions)
         return False
 
-    settings = {"config_error": lambda config: None, "permit": refuse}
-    tried = await w.admin.create_topic(topic(partitions=2, factor=1), BROKERS, validate_only=True, **settings)
-    refused = await w.admin.create_topic(topic(partitions=2, factor=1), BROKERS, validate_only=False, **settings)
+    tried = await w.admin.create_topic(topic(partitions=2, factor=1), BROKERS, validate_only=True, permit=refuse)
+    refused = await w.admin.create_topic(topic(partitions=2, factor=1), BROKERS, validate_only=False, permit=refuse)
     assert (tried.error_code, refused.error_code) == (ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
     assert await w.zk.get_topics(watch=False) == set()
     assert await w.zk.get_children("/config/topics") == []
@@ -159,7 +165,7 @@ async def test_a_quota_is_asked_for_what_is_written() -> None:  # rule 10.11
     result, numbers = await w.admin.create_partitions(more(5), validate_only=False, permit=refuse)
     assert (result.error_code, len(numbers)) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 0)
     assert len(await w.assignment("t")) == 2
-    assert asked == [2, 3]
+    assert checked == [2, 3]
 
 
 def more(count: int, *assignments: tuple[int, ...]) -> CreatePartitionsTopic:
@@ -167,14 +173,14 @@ def more(count: int, *assignments: tuple[int, ...]) -> CreatePartitionsTopic:
     return CreatePartitionsTopic(name="t", count=count, assignments=given or None)
 
 
-async def test_partitions_added() -> None:  # rules 10.15, 10.16
+async def test_partitions_are_added() -> None:  # rules 10.15, 10.16
     w = await World().start()
     created = await w.create(topic(assignments=assigned((3, 1))))
     tried, numbers = await w.admin.create_partitions(more(3), validate_only=True)
     assert (tried.error_code, len(numbers), await w.assignment("t")) == (ErrorCode.NONE, 0, {0: (3, 1)})
     result, numbers = await w.admin.create_partitions(more(3), validate_only=False)
     assert (result.error_code, numbers) == (ErrorCode.NONE, range(1, 3))
-    # start and shift are 2, the position of broker 3; the partitions' numbers go on from 1
+    # start and shift are 2, the position of broker 3; partition numbers continue from 1
     assert await w.assignment("t") == {0: (3, 1), 1: (1, 2), 2: (2, 3)}
     await w.admin.create_partitions(more(5, (2, 1), (1, 3)), validate_only=False)
     assert await w.assignment("t") == {0: (3, 1), 1: (1, 2), 2: (2, 3), 3: (2, 1), 4: (1, 3)}
@@ -182,7 +188,7 @@ async def test_partitions_added() -> None:  # rules 10.15, 10.16
 
 
 @pytest.mark.parametrize(
-    ("asked", "error"),
+    ("message", "error"),
     [
         (more(2), ErrorCode.INVALID_PARTITIONS),
         (more(1), ErrorCode.INVALID_PARTITIONS),
@@ -194,23 +200,25 @@ async def test_partitions_added() -> None:  # rules 10.15, 10.16
         (CreatePartitionsTopic(name="nobody", count=3, assignments=None), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ],
 )
-async def test_partitions_refused(asked: CreatePartitionsTopic, error: ErrorCode) -> None:  # rules 10.13, 10.14
+async def test_invalid_partitions_are_refused(
+    message: CreatePartitionsTopic, error: ErrorCode
+) -> None:  # rules 10.13, 10.14
     w = await World().start()
     await w.create(topic(assignments=assigned((1, 2), (2, 3))))
-    result, numbers = await w.admin.create_partitions(asked, validate_only=False)
+    result, numbers = await w.admin.create_partitions(message, validate_only=False)
     assert (result.error_code, len(numbers)) == (error, 0)
     assert await w.assignment("t") == {0: (1, 2), 1: (2, 3)}
 
 
-async def test_no_partitions_while_some_move() -> None:  # rule 10.13
+async def test_no_partitions_are_added_during_a_reassignment() -> None:  # rule 10.13
     w = await World().start()
     moving = {0: ReplicaAssignment((BrokerId(1), BrokerId(2)), (BrokerId(1),), (BrokerId(2),))}
-    await w.store.write([Create(zk_data.topic_path("t"), zk_data.encode_topic(None, moving))])
+    await w.store.write([Create(znodes.topic_path("t"), znodes.encode_topic(None, moving))])
     result, _ = await w.admin.create_partitions(more(3), validate_only=False)
     assert result.error_code == ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
-async def test_deletion_is_marked() -> None:  # rule 10.36
+async def test_a_topic_is_marked_for_deletion() -> None:  # rule 10.36
     w = await World().start()
     await w.create(topic(assignments=assigned((1,))))
     assert [await w.admin.delete_topic(name) for name in ("t", "t", "nobody")] == [
@@ -219,35 +227,37 @@ async def test_deletion_is_marked() -> None:  # rule 10.36
     assert await w.zk.get_topic_deletions() == {"t"}
 
 
-async def test_configurations_are_changed_only_while_somebody_is_controller() -> None:  # rules 1.35, 1.54
+async def test_configurations_change_only_with_an_active_controller() -> None:  # rules 1.35, 1.54
     w = await World().start()
     with pytest.raises(ControllerMoved):
         await w.admin.change_config("topics", "t", {"a": "1"})
-    await w.store.write([Create(zk_data.CONTROLLER, zk_data.encode_controller(BrokerId(1), 0))])
+    await w.store.write([Create(znodes.CONTROLLER, znodes.encode_controller(BrokerId(1), 0))])
     for value in ("1", "2"):
         await w.admin.change_config("topics", "t", {"a": value})
         assert await w.admin.config("topics", "t") == {"a": value}
     await w.admin.change_config("brokers", "<default>", {})
     changes = sorted((await w.zk.get_notifications("/config/changes")).items())
     assert [data for _, data in changes] == [
-        zk_data.encode_config_change("topics", "t"),
-        zk_data.encode_config_change("topics", "t"),
-        zk_data.encode_config_change("brokers", "<default>"),
+        znodes.encode_config_change("topics", "t"),
+        znodes.encode_config_change("topics", "t"),
+        znodes.encode_config_change("brokers", "<default>"),
     ]
-    await w.store.write([SetData(zk_data.CONTROLLER, b'{"version":2,"brokerid":9,"kraftControllerEpoch":3}')])
+    await w.store.write([SetData(znodes.CONTROLLER, b'{"version":2,"brokerid":9,"kraftControllerEpoch":3}')])
     with pytest.raises(ControllerMoved, match="KRaft"):
         await w.admin.change_config("topics", "t", {"a": "3"})
     assert await w.admin.config("topics", "t") == {"a": "2"}
 
 
-async def test_a_controller_that_moves_during_the_change(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 1.54
+async def test_a_controller_that_moves_during_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # rule 1.54
     w = await World().start()
-    await w.store.write([Create(zk_data.CONTROLLER, zk_data.encode_controller(BrokerId(1), 0))])
+    await w.store.write([Create(znodes.CONTROLLER, znodes.encode_controller(BrokerId(1), 0))])
     await w.admin.change_config("topics", "t", {"a": "1"})
     real = w.store.multi
 
     async def late(groups):  # type: ignore[no-untyped-def]
-        await w.store.write([SetData(zk_data.CONTROLLER, zk_data.encode_controller(BrokerId(2), 0))])
+        await w.store.write([SetData(znodes.CONTROLLER, znodes.encode_controller(BrokerId(2), 0))])
         return await real(groups)
 
     monkeypatch.setattr(w.store, "multi", late)

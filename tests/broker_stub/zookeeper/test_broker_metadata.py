@@ -1,4 +1,4 @@
-"""BID and CID: broker ids that are configured, found or generated, and the cluster's (section 14; 1.31, B11.7)."""
+"""BID and CID: configured, stored and generated broker ids, and the cluster id (section 14; 1.31, B11.7)."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from broker_stub.config import BrokerConfig, ConfigError
-from controller.admin_nodes import generate_broker_id
-from controller.kafka_zk_client import KafkaZkClient
-from controller.store import Data
-from controller.store.memory import MemoryZooKeeper
-from harness.broker_metadata import (
+from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.errors import BrokerFailure
+from kce.broker_stub.zookeeper.broker_metadata import (
     FILE_NAME,
     BrokerMetadata,
     check_cluster_id,
@@ -21,38 +18,45 @@ from harness.broker_metadata import (
     read_metadata,
     write_metadata,
 )
-from harness.errors import HarnessError
-from harness.node import Node
+from kce.harness.errors import HarnessError
+from kce.harness.node import Node
+from kce.harness.world.disk import RealDisk
+from kce.wire.configuration import ConfigError
+from kce.wire.metadata_version import LATEST
+from kce.zookeeper.admin_nodes import generate_broker_id
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.store import NodeData
+from kce.zookeeper.store.memory import MemoryZooKeeper
 from tests.controller.support import broker
-from wire.metadata_version import LATEST
 
 CLUSTER = "cluster-A"
+DISK = RealDisk()
 
 
 class Cluster:
-    """ZooKeeper in memory, and brokers that start as nodes do."""
+    """ZooKeeper in memory, and brokers that start like nodes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.server = MemoryZooKeeper()
 
     async def start(self, *log_dirs: str, cluster_id: str = CLUSTER, **properties: str) -> int:
-        """The id that the broker has, once it is registered. Raises HarnessError."""
+        """Start a broker and return its id. Raises BrokerFailure."""
         directories = ",".join(str(self.folder / log_dir) for log_dir in log_dirs)
         given = {key.replace("_", "."): text for key, text in properties.items()}
         config = BrokerConfig.from_properties({"log.dirs": directories, **given})
         zk = KafkaZkClient(self.server.connect(), now_ms=lambda: 0)
-        await zk.make_top_level_paths()
-        known = read_metadata(config.log_dirs)
+        await zk.create_top_level_paths()
+        known = read_metadata(DISK, config.log_dirs)
         check_cluster_id(config, cluster_id, known)
         broker_id = await choose_broker_id(zk, config, known)
         await zk.register_broker(broker(broker_id), LATEST)
-        write_metadata(config.log_dirs, BrokerMetadata(cluster_id, broker_id))
+        write_metadata(DISK, config.log_dirs, BrokerMetadata(cluster_id, broker_id))
         await zk.store.aclose()
         return broker_id
 
     def known(self, *log_dirs: str) -> list[BrokerMetadata]:
-        return [read_metadata([str(self.folder / log_dir)]) for log_dir in log_dirs]
+        return [read_metadata(DISK, [str(self.folder / log_dir)]) for log_dir in log_dirs]
 
     def write(self, log_dir: str, text: str) -> None:
         (self.folder / log_dir).mkdir(exist_ok=True)
@@ -69,7 +73,7 @@ async def test_a_generated_id_is_kept(cluster: Cluster) -> None:  # rule 1.31
     assert await cluster.start("a") == 1001
     assert cluster.known("a") == [BrokerMetadata(CLUSTER, 1001)]
     assert await cluster.start("a") == 1001
-    assert await cluster.start("b", reserved_broker_max_id="5") == 7  # the second that is drawn
+    assert await cluster.start("b", reserved_broker_max_id="5") == 7  # the second generated id
 
 
 @pytest.mark.kafka("BID-2")
@@ -85,12 +89,12 @@ async def test_generated_ids_beside_a_configured_one(cluster: Cluster) -> None:
 @pytest.mark.kafka("BID-3")
 async def test_without_generation_an_id_must_be_configured(cluster: Cluster) -> None:
     assert await cluster.start("a", broker_id="3", broker_id_generation_enable="false") == 3
-    with pytest.raises(ConfigError, match="an id is needed"):
+    with pytest.raises(ConfigError, match=r"broker\.id\.generation\.enable is false"):
         await cluster.start("b", broker_id_generation_enable="false")
 
 
 @pytest.mark.kafka("BID-4")
-async def test_every_directory_knows_the_id(cluster: Cluster) -> None:
+async def test_every_directory_stores_the_id(cluster: Cluster) -> None:
     assert await cluster.start("a", "b") == 1001
     assert cluster.known("a", "b") == [BrokerMetadata(CLUSTER, 1001)] * 2
     assert await cluster.start("a", "b", "c/new") == 1001
@@ -98,9 +102,9 @@ async def test_every_directory_knows_the_id(cluster: Cluster) -> None:
 
 
 @pytest.mark.kafka("BID-5")
-async def test_a_configured_id_that_is_not_the_known_one(cluster: Cluster) -> None:
+async def test_a_configured_id_that_differs_from_the_stored_one_is_refused(cluster: Cluster) -> None:
     await cluster.start("a", broker_id="1")
-    with pytest.raises(HarnessError, match=r"broker\.id=2: meta\.properties in .*a says 1"):
+    with pytest.raises(BrokerFailure, match=r"broker\.id=2: meta\.properties in .*a has 1"):
         await cluster.start("a", broker_id="2")
     assert await cluster.start("a", broker_id="1") == 1
     assert await cluster.start("a") == 1
@@ -108,7 +112,7 @@ async def test_a_configured_id_that_is_not_the_known_one(cluster: Cluster) -> No
 
 @pytest.mark.slow
 @pytest.mark.kafka("BID-6")
-async def test_a_registration_that_fails_leaves_nothing_behind(zookeeper: str, tmp_path: Path) -> None:
+async def test_a_failed_registration_stores_nothing(zookeeper: str, tmp_path: Path) -> None:
     def node(log_dir: str) -> Node:
         return Node(
             {
@@ -126,29 +130,29 @@ async def test_a_registration_that_fails_leaves_nothing_behind(zookeeper: str, t
             await node("b").run()
         assert not (tmp_path / "b").exists()
         await first.shutdown(controlled=False)
-    assert read_metadata([str(tmp_path / "a")]).broker_id == 1
+    assert read_metadata(DISK, [str(tmp_path / "a")]).broker_id == 1
 
 
 @pytest.mark.kafka("CID-4")
-async def test_a_cluster_id_that_is_the_known_one(cluster: Cluster) -> None:
+async def test_a_matching_cluster_id_is_accepted(cluster: Cluster) -> None:
     for log_dir in "ab":
         cluster.write(log_dir, f"version=0\ncluster.id={CLUSTER}\n")
     assert await cluster.start("a", "b", broker_id="1") == 1
 
 
 @pytest.mark.kafka("CID-5")
-async def test_a_cluster_id_that_is_another(cluster: Cluster) -> None:
+async def test_a_different_cluster_id_is_refused(cluster: Cluster) -> None:
     await cluster.start("a", broker_id="1", cluster_id="cluster-B")
-    with pytest.raises(HarnessError, match=r"has id cluster-A, meta\.properties in .*a says cluster-B"):
+    with pytest.raises(BrokerFailure, match=r"has id cluster-A, but meta\.properties in .*a has cluster-B"):
         await cluster.start("a", broker_id="1")
 
 
 @pytest.mark.kafka("CID-6")
 @pytest.mark.parametrize(("key", "values"), [("cluster.id", ("A", "B")), ("broker.id", ("1", "2"))])
-async def test_directories_that_do_not_agree(cluster: Cluster, key: str, values: Sequence[str]) -> None:
+async def test_directories_with_different_ids_are_refused(cluster: Cluster, key: str, values: Sequence[str]) -> None:
     for log_dir, value in zip("ab", values, strict=True):
         cluster.write(log_dir, f"version=0\n{key}={value}\n")
-    with pytest.raises(HarnessError, match=rf"do not agree on {key}: {values[0]} in .*a/.*, {values[1]} in .*b/"):
+    with pytest.raises(BrokerFailure, match=rf"disagree on {key}: {values[0]} in .*a/.*, {values[1]} in .*b/"):
         await cluster.start("a", "b", broker_id="1")
 
 
@@ -157,35 +161,35 @@ async def test_the_sequence_of_broker_ids() -> None:  # rule 1.31
     zk = KafkaZkClient(MemoryZooKeeper().connect(), now_ms=lambda: 0)
     assert [await generate_broker_id(zk, 0) for _ in range(3)] == [1, 2, 3]
     (node,) = await zk.get_data(["/brokers/seqid"])
-    assert isinstance(node, Data)
+    assert isinstance(node, NodeData)
     assert node.stat.version == 3
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "problem"),
     [
-        ("version=1\nnode.id=1\n", "version=1: only 0 is of a ZooKeeper cluster"),
-        ("# nothing\n", "version=: only 0"),
-        ("version=0\nbroker.id=one\n", "broker.id=one, which is no id"),
-        ("version=0\nbroker.id=-3\n", "broker.id=-3, which is no id"),
+        ("version=1\nnode.id=1\n", "version=1: a ZooKeeper cluster has 0"),
+        ("# nothing\n", "version=: a ZooKeeper cluster has 0"),
+        ("version=0\nbroker.id=one\n", "broker.id=one, which is not a valid id"),
+        ("version=0\nbroker.id=-3\n", "broker.id=-3, which is not a valid id"),
     ],
 )
-def test_files_that_are_no_meta_properties(cluster: Cluster, text: str, told: str) -> None:
+def test_invalid_meta_properties_are_refused(cluster: Cluster, text: str, problem: str) -> None:
     cluster.write("a", text)
-    with pytest.raises(HarnessError, match=f"a/{FILE_NAME} has {told}"):
+    with pytest.raises(BrokerFailure, match=f"a/{FILE_NAME} has {problem}"):
         cluster.known("a")
 
 
-def test_files_that_cannot_be_read_or_written(cluster: Cluster) -> None:
+def test_unreadable_and_unwritable_files_are_refused(cluster: Cluster) -> None:
     (cluster.folder / "a" / FILE_NAME).mkdir(parents=True)
-    with pytest.raises(HarnessError, match="cannot be read"):
+    with pytest.raises(BrokerFailure, match="cannot be read"):
         cluster.known("a")
     (cluster.folder / "b").write_text("a file")
-    with pytest.raises(HarnessError, match="cannot be written"):
-        write_metadata([str(cluster.folder / "b")], BrokerMetadata(CLUSTER, 1))
+    with pytest.raises(BrokerFailure, match="cannot be written"):
+        write_metadata(DISK, [str(cluster.folder / "b")], BrokerMetadata(CLUSTER, 1))
 
 
-def test_a_file_of_kafkas(cluster: Cluster) -> None:
+def test_kafkas_meta_properties_is_read(cluster: Cluster) -> None:
     cluster.write(
         "a", "#\n#Sat Nov 21 10:00:00 UTC 2026\nbroker.id=1002\nversion=0\ncluster.id=v1-qzQ6_RaqbqfkuCPaBGQ\n"
     )
@@ -193,8 +197,8 @@ def test_a_file_of_kafkas(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-async def test_nodes_without_an_id(zookeeper: str, tmp_path: Path) -> None:
-    """They draw one from a real ZooKeeper, and have it again when they come back."""
+async def test_nodes_without_a_configured_id_generate_one(zookeeper: str, tmp_path: Path) -> None:
+    """The id comes from a real ZooKeeper and survives a restart."""
     properties = {
         "zookeeper.connect": f"{zookeeper}/generated-ids",
         "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -209,4 +213,4 @@ async def test_nodes_without_an_id(zookeeper: str, tmp_path: Path) -> None:
             assert node.controller.config.broker_id == 1001
             assert await node._zk.get_broker(1001) is not None
             await node.shutdown(controlled=False)
-    assert read_metadata([str(tmp_path / "logs")]).broker_id == 1001
+    assert read_metadata(DISK, [str(tmp_path / "logs")]).broker_id == 1001

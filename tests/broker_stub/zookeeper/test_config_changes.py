@@ -1,4 +1,4 @@
-"""Configuration that changes at run time, and what the controller does about it (rules 1.34-1.36, 7.4, 11.69)."""
+"""Configuration changes at run time and their effect on the controller (rules 1.34-1.36, 7.4, 11.69)."""
 
 from __future__ import annotations
 
@@ -7,26 +7,19 @@ from collections.abc import Mapping
 import pytest
 from trio.testing import MockClock
 
-from controller import zk_data
-from controller.config_changes import CHANGE_EXPIRATION_MS, ConfigChanges
-from controller.events import (
-    ConfigChangesNotified,
-    ControllerEvent,
-    TopicUncleanLeaderElectionEnabled,
-    UncleanLeaderElectionEnabled,
-)
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId
-from controller.store import Create, SetData, value
+from kce.broker_stub.zookeeper.config_changes import CHANGE_EXPIRATION_MS, ConfigChangeListener
+from kce.zookeeper import znodes
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.store import Create, SetData, value
 from tests.controller.support import World, world
 
 
 async def configure(w: World, entity_type: str, entity: str, setting: str | None) -> None:
-    """As `kafka-configs` does: the node, then the notification."""
+    """Like `kafka-configs`: write the configuration, then the notification."""
     path = f"/config/{entity_type}/{entity}"
     await w.zk.ensure_paths([path])
     config = {} if setting is None else {"unclean.leader.election.enable": setting}
-    await w.store.write([SetData(path, zk_data.encode_config(config))])
+    await w.store.write([SetData(path, znodes.encode_config(config))])
     await notify(w, f'{{"version":2,"entity_path":"{entity_type}/{entity}"}}'.encode())
 
 
@@ -36,7 +29,7 @@ async def notify(w: World, content: bytes) -> None:
 
 
 async def offline_partition(w: World, topic: str = "t") -> None:
-    """[2, 3] with ISR [2], of which 2 is dead and 3 lives."""
+    """A partition on [2, 3] with ISR [2]; 2 is dead, 3 alive."""
     await w.create_topic(topic, {0: [2, 3]})
     for gone in (3, 2):
         await w.stop_broker(gone)
@@ -46,7 +39,7 @@ async def offline_partition(w: World, topic: str = "t") -> None:
 
 
 @pytest.mark.parametrize("version_1", [True, False])
-async def test_a_topic_allows_unclean_election(autojump_clock: MockClock, version_1: bool) -> None:  # 11.69, 1.35
+async def test_a_topic_setting_enables_unclean_election(autojump_clock: MockClock, version_1: bool) -> None:  # 11.69
     async with world() as w:
         await w.start_controller(1)
         await offline_partition(w)
@@ -56,7 +49,7 @@ async def test_a_topic_allows_unclean_election(autojump_clock: MockClock, versio
         assert await w.state("t") == (-1, 2, (2,))
         if version_1:
             await w.store.write(
-                [SetData("/config/topics/t", zk_data.encode_config({"unclean.leader.election.enable": "true"}))]
+                [SetData("/config/topics/t", znodes.encode_config({"unclean.leader.election.enable": "true"}))]
             )
             await notify(w, b'{"version":1,"entity_type":"topics","entity_name":"t"}')
         else:
@@ -65,18 +58,18 @@ async def test_a_topic_allows_unclean_election(autojump_clock: MockClock, versio
 
 
 @pytest.mark.parametrize("entity", ["<default>", "1"])
-async def test_the_broker_allows_unclean_election(autojump_clock: MockClock, entity: str) -> None:  # rule 11.69
+async def test_a_broker_setting_enables_unclean_election(autojump_clock: MockClock, entity: str) -> None:  # rule 11.69
     async with world() as w:
         await w.start_controller(1)
         await offline_partition(w)
-        await configure(w, "brokers", "2", "true")  # another broker's own
+        await configure(w, "brokers", "2", "true")  # another broker's setting
         await configure(w, "brokers", entity, "nonsense")
         assert await w.state("t") == (-1, 2, (2,))
         await configure(w, "brokers", entity, "true")
         assert await w.state("t") == (3, 3, (3,))
 
 
-async def test_the_brokers_own_setting_wins_over_the_default(autojump_clock: MockClock) -> None:  # rule 7.4
+async def test_the_brokers_own_setting_overrides_the_default(autojump_clock: MockClock) -> None:  # rule 7.4
     async with world() as w:
         for entity, setting in (("<default>", "true"), ("1", "false")):
             await configure(w, "brokers", entity, setting)
@@ -87,7 +80,7 @@ async def test_the_brokers_own_setting_wins_over_the_default(autojump_clock: Moc
         assert await w.state("t") == (3, 3, (3,))
 
 
-async def test_a_setting_that_cannot_be_read_fails_the_election(autojump_clock: MockClock) -> None:  # rule 7.4
+async def test_an_unreadable_setting_fails_the_election(autojump_clock: MockClock) -> None:  # rule 7.4
     async with world() as w:
         await w.start_controller(1, unclean_leader_election_enable=True)
         await w.create_topic("t", {0: [2, 3]})
@@ -100,10 +93,10 @@ async def test_a_setting_that_cannot_be_read_fails_the_election(autojump_clock: 
         assert await w.state("t") == (-1, 2, (2,))
 
 
-async def test_notifications_are_seen_once_and_bad_ones_passed_over(autojump_clock: MockClock) -> None:  # 1.35, 1.36
+async def test_notifications_are_applied_once_and_bad_ones_skipped(autojump_clock: MockClock) -> None:  # 1.35, 1.36
     async with world(brokers=()) as w:
-        put: list[ControllerEvent] = []
-        configs = ConfigChanges(w.zk, BrokerId(1), static=False, put=put.append)
+        enabled: list[str | None] = []
+        configs = ConfigChangeListener(w.zk, 1, static_unclean=False, on_unclean_election_enabled=enabled.append)
         for name in ("a", "b"):
             await configure(w, "topics", name, "true")
         for bad in (b"", b"[]", b'{"version":3,"entity_path":"topics/a"}', b'{"version":2,"entity_path":"topics"}'):
@@ -112,16 +105,14 @@ async def test_notifications_are_seen_once_and_bad_ones_passed_over(autojump_clo
         await configure(w, "brokers", "<default>", "true")
         await configure(w, "users", "u", "true")
         await configure(w, "topics", "c", "true")
-        await configs.start()
-        topics = [TopicUncleanLeaderElectionEnabled(name) for name in ("a", "b", "c")]
-        assert put == topics  # the broker's default was read before its notification: it did not change
-        put.clear()
+        await configs.read()
+        assert enabled == ["a", "b", "c"]  # the default had been read before its notification, so nothing changed
         await configure(w, "brokers", "1", "false")
-        assert put == [ConfigChangesNotified()]
-        await configs.notified()
+        await configs.read_notifications()
+        assert enabled == ["a", "b", "c"]
         await configure(w, "brokers", "1", "true")
-        await configs.notified()
-        assert put[-1] == UncleanLeaderElectionEnabled()
+        await configs.read_notifications()
+        assert enabled == ["a", "b", "c", None]
 
 
 @pytest.mark.kafka("NCL-1")
@@ -134,17 +125,16 @@ async def test_old_notifications_are_removed(autojump_clock: MockClock) -> None:
         assert oldest is not None
         for now, left in ((oldest.ctime + CHANGE_EXPIRATION_MS, 2), (oldest.ctime + CHANGE_EXPIRATION_MS + 10**6, 0)):
             late = KafkaZkClient(w.store, now_ms=lambda now=now: now)  # type: ignore[misc]
-            put: list[ControllerEvent] = []
-            configs = ConfigChanges(late, BrokerId(1), static=False, put=put.append)
-            await configs.start()
+            enabled: list[str | None] = []
+            configs = ConfigChangeListener(late, 1, static_unclean=False, on_unclean_election_enabled=enabled.append)
+            await configs.read()
             assert len(await w.zk.get_children("/config/changes")) == left
-            await configs.notified()  # what is left has been seen
-            followed = [event for event in put if event != ConfigChangesNotified()]
-            assert followed == [TopicUncleanLeaderElectionEnabled(name) for name in ("a", "b")]
+            await configs.read_notifications()  # the rest has been seen
+            assert enabled == ["a", "b"]
 
 
 @pytest.mark.kafka("NCL-2")
-async def test_a_change_that_cannot_be_followed_is_passed_over(
+async def test_a_change_that_cannot_be_applied_is_skipped(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:  # rule 1.36
     async with world(brokers=()) as w:
@@ -155,18 +145,18 @@ async def test_a_change_that_cannot_be_followed_is_passed_over(
                 raise RuntimeError("broken for the test")
             followed.append(name)
 
-        configs = ConfigChanges(w.zk, BrokerId(1), static=False, put=lambda _: None, on_client_config=follow)
-        await configs.start()
+        configs = ConfigChangeListener(w.zk, 1, static_unclean=False, on_client_config=follow)
+        await configs.read()
         for name in ("one", "bad", "two"):
             await configure(w, "clients", name, "true")
-        await configs.notified()
+        await configs.read_notifications()
         assert followed == ["one", "two"]
-        assert "config_change_0000000001 could not be followed" in caplog.text
-        await configs.notified()
+        assert "could not apply the configuration change in /config/changes/config_change_0000000001" in caplog.text
+        await configs.read_notifications()
         assert followed == ["one", "two"]
 
 
-async def test_a_new_session_listens_again(autojump_clock: MockClock) -> None:  # rule 1.36
+async def test_a_new_session_watches_again(autojump_clock: MockClock) -> None:  # rule 1.36
     async with world() as w:
         await w.start_controller(1)
         await offline_partition(w)

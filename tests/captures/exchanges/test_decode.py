@@ -1,8 +1,10 @@
-"""`kce decode` on captures of real Kafka, judged by truths that another program made."""
+"""`kce decode` on captures of real Kafka, judged by truths that another program made.
+
+Covers: kce.captures.exchanges.render, kce.captures.exchanges.quality
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -10,19 +12,18 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-import wire
-from captures.cluster import Cluster, announced_listeners
-from captures.recorder import Recorder
-from harness.cli import cli
+from kce import wire
+from kce.captures.record.recorder import Recorder
+from kce.harness.cli import cli
 from tests.captures.check import compare
-from tests.captures.files import START_NS, ethernet, ipv4, pcap, record_kraft
+from tests.captures.made_files import START_NS, ethernet, ipv4, pcap, record_kraft
 from tests.captures.samples import CAPTURES, SAMPLES, scenario, truth, unzipped
 
 
 def decode(*arguments: str, stdin: bytes | None = None) -> tuple[int, str, str]:
     """(exit code, stdout, stderr) of `kce decode`."""
     ran = subprocess.run(
-        [sys.executable, "-m", "harness", "decode", *arguments],
+        [sys.executable, "-m", "kce.harness", "decode", *arguments],
         input=stdin,
         capture_output=True,
         timeout=120,
@@ -55,9 +56,6 @@ def test_the_check_finds_what_is_wrong():
     assert any("missing" in difference for difference in missing)
     changed = [dict(line, body=dict(line["body"], controller_epoch=9)) if line["body"] else line for line in lines]
     assert any(".controllerepoch: 1 expected, 9 found" in difference for difference in compare(truth(name), changed))
-
-
-# the command
 
 
 def test_a_line_of_text_says_what_there_is_to_say():
@@ -199,7 +197,7 @@ def test_standard_input(packed):
 
 def test_a_reader_that_has_enough_is_no_failure():
     with subprocess.Popen(
-        [sys.executable, "-m", "harness", "decode",
+        [sys.executable, "-m", "kce.harness", "decode",
          str(CAPTURES["kafka-3.9.1-load"])],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as process:  # fmt: skip
@@ -209,9 +207,6 @@ def test_a_reader_that_has_enough_is_no_failure():
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(timeout=60) == 0
-
-
-# bad input
 
 
 def test_a_truncated_capture_is_printed_as_far_as_it_goes_and_fails(tmp_path):
@@ -255,7 +250,7 @@ def test_a_capture_of_something_else_says_so(tmp_path):
     dns = ethernet(ipv4(b"\x12\x34\x00\x35\x00\x14\x00\x00" + bytes(12), protocol=17))
     recorder = Recorder(tmp_path / "http.pcapng")
     tap = recorder.connection(("127.0.0.1", 1), ("127.0.0.1", 80))
-    tap.client_to_server(b"GET / HTTP/1.1\r\n\r\n")
+    tap.sent("client", b"GET / HTTP/1.1\r\n\r\n")
     tap.close()
     recorder.close()
     (tmp_path / "dns.pcap").write_bytes(pcap([(START_NS, dns)] * 3))
@@ -278,30 +273,10 @@ def test_a_frame_of_impossible_length_is_named_with_its_place(tmp_path):
     recorder = Recorder(tmp_path / "x.pcapng")
     tap = recorder.connection(("127.0.0.1", 1), ("127.0.0.1", 9092))
     frame = wire.encode_request(wire.MetadataRequest(), api_version=9, correlation_id=1, client_id="x")
-    tap.client_to_server(wire.frame(frame))
-    tap.client_to_server(b"\x7f\xff\xff\xff")
+    tap.sent("client", wire.frame(frame))
+    tap.sent("client", b"\x7f\xff\xff\xff")
     recorder.close()
     code, out, err = decode(str(tmp_path / "x.pcapng"))
     assert len(out.splitlines()) == 1
     assert f"packet 5 of {tmp_path}/x.pcapng: a frame that announces 2147483647 bytes" in err
     assert code == 1
-
-
-def test_listeners_by_name_are_found_by_their_port():
-    cluster = Cluster()
-    broker = wire.UpdateMetadataBroker(
-        id=7, endpoints=(wire.UpdateMetadataEndpoint(port=9092, host="kafka-7", listener="DATA"),)
-    )
-    cluster.learn(wire.UpdateMetadataRequest(live_brokers=(broker,)))
-    assert cluster.listener_at((b"\x0a\x00\x00\x07", 9092)).broker_id == 7
-    cluster.learn(wire.UpdateMetadataRequest(live_brokers=(dataclasses.replace(broker, id=8),)))
-    assert cluster.listener_at((b"\x0a\x00\x00\x07", 9092)) is None
-
-
-@pytest.mark.parametrize(("protocol", "name"), [(0, "PLAINTEXT"), (3, "SASL_SSL"), (9, "")])
-def test_old_versions_name_the_listener_after_its_protocol(protocol, name):  # rule 13.21
-    endpoint = wire.UpdateMetadataEndpoint(port=9092, host="h", security_protocol=protocol)
-    body = wire.UpdateMetadataRequest(live_brokers=(wire.UpdateMetadataBroker(id=1, endpoints=(endpoint,)),))
-    assert announced_listeners(body)[0].name == name
-    old = wire.UpdateMetadataRequest(live_brokers=(wire.UpdateMetadataBroker(id=1, v0_host="h", v0_port=9092),))
-    assert announced_listeners(old)[0].name == "PLAINTEXT"

@@ -11,10 +11,10 @@ from collections import Counter
 
 import pytest
 
-import wire
-from captures.decode import Decoder
-from captures.exchanges import Request
-from captures.pcap import CaptureFile
+from kce import wire
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.exchanges.pairing import Request
+from kce.captures.files.pcap import CaptureFile
 from tests.captures.wiretap import CONTROL, Key, Said, Wiretap, counted, observe
 
 SEEDS = range(4)
@@ -45,6 +45,7 @@ def decoded(pcap):
     return found, decoder.quality
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_recoverable_is_recovered_and_nothing_is_invented(case, record_property):
     recoverable: Counter[Key] = Counter()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from captures.ports import listener_ports
+from kce.captures.exchanges.ports import listener_ports
 
 
 def test_ports_and_what_they_are_for():

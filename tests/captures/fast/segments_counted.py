@@ -1,11 +1,11 @@
-"""What ``captures.spark.segment_counts`` counts by the thousand, counted segment by segment."""
+"""What ``captures.fast.segment_counts`` counts by the thousand, counted segment by segment."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from captures.rows import MAX_EVIDENCE
-from captures.segments import RST, SYN, Segment
+from kce.captures.tables.rows import MAX_EVIDENCE
+from kce.captures.tcp.segments import RST, SYN, Segment
 
 #: Holes remembered in one direction: of more, the oldest counts as filled.
 MAX_HOLES = 256

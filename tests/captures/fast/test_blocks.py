@@ -1,12 +1,15 @@
-"""Which connections a share has."""
+"""Which connections a share has.
+
+Covers: kce.captures.fast.block_kernels
+"""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from captures import packet_kernels as k
-from captures.blocks import Block, Chosen, Flows, Shares
+from kce.captures.fast.blocks import Block, Chosen, Flows, Shares
+from kce.captures.files import packet_kernels as k
 
 
 def block(connections: list[int]) -> Block:

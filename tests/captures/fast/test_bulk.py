@@ -1,4 +1,9 @@
-"""The fast lane against the exact code: the same rows and the same counts, whatever is in the capture."""
+"""The fast lane against the exact code: the same rows and the same counts, whatever is in the capture.
+
+Covers: kce.captures.fast.columns, kce.captures.fast.control_columns, kce.captures.fast.frame_kernels,
+kce.captures.fast.body_kernels, kce.captures.fast.body_programs, kce.captures.fast.packet_columns,
+kce.captures.files.packet_kernels, kce.captures.tcp.segment_kernels
+"""
 
 from __future__ import annotations
 
@@ -11,19 +16,20 @@ from ipaddress import ip_address
 import pyarrow as pa
 import pytest
 
-import wire
-from captures.assembly import Assembly
-from captures.columns import Reading
-from captures.exchanges import NoResponse, Request, Response
-from captures.frame_kernels import PROGRAM
-from captures.index import splits
-from captures.packet_columns import packet_batches
-from captures.pcap import WINDOW_BYTES, CaptureFile
-from captures.quality import OF_OTHER_PORTS, Quality
-from captures.rows import EXCHANGES, FRAMES, PACKETS, PARTITIONS
-from captures.segments import Dissector, Segment
-from captures.tabulate import exchange_row, frame_row, packet_row, partition_rows
-from tests.captures.files import (
+from kce import wire
+from kce.captures.exchanges.assembly import Assembly
+from kce.captures.exchanges.pairing import NoResponse, Request, Response
+from kce.captures.exchanges.quality import OF_OTHER_PORTS, Quality
+from kce.captures.fast.columns import Reading
+from kce.captures.fast.frame_kernels import PROGRAM
+from kce.captures.fast.packet_columns import packet_batches
+from kce.captures.files.index import splits
+from kce.captures.files.pcap import WINDOW_BYTES, CaptureFile
+from kce.captures.tables.rows import EXCHANGES, FRAMES, PACKETS, PARTITIONS
+from kce.captures.tables.tabulate import exchange_row, frame_row, packet_row, partition_rows
+from kce.captures.tcp.segments import Dissector, Segment
+from tests.captures.exchanges.test_exactness import CASES, tap_of
+from tests.captures.made_files import (
     START_NS,
     enhanced,
     ethernet,
@@ -37,7 +43,6 @@ from tests.captures.files import (
     tcp,
 )
 from tests.captures.samples import CAPTURES, scenario, unzipped
-from tests.captures.test_exactness import CASES, tap_of
 from tests.captures.wiretap import Wiretap, observe
 
 SMALL_WINDOW = 20_000
@@ -109,6 +114,7 @@ def check(data, window_bytes=WINDOW_BYTES, ports=()):
     return of_kernels
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CAPTURES)
 def test_equal_on_captures_of_real_kafka(name):
     data = unzipped(name)
@@ -128,6 +134,7 @@ def test_equal_where_ports_are_given():
         assert check(data, window_bytes, ports) > 10
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", CASES)
 def test_equal_on_damaged_captures(case):
     for seed in range(2):
@@ -185,6 +192,7 @@ WRAPPED = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("wrapping", WRAPPED)
 @pytest.mark.parametrize("order", "<>")
 def test_equal_whatever_is_around_a_packet(wrapping, order):
@@ -196,6 +204,7 @@ def test_equal_whatever_is_around_a_packet(wrapping, order):
     check(of_both, SMALL_WINDOW)  # cut short
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("resolution", [3, 6, 9, 0x80 | 20, 0x80 | 100])
 @pytest.mark.parametrize("order", "<>")
 def test_equal_in_pcapng(resolution, order):

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captures.formats import MAX_BLOCK_BYTES
-from captures.index import LEAD_PACKETS, WHOLE, cuts, join, splits, survey
-from captures.pcap import CaptureFile
-from captures.segments import Dissector, Segment
-from tests.captures.files import START_NS, block, enhanced, interface, ipv4, obsolete, pcap, section, simple, tcp
+from kce.captures.files.formats import MAX_BLOCK_BYTES
+from kce.captures.files.index import LEAD_PACKETS, cuts, join, splits, survey
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.files.split import WHOLE
+from kce.captures.tcp.segments import Dissector, Segment
+from tests.captures.made_files import START_NS, block, enhanced, interface, ipv4, obsolete, pcap, section, simple, tcp
 from tests.captures.samples import CAPTURES, unzipped
+from tests.sampling import examples
 
 
 def whole(path):
@@ -82,7 +84,7 @@ def pcapng_of(rng, order):
     return b"".join(blocks)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 2**32), order=st.sampled_from("<>"), ng=st.booleans(), cut=st.integers(0, 50))
 def test_captures_inside_packets_do_not_mislead(tmp_path_factory, seed, order, ng, cut):
     rng = random.Random(seed)
@@ -95,7 +97,7 @@ def test_captures_inside_packets_do_not_mislead(tmp_path_factory, seed, order, n
     assert in_splits(path, divided) == whole(path)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     seed=st.integers(0, 2**32),
     ng=st.booleans(),
@@ -131,6 +133,7 @@ def test_a_packet_longer_than_several_splits(tmp_path):
     assert in_splits(path, divided) == whole(path)
 
 
+@pytest.mark.heavy
 def test_damage_is_told_once_by_the_split_that_meets_it(tmp_path):
     path = tmp_path / "x.pcap"
     good = pcap([(START_NS, bytes(500))] * 100)

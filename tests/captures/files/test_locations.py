@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from captures.errors import CaptureError
-from captures.locations import check_location, expand, location_bytes, open_location
-from captures.pcap import CaptureFile
-from tests.captures.files import START_NS, pcap
+from kce.captures.errors import CaptureError
+from kce.captures.files.locations import check_location, expand, location_bytes, open_location
+from kce.captures.files.pcap import CaptureFile
+from tests.captures.made_files import START_NS, pcap
 
 
 @pytest.fixture

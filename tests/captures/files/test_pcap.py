@@ -1,4 +1,7 @@
-"""pcap and pcapng files, well formed and otherwise."""
+"""pcap and pcapng files, well formed and otherwise.
+
+Covers: kce.captures.files.byte_source
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captures.errors import CaptureError
-from captures.pcap import MAX_BLOCK_BYTES, CaptureFile
-from tests.captures.files import START_NS, block, enhanced, interface, obsolete, pcap, section, simple
+from kce.captures.errors import CaptureError
+from kce.captures.files.pcap import MAX_BLOCK_BYTES, CaptureFile
+from tests.captures.made_files import START_NS, block, enhanced, interface, obsolete, pcap, section, simple
 from tests.captures.samples import CAPTURES, unzipped
+from tests.sampling import examples
 from tests.tools import require
 
 PACKETS = [(START_NS + 123_456_000, b"first"), (START_NS + 123_457_000, b"second packet"), (START_NS + 2 * 10**9, b"")]
@@ -379,7 +383,7 @@ def test_damage_after_which_nothing_can_be_trusted_ends_the_reading(tail, told):
 # whatever the bytes
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=400), st.sampled_from([b"", pcap([])[:24], section(), section() + interface(1), b"\x1f\x8b"]))
 def test_random_bytes_raise_nothing_but_capture_error(data, head):
     try:
@@ -390,7 +394,7 @@ def test_random_bytes_raise_nothing_but_capture_error(data, head):
     assert len(capture.problems) <= 20
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_mutated_files_raise_nothing_but_capture_error(data):
     whole = data.draw(st.sampled_from([

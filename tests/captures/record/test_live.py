@@ -13,17 +13,17 @@ from contextlib import contextmanager
 
 import pytest
 
-from captures import live
-from captures.decode import Decoder
-from captures.errors import CaptureError
-from captures.live import LivePacket, LiveSource, RotatingWriter, record
-from captures.packet_filter import MAX_PORTS, port_filter
-from captures.pcap import CaptureFile
-from captures.quality import Quality
-from captures.segments import SYN, Dissector, Segment
-from captures.tcp_directions import Data
-from captures.tcp_streams import Streams
-from tests.captures.files import SECOND, START_NS, ethernet, ipv4, tcp
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.exchanges.quality import Quality
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.record import live
+from kce.captures.record.live import LivePacket, LiveSource, RotatingWriter, record
+from kce.captures.record.packet_filter import MAX_PORTS, port_filter
+from kce.captures.tcp.directions import Data
+from kce.captures.tcp.segments import SYN, Dissector, Segment
+from kce.captures.tcp.streams import Streams
+from tests.captures.made_files import SECOND, START_NS, ethernet, ipv4, tcp
 from tests.tools import require
 
 
@@ -178,7 +178,7 @@ def test_kce_capture_ends_with_a_signal_and_tells_what_it_did(tmp_path):
         port = server.getsockname()[1]
         arguments = ["capture", str(file), "-i", "lo", "--ports", str(port)]
         with subprocess.Popen(
-            [sys.executable, "-m", "harness", *arguments], stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "kce.harness", *arguments], stderr=subprocess.PIPE, text=True
         ) as running:
             assert running.stderr is not None
             assert "capturing on lo" in running.stderr.readline()

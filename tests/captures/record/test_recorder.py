@@ -1,4 +1,7 @@
-"""What the recorder writes, judged by programs that know nothing of it: tshark and dpkt."""
+"""What the recorder writes, judged by programs that know nothing of it: tshark and dpkt.
+
+Covers: kce.captures.files.pcapng_writer
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ import pytest
 import trio
 import trio.testing
 
-import wire
-from captures.decode import Decoder
-from captures.errors import CaptureError
-from captures.exchanges import Request
-from captures.pcap import CaptureFile
-from captures.recorder import MAX_SEGMENT_BYTES, Recorder, TappedStream, merge, record_accepted
+from kce import wire
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.exchanges.pairing import Request
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.record.recorder import MAX_SEGMENT_BYTES, Recorder, TappedStream, merge, record_accepted
 from tests.tools import require
 
 CLIENT, SERVER = ("127.0.0.1", 40001), ("127.0.0.1", 9093)
@@ -108,9 +111,9 @@ def record_exchanges(path, exchanges):
     tap = recorder.connection(CLIENT, SERVER)
     for correlation_id, (request, response, version) in enumerate(exchanges):
         frame = wire.encode_request(request, api_version=version, correlation_id=correlation_id, client_id="2")
-        tap.client_to_server(wire.frame(frame))
-        tap.server_to_client(
-            wire.frame(wire.encode_response(response, api_version=version, correlation_id=correlation_id))
+        tap.sent("client", wire.frame(frame))
+        tap.sent(
+            "server", wire.frame(wire.encode_response(response, api_version=version, correlation_id=correlation_id))
         )
     tap.close()
     recorder.close()
@@ -193,9 +196,9 @@ def test_dpkt_reads_what_was_sent(tmp_path, client, server, first):
     recorder = Recorder(path, clock=clock())
     tap = recorder.connection(client, server, sequence_numbers=(first, first))
     question, answer = os.urandom(3 * MAX_SEGMENT_BYTES + 17), os.urandom(1)
-    tap.client_to_server(question)
-    tap.server_to_client(memoryview(answer))
-    tap.client_to_server(b"")
+    tap.sent("client", question)
+    tap.sent("server", memoryview(answer))
+    tap.sent("client", b"")
     tap.close()
     recorder.close()
 
@@ -219,7 +222,7 @@ def test_long_one_way_traffic_is_acknowledged(tmp_path):
     recorder = Recorder(path, clock=clock())
     tap = recorder.connection(CLIENT, SERVER)
     for _ in range(40):
-        tap.client_to_server(bytes(MAX_SEGMENT_BYTES))
+        tap.sent("client", bytes(MAX_SEGMENT_BYTES))
     recorder.close()
     acknowledged = [tcp.ack for _, tcp in segments(path) if tcp.sport == 9093 and not tcp.flags & 0x02]
     assert len(acknowledged) == 2
@@ -229,9 +232,9 @@ def test_abort_is_a_reset_and_the_end(tmp_path):
     path = tmp_path / "x.pcapng"
     recorder = Recorder(path, clock=clock())
     tap = recorder.connection(CLIENT, SERVER)
-    tap.client_to_server(b"abc")
+    tap.sent("client", b"abc")
     tap.abort("server")
-    tap.client_to_server(b"never sent")
+    tap.sent("client", b"never sent")
     tap.abort()
     tap.close()
     recorder.close()
@@ -244,8 +247,8 @@ def test_half_close_then_close(tmp_path):
     recorder = Recorder(path, clock=clock())
     tap = recorder.connection(CLIENT, SERVER)
     tap.finish("client")
-    tap.client_to_server(b"too late")
-    tap.server_to_client(b"still there")
+    tap.sent("client", b"too late")
+    tap.sent("server", b"still there")
     tap.close("server")
     recorder.close()
     last = [(tcp.sport, tcp.flags, bytes(tcp.data)) for _, tcp in segments(path)][3:]
@@ -292,7 +295,7 @@ def test_a_full_disk_stops_the_recording_and_not_the_traffic(caplog):
     recorder = Recorder(target)
     tap = recorder.connection(CLIENT, SERVER)
     for _ in range(3):
-        tap.client_to_server(bytes(200))
+        tap.sent("client", bytes(200))
     recorder.connection(CLIENT, SERVER).close()
     recorder.close()
     assert recorder.failure == "No space left on device"
@@ -308,11 +311,11 @@ def test_killed_in_the_middle_loses_nothing_that_was_recorded(tmp_path):
     path = tmp_path / "x.pcapng"
     script = (
         "import sys, itertools\n"
-        "from captures.recorder import Recorder\n"
+        "from kce.captures.record.recorder import Recorder\n"
         "recorder = Recorder(sys.argv[1])\n"
         "tap = recorder.connection(('127.0.0.1', 1), ('127.0.0.1', 2))\n"
         "for n in itertools.count():\n"
-        "    tap.client_to_server(n.to_bytes(4, 'big'))\n"
+        "    tap.sent('client', n.to_bytes(4, 'big'))\n"
         "    print(n, flush=True)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE, text=True) as process:
@@ -432,7 +435,7 @@ def test_merge_orders_by_time_and_keeps_comments(tmp_path):
     for node, start in ((1, 0), (2, 5)):
         times = itertools.count(1_000_000_000 + start, 10)
         recorder = Recorder(tmp_path / f"{node}.pcapng", f"node {node}", clock=times.__next__)
-        recorder.connection(("127.0.0.1", 40000 + node), SERVER).client_to_server(b"x")
+        recorder.connection(("127.0.0.1", 40000 + node), SERVER).sent("client", b"x")
         recorder.close()
     whole = (tmp_path / "2.pcapng").read_bytes()
     (tmp_path / "2.pcapng").write_bytes(whole[:-7])  # killed while it wrote its last packet
@@ -462,7 +465,7 @@ def test_tshark_reads_a_merged_file(tmp_path):
         frame = wire.encode_request(
             wire.UpdateMetadataRequest(controller_id=node), api_version=6, correlation_id=node, client_id="1"
         )
-        tap.client_to_server(wire.frame(frame))
+        tap.sent("client", wire.frame(frame))
         tap.close()
         recorder.close()
     merge([tmp_path / "1.pcapng", tmp_path / "2.pcapng"], tmp_path / "all.pcapng")

@@ -2,45 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import trio
 import trio.testing
 
-import wire
-from broker_stub import Broker
-from captures.errors import CaptureError
-from captures.pcap import CaptureFile
-from captures.replay import Recording, Replay, Verdict, needed
-from captures.restarts import restarts
-from captures.rewrite import Rewriter, differences, newest_controller_epoch
-from tests.broker_stub.support import ONE_LISTENER, TWO_LISTENERS, config
+from kce import wire
+from kce.captures.errors import CaptureError
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.replay.recording import Recording
+from kce.captures.replay.replay import Replay, Verdict
+from kce.captures.replay.rewrite import Rewriter, newest_controller_epoch
+from tests.broker_stub.support import ONE_LISTENER, TWO_LISTENERS, config, make_broker
+from tests.captures.exchanges.dialogue import produce
+from tests.captures.replay.recordings import Conversation, update
 from tests.captures.samples import CAPTURES, scenario
-from tests.captures.test_exchanges import SERVER, Talk, produce
-
-SECOND = 10**9
-
-
-class Conversation(Talk):
-    """A recording whose packets have the times that ``at`` sets."""
-
-    def __init__(self):
-        self.now = 10**18
-        super().__init__()
-        self.recorder._clock = lambda: self.now
-
-    def at(self, seconds):
-        self.now = 10**18 + round(seconds * SECOND)
-        return self
-
-    def recording(self):
-        self.target.seek(0)
-        return Recording.read(CaptureFile(self.target, "x"))
-
-
-def update(epoch, broker_epoch=25, controller=1):
-    return wire.UpdateMetadataRequest(controller_id=controller, controller_epoch=epoch, broker_epoch=broker_epoch)
 
 
 class Server:
@@ -119,8 +94,8 @@ async def test_nothing_is_sent_before_the_answers_that_came_before_it(autojump_c
     first = talk.tap
     talk.connect()
     talk.at(1).ask(update(3), 6, 7, "1")  # before the answer to the first
-    first.server_to_client(
-        wire.frame(wire.encode_response(wire.UpdateMetadataResponse(), api_version=6, correlation_id=1))
+    first.sent(
+        "server", wire.frame(wire.encode_response(wire.UpdateMetadataResponse(), api_version=6, correlation_id=1))
     )
     talk.at(2).ask(update(3), 6, 8, "1")  # after it
 
@@ -237,7 +212,7 @@ async def test_nobody_is_there_any_more(autojump_clock):
 
 async def test_produce_without_acks_is_sent_and_not_waited_for(autojump_clock):
     talk = Conversation()
-    talk.tap.client_to_server(produce(8, 0, 1, records=None))
+    talk.tap.sent("client", produce(8, 0, 1, records=None))
     outcomes, heard = await replayed(talk.recording(), silence)
     assert [outcome.verdict for outcome in outcomes] == [Verdict.SAME]
     assert len(heard) == 1
@@ -253,105 +228,13 @@ async def test_nobody_there(autojump_clock):
         Replay(three_requests().steps, {4: ("broker", 9092)}, dial=dial)
 
 
-# epochs
-
-
-def test_epochs_are_shifted_and_what_was_stale_stays_stale():
-    talk = Conversation()
-    state = wire.UpdateMetadataPartitionState(controller_epoch=2, isr=(1,), replicas=(1,))
-    topic = wire.UpdateMetadataTopicState(topic_name="a", partition_states=(state,))
-    for number, (epoch, broker_epoch) in enumerate([(3, 25), (2, 25), (3, 40), (3, 25), (3, -1)]):
-        body = wire.UpdateMetadataRequest(
-            controller_id=1, controller_epoch=epoch, broker_epoch=broker_epoch, topic_states=(topic,)
-        )
-        talk.ask(body, 6, number, "1")
-    requests = [step.request for step in talk.recording().steps]
-    assert newest_controller_epoch(requests) == 3
-    rewrite = Rewriter([(request, 1) for request in requests], controller_shift=4, broker_epochs={1: 1000})
-    bodies = [rewrite(request) for request in requests]
-    assert [(b.controller_epoch, b.broker_epoch) for b in bodies] == [
-        (7, 1000), (6, 1000), (7, 1000), (7, 985), (7, -1),
-    ]  # fmt: skip
-    assert {b.topic_states[0].partition_states[0].controller_epoch for b in bodies} == {6}
-    assert Rewriter([(request, 2) for request in requests], broker_epochs={1: 5})(requests[0]) == requests[0].body
-    with pytest.raises(ValueError, match="controller epoch 2 shifted by -3 would be below 0"):
-        Rewriter(controller_shift=-3)(requests[1])
-
-
-def test_an_epoch_is_that_of_the_broker_it_speaks_of():
-    talk = Conversation()
-    shutdown = wire.ControlledShutdownRequest(broker_id=2, broker_epoch=30)
-    talk.ask(shutdown, 3, 1, "2")
-    talk.ask(update(3, broker_epoch=25), 6, 2, "1")
-    talk.ask(update(3, broker_epoch=26), 6, 3, "1")
-    talk.ask(update(3, broker_epoch=24), 6, 4, "1")
-    requests = [step.request for step in talk.recording().steps]
-    rewrite = Rewriter([(request, 1) for request in requests], broker_epochs={1: 1, 2: 700})
-    assert [rewrite(request).broker_epoch for request in requests] == [700, 1, 1, 0]  # -1 would be no epoch: rule 9.5
-    rewrite.broker_epochs[1] = 900
-    assert [rewrite(request).broker_epoch for request in requests] == [700, 900, 900, 898]
-
-
-@pytest.mark.parametrize("name", [name for name in CAPTURES if not name.startswith(("kafka-0.10", "kafka-1.1"))])
-def test_brokers_that_were_restarted_are_known_from_those_whose_session_expired(name):
-    with CaptureFile(CAPTURES[name]) as capture:
-        found = [broker_id for _, broker_id in restarts(Recording.read(capture).steps)]
-    came_back = {"restarted broker", "back", "old controller back", "broker back"}  # "resumed" is the same process
-    gone, expected = None, []
-    for step in scenario(name)["steps"]:
-        gone = step.get("broker", step.get("old", gone))
-        if step["step"] in came_back:
-            expected.append(gone)
-    assert found == expected
-
-
-async def test_a_broker_is_restarted_where_the_recorded_one_was(autojump_clock):
-    talk = Conversation()
-    host, port = SERVER
-    brokers = (wire.UpdateMetadataBroker(id=2, endpoints=(wire.UpdateMetadataEndpoint(host=host, port=port),)),)
-    for number, epoch in enumerate((5, 5, 9, 9)):
-        if number == 2:
-            talk.connect()
-        body = dataclasses.replace(update(3, broker_epoch=epoch), live_brokers=brokers)
-        talk.ask(body, 6, number, "1")
-        talk.answer(wire.UpdateMetadataResponse(), 6, number)
-    recording = talk.recording()
-    found = restarts(recording.steps)
-    rewrite = Rewriter([(step.request, 2) for step in recording.steps], broker_epochs={2: 100})
-    done = []
-
-    async def restart(broker_id):
-        done.append((broker_id, len(server.heard)))
-        rewrite.broker_epochs[broker_id] = 200
-
-    server = Server(same)
-    async with trio.open_nursery() as server.nursery:
-        replay = Replay(
-            recording.steps, {2: ("broker", 9092)}, dial=server.dial, rewrite=rewrite, restarts=found, restart=restart
-        )
-        assert {outcome.verdict for outcome in await replay.run()} == {Verdict.SAME}
-    assert done == [(2, 2)]
-    assert [body.broker_epoch for *_, body in server.heard] == [100, 100, 200, 200]
-    assert needed(found, recording.steps[2:]) == []  # nothing was said before
-
-
-def test_differences_know_what_order_and_what_time_are_worth():
-    one = {"throttle_time_ms": 1, "topics": [{"name": "a", "error_code": 0}, {"name": "b", "error_code": 3}]}
-    other = {"throttle_time_ms": 2, "topics": [{"name": "b", "error_code": 5}, {"name": "a", "error_code": 0}]}
-    assert differences(one, other) == ["topics[1].error_code: 3 recorded, 5 now"]
-    assert differences([1, 2], [1]) == [": [1, 2] recorded, [1] now"]
-    assert differences({"a": 1}, {"b": 1}) == ["a: 1 recorded, None now", "b: None recorded, 1 now"]
-
-
-# real recordings at our brokers
-
-
-async def unreachable(_host, _port):
+async def unreachable(_host, _port, **_target):
     raise OSError("no such broker here")
 
 
 #: Before brokers had epochs, of these it is known that they ran from the beginning of a capture to its end.
 NEVER_BOUNCED = {"kafka-0.10.2.2-tour": (2, 3), "kafka-1.1.1-tour": (2,)}
+
 
 #: What real brokers answered differently, and why. The paused process of broker 2 had lost its ZooKeeper session when
 #: it came to this request: UNKNOWN_SERVER_ERROR. Kafka 2.8 still fences a StopReplica of the very leader epoch that it
@@ -369,7 +252,7 @@ def lives(steps):
 
 
 async def outcomes_of_a_life(steps, broker_id, *, shift, planes):
-    broker = Broker(config(broker_id, TWO_LISTENERS if planes else ONE_LISTENER), dial=unreachable, cluster_id="x")
+    broker = make_broker(config(broker_id, TWO_LISTENERS if planes else ONE_LISTENER), dial=unreachable)
     rewrite = Rewriter(
         [(step.request, step.broker_id) for step in steps], controller_shift=shift, broker_epochs={broker_id: 7777}
     )

@@ -1,16 +1,24 @@
-"""The analyses one by one, on rows made up for what they must tell apart."""
+"""The analyses one by one, on rows made up for what they must tell apart.
+
+Covers: kce.captures.spark.analyses.analysis, kce.captures.spark.analyses.controllers,
+kce.captures.spark.analyses.control_behind_data, kce.captures.spark.analyses.latency,
+kce.captures.spark.analyses.leadership, kce.captures.spark.analyses.regressions
+"""
 
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as f
 
-from captures.analysis_rows import ANALYSES
-from captures.rows import CONNECTIONS, ENDPOINTS, EXCHANGES, PARTITIONS
-from captures.spark import analyses
-from captures.spark.schemas import spark_schema, spark_type
+from kce.captures.spark import analyses
+from kce.captures.spark.analyses import ANALYSES
+from kce.captures.spark.analyses.analysis import Frames
+from kce.captures.spark.reassembly import at_listeners
+from kce.captures.spark.schemas import spark_schema, spark_type
+from kce.captures.tables.rows import CONNECTIONS, ENDPOINTS, EXCHANGES, PARTITIONS
 
 pytestmark = pytest.mark.slow
 
@@ -28,13 +36,6 @@ def frame(spark, table, rows, **common):
                 row[name] = START + datetime.timedelta(seconds=row[name])
         values.append(tuple(row.get(field.name) for field in schema))
     return spark.createDataFrame(values, schema).coalesce(1)  # no shuffles: they would take most of the time
-
-
-def exchanges(spark, *rows):
-    made = frame(
-        spark, EXCHANGES, rows, api_key=6, api="UpdateMetadata", is_control=True, server="10.0.0.1", server_port=9093
-    )
-    return analyses.at_listeners(made, frame(spark, ENDPOINTS, []))
 
 
 def sent(controller, epoch, error=0, **more):
@@ -57,26 +58,22 @@ def sent(controller, epoch, error=0, **more):
     ],
 )
 def test_who_is_a_zombie_and_who_is_not(spark, requests, accused):
-    rows = analyses.zombies(exchanges(spark, *requests)).collect()
+    rows = run("zombies", of(spark, requests))
     assert [(r.controller_id, r.controller_epoch, r.later_epoch, r.requests) for r in rows] == accused
 
 
 def test_a_zombies_brokers_and_packets_are_in_the_order_of_its_requests(spark):
     late = [sent(1, 4, 11, server=f"10.0.0.{n}", time=20 - i) for i, n in enumerate((3, 1, 3))]
-    (zombie,) = analyses.zombies(exchanges(spark, sent(2, 5), *late)).collect()
+    (zombie,) = run("zombies", of(spark, [sent(2, 5), *late]))
     assert zombie.packets == [4, 3, 2]
     assert zombie.brokers == ["10.0.0.3:9093", "10.0.0.1:9093"]
     assert zombie.last_time - zombie.first_time == datetime.timedelta(seconds=2)
 
 
 def test_fenced_by_sender(spark):
-    rows = analyses.fenced(
-        exchanges(
-            spark, sent(1, 4, 77), sent(1, 4, 77), sent(1, 4),
-            {"api": "AlterPartition", "is_control": False, "sender_broker_id": 3, "error_code": 77,
-             "error": "STALE_BROKER_EPOCH"},
-        )
-    ).collect()  # fmt: skip
+    of_broker = {"api": "AlterPartition", "is_control": False, "sender_broker_id": 3, "error_code": 77,
+                 "error": "STALE_BROKER_EPOCH"}  # fmt: skip
+    rows = run("fenced", of(spark, [sent(1, 4, 77), sent(1, 4, 77), sent(1, 4), of_broker]))
     assert [(r.error, r.controller_id, r.sender_broker_id, r.api, r.requests, r.packets) for r in rows] == [
         ("STALE_BROKER_EPOCH", 1, None, "UpdateMetadata", 2, [1, 2]),
         ("STALE_BROKER_EPOCH", None, 3, "AlterPartition", 1, [4]),
@@ -86,8 +83,8 @@ def test_fenced_by_sender(spark):
 def leaders(spark, *states):
     """(leader, leader epoch, more) of partition orders-0, in order."""
     rows = [{"leader": leader, "leader_epoch": epoch, **more} for leader, epoch, more in states]
-    made = frame(spark, PARTITIONS, rows, topic="orders", partition=0, isr=[1], decision_epoch=1, response_error_code=0)
-    return [(r.from_leader, r.to_leader, r.from_epoch, r.to_epoch) for r in analyses.leadership(made).collect()]
+    found = run("leadership", of(spark, states=rows))
+    return [(r.from_leader, r.to_leader, r.from_epoch, r.to_epoch) for r in found]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +134,7 @@ def test_listeners_by_address_by_port_and_not_at_all(spark):
         {"broker_id": 6, "listener": "NEW", "host": "10.0.0.5", "port": 9092, "last_time": 2},  # came later
     ]
     asked = [("10.0.0.1", 9092), ("10.0.0.9", 19092), ("10.0.0.9", 29092), ("10.0.0.9", 1), ("10.0.0.5", 9092)]
-    made = analyses.at_listeners(
+    made = at_listeners(
         frame(spark, EXCHANGES, [{"server": server, "server_port": port} for server, port in asked]),
         frame(spark, ENDPOINTS, endpoints),
     )
@@ -167,9 +164,9 @@ def of(spark, given=(), states=(), live=(), connections=()):
         [("x", i, START + datetime.timedelta(seconds=i), *row) for i, row in enumerate(live, 1)],
         "file string, packet bigint, time timestamp, server string, server_port int, brokers array<int>",
     )
-    return analyses.Frames(
-        analyses.at_listeners(made, none).withColumn("content", content.cast("bigint")),
-        analyses.at_listeners(told, none), named, frame(spark, CONNECTIONS, connections),
+    return Frames(
+        at_listeners(made, none).withColumn("content", content.cast("bigint")),
+        at_listeners(told, none), named, frame(spark, CONNECTIONS, connections),
     )  # fmt: skip
 
 
@@ -178,7 +175,7 @@ def columns(rows, names):
 
 
 def run(name, frames):
-    return analyses.ANALYSES[name](frames).collect()
+    return ANALYSES[name].run(frames).collect()
 
 
 def test_two_controllers_at_once(spark):
@@ -250,7 +247,7 @@ def test_bounces_by_broker_epoch_and_by_name(spark):
         {"broker_id": 1, "host": "a", "port": 9093}, {"broker_id": 2, "host": "b", "port": 9093},
     ])  # fmt: skip
     made = frame(spark, EXCHANGES, given, api_key=6, is_control=True, server_port=9093)
-    epochs = analyses.at_listeners(made, endpoints)
+    epochs = at_listeners(made, endpoints)
     # broker 2 hears of each change later than broker 1, and both of 3, which has no epochs
     live = [
         ("a", 1, [1, 3]),
@@ -261,7 +258,7 @@ def test_bounces_by_broker_epoch_and_by_name(spark):
         ("b", 1, [1, 3]),
         ("a", 1, [3]),
     ]
-    rows = analyses.bounces(epochs, of(spark, live=live).live_brokers).collect()
+    rows = run("bounces", of(spark, live=live)._replace(exchanges=epochs))
     assert columns(rows, "broker_id from_epoch to_epoch packet") == [(1, 10, 40, 3), (3, None, None, 3)]
 
 
@@ -378,15 +375,23 @@ def test_a_row_names_a_hundred_packets_at_most(spark):
 
 def test_nothing_gives_nothing(spark):
     frames = of(spark)
-    for name in analyses.ANALYSES:
+    for name, analysis in ANALYSES.items():
         assert run(name, frames) == [], name
-    assert analyses.ticks(frames.exchanges).collect() == analyses.latency_counts(frames.exchanges).collect() == []
+        assert all(auxiliary.run(frames).collect() == [] for auxiliary in analysis.auxiliary)
 
 
 def test_every_analysis_has_the_columns_it_promises(spark):
     frames = of(spark)
-    assert [table.name for table in ANALYSES] == list(analyses.ANALYSES)
-    for table in ANALYSES:
+    made = [(a.table, a.run) for a in ANALYSES.values()]
+    for table, query in made + [auxiliary for a in ANALYSES.values() for auxiliary in a.auxiliary]:
         wanted = [(c.name, spark_type(c.type).simpleString()) for c in table.columns]
-        made = analyses.ANALYSES[table.name](frames).schema
-        assert [(f.name, f.dataType.simpleString()) for f in made] == wanted
+        assert [(f.name, f.dataType.simpleString()) for f in query(frames).schema] == wanted
+
+
+def test_every_module_that_declares_an_analysis_is_registered_under_its_name():
+    shared = {"__init__", "analysis", "common", "words"}
+    modules = {path.stem for path in Path(analyses.__file__).parent.glob("*.py")} - shared
+    assert modules == set(ANALYSES)
+    assert [analysis.table.name for analysis in ANALYSES.values()] == list(ANALYSES)
+    ranks = [analysis.rank for analysis in ANALYSES.values() if analysis.rank]
+    assert len(ranks) == len(set(ranks))

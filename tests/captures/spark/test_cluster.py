@@ -15,7 +15,7 @@ from tests.tools import require
 
 pytestmark = pytest.mark.slow
 
-KCE = [sys.executable, "-c", "import sys; from harness.cli import main; sys.exit(main())", "analyze"]
+KCE = [sys.executable, "-c", "import sys; from kce.harness.cli import main; sys.exit(main())", "analyze"]
 EXAMPLE = str(Path(__file__).parents[3] / "examples" / "analyze.py")
 WHAT = [str(CAPTURES["kafka-3.9.1-zombie"]), "--only", "zombies"]
 

@@ -7,17 +7,17 @@ import json
 
 import pytest
 
-import wire
-from captures.errors import CaptureError
-from captures.quality import Quality
-from captures.recorder import Recorder
-from captures.spark import analyze, job
-from captures.spark.exports import to_json, to_markdown, write_report
-from captures.spark.findings import Exchange, Findings
-from captures.spark.report import render
-from harness.cli import main
+from kce import wire
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges.quality import Quality
+from kce.captures.record.recorder import Recorder
+from kce.captures.spark import analyze, job
+from kce.captures.spark.exports import to_json, to_markdown, write_report
+from kce.captures.spark.findings import Exchange
+from kce.captures.spark.report import render
+from kce.harness.cli import main
 from tests.captures.samples import CAPTURES
-from tests.captures.spark.test_report import EMPTY, FULL, START, change
+from tests.captures.spark.test_report import EMPTY, FULL, START, change, found
 
 ZOMBIE = str(CAPTURES["kafka-3.9.1-zombie"])
 SEEN = Exchange(
@@ -40,9 +40,9 @@ def test_json_has_quality_findings_tables_and_evidence():
 
 
 def test_of_analyses_that_did_not_run_nothing_is_told():
-    found = dataclasses.replace(FULL, ran=frozenset({"zombies"}))
-    assert set(json.loads(to_json(found))["tables"]) == {"zombies"}
-    assert {finding.analysis for finding in found.findings()} == {"zombies"}
+    only = dataclasses.replace(FULL, ran=frozenset({"zombies"}))
+    assert set(json.loads(to_json(only))["tables"]) == {"zombies"}
+    assert {finding.analysis for finding in only.findings()} == {"zombies"}
 
 
 def test_markdown_is_for_a_ticket():
@@ -56,14 +56,14 @@ def test_markdown_is_for_a_ticket():
 
 
 def test_markdown_shows_names_as_they_are():
-    found = Findings(files=("x",), quality=Quality(requests=1), leadership=(change(1, 0, 1, 2, topic="a|b*<i>\n#"),))
-    (row,) = [line for line in to_markdown(found).splitlines() if "02:45:01" in line]
+    findings = found(Quality(requests=1), leadership=(change(1, 0, 1, 2, topic="a|b*<i>\n#"),))
+    (row,) = [line for line in to_markdown(findings).splitlines() if "02:45:01" in line]
     assert r"a\|b\*\<i\>\\n\#" in row
 
 
 def test_a_long_table_is_cut_and_said_to_be_in_markdown():
     many = tuple(change(i, i % 50, 1, 2) for i in range(1000))
-    page = to_markdown(Findings(files=("x",), quality=Quality(requests=1), leadership=many))
+    page = to_markdown(found(Quality(requests=1), leadership=many))
     assert "The first 50 of 1,000." in page
 
 
@@ -80,7 +80,7 @@ def test_a_click_on_a_packet_leads_to_the_decoded_request():
 
 
 @pytest.fixture
-def found(monkeypatch):
+def analysed(monkeypatch):
     """Lets a test say what is found, and learn what was asked."""
     asked = {}
 
@@ -92,9 +92,9 @@ def found(monkeypatch):
 
 
 SOUND = dataclasses.replace(FULL, quality=Quality(packets=9, connections=1, requests=1, responses=1))
-WARNING = dataclasses.replace(SOUND, zombies=(), leadership=(change(1, 0, 1, -1),))
 CUT = dataclasses.replace(SOUND, quality=Quality(requests=1, problems=["x.pcapng: ends inside packet 9"]))
-NOTES = dataclasses.replace(SOUND, zombies=(), leadership=())
+NOTES = dataclasses.replace(SOUND, tables={**FULL.tables, "zombies": (), "leadership": ()})
+WARNING = dataclasses.replace(NOTES, tables={**NOTES.tables, "leadership": (change(1, 0, 1, -1),)})
 
 
 @pytest.mark.parametrize(
@@ -109,15 +109,15 @@ NOTES = dataclasses.replace(SOUND, zombies=(), leadership=())
         (CUT, ["--fail-on", "finding"], 1),  # what could not be read comes first
     ],
 )
-def test_the_exit_code(found, capfd, findings, fail_on, code):
-    found(findings)
+def test_the_exit_code(analysed, capfd, findings, fail_on, code):
+    analysed(findings)
     assert main(["analyze", "x.pcapng", *fail_on]) == code
     assert "# findings" in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("form", ["json", "markdown", "html"])
-def test_without_a_report_the_format_is_printed(found, capfd, form):
-    asked = found(SOUND)
+def test_without_a_report_the_format_is_printed(analysed, capfd, form):
+    asked = analysed(SOUND)
     assert main(["analyze", "x.pcapng", "--format", form, "--only", "zombies", "--only", "latency"]) == 0
     out = capfd.readouterr().out
     assert {"json": "{", "markdown": "# What", "html": "<!DOCTYPE html>"}[form] in out[:20]
@@ -126,8 +126,8 @@ def test_without_a_report_the_format_is_printed(found, capfd, form):
     assert not asked["payloads"]
 
 
-def test_parquet_needs_a_folder(found, capfd):
-    asked = found(SOUND)
+def test_parquet_needs_a_folder(analysed, capfd):
+    asked = analysed(SOUND)
     assert main(["analyze", "x.pcapng", "--format", "parquet"]) == 2
     assert "--report or --out" in capfd.readouterr().err
     assert main(["analyze", "x.pcapng", "--format", "parquet", "--report", "tables"]) == 0
@@ -165,7 +165,7 @@ def secrets(tmp_path_factory):
     )
     for correlation_id, (body, version) in enumerate(asked):
         frame = wire.encode_request(body, api_version=version, correlation_id=correlation_id, client_id="c")
-        tap.client_to_server(wire.frame(frame))
+        tap.sent("client", wire.frame(frame))
     recorder.close()
     return path
 
@@ -185,12 +185,13 @@ def test_decode_shows_payloads_only_when_asked(secrets, capfd):
 @pytest.mark.slow
 @pytest.mark.parametrize("payloads", [False, True])
 def test_reports_show_payloads_only_when_asked(spark, secrets, tmp_path, payloads):
-    found = analyze([secrets], spark=spark, only=["unanswered"], evidence=True, payloads=payloads, out=tmp_path / "out")
-    assert {exchange.api for exchange in found.exchanges} >= {"SaslAuthenticate", "Produce"}
+    out = tmp_path / "out"
+    findings = analyze([secrets], spark=spark, only=["unanswered"], evidence=True, payloads=payloads, out=out)
+    assert {exchange.api for exchange in findings.exchanges} >= {"SaslAuthenticate", "Produce"}
     for form in (render, to_json):
-        assert shown(form(found)) == (list(SECRETS) if payloads else [])
-    assert shown(to_markdown(found)) == []
-    for file in (tmp_path / "out").rglob("*.parquet"):
+        assert shown(form(findings)) == (list(SECRETS) if payloads else [])
+    assert shown(to_markdown(findings)) == []
+    for file in out.rglob("*.parquet"):
         assert not [secret for secret in SECRETS if secret in file.read_bytes()]
 
 

@@ -14,11 +14,11 @@ import statistics
 
 import pytest
 
-from captures.decode import Decoder
-from captures.exchanges import Response
-from captures.pcap import CaptureFile
-from captures.pcapng_writer import PcapngWriter
-from captures.spark import analyze
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.exchanges.pairing import Response
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.files.pcapng_writer import PcapngWriter
+from kce.captures.spark import analyze
 from tests.captures.samples import CAPTURES, TOURS, scenario, state_change_log, truth
 
 pytestmark = pytest.mark.slow

@@ -1,7 +1,11 @@
-"""`kce analyze` as a whole: files in, tables, Parquet and report out; what it does with bad files."""
+"""`kce analyze` as a whole: files in, tables, Parquet and report out; what it does with bad files.
+
+Covers: kce.captures.spark.session
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -12,16 +16,16 @@ import sys
 import pyarrow.parquet
 import pytest
 
-import wire
-from captures.analysis_rows import ANALYSES
-from captures.decode import Decoder
-from captures.errors import CaptureError
-from captures.exchanges import Request
-from captures.pcap import CaptureFile
-from captures.recorder import Recorder
-from captures.rows import SCHEMA_VERSION, WRITTEN
-from captures.spark import analyze, job
-from tests.captures.files import START_NS, ethernet, ipv4, pcap, record_kraft
+from kce import wire
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.exchanges.pairing import Request
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.record.recorder import Recorder
+from kce.captures.spark import analyze, job
+from kce.captures.spark.findings import PRINTED
+from kce.captures.tables.rows import SCHEMA_VERSION, WRITTEN
+from tests.captures.made_files import START_NS, ethernet, ipv4, pcap, record_kraft
 from tests.captures.samples import CAPTURES, unzipped
 from tests.tools import require
 
@@ -33,7 +37,7 @@ ZOMBIE = str(CAPTURES["kafka-3.9.1-zombie"])
 def kce(*arguments, cwd, timeout=400, **environment):
     require("java")
     return subprocess.run(
-        [sys.executable, "-c", "import sys; from harness.cli import main; sys.exit(main())", "analyze", *arguments],
+        [sys.executable, "-c", "import sys; from kce.harness.cli import main; sys.exit(main())", "analyze", *arguments],
         capture_output=True, text=True, timeout=timeout, cwd=cwd, check=False,
         env={**os.environ, **environment},
     )  # fmt: skip
@@ -68,7 +72,7 @@ class TestTheCommand:
     def test_stdout_is_for_people_and_for_programs(self, ran):
         out = ran[0].stdout
         sections = dict(re.findall(r"^# (\w+)\n(.*?)(?=^# |\Z)", out, re.DOTALL | re.MULTILINE))
-        assert list(sections) == ["quality", "findings", *(table.name for table in ANALYSES), "endpoints"]
+        assert list(sections) == ["quality", "findings", *PRINTED]
         assert "Controller 2 (epoch 1) acted as a zombie" in sections["findings"]
         assert "…" not in out
         assert "..." not in out
@@ -102,8 +106,9 @@ class TestTheCommand:
         schema = json.loads((tables / "_schema.json").read_text())
         assert schema["schema_version"] == SCHEMA_VERSION
         written = {path.name for path in tables.iterdir()} - {"_schema.json"}
-        assert written == set(schema["tables"]) == {table.name for table in (*WRITTEN, *ANALYSES)}
-        for table in (*WRITTEN, *ANALYSES):
+        analyses = [analysis.table for analysis in job.ANALYSES.values()]
+        assert written == set(schema["tables"]) == {table.name for table in (*WRITTEN, *analyses)}
+        for table in (*WRITTEN, *analyses):
             read = pyarrow.parquet.read_table(tables / table.name)
             assert read.schema.names == [column.name for column in table.columns]
             for column in table.columns:
@@ -219,9 +224,9 @@ def test_ports_that_are_given(spark, tmp_path):
         request = wire.encode_request(
             wire.MetadataRequest(topics=[]), api_version=9, correlation_id=correlation_id, client_id="me"
         )
-        tap.client_to_server(wire.frame(request))
+        tap.sent("client", wire.frame(request))
         answer = wire.encode_response(wire.MetadataResponse(), api_version=9, correlation_id=correlation_id)
-        tap.server_to_client(wire.frame(answer))
+        tap.sent("server", wire.frame(answer))
         tap.close()
     recorder.close()
 
@@ -253,7 +258,8 @@ def test_ctrl_c_stays_with_those_who_have_it(spark):
 
 
 def test_a_failure_of_spark_is_told_in_one_line(spark, monkeypatch):
-    monkeypatch.setitem(job.ANALYSES, "requests", lambda of: of.exchanges.select("no_such_column"))
+    failing = dataclasses.replace(job.ANALYSES["requests"], run=lambda of: of.exchanges.select("no_such_column"))
+    monkeypatch.setitem(job.ANALYSES, "requests", failing)
     with pytest.raises(CaptureError, match=r"^Spark failed: .*no_such_column.*$"):
         analyze([ZOMBIE], spark=spark)
 
@@ -280,7 +286,7 @@ def test_topics_of_any_name_do_no_harm(spark, tmp_path):
             topic_states=(wire.UpdateMetadataTopicState(topic_name=topic, partition_states=(partition,)),),
         )  # fmt: skip
         frame = wire.encode_request(body, api_version=5, correlation_id=correlation_id, client_id="1")
-        tap.client_to_server(wire.frame(frame))
+        tap.sent("client", wire.frame(frame))
     recorder.close()
     found = analyze([tmp_path / "x.pcapng"], spark=spark, report=tmp_path / "report.html", only=["leadership"])
     assert {change.topic for change in found.leadership} == {topic}

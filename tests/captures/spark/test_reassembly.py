@@ -1,4 +1,7 @@
-"""Blocks that were shuffled give what the exact code finds, connection by connection, however files are cut."""
+"""Blocks that were shuffled give what the exact code finds, connection by connection, however files are cut.
+
+Covers: kce.captures.fast.segment_counts
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,25 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from captures import packet_kernels as k
-from captures.assembly import Assembly
-from captures.blocks import Block, in_time
-from captures.exchanges import Request, Response
-from captures.index import WHOLE, splits
-from captures.pcap import CaptureFile
-from captures.quality import Quality
-from captures.rows import BLOCKS, DECODED
-from captures.segments import Dissector, Segment
-from captures.spark.buckets import decoded
-from captures.spark.levels import block_batches
-from captures.spark.work import File
-from captures.tabulate import connection_row, connection_text, decoded_row
-from tests.captures.files import START_NS, ipv4, pcap, tcp
+from kce.captures.exchanges.assembly import Assembly
+from kce.captures.exchanges.pairing import Request, Response
+from kce.captures.exchanges.quality import Quality
+from kce.captures.fast.blocks import Block, in_time
+from kce.captures.files import packet_kernels as k
+from kce.captures.files.index import splits
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.files.split import WHOLE
+from kce.captures.spark.buckets import decoded
+from kce.captures.spark.levels import block_batches
+from kce.captures.spark.work import File
+from kce.captures.tables.rows import BLOCKS, DECODED
+from kce.captures.tables.tabulate import connection_row, decoded_row
+from kce.captures.tcp.segments import Dissector, Segment, connection_text
+from tests.captures.exchanges.test_exactness import CASES, tap_of
+from tests.captures.fast.segments_counted import SegmentsCounted
+from tests.captures.fast.test_bulk import packets_of, rows_of
+from tests.captures.made_files import START_NS, ipv4, pcap, tcp
 from tests.captures.samples import CAPTURES, unzipped
-from tests.captures.spark.segments_counted import SegmentsCounted
-from tests.captures.test_bulk import packets_of, rows_of
-from tests.captures.test_exactness import CASES, tap_of
 from tests.captures.wiretap import observe
 
 BUCKETS = 5
@@ -110,11 +114,13 @@ def file(tmp_path):
     return write
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CAPTURES)
 def test_equal_on_captures_of_real_kafka(name, file):
     check([file(unzipped(name))])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", CASES)
 def test_equal_on_damaged_captures_that_are_cut(case, file):
     """Loss, segments sent again, out of order, in the middle of messages; cut into splits anywhere."""

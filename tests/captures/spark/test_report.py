@@ -1,4 +1,7 @@
-"""The report: complete in itself, sensible with little or much or nothing to tell, and drawn by a real browser."""
+"""The report: complete in itself, sensible with little or much or nothing to tell, and drawn by a real browser.
+
+Covers: kce.captures.spark.drawing, kce.captures.spark.text
+"""
 
 from __future__ import annotations
 
@@ -12,24 +15,13 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from captures.errors import CaptureError
-from captures.quality import Quality
-from captures.spark import pictures
-from captures.spark.exports import write_report
-from captures.spark.findings import (
-    Controller,
-    Fenced,
-    Findings,
-    Latency,
-    LatencyCount,
-    LeadershipChange,
-    RequestCount,
-    StalePartitions,
-    Tick,
-    Zombie,
-)
-from captures.spark.report import render
-from captures.spark.text import print_findings
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges.quality import Quality
+from kce.captures.spark.analyses import ANALYSES
+from kce.captures.spark.exports import write_report
+from kce.captures.spark.findings import ROWS, Findings
+from kce.captures.spark.report import render
+from kce.captures.spark.text import print_findings
 from tests.tools import require
 
 START = datetime.datetime(2026, 11, 21, 2, 45, tzinfo=datetime.UTC)
@@ -45,36 +37,47 @@ def change(seconds, partition, before, after, **more):
         "from_leader": before, "to_leader": after, "from_epoch": None if before is None else 0, "to_epoch": 1,
         "isr": (1, 2), "decision_epoch": 1, **more,
     }  # fmt: skip
-    return LeadershipChange(**values)
+    return ROWS["leadership"](**values)
 
 
-FULL = Findings(
+def found(quality, files=("x",), **tables):
+    return Findings(files=files, quality=quality, tables=tables)
+
+
+def rows(table, *values):
+    return tuple(ROWS[table](*each) for each in values)
+
+
+FULL = found(
     files=("some/folder/incident.pcapng",),
     quality=Quality(packets=1234, connections=3, requests=100, responses=99, unanswered=1, gaps=2, gap_bytes=3000),
-    requests=(
-        RequestCount(6, "UpdateMetadata", 8, 90, 89, 2, 1000, 2000),
-        RequestCount(1, "Fetch", 17, 10, 10, 0, 1, 1),
-    ),
-    controllers=(
-        Controller(1, 2, False, at(0), at(30), 40, ("1", "2"), 3, 2),
-        Controller(2, 1, False, at(20), at(50), 50, ("1", "2"), 4, 0),
+    requests=rows("requests", (6, "UpdateMetadata", 8, 90, 89, 2, 1000, 2000), (1, "Fetch", 17, 10, 10, 0, 1, 1)),
+    controllers=rows(
+        "controllers",
+        (1, 2, False, at(0), at(30), 40, ("1", "2"), 3, 2),
+        (2, 1, False, at(20), at(50), 50, ("1", "2"), 4, 0),
     ),
     leadership=(
         change(1, 0, None, 1), change(1, 1, None, 2), change(21, 0, 1, -1), change(22, 0, -1, 2),
         change(40, 1, 2, -2, to_epoch=None),
     ),
-    latency=(Latency(6, "UpdateMetadata", 8, "CONTROL", 89, 2.5, 9.75, 12.0, 4200.0),),
-    latency_counts=tuple(LatencyCount("UpdateMetadata", 8, "CONTROL", 1.5**i, 89 - i) for i in range(12)),
-    fenced=(Fenced("STALE_CONTROLLER_EPOCH", 2, 1, None, "1", "UpdateMetadata", 2, at(25), at(30), (386, 388)),),
-    stale_partitions=(StalePartitions(1, 2, "2", 1, 3),),
-    zombies=(Zombie(2, 1, 2, 2, at(25), at(30), ("1",), (386, 388), ("incident.pcapng",) * 2),),
-    ticks=(
-        Tick(1, 2, "LeaderAndIsr", False, at(1), 3),
-        Tick(1, 2, "UpdateMetadata", True, at(25), 2),
-        Tick(2, 1, "StopReplica", False, at(30), 1),
+    latency=rows("latency", (6, "UpdateMetadata", 8, "CONTROL", 89, 2.5, 9.75, 12.0, 4200.0)),
+    latency_counts=rows(
+        "latency_counts", *(("UpdateMetadata", 8, "CONTROL", 1.5**i, 89 - i) for i in range(12))
+    ),
+    fenced=rows(
+        "fenced", ("STALE_CONTROLLER_EPOCH", 2, 1, None, "1", "UpdateMetadata", 2, at(25), at(30), (386, 388))
+    ),
+    stale_partitions=rows("stale_partitions", (1, 2, "2", 1, 3)),
+    zombies=rows("zombies", (2, 1, 2, 2, at(25), at(30), ("1",), (386, 388), ("incident.pcapng",) * 2)),
+    ticks=rows(
+        "ticks",
+        (1, 2, "LeaderAndIsr", False, at(1), 3),
+        (1, 2, "UpdateMetadata", True, at(25), 2),
+        (2, 1, "StopReplica", False, at(30), 1),
     ),
 )  # fmt: skip
-EMPTY = Findings(files=("x.pcap",), quality=Quality())
+EMPTY = found(Quality(), files=("x.pcap",))
 
 
 class Page(html.parser.HTMLParser):
@@ -154,20 +157,23 @@ def test_a_page_about_nothing_is_a_page():
     assert "No Kafka traffic was found" in page or "no Kafka traffic was found" in page
 
 
+def picture(name, findings):
+    return ANALYSES[name].section.picture(findings)
+
+
 def test_pictures_of_nothing_are_none():
-    assert pictures.controller_timeline([], []) is None
-    assert pictures.leadership_timeline([], None) is None
-    assert pictures.leadership_timeline([change(1, 0, None, 1)], at(9)) is None  # nothing changed
-    assert pictures.requests_by_api([]) is None
-    assert pictures.latency_distribution([], []) is None
+    drawn = [name for name, analysis in ANALYSES.items() if analysis.section and analysis.section.picture]
+    assert drawn == ["requests", "controllers", "leadership", "latency", "isr_changes"]
+    assert [picture(name, EMPTY) for name in drawn] == [None] * 5
+    assert picture("leadership", found(Quality(), leadership=(change(1, 0, None, 1),))) is None  # nothing changed
 
 
 def test_pictures_say_what_they_are_of():
-    timeline = pictures.controller_timeline(FULL.controllers, FULL.ticks)
+    timeline = picture("controllers", FULL)
     assert timeline is not None
     for text in ("epoch 1: controller 2", "epoch 2: controller 1", "refused as stale", "02:45:"):
         assert text in timeline
-    leaders = pictures.leadership_timeline(FULL.leadership, at(50))
+    leaders = picture("leadership", FULL)
     assert leaders is not None
     assert "orders-0" in leaders
     assert "no leader" in leaders
@@ -176,8 +182,9 @@ def test_pictures_say_what_they_are_of():
 
 @pytest.mark.parametrize("seconds", [0, 0.01, 3, 600, 86400 * 3])
 def test_any_span_of_time_can_be_drawn(seconds):
-    controller = Controller(1, 2, False, at(0), at(seconds), 1, ("1",), 0, 0)
-    assert pictures.controller_timeline([controller], [Tick(1, 2, "LeaderAndIsr", False, at(0), 1)]) is not None
+    controllers = rows("controllers", (1, 2, False, at(0), at(seconds), 1, ("1",), 0, 0))
+    ticks = rows("ticks", (1, 2, "LeaderAndIsr", False, at(0), 1))
+    assert picture("controllers", found(Quality(), controllers=controllers, ticks=ticks)) is not None
 
 
 def test_the_same_findings_give_the_same_page():
@@ -186,7 +193,7 @@ def test_the_same_findings_give_the_same_page():
 
 def test_a_long_history_is_cut_and_said_to_be():
     many = tuple(change(i, i % 50, 1, 2) for i in range(1000))
-    page = Page(render(Findings(files=("x",), quality=Quality(requests=1), leadership=many))).words()
+    page = Page(render(found(Quality(requests=1), leadership=many))).words()
     assert "The first 200 of 1,000" in page
 
 
@@ -244,9 +251,7 @@ def test_off_a_terminal_nothing_is_cut_and_nothing_is_missing():
 
 
 def test_names_are_printed_as_they_are():
-    findings = Findings(
-        files=("x",), quality=Quality(requests=1), leadership=(change(1, 0, None, 1, topic="[red]\x1bx"),)
-    )
+    findings = found(Quality(requests=1), leadership=(change(1, 0, None, 1, topic="[red]\x1bx"),))
     assert r"[red]\x1bx-0" in printed(findings, force_terminal=True, width=80, color_system=None)
     assert r"[red]\x1bx " in printed(findings)
 

@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from captures.decode import Decoder
-from captures.exchanges import Request
-from captures.incident import Incident
-from captures.pcap import CaptureFile
-from captures.segments import Segment
-from tests.captures.files import SECOND, START_NS, ethernet, ipv4, pcap, tcp
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.exchanges.pairing import Request
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.tcp.incident import Incident
+from kce.captures.tcp.segments import Segment
+from tests.captures.exchanges.test_decode import decode as kce_decode
+from tests.captures.made_files import SECOND, START_NS, ethernet, ipv4, pcap, tcp
 from tests.captures.samples import CAPTURES
-from tests.captures.test_decode import decode as kce_decode
 
 MS = 1_000_000
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captures.pcap import CaptureFile, Packet
-from captures.segments import Dissector, Segment, address_text, endpoint_text
-from tests.captures.files import START_NS, ethernet, ipv4, ipv6, pcap, tcp
+from kce.captures.files.pcap import CaptureFile, Packet
+from kce.captures.tcp.segments import Dissector, Segment, address_text, endpoint_text
+from tests.captures.made_files import START_NS, ethernet, ipv4, ipv6, pcap, tcp
 from tests.captures.samples import CAPTURES, unzipped
+from tests.sampling import examples
 from tests.tools import require
 
 
@@ -257,14 +258,14 @@ def test_reads_what_dpkt_reads(name):
         assert [tuple(dissector.dissect(p)[1:9]) for p in capture] == wanted
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.sampled_from([0, 1, 101, 108, 113, 147, 276]), st.binary(max_size=120), st.sampled_from([0, 1, 100000]))
 def test_random_packets_never_raise(link_type, data, more):
     result = dissect(data, link_type, len(data) + more)
     assert isinstance(result, (Segment, str))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(
     st.sampled_from([
         ethernet(ipv4(tcp(PAYLOAD), option=bytes(4)), tags=[0x8100]),

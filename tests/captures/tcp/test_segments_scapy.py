@@ -9,8 +9,8 @@ import pytest
 from scapy.contrib import erspan
 from scapy.layers import inet, inet6, l2, vxlan
 
-from captures.pcap import Packet
-from captures.segments import Dissector, Segment, endpoint_text
+from kce.captures.files.pcap import Packet
+from kce.captures.tcp.segments import Dissector, Segment, endpoint_text
 
 ETHERNET, RAW, COOKED_V1 = 1, 101, 113
 

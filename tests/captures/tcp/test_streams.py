@@ -1,4 +1,7 @@
-"""TCP put together again: whatever order, however often, cut however; and what is missing is said to be missing."""
+"""TCP put together again: whatever order, however often, cut however; and what is missing is said to be missing.
+
+Covers: kce.captures.tcp.directions
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from captures import tcp_directions, tcp_streams
-from captures.segments import ACK, FIN, RST, SYN, Place, Segment
-from captures.tcp_directions import Data, Earlier, End, Gap
-from captures.tcp_streams import MAX_OPENING_BYTES, Streams
+from kce.captures.tcp import directions, streams
+from kce.captures.tcp.directions import Data, Earlier, End, Gap
+from kce.captures.tcp.segments import ACK, FIN, RST, SYN, Place, Segment
+from kce.captures.tcp.streams import MAX_OPENING_BYTES, Streams
+from tests.sampling import examples
 
 CLIENT, SERVER = (b"\x0a\x00\x00\x01", 40001), (b"\x0a\x00\x00\x02", 9092)
 OTHER = (b"\x0a\x00\x00\x03", 40001)
@@ -197,7 +201,7 @@ def test_waiting_ends_with_time_even_if_only_others_talk():
 
 
 def test_waiting_ends_when_too_much_waits(monkeypatch):
-    monkeypatch.setattr(tcp_directions, "MAX_HELD_BYTES", 100)
+    monkeypatch.setattr(directions, "MAX_HELD_BYTES", 100)
     wire = Wire()
     wire.open()
     for i in range(11):
@@ -206,7 +210,7 @@ def test_waiting_ends_when_too_much_waits(monkeypatch):
 
 
 def test_memory_is_bounded_whatever_is_sent(monkeypatch):
-    monkeypatch.setattr(tcp_directions, "MAX_HELD_PIECES", 50)
+    monkeypatch.setattr(directions, "MAX_HELD_PIECES", 50)
     wire = Wire()
     wire.open()
     for i in range(1000):
@@ -399,15 +403,15 @@ def test_stray_resets_and_acknowledgements_are_no_connections():
 
 
 def test_closed_connections_are_forgotten(monkeypatch):
-    monkeypatch.setattr(tcp_streams, "MAX_CLOSED", 10)
-    streams = Streams()
+    monkeypatch.setattr(streams, "MAX_CLOSED", 10)
+    made = Streams()
     ended = 0
     for port in range(1, 101):
         for flags in (SYN, RST):
             segment = Segment(Place(port, 0, port, "x"), b"aaaa", port, b"bbbb", 9, 1, 0, flags, b"", 0)
-            ended += sum(events[-1:] == [End()] for _, events in streams.receive(segment))
+            ended += sum(events[-1:] == [End()] for _, events in made.receive(segment))
     assert ended == 90
-    assert len(streams._connections) == 10
+    assert len(made._connections) == 10
 
 
 @st.composite
@@ -421,7 +425,7 @@ def deliveries(draw):
     return stream, draw(st.permutations(pieces))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(deliveries(), st.integers(0, 2**32 - 1))
 def test_shuffled_repeated_overlapping_segments_give_the_stream(delivery, isn):
     stream, pieces = delivery
@@ -434,7 +438,7 @@ def test_shuffled_repeated_overlapping_segments_give_the_stream(delivery, isn):
     assert set(places) <= set(range(4, 4 + len(pieces)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(deliveries(), st.data())
 def test_what_is_lost_is_a_gap_of_the_right_size_and_all_else_is_there(delivery, data):
     stream, pieces = delivery
@@ -458,7 +462,7 @@ def test_what_is_lost_is_a_gap_of_the_right_size_and_all_else_is_there(delivery,
     assert at == len(stream)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -7,14 +7,14 @@ import subprocess
 
 import pytest
 
-import wire
-from captures.decode import Decoder
-from captures.errors import CaptureError
-from captures.exchanges import Request
-from captures.pcap import CaptureFile
-from captures.recorder import Recorder
-from captures.tls import Decrypted
-from tests.captures.test_decode import decode as kce_decode
+from kce import wire
+from kce.captures.errors import CaptureError
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.exchanges.pairing import Request
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.record.recorder import Recorder
+from kce.captures.tcp.tls import Decrypted
+from tests.captures.exchanges.test_decode import decode as kce_decode
 from tests.tools import require
 
 TOPICS = tuple(wire.MetadataRequestTopic(name=f"topic-{number}") for number in range(2000))
@@ -60,8 +60,8 @@ def record(folder, certificate, version, *, keys="keys.log", plain=False, pieces
         _talk(recorder.connection(("127.0.0.1", port), ("127.0.0.1", 9093)), client_context, server_context, pieces)
     if plain:
         tap = recorder.connection(("127.0.0.1", 50003), ("127.0.0.1", 9092))
-        tap.client_to_server(request(2, 500))
-        tap.server_to_client(response(2))
+        tap.sent("client", request(2, 500))
+        tap.sent("server", response(2))
         tap.close()
     recorder.close()
     return str(folder / "x.pcapng"), str(folder / "keys.log")
@@ -79,11 +79,11 @@ def response(correlation_id):
 def _talk(tap, client_context, server_context, pieces):
     def to_server(data):
         for at in range(0, len(data), pieces):
-            tap.client_to_server(data[at : at + pieces])
+            tap.sent("client", data[at : at + pieces])
         server.incoming.write(data)
 
     def to_client(data):
-        tap.server_to_client(data)
+        tap.sent("server", data)
         client.incoming.write(data)
 
     client = End(client_context, to_server)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-import wire
-from controller import request_batch, zk_data
-from controller.context import ControllerContext
-from controller.core import Core
-from controller.model import (
+from kce import wire
+from kce.controller import request_batch
+from kce.controller.context import ControllerContext
+from kce.controller.request_batch import BatchConfig, ControllerRequestBatch, OnResponse
+from kce.controller.runtime import ControllerRuntime
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper import znodes
+from kce.zookeeper.model import (
     BrokerId,
     ControllerEpoch,
     LeaderAndIsr,
@@ -17,10 +20,8 @@ from controller.model import (
     ReplicaAssignment,
     TopicPartition,
 )
-from controller.request_batch import BatchConfig, ControllerRequestBatch, OnResponse
-from controller.store import Create, SetData, value
+from kce.zookeeper.store import Create, SetData, value
 from tests.controller.support import DATA, Sent, World, broker
-from wire.metadata_version import MetadataVersion
 
 TP = TopicPartition("t", 0)
 
@@ -37,31 +38,31 @@ def leadership(leader: int, isr: Sequence[int], leader_epoch: int = 0, *, contro
     return Leadership(LeaderAndIsr(BrokerId(leader), ids(*isr), leader_epoch), ControllerEpoch(controller_epoch))
 
 
-async def bench(w: World, assignments: Mapping[int, Sequence[int]] | None = None) -> Core:
+async def bench(w: World, assignments: Mapping[int, Sequence[int]] | None = None) -> ControllerRuntime:
     """Broker 1 is the controller; topic t has no partition but in the context, where ``assignments`` are."""
     controller = await w.start_controller(1)
     await w.create_topic("t", {})
-    core = controller._core
+    runtime = controller._runtime
     for partition, replicas in (assignments or {0: [1]}).items():
-        core.context.set_assignment(TopicPartition("t", partition), ReplicaAssignment(ids(*replicas)))
+        runtime.context.set_assignment(TopicPartition("t", partition), ReplicaAssignment(ids(*replicas)))
     w.take()
-    return core
+    return runtime
 
 
-async def stored(w: World, core: Core, tp: TopicPartition, known: Leadership) -> None:
+async def stored(w: World, runtime: ControllerRuntime, tp: TopicPartition, known: Leadership) -> None:
     """Put a partition's state into ZooKeeper and into the cache."""
-    path = zk_data.partition_state_path(tp)
-    await w.zk.ensure_paths([zk_data.partition_path(tp)])
-    answer = (await w.store.write([Create(path, zk_data.encode_partition_state(known))]))[0]
+    path = znodes.partition_state_path(tp)
+    await w.zk.ensure_paths([znodes.partition_path(tp)])
+    answer = (await w.store.write([Create(path, znodes.encode_partition_state(known))]))[0]
     value(answer)
-    core.context.put_leadership(tp, known)
+    runtime.context.put_leadership(tp, known)
 
 
 async def put_config(w: World, topic: str, **config: str) -> None:
-    path = zk_data.topic_config_path(topic)
+    path = znodes.topic_config_path(topic)
     await w.zk.ensure_paths([path])
     named = {key.replace("_", "."): text for key, text in config.items()}
-    value((await w.store.write([SetData(path, zk_data.encode_config(named))]))[0])
+    value((await w.store.write([SetData(path, znodes.encode_config(named))]))[0])
 
 
 def leader_and_isr(sent: Iterable[Sent], broker_id: int) -> list[wire.LeaderAndIsrPartitionState]:

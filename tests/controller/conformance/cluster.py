@@ -9,12 +9,13 @@ from typing import Any
 
 import trio
 
-import wire
-from controller import zk_data
-from controller.controller import Controller
-from controller.events import ControllerEvent, UpdateMetadataAnswered
-from controller.model import BrokerId, ReplicaAssignment, TopicPartition
-from controller.store import Create, SetData, value
+from kce import wire
+from kce.controller.events import ControllerEvent, UpdateMetadataAnswered
+from kce.controller.kafka_controller import KafkaController
+from kce.zookeeper import znodes
+from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicPartition
+from kce.zookeeper.store import Create, SetData, value
+from tests.controller import requests
 from tests.controller.conformance.bench import ids
 from tests.controller.support import World
 
@@ -54,7 +55,7 @@ async def start(w: World, *brokers: int) -> None:
 
 async def propose_isr(
     w: World,
-    controller: Controller,
+    controller: KafkaController,
     isr: Sequence[int],
     *,
     topic: str = "t",
@@ -71,7 +72,7 @@ async def propose_isr(
 
 async def alter_partition(
     w: World,
-    controller: Controller,
+    controller: KafkaController,
     isr: Sequence[int],
     *,
     topic: str = "t",
@@ -108,7 +109,7 @@ async def alter_partition(
         topics=(data,),
     )
     answers: list[wire.AlterPartitionResponse] = []
-    controller.alter_partition(request, version, answers.append)
+    requests.alter_partition(controller, request, version, answers.append)
     await w.settle()
     (answer,) = answers
     return answer
@@ -117,7 +118,7 @@ async def alter_partition(
 async def create(w: World, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
     """As an old admin tool does: without a topic id."""
     old = {p: ReplicaAssignment(ids(*replicas)) for p, replicas in assignment.items()}
-    value((await w.store.write([Create(zk_data.topic_path(topic), zk_data.encode_topic(None, old))]))[0])
+    value((await w.store.write([Create(znodes.topic_path(topic), znodes.encode_topic(None, old))]))[0])
     await w.settle()
 
 
@@ -125,13 +126,13 @@ async def add_partitions(w: World, topic: str, assignment: Mapping[int, Sequence
     """Rewrite the topic's node with more partitions, keeping its id, as admin code does (rule 10.16)."""
     found = (await w.zk.get_topic_assignments([topic]))[topic]
     more = {p: ReplicaAssignment(ids(*replicas)) for p, replicas in assignment.items()}
-    data = zk_data.encode_topic(found.topic_id, {**found.partitions, **more})
-    value((await w.store.write([SetData(zk_data.topic_path(topic), data)]))[0])
+    data = znodes.encode_topic(found.topic_id, {**found.partitions, **more})
+    value((await w.store.write([SetData(znodes.topic_path(topic), data)]))[0])
     await w.settle()
 
 
 @asynccontextmanager
-async def event_thread_blocked(w: World, controller: Controller) -> AsyncIterator[None]:
+async def event_thread_blocked(w: World, controller: KafkaController) -> AsyncIterator[None]:
     """Inside, an event of the controller is being processed and does not end; what comes meanwhile is queued."""
     gate = trio.Event()
     process = controller.loop._process
@@ -159,14 +160,14 @@ async def data_version(w: World, path: str) -> int:
 
 
 async def reassign_by_znode(w: World, targets: Mapping[TopicPartition, Sequence[int]]) -> None:
-    data = zk_data.encode_partition_reassignment({tp: ids(*target) for tp, target in targets.items()})
-    value((await w.store.write([Create(zk_data.REASSIGN_PARTITIONS, data)]))[0])
+    data = znodes.encode_partition_reassignment({tp: ids(*target) for tp, target in targets.items()})
+    value((await w.store.write([Create(znodes.REASSIGN_PARTITIONS, data)]))[0])
     await w.settle()
 
 
 async def elect_by_znode(w: World, *partitions: TopicPartition) -> None:
-    data = zk_data.encode_partition_list(partitions)
-    value((await w.store.write([Create(zk_data.PREFERRED_REPLICA_ELECTION, data)]))[0])
+    data = znodes.encode_partition_list(partitions)
+    value((await w.store.write([Create(znodes.PREFERRED_REPLICA_ELECTION, data)]))[0])
     await w.settle()
 
 
@@ -176,18 +177,18 @@ async def change_topic_config(w: World, topic: str, config: Mapping[str, str]) -
     await w.settle()
 
 
-async def another_takes_over_unseen(w: World, controller: Controller) -> None:
+async def another_takes_over_unseen(w: World, controller: KafkaController) -> None:
     """Broker 99 was elected, and the watch that says so has not come yet."""
-    w.nodes[controller.config.broker_id].zk.unregister_change_handler(zk_data.CONTROLLER)
+    w.nodes[controller.config.broker_id].zk.unregister_change_handler(znodes.CONTROLLER)
     taken = [
         SetData("/controller_epoch", str(controller.context.epoch + 1).encode()),
-        SetData("/controller", zk_data.encode_controller(99, 0)),
+        SetData("/controller", znodes.encode_controller(99, 0)),
     ]
     for answer in await w.store.write(taken):
         value(answer)
     assert controller.is_active
 
 
-def has_resigned(controller: Controller) -> bool:
+def has_resigned(controller: KafkaController) -> bool:
     """To broker 99."""
     return not controller.is_active and controller.active_controller_id == 99 and controller.context.epoch == 0

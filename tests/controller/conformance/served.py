@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import wire
-from broker_stub import LogManager
-from controller.controller import Controller
-from controller.zk_admin_manager import ZkAdminManager
+from kce import wire
+from kce.broker_stub import LogManager
+from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
+from kce.controller.kafka_controller import KafkaController
 from tests.broker_stub.support import Node, answer_of
 from tests.controller.support import World
 
@@ -52,7 +52,7 @@ def serve(w: World, broker_id: int, logs: LogManager | None = None) -> Node:
     return node
 
 
-async def served_cluster(w: World, **settings: Any) -> tuple[Controller, dict[int, Node]]:
+async def served_cluster(w: World, **settings: Any) -> tuple[KafkaController, dict[int, Node]]:
     """Controller 0, and stub brokers for it and for every broker of the world."""
     await w.start_broker(0)
     nodes = {broker_id: serve(w, broker_id) for broker_id in w.brokers}

@@ -1,16 +1,16 @@
-"""BEP-1, BEP-2, LE-1: broker epochs and leader epochs in a cluster (section 14 of docs/controller-semantics.md).
+"""BEP-1, BEP-2: broker epochs in a cluster (section 14 of docs/controller-semantics.md).
 
-The rest of both suites, fencing by brokers, is in tests/broker_stub/test_fencing.py."""
+The rest of the suite, fencing by brokers, is in tests/broker_stub/test_fencing.py."""
 
 from __future__ import annotations
 
 import pytest
 from trio.testing import MockClock
 
-from controller.controller import Controller
-from controller.kafka_zk_client import KafkaZkClient
-from controller.model import BrokerId
-from tests.controller.conformance.cluster import propose_isr, start, stop
+from kce.controller.kafka_controller import KafkaController
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import BrokerId
+from tests.controller.conformance.cluster import start, stop
 from tests.controller.support import World, broker, world
 
 
@@ -31,7 +31,7 @@ async def test_a_brokers_own_epoch(autojump_clock: MockClock) -> None:  # rules 
         assert epoch == await czxid(w, 5)
 
 
-async def knows_all_epochs(w: World, controller: Controller) -> bool:
+async def knows_all_epochs(w: World, controller: KafkaController) -> bool:
     registered = {int(name): await czxid(w, int(name)) for name in await w.zk.get_children("/brokers/ids")}
     return dict(controller.context.broker_epochs) == registered
 
@@ -48,20 +48,3 @@ async def test_the_controllers_broker_epochs(autojump_clock: MockClock) -> None:
         await start(w, 2)
         assert controller.context.broker_epochs[BrokerId(2)] > first
         assert await knows_all_epochs(w, controller)
-
-
-@pytest.mark.kafka("LE-1")
-async def test_the_death_of_a_leader_that_is_the_controller(autojump_clock: MockClock) -> None:  # rule 6.33
-    async with world([]) as w:
-        await w.start_controller(0)
-        second = await w.start_controller(1)
-        await w.create_topic("t", {0: [0, 1]})
-        assert await w.state("t") == (0, 0, (0, 1))
-        await stop(w, 0)
-        assert second.is_active
-        assert await w.state("t") == (1, 2, (1,))
-        first = await w.start_controller(0)
-        await propose_isr(w, second, [1, 0])
-        await stop(w, 1)
-        assert first.is_active
-        assert await w.state("t") == (0, 4, (0,))

@@ -8,25 +8,25 @@ from typing import Any, TypeVar
 import pytest
 from trio.testing import MockClock
 
-import wire
-from controller import events as ev
-from controller.context import ControllerContext
-from controller.model import (
+from kce import wire
+from kce.controller import events as ev
+from kce.controller.context import ControllerContext
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper.model import (
     RECOVERED,
     RECOVERING,
-    Broker,
     BrokerEpoch,
     BrokerId,
     ControllerEpoch,
     Endpoint,
     LeaderAndIsr,
     Leadership,
+    RegisteredBroker,
     ReplicaAssignment,
     TopicPartition,
 )
 from tests.controller.conformance.bench import TP, Outbox, batch, bench, broker, ids, leadership
 from tests.controller.support import world
-from wire.metadata_version import MetadataVersion
 
 M = TypeVar("M", bound=wire.Message)
 
@@ -78,7 +78,7 @@ def plain_context(*live: int) -> ControllerContext:
     """One that every version can tell of: a single listener, named as its protocol."""
     made = context()
     plain = (Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9),)
-    made.add_live_brokers((Broker(BrokerId(b), plain), BrokerEpoch(100 + b)) for b in live)
+    made.add_live_brokers((RegisteredBroker(BrokerId(b), plain), BrokerEpoch(100 + b)) for b in live)
     return made
 
 
@@ -303,18 +303,18 @@ async def test_stop_replica_is_sent(autojump_clock: MockClock) -> None:  # rules
 async def events_of_deletion(*, started: bool, delete: bool, others: tuple[TopicPartition, ...] = ()) -> list[Any]:
     """The event that the answer to StopReplica of ``TP``, and of ``others``, makes of itself in a real controller."""
     async with world([1]) as w:
-        core = await bench(w)
+        runtime = await bench(w)
         controller = w.nodes[1].controller
         seen: list[Any] = []
         put = controller.loop.put
         controller.loop.put = lambda event: (seen.append(event), put(event))[1]  # type: ignore[method-assign]
         if started:
-            core.context.topics_with_deletion_started.add("t")
-            core.context.topics_to_delete.add("t")
-        core.batch.new_batch()
+            runtime.context.topics_with_deletion_started.add("t")
+            runtime.context.topics_to_delete.add("t")
+        runtime.batch.new_batch()
         for tp in (TP, *others):
-            core.batch.add_stop_replica(ids(1), tp, delete=delete)
-        core.batch.send()
+            runtime.batch.add_stop_replica(ids(1), tp, delete=delete)
+        runtime.batch.send()
         await w.settle()
         assert [type(s.message) for s in w.take()][:1] == [wire.StopReplicaRequest]
         return [event for event in seen if isinstance(event, ev.ReplicaDeletionAnswered)]

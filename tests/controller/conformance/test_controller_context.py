@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.context import ControllerContext
-from controller.model import BrokerEpoch, Leadership, ReplicaAssignment, TopicPartition
+from kce.controller.context import ControllerContext
+from kce.zookeeper.model import BrokerEpoch, Leadership, ReplicaAssignment, TopicPartition
 from tests.controller.conformance.bench import broker, ids, leadership
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

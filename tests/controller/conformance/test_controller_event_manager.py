@@ -1,5 +1,4 @@
-"""CEM, KC, CFO: the event queue, the controller's gauges, and errors inside an event (section 14 of
-docs/controller-semantics.md; rules of sections 3 and 12)."""
+"""CEM: the event queue (section 14 of docs/controller-semantics.md; rules of sections 3 and 12)."""
 
 from __future__ import annotations
 
@@ -10,23 +9,29 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-import wire
-from controller.event_loop import QUEUE_TIME_RESET_SECONDS, ControllerEventLoop
-from controller.events import BrokersChanged, ControllerEvent, ControllerState, TopicsChanged, UpdateMetadataAnswered
-from controller.metrics import Histogram, MetricName, Metrics
-from controller.model import BrokerId
-from tests.controller.support import world
+from kce import wire
+from kce.controller import dispatch
+from kce.controller.event_loop import QUEUE_TIME_RESET_SECONDS
+from kce.controller.events import (
+    BrokersChanged,
+    ControllerEvent,
+    ControllerState,
+    TopicsChanged,
+    UpdateMetadataAnswered,
+)
+from kce.metrics import Histogram, MetricName, Metrics
+from kce.zookeeper.model import BrokerId
+from tests.controller.support import IdleLoop
 
 QUEUE_TIME = MetricName("kafka.controller", "ControllerEventManager", "EventQueueTimeMs")
+
 QUEUE_SIZE = MetricName("kafka.controller", "ControllerEventManager", "EventQueueSize")
 
 
 @asynccontextmanager
-async def running(
-    process: Callable[[ControllerEvent], Awaitable[None]], metrics: Metrics
-) -> AsyncIterator[ControllerEventLoop]:
+async def running(process: Callable[[ControllerEvent], Awaitable[None]], metrics: Metrics) -> AsyncIterator[IdleLoop]:
     async with trio.open_nursery() as nursery:
-        loop = ControllerEventLoop(process, metrics)
+        loop = IdleLoop(process, metrics)
         nursery.start_soon(loop.run)
         await trio.testing.wait_all_tasks_blocked()
         yield loop
@@ -56,7 +61,7 @@ async def test_metrics_are_removed_on_close(autojump_clock: MockClock) -> None: 
 @pytest.mark.kafka("CEM-2")
 async def test_an_event_whose_state_has_no_timer(autojump_clock: MockClock) -> None:  # rules 3.4, 3.7
     event = UpdateMetadataAnswered(wire.UpdateMetadataResponse(), BrokerId(1))
-    assert event.state.timer_name is None
+    assert dispatch.row(event).state.timer_name is None
     processed: list[ControllerEvent] = []
 
     async def process(event: ControllerEvent) -> None:
@@ -132,42 +137,3 @@ async def test_an_event_that_succeeds(autojump_clock: MockClock) -> None:  # rul
 async def test_an_event_that_fails(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:  # rule 3.4
     await timed(fails=True)
     assert "broken for the test" in caplog.text
-
-
-@pytest.mark.kafka("KC-1")
-async def test_gauges_are_removed_once(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:  # 12.1
-    removed: list[str] = []
-    remove = Metrics.remove
-
-    def counted(metrics: Metrics, name: MetricName) -> None:
-        if name.type == "KafkaController":
-            removed.append(name.name)
-        remove(metrics, name)
-
-    monkeypatch.setattr(Metrics, "remove", counted)
-    async with world([]) as w:
-        controller = await w.start_controller(0)
-        gauges = sorted(name.name for name, _ in controller.metrics.items() if name.type == "KafkaController")
-        assert len(gauges) == 13
-        controller.close()
-        await w.settle()
-        assert sorted(removed) == gauges
-        assert not any(name.type == "KafkaController" for name, _ in controller.metrics.items())
-
-
-@pytest.mark.kafka("CFO-1")
-async def test_an_illegal_state_moves_the_controller(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
-) -> None:  # rules 2.19, 2.20
-    caplog.set_level("INFO")
-    async with world([3]) as w:
-        first = await w.start_controller(1)
-        second = await w.start_controller(2)
-        assert first.context.epoch == 1
-        first._core.batch.add_update_metadata([BrokerId(3)], [])  # what is left over makes the next batch illegal
-        await w.start_broker(4)
-        await w.settle()
-        assert "broker 1 resigned as controller of epoch 1" in caplog.text
-        active = [c for c in (first, second) if c.is_active]
-        assert [c.context.epoch for c in active] == [2]
-        assert active[0].context.live_broker_ids == {1, 2, 3, 4}

@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-import wire
-from controller import zk_data
-from controller.controller import Controller
-from controller.events import TopicsChanged
-from controller.model import BrokerId
-from controller.store import Create, Delete, value
+from kce import wire
+from kce.controller.events import TopicsChanged
+from kce.controller.kafka_controller import KafkaController
+from kce.wire import ErrorCode
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper import znodes
+from kce.zookeeper.model import BrokerId
+from kce.zookeeper.store import Create, Delete, value
+from tests.controller import requests
 from tests.controller.conformance.cluster import (
     Metadata,
     add_partitions,
@@ -27,10 +30,8 @@ from tests.controller.conformance.cluster import (
     stop,
 )
 from tests.controller.support import World, texts, world
-from wire import ErrorCode
-from wire.metadata_version import MetadataVersion
 
-FEATURE = zk_data.FEATURE
+FEATURE = znodes.FEATURE
 
 
 @pytest.mark.kafka("CI-1")
@@ -65,9 +66,9 @@ async def test_metadata_goes_to_the_control_plane(autojump_clock: MockClock) -> 
         ports: list[int] = []
         dial = w.dial
 
-        async def recorded(host: str, port: int) -> Any:
+        async def recorded(host: str, port: int, **target: Any) -> Any:
             ports.append(port)
-            return await dial(host, port)
+            return await dial(host, port, **target)
 
         w.dial = recorded  # type: ignore[method-assign]
         await w.start_controller(0)
@@ -171,9 +172,9 @@ async def test_the_whole_isr_dies_and_unclean_election_is_on(autojump_clock: Moc
     assert await state_after_the_whole_isr_died(unclean=True) == (-1, 1, (1,))
 
 
-async def shut_down(w: World, controller: Controller, broker: int, broker_epoch: int = -1) -> Any:
+async def shut_down(w: World, controller: KafkaController, broker: int, broker_epoch: int = -1) -> Any:
     answers: list[wire.ControlledShutdownResponse] = []
-    controller.controlled_shutdown(broker, broker_epoch, answers.append)
+    requests.controlled_shutdown(controller, broker, broker_epoch, answers.append)
     await w.settle()
     (answer,) = answers
     return answer
@@ -220,11 +221,11 @@ async def test_a_moved_controller_meets_a_deletion(autojump_clock: MockClock) ->
         await w.create_topic("t", {0: [0]})
         before = await w.state("t")
         await another_takes_over_unseen(w, controller)
-        await w.zk.ensure_paths([zk_data.delete_topic_path("t")])
+        await w.zk.ensure_paths([znodes.delete_topic_path("t")])
         await w.settle()
         assert has_resigned(controller)
         assert await w.state("t") == before
-        assert await w.get(zk_data.delete_topic_path("t")) is not None
+        assert await w.get(znodes.delete_topic_path("t")) is not None
 
 
 async def feature_node(ibp: str, before: dict[str, Any] | None) -> tuple[dict[str, Any], int]:
@@ -267,7 +268,7 @@ async def test_features_enabled_and_a_disabled_node(autojump_clock: MockClock) -
 @pytest.mark.kafka("CI-32")
 async def test_features_enabled_and_an_enabled_node(autojump_clock: MockClock) -> None:  # rule 4.23
     async with world([]) as w:
-        data = zk_data.encode_feature(2, enabled=True, features={"f": 3})
+        data = znodes.encode_feature(2, enabled=True, features={"f": 3})
         value((await w.store.write([Create(FEATURE, data)]))[0])
         await w.start_controller(0)
         assert (await w.get(FEATURE), await data_version(w, FEATURE)) == (data, 0)
@@ -281,7 +282,7 @@ async def test_features_disabled_and_no_node(autojump_clock: MockClock) -> None:
 @pytest.mark.kafka("CI-34")
 async def test_features_disabled_and_a_disabled_node(autojump_clock: MockClock) -> None:  # rule 4.24
     async with world([], ibp=MetadataVersion.parse("2.6")) as w:
-        data = zk_data.encode_feature(1, enabled=False, features={})
+        data = znodes.encode_feature(1, enabled=False, features={})
         value((await w.store.write([Create(FEATURE, data)]))[0])
         await w.start_controller(0)
         assert (await w.get(FEATURE), await data_version(w, FEATURE)) == (data, 0)
@@ -315,7 +316,7 @@ async def test_queued_events_are_preempted_by_the_shutdown(
 ) -> None:  # rules 2.21, 3.5, 3.37
     processed: list[object] = []
     preempted: list[object] = []
-    monkeypatch.setattr(TopicsChanged, "preempt", lambda event: preempted.append(event))
+    monkeypatch.setattr("kce.controller.dispatch.preempt", preempted.append)
     async with world([]) as w:
         controller = await w.start_controller(0)
         dispatch = controller._dispatch

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from controller.controller import Controller
-from controller.model import BrokerId, TopicPartition
+from kce.controller.kafka_controller import KafkaController
+from kce.wire import ErrorCode
+from kce.wire.metadata_version import MetadataVersion
+from kce.wire.vocabulary import RECOVERED, RECOVERING
+from kce.zookeeper.model import BrokerId, TopicPartition
 from tests.controller.conformance.bench import TP
 from tests.controller.conformance.cluster import alter_partition, propose_isr, start, stop
 from tests.controller.support import World, world
-from wire import ErrorCode
-from wire.metadata_version import MetadataVersion
-from wire.vocabulary import RECOVERED, RECOVERING
 
 
-def current(controller: Controller, tp: TopicPartition = TP) -> tuple[int, ...]:
+def current(controller: KafkaController, tp: TopicPartition = TP) -> tuple[int, ...]:
     """(error, leader, leader epoch, ISR, recovery, partition epoch) of a success that tells the cached state."""
     now = controller.context.leadership[tp].leader_and_isr
     return (0, now.leader, now.leader_epoch, *now.isr, now.recovery_state, now.partition_epoch)
@@ -105,7 +105,7 @@ async def test_a_dead_broker_is_not_let_in(autojump_clock: MockClock, version: i
 class Asker:
     """Asks for ISR [1], as the leader 1 of the partition would but for what the test says otherwise."""
 
-    def __init__(self, w: World, controller: Controller) -> None:
+    def __init__(self, w: World, controller: KafkaController) -> None:
         self._w = w
         self._controller = controller
 

@@ -11,12 +11,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-import wire
-from controller import zk_data
-from controller.controller import Controller
-from controller.errors import ApiError
-from controller.metrics import MetricName, Timer
-from controller.model import ElectionType, TopicPartition
+from kce import wire
+from kce.controller.errors import OperationResult
+from kce.controller.kafka_controller import KafkaController
+from kce.metrics import MetricName, Timer
+from kce.wire import ErrorCode
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper import znodes
+from kce.zookeeper.model import ElectionType, TopicPartition
+from tests.controller import requests
 from tests.controller.conformance.bench import TP
 from tests.controller.conformance.cluster import (
     another_takes_over_unseen,
@@ -29,8 +32,6 @@ from tests.controller.conformance.cluster import (
     stop,
 )
 from tests.controller.support import World, world
-from wire import ErrorCode
-from wire.metadata_version import MetadataVersion
 
 U0 = TopicPartition("u", 0)
 
@@ -55,7 +56,7 @@ async def test_reassignment(autojump_clock: MockClock) -> None:  # rules 11.5-11
         await propose_isr(w, controller, [0, 1])
         assert await w.state("t") == (1, 3, (1,))
         assert await replicas(w) == (1,)
-        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is None
         assert timer.count > counted
 
 
@@ -102,7 +103,7 @@ async def test_reassignment_to_a_dead_broker_makes_no_progress(autojump_clock: M
         await stop(w, 1)
         await reassign_by_znode(w, {TP: [1]})
         assert await w.state("t") == (0, 1, (0,))
-        assert await w.get(zk_data.REASSIGN_PARTITIONS) is not None
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is not None
 
 
 @pytest.mark.kafka("CI-15")
@@ -117,10 +118,10 @@ async def test_reassignment_goes_on_when_the_broker_comes(autojump_clock: MockCl
         await propose_isr(w, controller, [0, 1])
         assert await w.state("t") == (1, 4, (1,))
         assert await replicas(w) == (1,)
-        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is None
 
 
-async def leader_dies_and_returns(w: World, controller: Controller) -> None:
+async def leader_dies_and_returns(w: World, controller: KafkaController) -> None:
     """Of t-0 on [1, 0]: its preferred replica is in the ISR again and does not lead."""
     epoch = (await w.state("t"))[1] if TP in controller.context.leadership else -1
     if epoch < 0:
@@ -139,7 +140,7 @@ async def test_preferred_election(autojump_clock: MockClock) -> None:  # rules 1
         await leader_dies_and_returns(w, controller)
         await elect_by_znode(w, TP)
         assert await w.state("t") == (1, 2, (0, 1))
-        assert await w.get(zk_data.PREFERRED_REPLICA_ELECTION) is None
+        assert await w.get(znodes.PREFERRED_REPLICA_ELECTION) is None
 
 
 @pytest.mark.kafka("CI-17")
@@ -150,7 +151,7 @@ async def test_preferred_elections_one_after_the_other(autojump_clock: MockClock
             await leader_dies_and_returns(w, controller)
             await elect_by_znode(w, TP)
             assert (await w.state("t"))[:2] == (1, epoch)
-            assert await w.get(zk_data.PREFERRED_REPLICA_ELECTION) is None
+            assert await w.get(znodes.PREFERRED_REPLICA_ELECTION) is None
 
 
 @pytest.mark.kafka("CI-18")
@@ -160,7 +161,7 @@ async def test_preferred_election_of_a_dead_replica(autojump_clock: MockClock) -
         await w.create_topic("t", {0: [1, 0]})
         await stop(w, 1)
         await elect_by_znode(w, TP)
-        assert await w.get(zk_data.PREFERRED_REPLICA_ELECTION) is None
+        assert await w.get(znodes.PREFERRED_REPLICA_ELECTION) is None
         assert await w.state("t") == (0, 1, (0,))
 
 
@@ -193,7 +194,7 @@ async def test_leaders_are_balanced_while_other_partitions_move(autojump_clock: 
         await start(w, 2)
         await propose_isr(w, controller, [0, 2], topic="u")
         assert await w.state("u") == (2, 4, (2,))
-        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is None
 
 
 @pytest.mark.kafka("CI-21")
@@ -206,11 +207,11 @@ async def test_a_partition_is_balanced_while_it_moves(autojump_clock: MockClock)
         assert await w.state("t") == (0, 1, (0, 1))
         await rebalance(w)
         assert await w.state("t") == (1, 2, (0, 1))
-        assert await w.get(zk_data.REASSIGN_PARTITIONS) is not None
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is not None
         await propose_isr(w, controller, [0, 1, 2])
         assert await w.state("t") == (1, 3, (0, 1, 2))
         assert await replicas(w) == (1, 0, 2)
-        assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is None
 
 
 @pytest.mark.kafka("CI-28")
@@ -223,7 +224,7 @@ async def test_a_moved_controller_meets_a_preferred_election(autojump_clock: Moc
         await elect_by_znode(w, TP)
         assert has_resigned(controller)
         assert await w.state("t") == before
-        assert await w.get(zk_data.PREFERRED_REPLICA_ELECTION) is not None
+        assert await w.get(znodes.PREFERRED_REPLICA_ELECTION) is not None
 
 
 @pytest.mark.kafka("CI-29")
@@ -246,16 +247,18 @@ async def test_preempted_events_are_answered(autojump_clock: MockClock) -> None:
         shutdowns: list[Any] = []
         answers: list[Any] = []
         async with event_thread_blocked(w, controller):
-            controller.controlled_shutdown(0, -1, shutdowns.append)
-            controller.elect_leaders([TP], ElectionType.PREFERRED, answers.append)
-            controller.alter_partition_reassignments({TP: [0]}, answers.append)
-            controller.list_partition_reassignments(None, answers.append)
+            requests.controlled_shutdown(controller, 0, -1, shutdowns.append)
+            requests.elect_leaders(controller, [TP], ElectionType.PREFERRED, answers.append)
+            requests.alter_partition_reassignments(controller, {TP: [0]}, answers.append)
+            requests.list_partition_reassignments(controller, None, answers.append)
             assert answers == []
             controller.close()
             assert [answer.error_code for answer in shutdowns] == [ErrorCode.STALE_CONTROLLER_EPOCH]
             election, *others = answers
             assert {tp: result.code for tp, result in election.items()} == {TP: ErrorCode.NOT_CONTROLLER}
-            assert [isinstance(other, ApiError) and other.code for other in others] == [ErrorCode.NOT_CONTROLLER] * 2
+            assert [isinstance(other, OperationResult) and other.code for other in others] == [
+                ErrorCode.NOT_CONTROLLER
+            ] * 2
         assert (len(shutdowns), len(answers)) == (1, 3)
 
 
@@ -272,7 +275,7 @@ async def test_a_topic_id_survives_downgrade_move_and_upgrade(autojump_clock: Mo
                 assert await w.state("t") == (1, 0, (1,))
                 await reassign_by_znode(w, {TP: [1]})
                 assert await w.state("t") == (1, 1, (1,))
-                assert await w.get(zk_data.REASSIGN_PARTITIONS) is None
+                assert await w.get(znodes.REASSIGN_PARTITIONS) is None
             assert (await w.zk.get_topic_assignments(["t"]))["t"].topic_id == topic_id
             assert controller.context.topic_ids == {"t": topic_id}
         assert controller.context.epoch == 3

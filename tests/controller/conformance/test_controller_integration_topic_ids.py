@@ -8,13 +8,13 @@ import uuid
 import pytest
 from trio.testing import MockClock
 
-import wire
-from controller import zk_data
-from controller.controller import Controller
+from kce import wire
+from kce.controller.kafka_controller import KafkaController
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper import znodes
 from tests.broker_stub.support import Node, update_metadata
 from tests.controller.conformance.cluster import add_partitions, create, start, stop
 from tests.controller.support import World, world
-from wire.metadata_version import MetadataVersion
 
 OLD, NEW = MetadataVersion.parse("2.7"), MetadataVersion.parse("3.9")
 
@@ -23,19 +23,19 @@ async def stored_id(w: World, topic: str = "t") -> uuid.UUID | None:
     return (await w.zk.get_topic_assignments([topic]))[topic].topic_id
 
 
-def known_id(controller: Controller, topic: str = "t") -> uuid.UUID | None:
+def known_id(controller: KafkaController, topic: str = "t") -> uuid.UUID | None:
     topic_id = controller.context.topic_ids.get(topic)
     assert {i: t for t, i in controller.context.topic_ids.items()} == controller.context.topic_names
     return topic_id
 
 
 async def delete(w: World, topic: str) -> None:
-    await w.zk.ensure_paths([zk_data.delete_topic_path(topic)])
+    await w.zk.ensure_paths([znodes.delete_topic_path(topic)])
     await w.settle()
-    assert await w.get(zk_data.topic_path(topic)) is None
+    assert await w.get(znodes.topic_path(topic)) is None
 
 
-async def next_controller(w: World, controller: Controller, ibp: MetadataVersion | None = None) -> Controller:
+async def next_controller(w: World, controller: KafkaController, ibp: MetadataVersion | None = None) -> KafkaController:
     """The broker goes and comes again, with another version if one is given."""
     broker = controller.config.broker_id
     await stop(w, broker)

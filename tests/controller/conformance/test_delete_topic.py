@@ -8,16 +8,17 @@ from contextlib import asynccontextmanager
 import pytest
 from trio.testing import MockClock
 
-from controller import admin, zk_data
-from controller.admin import AdminError
-from controller.controller import Controller
-from controller.model import TopicPartition
-from controller.store import Create, value
+from kce.controller.kafka_controller import KafkaController
+from kce.wire import ErrorCode
+from kce.zookeeper import admin, znodes
+from kce.zookeeper.admin import AdminError
+from kce.zookeeper.model import TopicPartition
+from kce.zookeeper.store import Create, value
 from tests.broker_stub.support import Node
+from tests.controller import requests
 from tests.controller.conformance.cluster import add_partitions, event_thread_blocked, stop
 from tests.controller.conformance.served import restart, served_cluster
 from tests.controller.support import World, world
-from wire import ErrorCode
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -25,7 +26,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 @asynccontextmanager
 async def cluster(
     *partitions: Sequence[int], **settings: bool
-) -> AsyncIterator[tuple[World, Controller, dict[int, Node]]]:
+) -> AsyncIterator[tuple[World, KafkaController, dict[int, Node]]]:
     """Controller 0 and brokers 1 and 2; topic t."""
     async with world([1, 2]) as w:
         controller, nodes = await served_cluster(w, **settings)
@@ -40,7 +41,7 @@ async def delete(w: World, topic: str = "t") -> None:
 
 async def is_gone(w: World, nodes: dict[int, Node], topic: str = "t", partitions: int = 2) -> bool:
     """From ZooKeeper, from caches, and from logs."""
-    paths = (zk_data.topic_path(topic), zk_data.topic_config_path(topic), zk_data.delete_topic_path(topic))
+    paths = (znodes.topic_path(topic), znodes.topic_config_path(topic), znodes.delete_topic_path(topic))
     if any([await w.get(path) is not None for path in paths]):
         return False
     for node in nodes.values():
@@ -64,7 +65,7 @@ async def test_deletion_is_resumed_when_a_follower_returns(autojump_clock: MockC
     async with cluster([0, 1], [0, 2]) as (w, controller, nodes):
         await stop(w, 1)
         await delete(w)
-        assert await w.get(zk_data.topic_path("t")) is not None
+        assert await w.get(znodes.topic_path("t")) is not None
         assert controller.context.topics_ineligible_for_deletion == {"t"}
         assert not nodes[2].logs.has_log(T1)
         nodes[1] = await restart(w, 1)
@@ -80,7 +81,7 @@ async def test_deletion_is_resumed_by_the_next_controller(autojump_clock: MockCl
         await stop(w, 0)
         assert second.is_active
         assert second.context.topics_to_delete == {"t"}
-        assert await w.get(zk_data.topic_path("t")) is not None
+        assert await w.get(znodes.topic_path("t")) is not None
         alive = {2: nodes[2], 1: await restart(w, 1)}
         assert await is_gone(w, alive)
 
@@ -91,7 +92,7 @@ async def test_reassignment_of_a_topic_that_is_being_deleted(autojump_clock: Moc
         await stop(w, 1)
         await delete(w)
         answers: list[object] = []
-        controller.alter_partition_reassignments({T0: [2]}, answers.append)
+        requests.alter_partition_reassignments(controller, {T0: [2]}, answers.append)
         await w.settle()
         (answer,) = answers
         assert {tp: result.code for tp, result in answer.items()} == {T0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}  # type: ignore[attr-defined]
@@ -154,9 +155,9 @@ async def test_a_topic_that_does_not_exist(autojump_clock: MockClock) -> None:  
         with pytest.raises(AdminError) as refused:
             await admin.delete_topic(w.zk, "other")
         assert refused.value.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        value((await w.store.write([Create(zk_data.delete_topic_path("other"))]))[0])
+        value((await w.store.write([Create(znodes.delete_topic_path("other"))]))[0])
         await w.settle()
-        assert await w.get(zk_data.delete_topic_path("other")) is None
+        assert await w.get(znodes.delete_topic_path("other")) is None
         assert await w.state("t") == (0, 0, (0, 1))
         assert nodes[1].logs.has_log(T0)
 
@@ -175,7 +176,7 @@ async def test_a_topic_that_is_marked_already(autojump_clock: MockClock) -> None
 async def test_deletion_is_disabled(autojump_clock: MockClock) -> None:  # rule 10.37
     async with cluster([0, 1], delete_topic_enable=False) as (w, controller, nodes):
         await delete(w)
-        assert await w.get(zk_data.delete_topic_path("t")) is None
+        assert await w.get(znodes.delete_topic_path("t")) is None
         assert await w.state("t") == (0, 0, (0, 1))
         assert nodes[1].logs.has_log(T0)
         assert controller.context.topics_to_delete == set()

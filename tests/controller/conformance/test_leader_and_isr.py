@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from controller.model import NO_LEADER, BrokerId, LeaderAndIsr
+from kce.wire.vocabulary import RECOVERED, RECOVERING
+from kce.zookeeper.model import NO_LEADER, BrokerId, LeaderAndIsr
 from tests.controller.conformance.bench import ids
-from wire.vocabulary import RECOVERED, RECOVERING
 
 BEFORE = LeaderAndIsr(BrokerId(1), ids(1, 2), 4, RECOVERED, 7)
 

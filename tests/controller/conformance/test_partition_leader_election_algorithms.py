@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from trio.testing import MockClock
 
-from controller.context import PartitionState
-from controller.leader_selection import (
+from kce.controller.context import PartitionState
+from kce.controller.leader_selection import (
     Elected,
     Strategy,
     elect_for_controlled_shutdown,
@@ -16,10 +16,10 @@ from controller.leader_selection import (
     elect_preferred,
     elect_reassigned,
 )
-from controller.model import BrokerId, LeaderAndIsr
+from kce.wire.vocabulary import RECOVERED
+from kce.zookeeper.model import BrokerId, LeaderAndIsr
 from tests.controller.conformance.bench import TP, bench, ids, leadership, put_config, stored
 from tests.controller.support import world
-from wire.vocabulary import RECOVERED
 
 
 def live(*brokers: int) -> Callable[[BrokerId], bool]:
@@ -44,12 +44,12 @@ def test_offline() -> None:  # rules 7.5, 7.8
 async def unclean_election(*, allowed: bool) -> tuple[tuple[int, int, tuple[int, ...]], int]:
     """Replicas [2, 4], ISR [2], 4 alone is alive: the state in ZooKeeper and the unclean elections counted."""
     async with world([1, 4]) as w:
-        core = await bench(w, {0: [2, 4]})
+        runtime = await bench(w, {0: [2, 4]})
         await put_config(w, "t", unclean_leader_election_enable=str(allowed).lower())
-        await stored(w, core, TP, leadership(-1, [2], 5))
-        core.context.put_partition_state(TP, PartitionState.OFFLINE)
-        await core.partitions.handle_state_changes([TP], PartitionState.ONLINE, Strategy.OFFLINE)
-        return await w.state("t"), core.partitions.unclean_elections
+        await stored(w, runtime, TP, leadership(-1, [2], 5))
+        runtime.context.put_partition_state(TP, PartitionState.OFFLINE)
+        await runtime.partitions.handle_state_changes([TP], PartitionState.ONLINE, Strategy.OFFLINE)
+        return await w.state("t"), runtime.partitions.unclean_elections
 
 
 @pytest.mark.kafka("PLE-2")

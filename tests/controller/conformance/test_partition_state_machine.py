@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from controller import zk_data
-from controller.context import PartitionState
-from controller.core import Core
-from controller.errors import StateChangeFailed
-from controller.leader_selection import Strategy
-from controller.model import BrokerId, LeaderAndIsr, TopicPartition
-from controller.store import Create, StoreError, value
+from kce.controller.context import PartitionState
+from kce.controller.errors import StateChangeFailed
+from kce.controller.leader_selection import Strategy
+from kce.controller.runtime import ControllerRuntime
+from kce.wire.metadata_version import MetadataVersion
+from kce.wire.vocabulary import RECOVERED, RECOVERING
+from kce.zookeeper import znodes
+from kce.zookeeper.model import BrokerId, LeaderAndIsr, TopicPartition
+from kce.zookeeper.store import Create, StoreError, value
 from tests.controller.conformance.bench import TP, bench, leader_and_isr, leadership, put_config, stored
 from tests.controller.support import World, texts, world
-from wire.metadata_version import MetadataVersion
-from wire.vocabulary import RECOVERED, RECOVERING
 
 NON_EXISTENT, NEW, ONLINE, OFFLINE = (
     PartitionState.NON_EXISTENT,
@@ -26,7 +26,7 @@ NON_EXISTENT, NEW, ONLINE, OFFLINE = (
     PartitionState.ONLINE,
     PartitionState.OFFLINE,
 )
-STATE = zk_data.partition_state_path(TP)
+STATE = znodes.partition_state_path(TP)
 
 
 class Unreachable(StoreError):
@@ -37,17 +37,17 @@ async def unreachable(*args: Any) -> Any:
     raise Unreachable("/")
 
 
-async def change(core: Core, before: PartitionState, target: PartitionState) -> PartitionState:
-    core.context.put_partition_state(TP, before)
-    await core.partitions.handle_state_changes([TP], target, Strategy.OFFLINE)
-    return core.context.partition_state(TP)
+async def change(runtime: ControllerRuntime, before: PartitionState, target: PartitionState) -> PartitionState:
+    runtime.context.put_partition_state(TP, before)
+    await runtime.partitions.handle_state_changes([TP], target, Strategy.OFFLINE)
+    return runtime.context.partition_state(TP)
 
 
 async def rejected(w: World, caplog: pytest.LogCaptureFixture, before: PartitionState, target: PartitionState) -> bool:
     """State unchanged, an error logged, nobody told."""
-    core = await bench(w)
+    runtime = await bench(w)
     caplog.clear()
-    after = await change(core, before, target)
+    after = await change(runtime, before, target)
     await w.settle()
     logged = [r for r in caplog.records if r.levelname == "ERROR" and "t-0" in r.getMessage()]
     return after is before and len(logged) == 1 and w.take() == []
@@ -74,10 +74,10 @@ async def test_nonexistent_to_offline(autojump_clock: MockClock, caplog: pytest.
 @pytest.mark.kafka("PSM-4")
 async def test_new_to_online(autojump_clock: MockClock) -> None:  # rules 6.7, 6.8
     async with world([1]) as w:
-        core = await bench(w, {0: [1]})
-        assert await change(core, NEW, ONLINE) is ONLINE
+        runtime = await bench(w, {0: [1]})
+        assert await change(runtime, NEW, ONLINE) is ONLINE
         assert await w.state("t") == (1, 0, (1,))
-        assert core.context.leadership[TP] == leadership(1, [1])
+        assert runtime.context.leadership[TP] == leadership(1, [1])
         await w.settle()
         assert texts(w.take(), 1) == ["LAI t-0:1@0[1]new", "UMR alive=[1] t-0:1@0[1]"]
 
@@ -85,15 +85,15 @@ async def test_new_to_online(autojump_clock: MockClock) -> None:  # rules 6.7, 6
 @pytest.mark.kafka("PSM-5")
 async def test_new_to_online_when_creation_throws(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world([1]) as w:
-        core = await bench(w, {0: [1], 1: [1]})
+        runtime = await bench(w, {0: [1], 1: [1]})
         other = TopicPartition("t", 1)
-        await stored(w, core, other, leadership(1, [1]))
-        core.context.put_partition_state(other, ONLINE)
-        core.context.put_partition_state(TP, NEW)
-        monkeypatch.setattr(core.zk, "create_partition_states", unreachable)
-        await core.partitions.handle_state_changes([TP, other], ONLINE, Strategy.PREFERRED)
-        assert core.context.partition_state(TP) is NEW
-        assert TP not in core.context.leadership
+        await stored(w, runtime, other, leadership(1, [1]))
+        runtime.context.put_partition_state(other, ONLINE)
+        runtime.context.put_partition_state(TP, NEW)
+        monkeypatch.setattr(runtime.zk, "create_partition_states", unreachable)
+        await runtime.partitions.handle_state_changes([TP, other], ONLINE, Strategy.PREFERRED)
+        assert runtime.context.partition_state(TP) is NEW
+        assert TP not in runtime.context.leadership
         await w.settle()
         assert texts(w.take(), 1)[0] == "LAI t-1:1@1[1]"  # the batch was sent with what else there was
 
@@ -101,10 +101,10 @@ async def test_new_to_online_when_creation_throws(autojump_clock: MockClock, mon
 @pytest.mark.kafka("PSM-6")
 async def test_new_to_online_when_the_state_exists(autojump_clock: MockClock) -> None:  # rule 6.8
     async with world([1]) as w:
-        core = await bench(w)
-        await w.zk.ensure_paths([zk_data.partition_path(TP)])
+        runtime = await bench(w)
+        await w.zk.ensure_paths([znodes.partition_path(TP)])
         value((await w.store.write([Create(STATE, b"of somebody else")]))[0])
-        assert await change(core, NEW, ONLINE) is NEW
+        assert await change(runtime, NEW, ONLINE) is NEW
         assert await w.get(STATE) == b"of somebody else"
         await w.settle()
         assert w.take() == []
@@ -125,11 +125,11 @@ async def test_new_to_nonexistent(autojump_clock: MockClock, caplog: pytest.LogC
 @pytest.mark.kafka("PSM-9")
 async def test_online_to_online(autojump_clock: MockClock) -> None:  # rules 6.13, 6.16, 7.13
     async with world([1]) as w:
-        core = await bench(w)
-        await stored(w, core, TP, leadership(1, [1]))
-        core.context.put_partition_state(TP, ONLINE)
-        results = await core.partitions.handle_state_changes([TP], ONLINE, Strategy.PREFERRED)
-        assert core.context.partition_state(TP) is ONLINE
+        runtime = await bench(w)
+        await stored(w, runtime, TP, leadership(1, [1]))
+        runtime.context.put_partition_state(TP, ONLINE)
+        results = await runtime.partitions.handle_state_changes([TP], ONLINE, Strategy.PREFERRED)
+        assert runtime.context.partition_state(TP) is ONLINE
         assert await w.state("t") == (1, 1, (1,))
         assert results == {TP: LeaderAndIsr(BrokerId(1), (BrokerId(1),), 1, RECOVERED, 1)}
         await w.settle()
@@ -139,12 +139,12 @@ async def test_online_to_online(autojump_clock: MockClock) -> None:  # rules 6.1
 @pytest.mark.kafka("PSM-10")
 async def test_online_to_online_for_controlled_shutdown(autojump_clock: MockClock) -> None:  # rule 7.14
     async with world([1, 2]) as w:
-        core = await bench(w, {0: [1, 2]})
-        await stored(w, core, TP, leadership(1, [1, 2]))
-        core.context.shutting_down.add(BrokerId(1))
-        core.context.put_partition_state(TP, ONLINE)
-        await core.partitions.handle_state_changes([TP], ONLINE, Strategy.CONTROLLED_SHUTDOWN)
-        assert core.context.partition_state(TP) is ONLINE
+        runtime = await bench(w, {0: [1, 2]})
+        await stored(w, runtime, TP, leadership(1, [1, 2]))
+        runtime.context.shutting_down.add(BrokerId(1))
+        runtime.context.put_partition_state(TP, ONLINE)
+        await runtime.partitions.handle_state_changes([TP], ONLINE, Strategy.CONTROLLED_SHUTDOWN)
+        assert runtime.context.partition_state(TP) is ONLINE
         assert await w.state("t") == (2, 1, (2,))
         await w.settle()
         sent = w.take()
@@ -175,9 +175,9 @@ async def test_online_to_new(autojump_clock: MockClock, caplog: pytest.LogCaptur
 @pytest.mark.kafka("PSM-14")
 async def test_offline_to_online(autojump_clock: MockClock) -> None:  # rule 7.5
     async with world([1]) as w:
-        core = await bench(w)
-        await stored(w, core, TP, leadership(-1, [1], 4))
-        assert await change(core, OFFLINE, ONLINE) is ONLINE
+        runtime = await bench(w)
+        await stored(w, runtime, TP, leadership(-1, [1], 4))
+        assert await change(runtime, OFFLINE, ONLINE) is ONLINE
         assert await w.state("t") == (1, 5, (1,))
         await w.settle()
         assert texts(w.take(), 1) == ["LAI t-0:1@5[1]", "UMR alive=[1] t-0:1@5[1]"]
@@ -187,10 +187,10 @@ async def test_offline_to_online(autojump_clock: MockClock) -> None:  # rule 7.5
 @pytest.mark.parametrize(("ibp", "recovery"), [("3.2-IV0", RECOVERING), ("3.1", RECOVERED)])
 async def test_offline_to_online_uncleanly(autojump_clock: MockClock, ibp: str, recovery: int) -> None:  # rule 7.6
     async with world([1], ibp=MetadataVersion.parse(ibp)) as w:
-        core = await bench(w, {0: [1, 9]})
+        runtime = await bench(w, {0: [1, 9]})
         await put_config(w, "t", unclean_leader_election_enable="true")
-        await stored(w, core, TP, leadership(-1, [9]))
-        assert await change(core, OFFLINE, ONLINE) is ONLINE
+        await stored(w, runtime, TP, leadership(-1, [9]))
+        assert await change(runtime, OFFLINE, ONLINE) is ONLINE
         assert await w.state("t") == (1, 1, (1,))
         assert json.loads(await w.get(STATE) or b"").get("leader_recovery_state", RECOVERED) == recovery
         await w.settle()
@@ -203,12 +203,12 @@ async def test_offline_to_online_when_the_read_throws(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # rule 6.14
     async with world([1]) as w:
-        core = await bench(w)
-        await stored(w, core, TP, leadership(-1, [1]))
+        runtime = await bench(w)
+        await stored(w, runtime, TP, leadership(-1, [1]))
         before = await w.zk.get_one(STATE)
         with monkeypatch.context() as patch:
-            patch.setattr(core.zk, "get_partition_states", unreachable)
-            assert await change(core, OFFLINE, ONLINE) is OFFLINE
+            patch.setattr(runtime.zk, "get_partition_states", unreachable)
+            assert await change(runtime, OFFLINE, ONLINE) is OFFLINE
         assert await w.zk.get_one(STATE) == before
         await w.settle()
         assert w.take() == []
@@ -217,12 +217,12 @@ async def test_offline_to_online_when_the_read_throws(
 @pytest.mark.kafka("PSM-17")
 async def test_offline_to_online_without_a_state(autojump_clock: MockClock) -> None:  # rule 6.14
     async with world([1]) as w:
-        core = await bench(w)
-        core.context.leadership[TP] = leadership(-1, [1])
-        core.context.put_partition_state(TP, OFFLINE)
-        results = await core.partitions.handle_state_changes([TP], ONLINE, Strategy.OFFLINE)
+        runtime = await bench(w)
+        runtime.context.leadership[TP] = leadership(-1, [1])
+        runtime.context.put_partition_state(TP, OFFLINE)
+        results = await runtime.partitions.handle_state_changes([TP], ONLINE, Strategy.OFFLINE)
         assert isinstance(results[TP], StateChangeFailed)
-        assert core.context.partition_state(TP) is OFFLINE
+        assert runtime.context.partition_state(TP) is OFFLINE
         assert await w.get(STATE) is None
         await w.settle()
         assert w.take() == []
@@ -243,43 +243,43 @@ async def test_offline_to_new(autojump_clock: MockClock, caplog: pytest.LogCaptu
 @pytest.mark.kafka("PSM-20")
 async def test_offline_partitions_are_counted(autojump_clock: MockClock) -> None:  # rule 5.19
     async with world([1]) as w:
-        core = await bench(w, {p: [1] for p in range(4)})
+        runtime = await bench(w, {p: [1] for p in range(4)})
         partitions = [TopicPartition("t", p) for p in range(4)]
         for tp in partitions:
-            await stored(w, core, tp, leadership(1, [1]))
-            core.context.put_partition_state(tp, NEW)
-        await core.partitions.handle_state_changes(partitions, OFFLINE)
-        assert core.context.offline_partition_count == len(partitions)
-        await core.partitions.handle_state_changes(partitions, ONLINE, Strategy.OFFLINE)
-        assert core.context.offline_partition_count == 0
+            await stored(w, runtime, tp, leadership(1, [1]))
+            runtime.context.put_partition_state(tp, NEW)
+        await runtime.partitions.handle_state_changes(partitions, OFFLINE)
+        assert runtime.context.offline_partition_count == len(partitions)
+        await runtime.partitions.handle_state_changes(partitions, ONLINE, Strategy.OFFLINE)
+        assert runtime.context.offline_partition_count == 0
 
 
 @pytest.mark.kafka("PSM-21")
 async def test_the_count_is_frozen_once_deletion_has_started(autojump_clock: MockClock) -> None:  # rule 5.19
     async with world([1]) as w:
-        core = await bench(w, {p: [1] for p in range(4)})
+        runtime = await bench(w, {p: [1] for p in range(4)})
         partitions = [TopicPartition("t", p) for p in range(4)]
         for tp in partitions:
-            core.context.put_partition_state(tp, NEW)
-        core.context.topics_to_delete.add("t")
-        core.context.topics_with_deletion_started.add("t")
+            runtime.context.put_partition_state(tp, NEW)
+        runtime.context.topics_to_delete.add("t")
+        runtime.context.topics_with_deletion_started.add("t")
         for target in (OFFLINE, NON_EXISTENT):
-            await core.partitions.handle_state_changes(partitions, target)
-            assert {core.context.partition_state(tp) for tp in partitions} == {target}
-            assert core.context.offline_partition_count == 0
+            await runtime.partitions.handle_state_changes(partitions, target)
+            assert {runtime.context.partition_state(tp) for tp in partitions} == {target}
+            assert runtime.context.offline_partition_count == 0
 
 
 @pytest.mark.kafka("PSM-22")
 async def test_deletion_leaves_the_count_as_it_was(autojump_clock: MockClock) -> None:  # rules 5.19, 10.42
     async with world([1]) as w:
-        core = await bench(w, {p: [1] for p in range(4)})
+        runtime = await bench(w, {p: [1] for p in range(4)})
         partitions = [TopicPartition("t", p) for p in range(4)]
         for tp in partitions:
-            core.context.put_partition_state(tp, ONLINE)
+            runtime.context.put_partition_state(tp, ONLINE)
         stays = TopicPartition("u", 0)
-        core.context.put_partition_state(stays, OFFLINE)
-        core.context.topics_to_delete.add("t")
-        await core.partitions.handle_state_changes(partitions, OFFLINE)
-        assert core.context.offline_partition_count == len(partitions) + 1
-        await core.partitions.handle_state_changes(partitions, NON_EXISTENT)
-        assert core.context.offline_partition_count == 1
+        runtime.context.put_partition_state(stays, OFFLINE)
+        runtime.context.topics_to_delete.add("t")
+        await runtime.partitions.handle_state_changes(partitions, OFFLINE)
+        assert runtime.context.offline_partition_count == len(partitions) + 1
+        await runtime.partitions.handle_state_changes(partitions, NON_EXISTENT)
+        assert runtime.context.offline_partition_count == 1

@@ -1,56 +1,28 @@
-"""LEC, RPC, OIB: what clients ask of a controller, through the bytes of their requests (section 14 of
-docs/controller-semantics.md; rules of sections 11a to 11d, 10e). Kafka's command-line tools send these requests."""
+"""RPC: the requests of kafka-reassign-partitions, through their bytes (section 14 of docs/controller-semantics.md;
+rules of sections 11a to 11c)."""
 
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
-import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-import wire
-from controller import zk_data
-from controller.controller import Controller
-from controller.model import TopicPartition
-from controller.store import Create, SetData, value
+from kce import wire
+from kce.wire import ErrorCode
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper import znodes
+from kce.zookeeper.model import TopicPartition
+from kce.zookeeper.store import Create, SetData, value
 from tests.broker_stub.support import Node
 from tests.controller.conformance.bench import TP
-from tests.controller.conformance.cluster import propose_isr, stop
-from tests.controller.conformance.served import restart, served_cluster
+from tests.controller.conformance.cluster import propose_isr
+from tests.controller.conformance.served import served_cluster
 from tests.controller.support import World, world
-from wire import ErrorCode
-from wire.metadata_version import MetadataVersion
-from wire.vocabulary import ElectionType
-
-Codes = dict[TopicPartition, int]
 
 
-async def elect(
-    node: Node, partitions: Sequence[TopicPartition] | None, kind: ElectionType = ElectionType.PREFERRED
-) -> Codes:
-    """ElectLeaders, of all partitions for None: the code of each that the answer names."""
-    asked = None
-    if partitions is not None:
-        asked = tuple(
-            wire.ElectLeadersRequestTopicPartitions(
-                topic=topic, partitions=tuple(tp.partition for tp in partitions if tp.topic == topic)
-            )
-            for topic in dict.fromkeys(tp.topic for tp in partitions)
-        )
-    answer = await node.ask(wire.ElectLeadersRequest(election_type=kind.value, topic_partitions=asked, timeout_ms=1000))
-    assert answer.error_code == 0
-    return {
-        TopicPartition(r.topic, p.partition_id): p.error_code
-        for r in answer.replica_election_results
-        for p in r.partition_result
-    }
-
-
-async def reassign(node: Node, targets: Mapping[TopicPartition, Sequence[int] | None]) -> Codes:
+async def reassign(node: Node, targets: Mapping[TopicPartition, Sequence[int] | None]) -> dict[TopicPartition, int]:
     """AlterPartitionReassignments; None cancels."""
     topics: dict[str, list[wire.ReassignablePartition]] = {}
     for tp, target in targets.items():
@@ -78,80 +50,6 @@ async def reassigning(node: Node) -> dict[TopicPartition, tuple[tuple[int, ...],
     }
 
 
-async def led_uncleanly_or_not_at_all(w: World, topic: str = "t") -> None:
-    """Replicas [1, 2]: 2 fell out of the ISR, 1 is dead, and 2 is back."""
-    await w.create_topic(topic, {0: [1, 2]})
-    await stop(w, 2)
-    await stop(w, 1)
-    await restart(w, 2)
-    assert await w.state(topic) == (-1, 2, (1,))
-
-
-async def led_by_the_second(w: World, controller: Controller) -> None:
-    """Replicas [1, 2], both in the ISR, led by 2."""
-    await w.create_topic("t", {0: [1, 2]})
-    await stop(w, 1)
-    await restart(w, 1)
-    await propose_isr(w, controller, [2, 1])
-    assert await w.state("t") == (2, 1, (2, 1))
-
-
-@pytest.mark.kafka("LEC-1")
-async def test_unclean_election_of_all_partitions(autojump_clock: MockClock) -> None:  # rules 11.32, 11.35
-    async with world([1, 2]) as w:
-        _, nodes = await served_cluster(w)
-        await led_uncleanly_or_not_at_all(w)
-        await w.create_topic("u", {0: [0]})
-        assert await elect(nodes[0], None, ElectionType.UNCLEAN) == {TP: ErrorCode.NONE}
-        assert await w.state("t") == (2, 3, (2,))
-
-
-@pytest.mark.kafka("LEC-3")
-async def test_unclean_election_of_one_partition(autojump_clock: MockClock) -> None:  # rule 11.32
-    async with world([1, 2]) as w:
-        _, nodes = await served_cluster(w)
-        await w.create_topic("u", {0: [1]})
-        await led_uncleanly_or_not_at_all(w)
-        assert await elect(nodes[0], [TP], ElectionType.UNCLEAN) == {TP: ErrorCode.NONE}
-        assert await w.state("t") == (2, 3, (2,))
-        assert await w.state("u") == (-1, 1, (1,))
-
-
-@pytest.mark.kafka("LEC-5")
-async def test_preferred_election(autojump_clock: MockClock) -> None:  # rules 7.12, 11.36
-    async with world([1, 2]) as w:
-        controller, nodes = await served_cluster(w)
-        await led_by_the_second(w, controller)
-        assert await elect(nodes[0], [TP]) == {TP: ErrorCode.NONE}
-        assert await w.state("t") == (1, 2, (2, 1))
-        known = nodes[0].cache.snapshot.partition(TP)
-        assert known is not None
-        assert known.leader == 1
-
-
-@pytest.mark.kafka("LEC-6")
-async def test_election_of_a_topic_that_does_not_exist(autojump_clock: MockClock) -> None:  # rule 11.30
-    async with world([1]) as w:
-        _, nodes = await served_cluster(w)
-        unknown = TopicPartition("unknown", 0)
-        assert await elect(nodes[0], [unknown]) == {unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
-
-
-@pytest.mark.kafka("LEC-7")
-async def test_elections_of_which_some_are_not_needed(autojump_clock: MockClock) -> None:  # rules 11.30, 11.33
-    async with world([1, 2]) as w:
-        controller, nodes = await served_cluster(w)
-        await led_by_the_second(w, controller)
-        await w.create_topic("u", {0: [2, 1], 1: [9, 1]})
-        u0, u1 = TopicPartition("u", 0), TopicPartition("u", 1)
-        assert await elect(nodes[0], [TP, u0, u1]) == {
-            TP: ErrorCode.NONE,
-            u0: ErrorCode.ELECTION_NOT_NEEDED,
-            u1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
-        }
-        assert (await w.state("t"))[0] == 1
-
-
 @pytest.mark.kafka("RPC-1")
 async def test_reassignment(autojump_clock: MockClock) -> None:  # rules 11.5-11.13, 11.25
     async with world([1, 2, 3]) as w:
@@ -171,11 +69,11 @@ async def test_reassignment(autojump_clock: MockClock) -> None:  # rules 11.5-11
 
 async def isr_by_the_leader(w: World, isr: Sequence[int], *, notify: bool) -> None:
     """As a leader below 2.7-IV2 does it: it writes the state itself, and may say so (rules 1.32, 1.53)."""
-    path = zk_data.partition_state_path(TP)
+    path = znodes.partition_state_path(TP)
     node = json.loads(await w.get(path) or b"")
     value((await w.store.write([SetData(path, json.dumps({**node, "isr": list(isr)}).encode())]))[0])
     if notify:
-        said = zk_data.encode_partition_list([TP])
+        said = znodes.encode_partition_list([TP])
         value((await w.store.write([Create("/isr_change_notification/isr_change_", said, sequential=True)]))[0])
     await w.settle()
 
@@ -234,45 +132,3 @@ async def test_cancellation_when_an_adding_replica_is_in_the_isr(autojump_clock:
         leader, _, isr = await w.state("t")
         assert (leader, isr) == (0, (0, 1))
         assert not nodes[2].logs.has_log(TP)
-
-
-async def topic_ids(node: Node) -> dict[str, uuid.UUID]:
-    answer = await node.ask(wire.MetadataRequest(topics=None))
-    return {topic.name: topic.topic_id for topic in answer.topics}
-
-
-async def delete(node: Node, state: wire.DeleteTopicState) -> Any:
-    with trio.fail_after(60):
-        answer = await node.ask(wire.DeleteTopicsRequest(topics=(state,), timeout_ms=1000))
-    (result,) = answer.responses
-    return result
-
-
-@pytest.mark.kafka("OIB-1")
-async def test_metadata_of_an_old_version_has_no_ids(autojump_clock: MockClock) -> None:  # rules 8.18, 9.37
-    async with world([1], ibp=MetadataVersion.parse("2.7")) as w:
-        _, nodes = await served_cluster(w)
-        await w.create_topic("t", {0: [0, 1]})  # with an id in ZooKeeper, as a newer version left it
-        for node in nodes.values():
-            assert await topic_ids(node) == {"t": uuid.UUID(int=0)}
-
-
-@pytest.mark.kafka("OIB-4")
-async def test_deletion_by_name_under_an_old_version(autojump_clock: MockClock) -> None:  # rule 10.35
-    async with world([1], ibp=MetadataVersion.parse("2.7")) as w:
-        _, nodes = await served_cluster(w)
-        await w.create_topic("t", {0: [0, 1]})
-        assert (await delete(nodes[0], wire.DeleteTopicState(name="t"))).error_code == ErrorCode.NONE
-        await w.settle()
-        assert await w.zk.get_topics() == set()
-
-
-@pytest.mark.kafka("OIB-5")
-async def test_deletion_by_id_under_an_old_version(autojump_clock: MockClock) -> None:  # rule 10.35
-    async with world([1], ibp=MetadataVersion.parse("2.7")) as w:
-        _, nodes = await served_cluster(w)
-        topic_id = await w.create_topic("t", {0: [0, 1]})
-        result = await delete(nodes[0], wire.DeleteTopicState(topic_id=topic_id))
-        assert (result.error_code, result.topic_id) == (ErrorCode.UNKNOWN_TOPIC_ID, topic_id)
-        await w.settle()
-        assert await w.zk.get_topics() == {"t"}

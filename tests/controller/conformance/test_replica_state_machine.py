@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
-from controller.context import ReplicaState
-from controller.core import Core
-from controller.model import BrokerId
+from kce.controller.context import ReplicaState
+from kce.controller.runtime import ControllerRuntime
+from kce.zookeeper.model import BrokerId
 from tests.controller.conformance.bench import TP, bench, ids, leader_and_isr, leadership, replica, stored
-from tests.controller.support import World, texts, world
+from tests.controller.support import World, put_replica_state, texts, world
 
 NON_EXISTENT, NEW, ONLINE, OFFLINE, STARTED, SUCCESSFUL, INELIGIBLE = (
     ReplicaState.NON_EXISTENT,
@@ -56,11 +56,11 @@ REJECTED = {
 }
 
 
-async def change(core: Core, before: ReplicaState, target: ReplicaState) -> ReplicaState:
+async def change(runtime: ControllerRuntime, before: ReplicaState, target: ReplicaState) -> ReplicaState:
     if before is not NON_EXISTENT:
-        core.context.put_replica_state(R1, before)
-    await core.replicas.handle_state_changes([R1], target)
-    return core.context.replica_state(R1)
+        put_replica_state(runtime.context, R1, before)
+    await runtime.replicas.handle_state_changes([R1], target)
+    return runtime.context.replica_state(R1)
 
 
 @pytest.mark.parametrize(
@@ -72,11 +72,11 @@ async def test_rejected(
 ) -> None:
     """State unchanged, an error logged, nobody told, nothing forgotten."""
     async with world([1]) as w:
-        core = await bench(w)
+        runtime = await bench(w)
         caplog.clear()
-        assert await change(core, before, target) is before
+        assert await change(runtime, before, target) is before
         assert [r.levelname for r in caplog.records if "t-0" in r.getMessage()] == ["ERROR"]
-        assert core.context.replicas(TP) == ids(1)
+        assert runtime.context.replicas(TP) == ids(1)
         await w.settle()
         assert w.take() == []
 
@@ -84,27 +84,27 @@ async def test_rejected(
 @pytest.mark.kafka("RSM-1")
 async def test_startup_with_a_live_broker(autojump_clock: MockClock) -> None:  # rule 6.32
     async with world([1]) as w:
-        core = await bench(w)
-        await core.replicas.startup()
-        assert core.context.replica_state(R1) is ONLINE
+        runtime = await bench(w)
+        await runtime.replicas.startup()
+        assert runtime.context.replica_state(R1) is ONLINE
 
 
 @pytest.mark.kafka("RSM-2")
 async def test_startup_without_live_broker(autojump_clock: MockClock) -> None:  # rules 6.27, 6.32
     async with world([1]) as w:
-        core = await bench(w)
-        core.context.remove_live_brokers([BrokerId(1)])
-        await core.replicas.startup()
-        assert core.context.replica_state(R1) is OFFLINE
+        runtime = await bench(w)
+        runtime.context.remove_live_brokers([BrokerId(1)])
+        await runtime.replicas.startup()
+        assert runtime.context.replica_state(R1) is OFFLINE
 
 
 @pytest.mark.kafka("RSM-3")
 async def test_startup_with_a_replica_on_an_unknown_broker(autojump_clock: MockClock) -> None:  # rules 6.27, 6.32
     async with world([1]) as w:
-        core = await bench(w, {0: [1, 9]})
-        await core.replicas.startup()
-        assert core.context.replica_state(R1) is ONLINE
-        assert core.context.replica_state(replica(9)) is OFFLINE
+        runtime = await bench(w, {0: [1, 9]})
+        await runtime.replicas.startup()
+        assert runtime.context.replica_state(R1) is ONLINE
+        assert runtime.context.replica_state(replica(9)) is OFFLINE
 
 
 @pytest.mark.kafka("RSM-4")
@@ -116,9 +116,9 @@ async def test_nonexistent_to_new(autojump_clock: MockClock) -> None:
 @pytest.mark.kafka("RSM-11")
 async def test_new_to_online(autojump_clock: MockClock) -> None:  # rule 6.23
     async with world([1]) as w:
-        core = await bench(w)
-        core.context.leadership[TP] = leadership(1, [1])
-        assert await change(core, NEW, ONLINE) is ONLINE
+        runtime = await bench(w)
+        runtime.context.leadership[TP] = leadership(1, [1])
+        assert await change(runtime, NEW, ONLINE) is ONLINE
         await w.settle()
         assert w.take() == []
 
@@ -126,17 +126,17 @@ async def test_new_to_online(autojump_clock: MockClock) -> None:  # rule 6.23
 @pytest.mark.kafka("RSM-12")
 async def test_new_to_offline(autojump_clock: MockClock) -> None:  # rules 6.25, 6.27, 8.23
     async with world([1]) as w:
-        core = await bench(w)
-        assert await change(core, NEW, OFFLINE) is OFFLINE
+        runtime = await bench(w)
+        assert await change(runtime, NEW, OFFLINE) is OFFLINE
         await w.settle()
         assert texts(w.take(), 1) == ["UMR alive=[1]", "SR t-0@-1"]  # the entry has no leadership to tell
 
 
 async def told_anew(w: World, before: ReplicaState) -> bool:
     """Going Online from ``before`` sends the replica, and it alone, the leadership it may have missed (6.24)."""
-    core = await bench(w, {0: [1, 2]})
-    core.context.leadership[TP] = leadership(2, [1, 2], 7)
-    assert await change(core, before, ONLINE) is ONLINE
+    runtime = await bench(w, {0: [1, 2]})
+    runtime.context.leadership[TP] = leadership(2, [1, 2], 7)
+    assert await change(runtime, before, ONLINE) is ONLINE
     await w.settle()
     sent = w.take()
     (state,) = leader_and_isr(sent, 1)
@@ -154,11 +154,11 @@ async def test_online_to_online(autojump_clock: MockClock) -> None:
 @pytest.mark.kafka("RSM-19")
 async def test_online_to_offline(autojump_clock: MockClock) -> None:  # rules 6.25, 6.26, 6.28
     async with world([1, 2]) as w:
-        core = await bench(w, {0: [1, 2]})
-        await stored(w, core, TP, leadership(1, [1, 2]))
-        assert await change(core, ONLINE, OFFLINE) is OFFLINE
+        runtime = await bench(w, {0: [1, 2]})
+        await stored(w, runtime, TP, leadership(1, [1, 2]))
+        assert await change(runtime, ONLINE, OFFLINE) is OFFLINE
         assert await w.state("t") == (-1, 1, (2,))
-        known = core.context.leadership[TP].leader_and_isr
+        known = runtime.context.leadership[TP].leader_and_isr
         assert (known.leader, known.leader_epoch, known.isr) == (-1, 1, (2,))
         await w.settle()
         sent = w.take()
@@ -175,8 +175,8 @@ async def test_offline_to_online(autojump_clock: MockClock) -> None:
 @pytest.mark.kafka("RSM-26")
 async def test_offline_to_deletion_started(autojump_clock: MockClock) -> None:  # rule 6.31
     async with world([1]) as w:
-        core = await bench(w)
-        assert await change(core, OFFLINE, STARTED) is STARTED
+        runtime = await bench(w)
+        assert await change(runtime, OFFLINE, STARTED) is STARTED
         await w.settle()
         assert texts(w.take(), 1) == ["SR t-0@-1delete"]
 
@@ -202,10 +202,10 @@ async def test_deletion_started_to_deletion_successful(autojump_clock: MockClock
 @pytest.mark.kafka("RSM-35")
 async def test_deletion_successful_to_nonexistent(autojump_clock: MockClock) -> None:  # rule 6.31
     async with world([1]) as w:
-        core = await bench(w)
-        assert await change(core, SUCCESSFUL, NON_EXISTENT) is NON_EXISTENT
-        assert core.context.replicas(TP) == ()
-        assert R1.topic_partition not in core.context.replica_states_of(R1.replica)
+        runtime = await bench(w)
+        assert await change(runtime, SUCCESSFUL, NON_EXISTENT) is NON_EXISTENT
+        assert runtime.context.replicas(TP) == ()
+        assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
 
 
 @pytest.mark.kafka("RSM-43")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
-import wire
-from controller.context import PartitionState, ReplicaState
-from controller.controller import Controller
-from controller.events import ReplicaDeletionAnswered
-from controller.model import BrokerId, PartitionReplica, TopicPartition
-from controller.topic_deletion import TopicDeletion
+from kce import wire
+from kce.controller.context import PartitionState, ReplicaState
+from kce.controller.events import ReplicaDeletionAnswered
+from kce.controller.kafka_controller import KafkaController
+from kce.controller.topic_deletion import TopicDeletion
+from kce.zookeeper.model import BrokerId, PartitionReplica, TopicPartition
 from tests.controller.conformance.bench import bench
 from tests.controller.support import World, texts, world
 
@@ -18,7 +18,7 @@ PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]
 BROKERS = (1, 2, 3)
 
 
-async def cluster(w: World) -> Controller:
+async def cluster(w: World) -> KafkaController:
     """Topic t: two partitions on brokers 1, 2 and 3, which answer no StopReplica by themselves."""
     controller = await w.start_controller(1)
     await w.create_topic("t", {0: [1, 2, 3], 1: [2, 3, 1]})
@@ -40,7 +40,7 @@ async def request_deletion(w: World) -> None:
     await w.settle()
 
 
-async def deleted_by(w: World, controller: Controller, *brokers: int, error: int = 0) -> None:
+async def deleted_by(w: World, controller: KafkaController, *brokers: int, error: int = 0) -> None:
     """Those brokers say that they have deleted their replicas, or why not."""
     for broker in brokers:
         errors = tuple((tp, error) for tp in PARTITIONS)
@@ -48,11 +48,11 @@ async def deleted_by(w: World, controller: Controller, *brokers: int, error: int
         await w.settle()
 
 
-def states(controller: Controller, broker: int) -> set[ReplicaState]:
+def states(controller: KafkaController, broker: int) -> set[ReplicaState]:
     return {controller.context.replica_state(PartitionReplica(tp, BrokerId(broker))) for tp in PARTITIONS}
 
 
-def assert_gone(controller: Controller) -> None:
+def assert_gone(controller: KafkaController) -> None:
     context = controller.context
     assert "t" not in context.topics | context.topics_to_delete | context.topics_with_deletion_started
     assert context.partitions_of("t") == []
@@ -63,11 +63,11 @@ def assert_gone(controller: Controller) -> None:
 @pytest.mark.kafka("TDM-1")
 async def test_initialization(autojump_clock: MockClock) -> None:  # rule 10.38
     async with world([]) as w:
-        core = await bench(w)
-        deletion = TopicDeletion(core)
+        runtime = await bench(w)
+        deletion = TopicDeletion(runtime)
         await deletion.initialize({"a", "b", "c"}, {"b", "c", "d"})
-        assert core.context.topics_to_delete == {"a", "b", "c"}
-        assert core.context.topics_ineligible_for_deletion == {"b", "c"}
+        assert runtime.context.topics_to_delete == {"a", "b", "c"}
+        assert runtime.context.topics_ineligible_for_deletion == {"b", "c"}
 
 
 @pytest.mark.kafka("TDM-2")
@@ -146,7 +146,7 @@ async def test_a_broker_dies_after_deletion_has_started(autojump_clock: MockCloc
         ]
         assert context.topics_ineligible_for_deletion == {"t"}
         w.take()
-        await TopicDeletion(controller._core).resume(["t"])
+        await TopicDeletion(controller._runtime).resume(["t"])
         await w.settle()
         assert states(controller, 3) == {ReplicaState.DELETION_INELIGIBLE}  # while others are Started
         assert w.take() == []

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from controller import zk_data
-from controller.controller import Controller
-from controller.errors import ApiError
-from controller.model import FeatureUpdate, UpgradeType
-from controller.store import Create, value
+from kce.controller.errors import OperationResult
+from kce.controller.kafka_controller import KafkaController
+from kce.wire import ErrorCode
+from kce.zookeeper import znodes
+from kce.zookeeper.model import FeatureUpdate, UpgradeType
+from kce.zookeeper.store import Create, value
+from tests.controller import requests
 from tests.controller.conformance.cluster import data_version
 from tests.controller.support import World, world
-from wire import ErrorCode
 
 UP, DOWN = UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE
 #: of the controller and of the brokers alike
@@ -28,11 +29,11 @@ Answer = dict[str, ErrorCode] | ErrorCode
 @asynccontextmanager
 async def cluster(
     finalized: Mapping[str, int], brokers: Mapping[str, tuple[int, int]] = SUPPORTED
-) -> AsyncIterator[tuple[World, Controller]]:
+) -> AsyncIterator[tuple[World, KafkaController]]:
     """Controller 0 and broker 1, which supports ``brokers``; features that are finalized already."""
     async with world([], features=SUPPORTED) as w:
-        node = zk_data.encode_feature(2, enabled=True, features=finalized)
-        value((await w.store.write([Create(zk_data.FEATURE, node)]))[0])
+        node = znodes.encode_feature(2, enabled=True, features=finalized)
+        value((await w.store.write([Create(znodes.FEATURE, node)]))[0])
         controller = await w.start_controller(0, supported_features=SUPPORTED)
         w.features = brokers
         await w.start_broker(1)
@@ -40,22 +41,22 @@ async def cluster(
         yield w, controller
 
 
-async def update(w: World, controller: Controller, *updates: tuple[str, int, UpgradeType]) -> Answer:
+async def update(w: World, controller: KafkaController, *updates: tuple[str, int, UpgradeType]) -> Answer:
     answers: list[Any] = []
-    controller.update_features([FeatureUpdate(*u) for u in updates], answers.append)
+    requests.update_features(controller, [FeatureUpdate(*u) for u in updates], answers.append)
     await w.settle()
     (answer,) = answers
-    if isinstance(answer, ApiError):
+    if isinstance(answer, OperationResult):
         return answer.code
     return {feature: result.code for feature, result in answer.items()}
 
 
 async def finalized(w: World) -> tuple[dict[str, int], int]:
     """Levels in /feature, and the version of its data."""
-    node = json.loads(await w.get(zk_data.FEATURE) or b"")
+    node = json.loads(await w.get(znodes.FEATURE) or b"")
     assert node["status"] == 1
     levels = {name: entry["max_version_level"] for name, entry in node["features"].items()}
-    return levels, await data_version(w, zk_data.FEATURE)
+    return levels, await data_version(w, znodes.FEATURE)
 
 
 async def is_invalid(

@@ -9,10 +9,11 @@ import pytest
 from rich.console import Console
 from trio.testing import MockClock
 
-from controller.model import TopicPartition
-from controller.store import Create, value
-from harness.cli.describe import _print, read_cluster
-from harness.errors import HarnessError
+from kce.harness.cli.describe import _print, read_cluster
+from kce.harness.errors import HarnessError
+from kce.zookeeper.model import TopicPartition
+from kce.zookeeper.store import Create, value
+from tests.controller import requests
 from tests.controller.support import World, world
 
 
@@ -30,7 +31,7 @@ async def test_a_cluster_with_much_pending(autojump_clock: MockClock) -> None:
         await w.create_topic("gone", {0: [4, 3]})
         await w.stop_broker(3)
         await w.settle()
-        controller.alter_partition_reassignments({TopicPartition("orders", 0): [4, 2]}, lambda _: None)
+        requests.alter_partition_reassignments(controller, {TopicPartition("orders", 0): [4, 2]}, lambda _: None)
         await w.zk.ensure_paths(["/admin/delete_topics/gone"])
         await w.settle()
         controller.close()

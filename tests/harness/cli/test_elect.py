@@ -12,16 +12,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
-import psutil
 import pytest
 import trio
 
-from controller.election.java_stream import encode_leader_node
-from controller.election.session import ElectionSession
-from controller.store import Create, Delete, SetData, value
-from controller.store.zookeeper import KazooStore
+from kce.election.java_stream import encode_leader_node
+from kce.election.session import ElectionSession
+from kce.zookeeper.store import Create, Delete, SetData, value
+from kce.zookeeper.store.kazoo import KazooStore
+from tests.harness.cli.support import KCE
 from tests.harness.conftest import Here, Said
-from tests.harness.test_cli import KCE
+from tests.harness.processes import family, wait_gone
 
 pytestmark = pytest.mark.slow
 
@@ -104,18 +104,6 @@ def elect(where: str, name: str, *more: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def is_gone(pid: int) -> bool:
-    """Killed, and perhaps not yet reaped by whoever inherited it."""
-    try:
-        process = psutil.Process(pid)
-        process.wait(10)
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.TimeoutExpired:
-        return process.status() == psutil.STATUS_ZOMBIE
-    return True
-
-
 #: says who it is, starts a child that would outlive it, and says when it is asked to end
 COMMAND = (
     'sleep 600 & child=$!; trap "echo terminated; exit 0" TERM; '
@@ -138,8 +126,7 @@ def test_the_second_leads_after_kill_9_of_the_first(where: str, here: Here, star
     assert address == "second:1"
     assert UUID(next_id) != UUID(session_id)
     assert watcher.saw("second:1 ") == next_id
-    assert is_gone(int(shell))
-    assert is_gone(int(child))
+    assert wait_gone([int(shell), int(child)]) == []
     assert second.end() == 0
     last_words = second.process.stdout.read()  # type: ignore[union-attr]
     assert "terminated\n" in last_words
@@ -166,7 +153,7 @@ def test_the_command_is_stopped_on_revocation(where: str, start: Start) -> None:
 
     in_zookeeper(where, take_away)
     contender.saw("no longer leading")
-    assert is_gone(int(stubborn))
+    assert wait_gone([int(stubborn)]) == []
     other.saw("leading as")
     assert other.end(signal.SIGTERM) == 0
     assert contender.saw("running ") != stubborn
@@ -217,9 +204,9 @@ def test_leaders_of_others(where: str, here: Here) -> None:
 def test_nothing_is_left_behind(where: str, start: Start, tmp_path: Path) -> None:
     contender = start(*elect(where, "only", "--exec", COMMAND))
     contender.saw("running ")
-    family = [p.pid for p in psutil.Process(contender.process.pid).children(recursive=True)]
-    assert len(family) >= 3  # the guard, the shell, its child
+    everyone = family(contender.process.pid)
+    assert len(everyone) >= 4  # with the guard, the shell and its child
     os.kill(contender.process.pid, signal.SIGSTOP)  # it cannot clean up by itself
     contender.process.kill()
     contender.process.wait()
-    assert all(is_gone(pid) for pid in family)
+    assert wait_gone(everyone) == []

@@ -1,111 +1,19 @@
-"""`kce` as a person runs it: processes, files, exit codes and what is printed."""
+"""`kce up`, and what is done to its cluster from outside, as a person does it."""
 
 from __future__ import annotations
 
 import json
 import signal
 import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
-from harness.cli import COMMANDS
-from harness.zookeeper import free_port
-from tests.harness.conftest import Here, Said
-
-KCE = [sys.executable, "-m", "harness"]
-
-
-def kce(*arguments: str, env: dict[str, str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*KCE, *arguments], capture_output=True, text=True, env=env, timeout=timeout, check=False)
-
-
-def wait_gone(pids: list[int], seconds: float) -> list[int]:
-    """Those of ``pids`` that still live after ``seconds``."""
-    processes = []
-    for pid in pids:
-        try:
-            processes.append(psutil.Process(pid))
-        except psutil.NoSuchProcess:
-            continue
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
-    return [p.pid for p in alive if p.status() != psutil.STATUS_ZOMBIE]
-
-
-@contextmanager
-def up(tmp_path: Path, env: dict[str, str], *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A running `kce up`, and what its ready file says."""
-    ready = tmp_path / "ready.json"
-    process = subprocess.Popen(
-        [*KCE, "up", "--ready-file", str(ready), "--set", "zookeeper.session.timeout.ms=1500", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        watchdog = threading.Timer(60, process.kill)
-        watchdog.start()
-        seen = ""
-        while "Ctrl-C stops it all" not in seen:
-            line = process.stdout.readline()
-            assert line, f"it ended:\n{seen}"
-            seen += line
-        watchdog.cancel()
-        yield process, json.loads(ready.read_text())
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-            process.wait(30)
-        process.stdout.close()
-
-
-def family(process: subprocess.Popen[str]) -> list[int]:
-    """It and everything that it has started, ZooKeeper and the guard included."""
-    return [process.pid, *(child.pid for child in psutil.Process(process.pid).children(recursive=True))]
-
-
-#: each command in a process that has imported what `kce` has before it knows which is called
-EACH_HELP = """\
-import os
-from harness.cli import COMMANDS, main
-for name in COMMANDS:
-    if (child := os.fork()) == 0:
-        raise SystemExit(main([name, "--help"]))
-    print("ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-
-
-def test_help_and_version(env: dict[str, str], here: Here) -> None:
-    top = here("--help")
-    assert (top.code, top.err) == (0, "")
-    each = subprocess.run(
-        [sys.executable, "-c", EACH_HELP], capture_output=True, text=True, env=env, timeout=60, check=True
-    )
-    assert each.stderr == ""
-    shown = each.stdout.split("ended with 0\n")
-    assert shown.pop() == ""
-    for name, text in zip(COMMANDS, shown, strict=True):
-        assert f"\n  {name} " in top.out
-        assert f"Usage: kce {name} " in text
-        assert r"\b" not in text  # of click, which is to leave examples as they are
-    assert kce("--version", env=env).stdout.startswith("kce, version 0.")
-    wrong = kce("frobnicate", env=env)
-    assert wrong.returncode == 2
-    assert "No such command 'frobnicate'" in wrong.stderr
-
-
-def test_nothing_is_running(here: Here, tmp_path: Path) -> None:
-    for arguments in (["kill", "1"], ["topic", "list"], ["describe"]):
-        assert here(*arguments) == Said(1, "", "kce: no cluster of yours is running: start one with `kce up`\n")
-    missing = here("kill", "1", "--cluster", str(tmp_path / "nope.json"))
-    assert missing.code == 1
-    assert "nope.json cannot be read: No such file" in missing.err
+from kce.harness.embedded_zookeeper import free_port
+from tests.harness.cli.support import kce, up
+from tests.harness.conftest import Here
+from tests.harness.processes import family, wait_gone
 
 
 @pytest.mark.slow
@@ -142,11 +50,11 @@ def test_a_day_with_a_cluster(env: dict[str, str], here: Here, tmp_path: Path) -
             "kce: topic orders already exists, or is still being deleted\n"
         )
         assert here("topic", "delete", "orders").out == "topic orders is deleted\n"
-        everyone = family(process)
+        everyone = family(process.pid)
         assert len(everyone) >= 6
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
-    assert wait_gone(everyone, 5) == []
+    assert wait_gone(everyone) == []
     assert not Path(ready["data"]).exists()
     assert not (tmp_path / "ready.json").exists()
     assert here("describe").code == 1
@@ -157,10 +65,10 @@ def test_kill_9_leaves_nothing_running(env: dict[str, str], here: Here, tmp_path
     record = tmp_path / "traffic.pcapng"
     with up(tmp_path, env, "--brokers", "2", "--record", str(record)) as (process, ready):
         assert here("pause", "1").code == 0  # a paused node cannot see that its parent is gone
-        everyone = family(process)
+        everyone = family(process.pid)
         process.kill()
         process.wait(10)
-        assert wait_gone(everyone, 10) == []
+        assert wait_gone(everyone) == []
     assert not Path(ready["data"]).exists()
     assert list((tmp_path / "traffic.pcapng.parts").glob("*.pcapng"))  # what was recorded is not lost
     assert "no cluster of yours" in here("describe").err

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-import wire
-from broker_stub.handlers.kafka_apis import HANDLERS
-from broker_stub.reactor import ConnectionContext, RequestContext
-from wire import ErrorCode
+from kce import wire
+from kce.broker_stub.handlers.kafka_apis import HANDLERS
+from kce.broker_stub.reactor import ConnectionContext, RequestContext
+from kce.wire import ErrorCode
 
 T_ID, U_ID = uuid.UUID(int=0xA), uuid.UUID(int=0xB)
 

@@ -1,4 +1,4 @@
-"""LAIREQ and LAIRES: LeaderAndIsr (section 14 of docs/controller-semantics.md; rules of sections 13b and 13c)."""
+"""LAIREQ: LeaderAndIsr requests (section 14 of docs/controller-semantics.md; rules of section 13b)."""
 
 from __future__ import annotations
 
@@ -6,72 +6,15 @@ import uuid
 
 import pytest
 
-import wire
+from kce import wire
+from kce.wire import ErrorCode
+from tests.wire.conformance.leader_and_isr import request, state
 from tests.wire.conformance.support import T_ID, U_ID, assert_unsupported, error_response, size, through_bytes
-from wire import ErrorCode
 
-NO_ID = uuid.UUID(int=0)
 VERSIONS = range(8)
 
 
-def state(partition: int, topic: str = "", *, recovery: int = 0) -> wire.LeaderAndIsrPartitionState:
-    return wire.LeaderAndIsrPartitionState(
-        topic_name=topic,
-        partition_index=partition,
-        controller_epoch=2,
-        leader=1,
-        leader_epoch=10,
-        isr=(0, 1),
-        partition_epoch=7,
-        replicas=(0, 1, 2),
-        adding_replicas=(2,),
-        removing_replicas=(0,),
-        is_new=True,
-        leader_recovery_state=recovery,
-    )
-
-
-def request(version: int) -> wire.LeaderAndIsrRequest:
-    """Partitions 0 and 1 of topic t, partition 0 of topic u; everything said that the version can say."""
-    recovery = 1 if version >= 6 else 0
-    leaders = (wire.LeaderAndIsrLiveLeader(broker_id=1, host_name="host1", port=9090),)
-    if version < 2:
-        return wire.LeaderAndIsrRequest(
-            controller_id=3,
-            controller_epoch=4,
-            broker_epoch=5,
-            ungrouped_partition_states=(state(0, "t"), state(1, "t"), state(0, "u")),
-            live_leaders=leaders,
-        )
-    return wire.LeaderAndIsrRequest(
-        controller_id=3,
-        controller_epoch=4,
-        broker_epoch=5,
-        topic_states=(
-            wire.LeaderAndIsrTopicState(
-                topic_name="t",
-                topic_id=T_ID,
-                partition_states=(state(0, recovery=recovery), state(1, recovery=recovery)),
-            ),
-            wire.LeaderAndIsrTopicState(topic_name="u", topic_id=U_ID, partition_states=(state(0, recovery=recovery),)),
-        ),
-        live_leaders=leaders,
-    )
-
-
-def partition_error(partition: int, code: ErrorCode, topic: str = "") -> wire.LeaderAndIsrPartitionError:
-    return wire.LeaderAndIsrPartitionError(topic_name=topic, partition_index=partition, error_code=code)
-
-
-def response(version: int, *codes: ErrorCode, top: ErrorCode = ErrorCode.NONE) -> wire.LeaderAndIsrResponse:
-    """Partition N of topic t answered with the Nth code."""
-    if version < 5:
-        flat = tuple(partition_error(p, code, "t") for p, code in enumerate(codes))
-        return wire.LeaderAndIsrResponse(error_code=top, partition_errors=flat)
-    by_id = wire.LeaderAndIsrTopicError(
-        topic_id=T_ID, partition_errors=tuple(partition_error(p, code) for p, code in enumerate(codes))
-    )
-    return wire.LeaderAndIsrResponse(error_code=top, topics=(by_id,))
+NO_ID = uuid.UUID(int=0)
 
 
 @pytest.mark.kafka("LAIREQ-1")
@@ -130,35 +73,3 @@ def test_grouping_by_topic_makes_it_smaller() -> None:  # rule 13.8
         )
     )
     assert size(grouped, 2) < size(flat, 1)
-
-
-@pytest.mark.kafka("LAIRES-1")
-@pytest.mark.parametrize("version", VERSIONS)
-def test_error_counts_of_an_error_response(version: int) -> None:
-    answer = error_response(request(version), version, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    assert wire.error_counts(answer) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 4}
-
-
-@pytest.mark.kafka("LAIRES-2")
-@pytest.mark.parametrize("version", VERSIONS)
-def test_error_counts_with_an_error_at_the_top(version: int) -> None:
-    answer = response(version, ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, top=ErrorCode.UNKNOWN_SERVER_ERROR)
-    assert wire.error_counts(answer) == {ErrorCode.UNKNOWN_SERVER_ERROR: 3}
-
-
-@pytest.mark.kafka("LAIRES-3")
-@pytest.mark.parametrize("version", VERSIONS)
-def test_error_counts_without_error_at_the_top(version: int) -> None:
-    answer = response(
-        version, ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    )
-    assert wire.error_counts(answer) == {ErrorCode.NONE: 2, ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 2}
-
-
-@pytest.mark.kafka("LAIRES-4")
-@pytest.mark.parametrize("version", VERSIONS)
-def test_text(version: int) -> None:
-    text = repr(response(version, ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-    assert "LeaderAndIsrResponse" in text
-    assert ("topic_name='t'" if version < 5 else repr(T_ID)) in text
-    assert f"error_code={ErrorCode.CLUSTER_AUTHORIZATION_FAILED!r}" in text

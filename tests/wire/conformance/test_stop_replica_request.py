@@ -1,32 +1,16 @@
-"""SRREQ and SRRES: StopReplica (section 14 of docs/controller-semantics.md; rules of section 13e)."""
+"""SRREQ: StopReplica requests (section 14 of docs/controller-semantics.md; rules of section 13e)."""
 
 from __future__ import annotations
 
 import pytest
 
-import wire
-from broker_stub.control_requests import StopReplica, stop_replica_states
-from controller.context import ControllerContext
-from controller.model import BrokerEpoch, BrokerId
-from controller.request_batch import BatchConfig, StopReplicaState, build_stop_replica
-from tests.controller.support import DATA, broker
+from kce import wire
+from kce.broker_stub.control_requests import StopReplica, stop_replica_states
+from kce.wire import ErrorCode
+from tests.wire.conformance.stop_replica import T0, T1, U0, built
 from tests.wire.conformance.support import assert_unsupported, error_response, through_bytes
-from wire import ErrorCode
-from wire.metadata_version import LATEST
-from wire.vocabulary import TopicPartition
 
 VERSIONS = range(5)
-T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
-
-
-def built(version: int, **deletes: bool) -> wire.StopReplicaRequest:
-    """As our controller builds it: ``t0``, ``t1`` and ``u0`` say whether the replica is deleted; epochs 3, 4, 5."""
-    context = ControllerContext()
-    context.add_live_brokers([(broker(1), BrokerEpoch(6))])
-    config = BatchConfig(broker_id=BrokerId(0), ibp=LATEST, inter_broker_listener=DATA)
-    wanted = {"t0": (T0, 3), "t1": (T1, 4), "u0": (U0, 5)}
-    states = {wanted[key][0]: StopReplicaState(wanted[key][1], delete) for key, delete in deletes.items()}
-    return build_stop_replica(version, config, context, BrokerId(1), states)
 
 
 def layout(request: wire.StopReplicaRequest) -> tuple[object, ...]:
@@ -48,16 +32,6 @@ def expected_layout(version: int, delete: bool) -> tuple[object, ...]:
     if version < 3:
         return [], [("t", (0, 1)), ("u", (0,))], [], delete
     return [], [], [("t", [(0, 3, delete), (1, 4, delete)]), ("u", [(0, 5, delete)])], False
-
-
-def response(*codes: ErrorCode, top: ErrorCode = ErrorCode.NONE) -> wire.StopReplicaResponse:
-    return wire.StopReplicaResponse(
-        error_code=top,
-        partition_errors=tuple(
-            wire.StopReplicaPartitionError(topic_name="t", partition_index=p, error_code=code)
-            for p, code in enumerate(codes)
-        ),
-    )
 
 
 @pytest.mark.kafka("SRREQ-1")
@@ -113,31 +87,3 @@ def test_every_version_reads_as_a_map(version: int) -> None:  # rule 13.24
         T1: StopReplica(-1 if old else 4, not old),
         U0: StopReplica(-1 if old else 5, False),
     }
-
-
-@pytest.mark.kafka("SRRES-1")
-@pytest.mark.parametrize("version", VERSIONS)
-def test_error_counts_of_an_error_response(version: int) -> None:
-    request = built(version, t0=True, t1=True)
-    answer = error_response(request, version, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    assert wire.error_counts(answer) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 3}
-
-
-@pytest.mark.kafka("SRRES-2")
-def test_error_counts_with_an_error_at_the_top() -> None:
-    answer = response(ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, top=ErrorCode.UNKNOWN_SERVER_ERROR)
-    assert wire.error_counts(answer) == {ErrorCode.UNKNOWN_SERVER_ERROR: 3}
-
-
-@pytest.mark.kafka("SRRES-3")
-def test_error_counts_without_error_at_the_top() -> None:
-    answer = response(ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    assert wire.error_counts(answer) == {ErrorCode.NONE: 2, ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 2}
-
-
-@pytest.mark.kafka("SRRES-4")
-def test_text() -> None:
-    text = repr(response(ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-    assert "StopReplicaResponse" in text
-    assert "topic_name='t', partition_index=0" in text
-    assert f"partition_index=1, error_code={ErrorCode.CLUSTER_AUTHORIZATION_FAILED!r}" in text

@@ -1,4 +1,4 @@
-"""UMREQ and CSREQ: UpdateMetadata and ControlledShutdown (section 14 of docs/controller-semantics.md; 13d, 13f)."""
+"""UMREQ: UpdateMetadata requests (section 14 of docs/controller-semantics.md; rules of section 13d)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ import uuid
 
 import pytest
 
-import wire
-from broker_stub.control_requests import endpoints_of
+from kce import wire
+from kce.broker_stub.control_requests import endpoints_of
+from kce.wire import ErrorCode
+from kce.wire.vocabulary import Endpoint
 from tests.wire.conformance.support import T_ID, U_ID, assert_unsupported, error_response, size, through_bytes
-from wire import ErrorCode
-from wire.vocabulary import Endpoint
 
 NO_ID = uuid.UUID(int=0)
+
+
 SSL = 1
 
 
@@ -108,17 +110,3 @@ def test_grouping_by_topic_makes_it_smaller() -> None:  # rule 13.17
         )
     )
     assert size(grouped, 5) < size(flat, 4)
-
-
-@pytest.mark.kafka("CSREQ-1")
-def test_unsupported_version_of_controlled_shutdown() -> None:
-    assert_unsupported(wire.ControlledShutdownRequest())
-
-
-@pytest.mark.kafka("CSREQ-2")
-@pytest.mark.parametrize("version", range(4))
-def test_error_response_to_controlled_shutdown(version: int) -> None:  # rule 9.4
-    answer = error_response(
-        wire.ControlledShutdownRequest(broker_id=1), version, ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    )
-    assert answer == wire.ControlledShutdownResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)

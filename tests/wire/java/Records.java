@@ -30,42 +30,42 @@ public class Records {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.US_ASCII));
         PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
         for (String line = in.readLine(); line != null; line = in.readLine()) {
-            StringBuilder told = new StringBuilder();
+            StringBuilder lines = new StringBuilder();
             try {
                 MemoryRecords records = MemoryRecords.readableRecords(ByteBuffer.wrap(HEX.parseHex(line)));
                 ByteBufferOutputStream written = new ByteBufferOutputStream(1024);
                 for (MutableRecordBatch batch : records.batches()) {
                     batch.ensureValid();
-                    tell(batch, told);
+                    describe(batch, lines);
                     write(batch, written);
                 }
                 ByteBuffer bytes = written.buffer();
                 bytes.flip();
                 byte[] array = new byte[bytes.remaining()];
                 bytes.get(array);
-                told.append("W ").append(HEX.formatHex(array)).append('\n');
+                lines.append("W ").append(HEX.formatHex(array)).append('\n');
             } catch (RuntimeException e) {
-                told.setLength(0);
-                told.append("E ").append(e.getClass().getSimpleName()).append('\n');
+                lines.setLength(0);
+                lines.append("E ").append(e.getClass().getSimpleName()).append('\n');
             }
-            out.print(told);
+            out.print(lines);
             out.println(".");
         }
         out.flush();
     }
 
-    private static void tell(MutableRecordBatch b, StringBuilder told) {
-        told.append(String.format("B %d %s %s %d %d %d %d %d %d %d %b %b %b%n", b.magic(), b.compressionType().name,
+    private static void describe(MutableRecordBatch b, StringBuilder lines) {
+        lines.append(String.format("B %d %s %s %d %d %d %d %d %d %d %b %b %b%n", b.magic(), b.compressionType().name,
             b.timestampType().name, b.baseOffset(), b.lastOffset(), b.maxTimestamp(), b.partitionLeaderEpoch(),
             b.producerId(), b.producerEpoch(), b.baseSequence(), b.isTransactional(), b.isControlBatch(),
             b.deleteHorizonMs().isPresent()));
         for (Record r : b) {
-            told.append(String.format("R %d %d %s %s", r.offset(), r.timestamp(), hex(r.key()), hex(r.value())));
+            lines.append(String.format("R %d %d %s %s", r.offset(), r.timestamp(), hex(r.key()), hex(r.value())));
             for (Header h : r.headers()) {
-                told.append(' ').append(HEX.formatHex(h.key().getBytes(StandardCharsets.UTF_8))).append('=');
-                told.append(h.value() == null ? "null" : HEX.formatHex(h.value()));
+                lines.append(' ').append(HEX.formatHex(h.key().getBytes(StandardCharsets.UTF_8))).append('=');
+                lines.append(h.value() == null ? "null" : HEX.formatHex(h.value()));
             }
-            told.append('\n');
+            lines.append('\n');
         }
     }
 

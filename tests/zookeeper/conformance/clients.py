@@ -10,10 +10,10 @@ import pytest
 import trio
 from kazoo.client import KazooClient
 
-from controller.store import Create, MetadataStore, value
-from controller.store.memory import MemoryStore, MemoryZooKeeper
-from controller.store.zookeeper import KazooStore
-from controller.zk_client import ZkClient
+from kce.zookeeper.client import ZkClient
+from kce.zookeeper.store import Create, MetadataStore, value
+from kce.zookeeper.store.kazoo import KazooStore
+from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
 
 _chroots = itertools.count()
 PATH = "/a"
@@ -101,7 +101,7 @@ class InZooKeeper(Fixture):
 
 
 @pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.slow)])
-async def f(request: pytest.FixtureRequest) -> AsyncIterator[Fixture]:
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[Fixture]:
     if request.param == "memory":
         made: Fixture = InMemory()
     else:

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from controller.assignment import (
+from kce.zookeeper.assignment import (
     InconsistentRacks,
     InvalidPartitions,
     InvalidReplicationFactor,

@@ -1,5 +1,8 @@
-"""ADD and AZC: what administrators write into ZooKeeper (section 14 of docs/controller-semantics.md; rules of sections
-10a to 10c; 1.35)."""
+"""AZC: what administrators write into ZooKeeper (section 14 of docs/controller-semantics.md; rules of sections 10a
+to 10c; 1.35).
+
+Covers: kce.zookeeper.admin.
+"""
 
 from __future__ import annotations
 
@@ -11,119 +14,17 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from broker_stub.client_quotas import ClientQuotas
-from controller import admin, zk_data
-from controller.admin import AdminError
-from controller.assignment import RackAwareMode
-from controller.config_changes import ConfigChanges
-from controller.model import BrokerId, ReplicaAssignment, TopicPartition
-from controller.store import Create, value
+from kce.broker_stub.client_quotas import ClientQuotas
+from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
+from kce.wire import ErrorCode
+from kce.zookeeper import admin, znodes
+from kce.zookeeper.admin import AdminError
+from kce.zookeeper.assignment import RackAwareMode
+from kce.zookeeper.model import ReplicaAssignment
+from kce.zookeeper.store import Create, value
 from tests.controller.conformance.bench import ids
 from tests.controller.support import World, world
-from wire import ErrorCode
-
-BROKERS = [0, 1, 2, 3]
-
-
-async def create(w: World, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
-    await admin.create_topic(w.zk, topic, assignment=assignment, random=Random(0))
-    await w.settle()
-
-
-async def refusal(w: World, topic: str, assignment: Mapping[int, Sequence[int]]) -> ErrorCode:
-    """Why the topic is not created; nothing of it is left."""
-    before = await w.zk.get_topics()
-    with pytest.raises(AdminError) as refused:
-        await create(w, topic, assignment)
-    assert await w.zk.get_topics() == before
-    return refused.value.code
-
-
-async def grow(w: World, topic: str, count: int, assignments: Sequence[Sequence[int]] | None = None) -> None:
-    found, added = await admin.plan_partitions(w.zk, topic, count, assignments, random=Random(0))
-    await admin.add_partitions(w.zk, found, added)
-    await w.settle()
-
-
-async def grow_refusal(w: World, topic: str, count: int, assignments: Sequence[Sequence[int]]) -> ErrorCode:
-    before = await placed(w, topic)
-    with pytest.raises(AdminError) as refused:
-        await grow(w, topic, count, assignments)
-    assert await placed(w, topic) == before
-    return refused.value.code
-
-
-async def placed(w: World, topic: str) -> dict[int, tuple[int, ...]]:
-    found = (await w.zk.get_topic_assignments([topic]))[topic].partitions
-    return {p: assignment.replicas for p, assignment in found.items()}
-
-
-@pytest.mark.kafka("ADD-1")
-async def test_wrong_number_of_replicas(autojump_clock: MockClock) -> None:  # rule 10.14
-    async with world(BROKERS) as w:
-        await create(w, "t", {0: [0, 1]})
-        code = await grow_refusal(w, "t", 2, [[0, 1, 2]])
-        assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-
-
-@pytest.mark.kafka("ADD-2")
-async def test_a_gap_between_partitions(autojump_clock: MockClock) -> None:  # rule 10.5
-    async with world(BROKERS) as w:
-        code = await refusal(w, "t", {0: [0, 1], 2: [0, 1]})
-        assert code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-
-
-@pytest.mark.kafka("ADD-3")
-async def test_fewer_assignments_than_partitions(autojump_clock: MockClock) -> None:  # rule 10.14
-    async with world(BROKERS) as w:
-        await create(w, "t", {0: [0, 1]})
-        assert await grow_refusal(w, "t", 3, [[0, 1]]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
-
-
-@pytest.mark.kafka("ADD-4")
-async def test_added_partitions_get_leaders(autojump_clock: MockClock) -> None:  # rules 10.15, 10.32
-    async with world(BROKERS) as w:
-        controller = await w.start_controller(0)
-        await create(w, "t", {0: [0, 1]})
-        await grow(w, "t", 3)
-        for partition in (1, 2):
-            replicas = controller.context.replicas(TopicPartition("t", partition))
-            assert len(set(replicas)) == 2
-            assert await w.state("t", partition) == (replicas[0], 0, replicas)
-
-
-@pytest.mark.kafka("ADD-5")
-async def test_manual_assignment(autojump_clock: MockClock) -> None:  # rule 10.14
-    async with world(BROKERS) as w:
-        await w.start_controller(0)
-        await create(w, "t", {0: [0, 2]})
-        await grow(w, "t", 3, [[0, 1], [2, 3]])
-        assert await placed(w, "t") == {0: (0, 2), 1: (0, 1), 2: (2, 3)}
-        assert await w.state("t", 2) == (2, 0, (2, 3))
-
-
-@pytest.mark.kafka("ADD-6")
-async def test_placement_on_all_brokers(autojump_clock: MockClock) -> None:  # rules 10.15, 10.18-10.20
-    async with world(BROKERS) as w:
-        await create(w, "t", {0: [0, 1, 2, 3]})
-        await grow(w, "t", 7)
-        assert await placed(w, "t") == {
-            0: (0, 1, 2, 3),
-            1: (1, 2, 3, 0),
-            2: (2, 3, 0, 1),
-            3: (3, 0, 1, 2),
-            4: (0, 2, 3, 1),  # past as many partitions as there are brokers the shift is 1
-            5: (1, 3, 0, 2),
-            6: (2, 0, 1, 3),
-        }
-
-
-@pytest.mark.kafka("ADD-7")
-async def test_placement_on_some_brokers(autojump_clock: MockClock) -> None:  # rules 10.15, 10.25
-    async with world(BROKERS) as w:
-        await create(w, "t", {0: [1, 2]})
-        await grow(w, "t", 3)
-        assert await placed(w, "t") == {0: (1, 2), 1: (2, 0), 2: (3, 1)}  # broker 1 is both the start and the shift
+from tests.zookeeper.conformance.topics import BROKERS, create, placed, refusal
 
 
 @pytest.mark.kafka("AZC-1")
@@ -161,7 +62,7 @@ async def test_names_that_collide(autojump_clock: MockClock) -> None:  # rule 10
 @pytest.mark.kafka("AZC-4")
 async def test_a_topic_that_is_being_deleted(autojump_clock: MockClock) -> None:  # rule 10.5
     async with world(BROKERS) as w:
-        await w.zk.ensure_paths([zk_data.delete_topic_path("t")])
+        await w.zk.ensure_paths([znodes.delete_topic_path("t")])
         assert await refusal(w, "t", {0: [0]}) == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
@@ -172,8 +73,8 @@ async def test_a_lost_race(autojump_clock: MockClock, monkeypatch: pytest.Monkey
 
         async def checked_too_early(*args: object) -> None:
             await check(*args)  # type: ignore[arg-type]
-            winner = zk_data.encode_topic(None, {0: ReplicaAssignment(ids(3))})
-            value((await w.store.write([Create(zk_data.topic_path("t"), winner)]))[0])
+            winner = znodes.encode_topic(None, {0: ReplicaAssignment(ids(3))})
+            value((await w.store.write([Create(znodes.topic_path("t"), winner)]))[0])
 
         monkeypatch.setattr(admin, "check_new_topic", checked_too_early)
         with pytest.raises(AdminError) as refused:
@@ -203,27 +104,27 @@ async def test_two_at_once(autojump_clock: MockClock) -> None:  # rule 10.7
 async def changed(w: World, kind: str, name: str, config: Mapping[str, str]) -> tuple[str, dict[str, object]]:
     """(path of the configuration, content of the notification) after a change."""
     await w.start_controller(0)
-    w.nodes[0].zk.unregister_child_handler(zk_data.CONFIG_CHANGES)
+    w.nodes[0].zk.unregister_child_handler(znodes.CONFIG_CHANGES)
     await w.zk.change_config(kind, name, config)
     await w.settle()
-    (notification,) = await w.zk.get_children(zk_data.CONFIG_CHANGES)
+    (notification,) = await w.zk.get_children(znodes.CONFIG_CHANGES)
     assert notification.startswith("config_change_")
     path = f"/config/{kind}/{name}"
     assert json.loads(await w.get(path) or b"") == {"version": 1, "config": dict(config)}
     assert await w.zk.get_config(kind, name) == config
-    return path, json.loads(await w.get(f"{zk_data.CONFIG_CHANGES}/{notification}") or b"")
+    return path, json.loads(await w.get(f"{znodes.CONFIG_CHANGES}/{notification}") or b"")
 
 
 @pytest.mark.kafka("AZC-7")
 async def test_topic_configuration(autojump_clock: MockClock) -> None:  # rules 1.34, 1.35
     async with world([]) as w:
         path, notification = await changed(w, "topics", "t", {"max.message.bytes": "5"})
-        assert path == zk_data.topic_config_path("t")
+        assert path == znodes.topic_config_path("t")
         assert notification == {"version": 2, "entity_path": "topics/t"}
 
 
 @pytest.mark.kafka("AZC-8")
-@pytest.mark.parametrize("broker", ["1", zk_data.DEFAULT_ENTITY])
+@pytest.mark.parametrize("broker", ["1", znodes.DEFAULT_ENTITY])
 async def test_broker_configuration(autojump_clock: MockClock, broker: str) -> None:  # rules 1.34, 1.35
     async with world([]) as w:
         throttles = {"leader.replication.throttled.rate": "100000", "follower.replication.throttled.rate": "100000"}
@@ -238,15 +139,13 @@ QUOTA = {"producer_byte_rate": "1000"}
 @pytest.mark.kafka("AZC-9")
 async def test_configuration_of_clients_that_is_there_at_the_start(autojump_clock: MockClock) -> None:  # rule B8.9
     async with world([]) as w:
-        await w.zk.put_config("clients", zk_data.DEFAULT_ENTITY, {"producer_byte_rate": "2000"})
+        await w.zk.put_config("clients", znodes.DEFAULT_ENTITY, {"producer_byte_rate": "2000"})
         await w.zk.put_config("clients", "my%20client", {"producer_byte_rate": "1000", "consumer_byte_rate": "3000"})
         await w.zk.put_config("users", "ANONYMOUS", {"SCRAM-SHA-256": "salt=,iterations=1"})
         await w.zk.put_config("users", "ANONYMOUS/clients/of%20mine", {"producer_byte_rate": "10"})
         quotas = ClientQuotas()
-        configs = ConfigChanges(
-            w.zk, BrokerId(1), static=False, put=lambda event: None, on_client_config=quotas.changed
-        )
-        await configs.start()
+        configs = ConfigChangeListener(w.zk, 1, static_unclean=False, on_client_config=quotas.changed)
+        await configs.read()
 
         def limit(client_id: str, key: str = "producer_byte_rate") -> float | None:
             found = quotas.quota(key, "ANONYMOUS", client_id)
@@ -256,7 +155,7 @@ async def test_configuration_of_clients_that_is_there_at_the_start(autojump_cloc
         assert (limit("my client", "consumer_byte_rate"), limit("other", "consumer_byte_rate")) == (3000, None)
         await w.start_controller(0)
         await w.zk.change_config("clients", "my%20client", {"consumer_byte_rate": "4000"})
-        await configs.notified()
+        await configs.read_notifications()
         assert (limit("my client"), limit("my client", "consumer_byte_rate")) == (2000, 4000)
 
 
@@ -269,7 +168,7 @@ async def test_racks_that_are_heeded(autojump_clock: MockClock) -> None:  # rule
         async def heeded(mode: RackAwareMode, among: Sequence[int] | None = None) -> dict[int, str | None]:
             return await admin.get_brokers_with_racks(w.zk, mode, among)
 
-        with pytest.raises(AdminError, match=r"brokers \[5\] have no rack while others have one"):
+        with pytest.raises(AdminError, match=r"brokers \[5\] have no rack, others have one"):
             await heeded(RackAwareMode.ENFORCED)
         for mode in (RackAwareMode.DISABLED, RackAwareMode.SAFE):
             assert await heeded(mode) == dict.fromkeys([0, 1, 2, 3, 5])

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from controller import zk_data
-from controller.model import Broker, BrokerId, Endpoint
+from kce.zookeeper import znodes
+from kce.zookeeper.model import BrokerId, Endpoint, RegisteredBroker
 
 CLIENT = Endpoint("CLIENT", "SSL", "broker.example", 9093)
 REPLICATION = Endpoint("REPLICATION", "PLAINTEXT", "10.0.0.1", 9094)
@@ -22,8 +22,8 @@ V4 = {
 }
 
 
-def decoded(**node: object) -> Broker:
-    return zk_data.decode_broker(5, json.dumps(node).encode())
+def decoded(**node: object) -> RegisteredBroker:
+    return znodes.decode_broker(5, json.dumps(node).encode())
 
 
 @pytest.mark.kafka("BEPT-1")
@@ -36,13 +36,13 @@ def test_equality_is_by_value() -> None:
     for other in (made(port=8), made(host="g"), made(listener="B")):
         assert other != made()
     assert {made(): "found"}[made()] == "found"
-    assert Broker(BrokerId(1), (made(),)) == Broker(BrokerId(1), (made(),))
-    assert Broker(BrokerId(1), (made(),)) != Broker(BrokerId(2), (made(),))
+    assert RegisteredBroker(BrokerId(1), (made(),)) == RegisteredBroker(BrokerId(1), (made(),))
+    assert RegisteredBroker(BrokerId(1), (made(),)) != RegisteredBroker(BrokerId(2), (made(),))
 
 
 @pytest.mark.kafka("BEPT-2")
 def test_a_version_of_the_future() -> None:
-    assert decoded(**{**V4, "version": 100, "rack": "r", "novelty": {"a": 1}}) == Broker(
+    assert decoded(**{**V4, "version": 100, "rack": "r", "novelty": {"a": 1}}) == RegisteredBroker(
         BrokerId(5), (CLIENT, REPLICATION), "r"
     )
 
@@ -52,7 +52,7 @@ def test_version_2() -> None:
     node = decoded(
         version=2, host="h", port=9092, jmx_port=-1, timestamp="1", endpoints=["PLAINTEXT://h:9092", "SSL://h:9093"]
     )
-    assert node == Broker(
+    assert node == RegisteredBroker(
         BrokerId(5), (Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092), Endpoint("SSL", "SSL", "h", 9093))
     )
 
@@ -60,7 +60,7 @@ def test_version_2() -> None:
 @pytest.mark.kafka("BEPT-4")
 def test_version_1() -> None:
     node = decoded(version=1, host="h", port=9092, jmx_port=9999, timestamp="1")
-    assert node == Broker(BrokerId(5), (Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092),))
+    assert node == RegisteredBroker(BrokerId(5), (Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092),))
 
 
 @pytest.mark.kafka("BEPT-5")
@@ -68,28 +68,28 @@ def test_version_3() -> None:
     node = decoded(
         version=3, host="h", port=9092, jmx_port=-1, timestamp="1", endpoints=["PLAINTEXT://h:9092"], rack="east"
     )
-    assert node == Broker(BrokerId(5), (Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092),), "east")
+    assert node == RegisteredBroker(BrokerId(5), (Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092),), "east")
 
 
 @pytest.mark.kafka("BEPT-6")
 def test_version_4_with_null_rack() -> None:
-    assert decoded(**V4, rack=None) == Broker(BrokerId(5), (CLIENT, REPLICATION), None)
+    assert decoded(**V4, rack=None) == RegisteredBroker(BrokerId(5), (CLIENT, REPLICATION), None)
 
 
 @pytest.mark.kafka("BEPT-7")
 def test_version_4_without_rack() -> None:
     assert "rack" not in V4
-    assert decoded(**V4) == Broker(BrokerId(5), (CLIENT, REPLICATION), None)
+    assert decoded(**V4) == RegisteredBroker(BrokerId(5), (CLIENT, REPLICATION), None)
 
 
 @pytest.mark.kafka("BEPT-8")
 def test_version_4_without_features() -> None:
-    assert decoded(**V4, rack="west") == Broker(BrokerId(5), (CLIENT, REPLICATION), "west", {})
+    assert decoded(**V4, rack="west") == RegisteredBroker(BrokerId(5), (CLIENT, REPLICATION), "west", {})
 
 
 @pytest.mark.kafka("BEPT-9")
 def test_version_5() -> None:
     features = {"f1": {"min_version": 1, "max_version": 2}, "f2": {"min_version": 2, "max_version": 4}}
-    assert decoded(**{**V4, "version": 5, "rack": "west", "features": features}) == Broker(
+    assert decoded(**{**V4, "version": 5, "rack": "west", "features": features}) == RegisteredBroker(
         BrokerId(5), (CLIENT, REPLICATION), "west", {"f1": (1, 2), "f2": (2, 4)}
     )

@@ -1,5 +1,8 @@
 """ZKCT: ACLs of nodes, ACLs of an authorizer, delegation tokens (section 14 of docs/controller-semantics.md; rules 1.5,
-1.44, 1.45). The bytes are those of Kafka 3.9.1's own classes, but for the order of keys and of entries."""
+1.44, 1.45). The bytes are those of Kafka 3.9.1's own classes, but for the order of keys and of entries.
+
+Covers: kce.zookeeper.security_nodes.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ import json
 
 import pytest
 
-from controller import security_nodes, zk_data
-from controller.kafka_zk_client import KafkaZkClient
-from controller.security_nodes import (
+from kce.zookeeper import security_nodes, znodes
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.security_nodes import (
     NO_ACLS,
     NO_VERSION,
     AccessControlEntry,
@@ -18,9 +21,9 @@ from controller.security_nodes import (
     TokenInformation,
     VersionedAcls,
 )
-from controller.store import CREATOR_ALL_ACL, OPEN_ACL, READ_ACL, NoAuth, NoNode, value
-from controller.store.memory import MemoryZooKeeper
-from controller.zk_data import BadZNode
+from kce.zookeeper.store import CREATOR_ALL_ACL, OPEN_ACL, READ_ACL, NoAuth, NoNode, value
+from kce.zookeeper.store.memory import MemoryZooKeeper
+from kce.zookeeper.znodes import BadZNode
 
 ALICE = AccessControlEntry("User:alice", "*", "Read", "Allow")
 BOB = AccessControlEntry("User:bob", "h", "DescribeConfigs", "Deny")
@@ -44,11 +47,11 @@ def zk() -> KafkaZkClient:
 async def test_acls_of_nodes() -> None:  # rule 1.5
     server = MemoryZooKeeper()
     auth = [("digest", "kafka:secret")]
-    zk = KafkaZkClient(server.connect(auth=auth, acls_of=zk_data.secure_acls), now_ms=lambda: 0)
-    await zk.make_top_level_paths()
+    zk = KafkaZkClient(server.connect(auth=auth, acls_of=znodes.secure_acls), now_ms=lambda: 0)
+    await zk.create_top_level_paths()
     await security_nodes.create_token_paths(zk)
     await zk.put_config("users", "alice", {"password": "hidden"})
-    acls = dict(zip(paths := [*zk_data.TOP_LEVEL, "/delegation_token/tokens", "/config/users/alice"],
+    acls = dict(zip(paths := [*znodes.TOP_LEVEL, "/delegation_token/tokens", "/config/users/alice"],
                     await zk.store.get_acl(paths), strict=True))  # fmt: skip
     secret = {"/config/users", "/config/users/alice", "/config/brokers", "/delegation_token/tokens"}
     assert acls.pop("/consumers") == OPEN_ACL
@@ -106,7 +109,7 @@ def test_acls_are_kafkas() -> None:
     mine, theirs = json.loads(security_nodes.encode_acls({ALICE, BOB})), json.loads(KAFKAS_ACLS)
     assert {"version": 1, "acls": theirs["acls"][::-1]} == mine
     for bad in (b"", b"[]", b'{"version":2,"acls":[]}', b'{"version":1}', b'{"version":1,"acls":[{}]}'):
-        with pytest.raises(BadZNode, match="/p holds no ACLs"):
+        with pytest.raises(BadZNode, match="/p: malformed ACLs"):
             security_nodes.decode_acls("/p", bad)
 
 
@@ -145,5 +148,5 @@ def test_tokens_of_older_versions() -> None:
     expected = TokenInformation("x", "User:alice", "User:alice", ("User:bob",), 1, 3, 2)
     assert security_nodes.decode_token("/p", old) == expected
     for bad in (b"", b"[]", old.replace(b'"version":1', b'"version":4'), old.replace(b'"owner"', b'"other"')):
-        with pytest.raises(BadZNode, match="/p holds no delegation token"):
+        with pytest.raises(BadZNode, match="/p: malformed delegation token"):
             security_nodes.decode_token("/p", bad)

@@ -1,5 +1,8 @@
 """ZCT: the client of ZooKeeper, on the real one and on its twin in memory (section 14 of docs/controller-semantics.md;
-rules 1.52 to 1.59)."""
+rules 1.52 to 1.59).
+
+Covers: kce.zookeeper.client.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,17 @@ from kazoo.client import KazooClient
 from kazoo.security import make_acl
 from trio.testing import wait_all_tasks_blocked
 
-from controller.metrics import Gauge, Meter, MetricName, Metrics, SessionMetrics
-from controller.store import (
+from kce.controller.metrics import SessionMetrics
+from kce.metrics import Gauge, Meter, MetricName, Metrics
+from kce.zookeeper.client import ChangeHandler
+from kce.zookeeper.store import (
     AUTH_RETRY_MS,
     OPEN_ACL,
     READ_ACL,
     Create,
-    Data,
     Delete,
     MetadataStore,
+    NodeData,
     NoNode,
     SessionExpired,
     SessionState,
@@ -30,9 +35,8 @@ from controller.store import (
     StoreUnavailable,
     value,
 )
-from controller.store.zookeeper import KazooStore
-from controller.zk_client import ChangeHandler
-from tests.controller.conformance.clients import PATH, Fixture
+from kce.zookeeper.store.kazoo import KazooStore
+from tests.zookeeper.conformance.clients import PATH, Fixture
 
 _chroots = itertools.count()
 #: bytes
@@ -64,9 +68,9 @@ async def test_a_server_that_does_not_answer() -> None:
 
 
 @pytest.mark.kafka("ZCT-3")
-async def test_connection(f: Fixture) -> None:
-    assert f.store.session_id != 0
-    assert await f.store.exists(["/"]) != [None]
+async def test_connection(client: Fixture) -> None:
+    assert client.store.session_id != 0
+    assert await client.store.exists(["/"]) != [None]
 
 
 @pytest.fixture
@@ -122,114 +126,114 @@ async def test_answers_may_be_large(zookeeper: str) -> None:
 
 
 @pytest.mark.kafka("ZCT-5")
-async def test_delete_of_nothing(f: Fixture) -> None:
-    (answer,) = await f.store.write([Delete(PATH)])
+async def test_delete_of_nothing(client: Fixture) -> None:
+    (answer,) = await client.store.write([Delete(PATH)])
     assert isinstance(answer, NoNode)
 
 
 @pytest.mark.kafka("ZCT-6")
-async def test_delete(f: Fixture) -> None:
-    await f.create()
-    assert await f.store.write([Delete(PATH)]) == [None]
-    assert await f.store.exists([PATH]) == [None]
+async def test_delete(client: Fixture) -> None:
+    await client.create()
+    assert await client.store.write([Delete(PATH)]) == [None]
+    assert await client.store.exists([PATH]) == [None]
 
 
 @pytest.mark.kafka("ZCT-7")
-async def test_exists_of_nothing(f: Fixture) -> None:
-    assert await f.store.exists([PATH]) == [None]
+async def test_exists_of_nothing(client: Fixture) -> None:
+    assert await client.store.exists([PATH]) == [None]
 
 
 @pytest.mark.kafka("ZCT-8")
-async def test_exists(f: Fixture) -> None:
-    await f.create()
-    (stat,) = await f.store.exists([PATH])
+async def test_exists(client: Fixture) -> None:
+    await client.create()
+    (stat,) = await client.store.exists([PATH])
     assert isinstance(stat, Stat)
 
 
 @pytest.mark.kafka("ZCT-9")
-async def test_data_of_nothing(f: Fixture) -> None:
-    (answer,) = await f.store.get_data([PATH])
+async def test_data_of_nothing(client: Fixture) -> None:
+    (answer,) = await client.store.get_data([PATH])
     assert isinstance(answer, NoNode)
 
 
 @pytest.mark.kafka("ZCT-10")
-async def test_data(f: Fixture) -> None:
-    await f.create(data=b"some")
-    (answer,) = await f.store.get_data([PATH])
-    assert isinstance(answer, Data)
+async def test_data(client: Fixture) -> None:
+    await client.create(data=b"some")
+    (answer,) = await client.store.get_data([PATH])
+    assert isinstance(answer, NodeData)
     assert answer.data == b"some"
 
 
 @pytest.mark.kafka("ZCT-11")
-async def test_set_data_of_nothing(f: Fixture) -> None:
-    (answer,) = await f.store.write([SetData(PATH, b"x")])
+async def test_set_data_of_nothing(client: Fixture) -> None:
+    (answer,) = await client.store.write([SetData(PATH, b"x")])
     assert isinstance(answer, NoNode)
 
 
 @pytest.mark.kafka("ZCT-12")
-async def test_set_data(f: Fixture) -> None:
-    await f.create()
-    (answer,) = await f.store.write([SetData(PATH, b"x")])
+async def test_set_data(client: Fixture) -> None:
+    await client.create()
+    (answer,) = await client.store.write([SetData(PATH, b"x")])
     assert isinstance(answer, Stat)
-    assert value((await f.store.get_data([PATH]))[0]).data == b"x"
+    assert value((await client.store.get_data([PATH]))[0]).data == b"x"
 
 
 @pytest.mark.kafka("ZCT-13")
-async def test_acl_of_nothing(f: Fixture) -> None:
-    (answer,) = await f.store.get_acl([PATH])
+async def test_acl_of_nothing(client: Fixture) -> None:
+    (answer,) = await client.store.get_acl([PATH])
     assert isinstance(answer, NoNode)
 
 
 @pytest.mark.kafka("ZCT-14")
-async def test_acl(f: Fixture) -> None:  # rule 1.5
-    await f.create()
-    assert await f.store.get_acl([PATH]) == [OPEN_ACL]
+async def test_acl(client: Fixture) -> None:  # rule 1.5
+    await client.create()
+    assert await client.store.get_acl([PATH]) == [OPEN_ACL]
 
 
 @pytest.mark.kafka("ZCT-15")
-async def test_acl_for_nothing(f: Fixture) -> None:
-    (answer,) = await f.store.set_acl([PATH], READ_ACL)
+async def test_acl_for_nothing(client: Fixture) -> None:
+    (answer,) = await client.store.set_acl([PATH], READ_ACL)
     assert isinstance(answer, NoNode)
 
 
 @pytest.mark.kafka("ZCT-16")
-async def test_children_of_nothing(f: Fixture) -> None:
-    (answer,) = await f.store.get_children([PATH])
+async def test_children_of_nothing(client: Fixture) -> None:
+    (answer,) = await client.store.get_children([PATH])
     assert isinstance(answer, NoNode)
 
 
 @pytest.mark.kafka("ZCT-17")
-async def test_no_children(f: Fixture) -> None:
-    await f.create()
-    assert await f.store.get_children([PATH]) == [[]]
+async def test_no_children(client: Fixture) -> None:
+    await client.create()
+    assert await client.store.get_children([PATH]) == [[]]
 
 
 @pytest.mark.kafka("ZCT-18")
-async def test_children(f: Fixture) -> None:
-    await f.create()
+async def test_children(client: Fixture) -> None:
+    await client.create()
     for name in ("c", "b"):
-        await f.create(f"{PATH}/{name}")
-    assert await f.store.get_children([PATH]) == [["b", "c"]]
+        await client.create(f"{PATH}/{name}")
+    assert await client.store.get_children([PATH]) == [["b", "c"]]
 
 
 # many operations
 
 
 @pytest.mark.kafka("ZCT-19")
-async def test_reads_in_one_go_keep_their_order(f: Fixture) -> None:
+async def test_reads_in_one_go_keep_their_order(client: Fixture) -> None:
     paths = [f"/{n}" for n in range(20)]
     for path in paths:
-        await f.create(path, path.encode())
+        await client.create(path, path.encode())
     asked = paths[::-1]
-    assert [value(answer).data.decode() for answer in await f.store.get_data(asked)] == asked
+    assert [value(answer).data.decode() for answer in await client.store.get_data(asked)] == asked
 
 
 @pytest.mark.kafka("ZCT-20")
-async def test_different_operations_in_one_go_keep_their_order(f: Fixture) -> None:
-    await f.create()
-    answers = await f.store.write([SetData(PATH, b"2"), Create("/b"), SetData("/nope", b""), Delete("/b")])
+async def test_different_operations_in_one_go_keep_their_order(client: Fixture) -> None:
+    await client.create()
+    answers = await client.store.write([SetData(PATH, b"2"), Create("/b"), SetData("/nope", b""), Delete("/b")])
     assert [type(answer) for answer in answers] == [Stat, str, NoNode, type(None)]
-    found, missing = await f.store.get_data([PATH, "/nope"])
+    found, missing = await client.store.get_data([PATH, "/nope"])
     assert value(found).data == b"2"
     assert isinstance(missing, NoNode)
 
@@ -238,51 +242,51 @@ async def test_different_operations_in_one_go_keep_their_order(f: Fixture) -> No
 
 
 @pytest.mark.kafka("ZCT-21")
-async def test_creation_is_told(f: Fixture) -> None:  # rule 1.58
+async def test_creation_is_told(client: Fixture) -> None:  # rule 1.58
     created = trio.Event()
-    assert not await f.zk.register_and_check(PATH, ChangeHandler(created=created.set))
-    await f.create()
-    await f.told(created)
+    assert not await client.zk.register_and_check(PATH, ChangeHandler(created=created.set))
+    await client.create()
+    await client.told(created)
 
 
 @pytest.mark.kafka("ZCT-22")
-async def test_deletion_is_told(f: Fixture) -> None:  # rule 1.58
+async def test_deletion_is_told(client: Fixture) -> None:  # rule 1.58
     deleted = trio.Event()
-    await f.create()
-    assert await f.zk.register_and_check(PATH, ChangeHandler(deleted=deleted.set))
-    await f.store.write([Delete(PATH)])
-    await f.told(deleted)
+    await client.create()
+    assert await client.zk.register_and_check(PATH, ChangeHandler(deleted=deleted.set))
+    await client.store.write([Delete(PATH)])
+    await client.told(deleted)
 
 
 @pytest.mark.kafka("ZCT-23")
-async def test_a_change_of_data_is_told(f: Fixture) -> None:  # rule 1.58
+async def test_a_change_of_data_is_told(client: Fixture) -> None:  # rule 1.58
     changed = trio.Event()
-    await f.create()
-    assert await f.zk.register_and_check(PATH, ChangeHandler(changed=changed.set))
-    await f.store.write([SetData(PATH, b"2")])
-    await f.told(changed)
+    await client.create()
+    assert await client.zk.register_and_check(PATH, ChangeHandler(changed=changed.set))
+    await client.store.write([SetData(PATH, b"2")])
+    await client.told(changed)
 
 
 @pytest.mark.kafka("ZCT-26")
-async def test_a_change_of_children_is_told(f: Fixture) -> None:  # rule 1.56
+async def test_a_change_of_children_is_told(client: Fixture) -> None:  # rule 1.56
     changed = trio.Event()
-    await f.create()
-    f.zk.register_child_handler(PATH, changed.set)
-    assert await f.zk.get_children(PATH) == []
-    await f.create(f"{PATH}/b")
-    await f.told(changed)
+    await client.create()
+    client.zk.register_child_handler(PATH, changed.set)
+    assert await client.zk.get_children(PATH) == []
+    await client.create(f"{PATH}/b")
+    await client.told(changed)
 
 
 @pytest.mark.kafka("ZCT-27")
-async def test_children_that_are_read_without_watch(f: Fixture) -> None:  # rule 1.56
+async def test_children_that_are_read_without_watch(client: Fixture) -> None:  # rule 1.56
     changed, probed = trio.Event(), trio.Event()
-    await f.create()
-    f.zk.register_child_handler(PATH, changed.set)
-    assert await f.zk.get_children(PATH, watch=False) == []
-    await f.zk.register_and_check("/probe", ChangeHandler(created=probed.set))
-    await f.create(f"{PATH}/b")
-    await f.create("/probe")
-    await f.told(probed)  # by then the other would have been told too
+    await client.create()
+    client.zk.register_child_handler(PATH, changed.set)
+    assert await client.zk.get_children(PATH, watch=False) == []
+    await client.zk.register_and_check("/probe", ChangeHandler(created=probed.set))
+    await client.create(f"{PATH}/b")
+    await client.create("/probe")
+    await client.told(probed)  # by then the other would have been told too
     assert not changed.is_set()
 
 
@@ -304,12 +308,12 @@ class Sessions:
 
 
 @pytest.mark.kafka("ZCT-24")
-async def test_requests_of_a_session_handler_are_answered(f: Fixture) -> None:  # rule 2.31
+async def test_requests_of_a_session_handler_are_answered(client: Fixture) -> None:  # rule 2.31
     answered = trio.Event()
-    await f.create()
+    await client.create()
 
     async def ask() -> None:
-        assert value((await f.store.get_data([PATH]))[0]).data == b"1"
+        assert value((await client.store.get_data([PATH]))[0]).data == b"1"
         answered.set()
 
     async with trio.open_nursery() as nursery:
@@ -318,13 +322,13 @@ async def test_requests_of_a_session_handler_are_answered(f: Fixture) -> None:  
             if state is SessionState.ESTABLISHED:
                 nursery.start_soon(ask)
 
-        f.store.on_session = told
-        await f.expire()
-        await f.told(answered)
+        client.store.on_session = told
+        await client.expire()
+        await client.told(answered)
 
 
 @pytest.mark.kafka("ZCT-25")
-async def test_a_session_handler_that_fails(f: Fixture, caplog: pytest.LogCaptureFixture) -> None:  # rule 2.28
+async def test_a_session_handler_that_fails(client: Fixture, caplog: pytest.LogCaptureFixture) -> None:  # rule 2.28
     established = trio.Event()
 
     def fails(state: SessionState) -> None:
@@ -333,25 +337,25 @@ async def test_a_session_handler_that_fails(f: Fixture, caplog: pytest.LogCaptur
         if state is SessionState.ESTABLISHED:
             established.set()
 
-    f.store.on_session = fails
-    await f.expire()
-    await f.told(established)
+    client.store.on_session = fails
+    await client.expire()
+    await client.told(established)
     assert "broken for the test" in caplog.text
-    await f.create()
+    await client.create()
 
 
 @pytest.mark.kafka("ZCT-28")
-async def test_a_refused_authentication_is_told(f: Fixture) -> None:
+async def test_a_refused_authentication_is_told(client: Fixture) -> None:
     refused = trio.Event()
-    f.store.on_session = lambda state: refused.set() if state is SessionState.AUTH_FAILED else None
-    f.refuse()
-    await f.told(refused)
-    f.accept()
+    client.store.on_session = lambda state: refused.set() if state is SessionState.AUTH_FAILED else None
+    client.refuse()
+    await client.told(refused)
+    client.accept()
 
 
 @pytest.mark.slow
 @pytest.mark.kafka("ZCT-32")
-async def test_a_refused_authentication_is_tried_again(f: Fixture) -> None:  # rule 1.7
+async def test_a_refused_authentication_is_tried_again(client: Fixture) -> None:  # rule 1.7
     states: list[SessionState] = []
     times: dict[SessionState, float] = {}
     established = trio.Event()
@@ -360,20 +364,20 @@ async def test_a_refused_authentication_is_tried_again(f: Fixture) -> None:  # r
         states.append(state)
         times[state] = trio.current_time()
         if state is SessionState.AUTH_FAILED:
-            f.accept()
+            client.accept()
         if state is SessionState.ESTABLISHED:
             established.set()
 
-    await f.create()
-    old = f.store.session_id
-    f.store.on_session = told
-    f.refuse()
-    await f.told(established)
+    await client.create()
+    old = client.store.session_id
+    client.store.on_session = told
+    client.refuse()
+    await client.told(established)
     last = [s for s in states if s not in (SessionState.DISCONNECTED, SessionState.CONNECTED)]
     assert last == [SessionState.AUTH_FAILED, SessionState.EXPIRED, SessionState.ESTABLISHED]
     assert times[SessionState.ESTABLISHED] - times[SessionState.AUTH_FAILED] >= AUTH_RETRY_MS / 1000
-    assert f.store.session_id not in (0, old)
-    assert value((await f.store.get_data([PATH]))[0]).data == b"1"
+    assert client.store.session_id not in (0, old)
+    assert value((await client.store.get_data([PATH]))[0]).data == b"1"
 
 
 @pytest.mark.slow
@@ -386,50 +390,50 @@ async def test_who_is_refused_cannot_connect(zookeeper: str, chroot: str) -> Non
 
 
 @pytest.mark.kafka("ZCT-29")
-async def test_requests_end_with_a_connection_that_does_not_come_back(f: Fixture) -> None:  # rule 1.52
+async def test_requests_end_with_a_connection_that_does_not_come_back(client: Fixture) -> None:  # rule 1.52
     ended: list[str] = []
 
     async def ask() -> None:
         with pytest.raises(SessionExpired):
-            await f.store.get_data([PATH])
+            await client.store.get_data([PATH])
         ended.append("read")
 
     async def tell() -> None:
         with pytest.raises(SessionExpired):
-            await f.store.write([Create(PATH)])
+            await client.store.write([Create(PATH)])
         ended.append("write")
 
     with trio.fail_after(10):
         async with trio.open_nursery() as nursery:
-            f.disconnect()
+            client.disconnect()
             for _ in range(20):
                 nursery.start_soon(ask)
                 nursery.start_soon(tell)
             await wait_all_tasks_blocked()
             assert ended == []  # sent again for as long as there is hope
-            await f.store.aclose()
+            await client.store.aclose()
     assert sorted(ended) == ["read"] * 20 + ["write"] * 20
 
 
 @pytest.mark.kafka("ZCT-30")
-async def test_an_expired_session_is_followed_by_a_new_one(f: Fixture) -> None:  # rule 2.28
-    sessions = Sessions(f.store)
-    old = f.store.session_id
-    await f.expire()
-    await f.told(sessions.established)
+async def test_an_expired_session_is_followed_by_a_new_one(client: Fixture) -> None:  # rule 2.28
+    sessions = Sessions(client.store)
+    old = client.store.session_id
+    await client.expire()
+    await client.told(sessions.established)
     about_sessions = [s for s in sessions.states if s in (SessionState.EXPIRED, SessionState.ESTABLISHED)]
     assert about_sessions == [SessionState.EXPIRED, SessionState.ESTABLISHED]
-    assert f.store.session_id != old
-    await f.create()
-    assert value((await f.store.get_data([PATH]))[0]).data == b"1"
+    assert client.store.session_id != old
+    await client.create()
+    assert value((await client.store.get_data([PATH]))[0]).data == b"1"
 
 
 @pytest.mark.kafka("ZCT-31")
-async def test_closing_while_a_session_expires(f: Fixture) -> None:
+async def test_closing_while_a_session_expires(client: Fixture) -> None:
     closed = trio.Event()
 
     async def close() -> None:
-        await f.store.aclose()
+        await client.store.aclose()
         closed.set()
 
     async with trio.open_nursery() as nursery:
@@ -438,9 +442,9 @@ async def test_closing_while_a_session_expires(f: Fixture) -> None:
             if state is SessionState.EXPIRED:
                 nursery.start_soon(close)
 
-        f.store.on_session = told
-        await f.expire()
-        await f.told(closed)
+        client.store.on_session = told
+        await client.expire()
+        await client.told(closed)
 
 
 # what is shown of it (rule 12.8)
@@ -470,20 +474,20 @@ class Shown:
 
 
 @pytest.mark.kafka("ZCT-33")
-async def test_changes_of_a_sessions_state_are_counted(f: Fixture) -> None:
-    shown = Shown(f.store)
+async def test_changes_of_a_sessions_state_are_counted(client: Fixture) -> None:
+    shown = Shown(client.store)
     names = [f"ZooKeeper{what}PerSec" for what in ("SyncConnects", "Expires", "AuthFailures", "ReadOnlyConnects")]
     assert [shown[name] for name in names] == [1, 0, 0, 0]
-    await f.expire()
-    await f.told(shown.established)
+    await client.expire()
+    await client.told(shown.established)
     assert [shown[name] for name in names] == [2, 1, 0, 0]
 
 
 @pytest.mark.kafka("ZCT-34")
-async def test_the_state_of_a_session_is_shown(f: Fixture) -> None:
-    shown = Shown(f.store)
+async def test_the_state_of_a_session_is_shown(client: Fixture) -> None:
+    shown = Shown(client.store)
     assert shown["SessionState"] == 1
-    await f.expire()
-    await f.told(shown.established)
+    await client.expire()
+    await client.told(shown.established)
     assert shown.while_away == {0}
     assert shown["SessionState"] == 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.store.buffered_socket import BufferedSocket, Poller, WakeUp
+from kce.zookeeper.store.buffered_socket import BufferedSocket, Poller, WakeUp
 
 Pair = tuple[BufferedSocket, socket.socket]
 

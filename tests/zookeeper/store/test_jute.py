@@ -8,7 +8,19 @@ import pytest
 from kazoo.protocol import serialization as kz
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from controller.store import BadVersion, Check, Create, Data, Delete, MultiFailed, NoNode, Op, SetData, Stat, jute
+from kce.zookeeper.store import (
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    MultiFailed,
+    NodeData,
+    NoNode,
+    Op,
+    SetData,
+    Stat,
+    jute,
+)
 
 OPS: list[Op] = [
     Check("/e", 3),
@@ -77,7 +89,7 @@ def test_answers_to_a_multi_read() -> None:
     missing = header(-1, -101) + struct.pack(">i", -101)
     strange = header(-1, -5) + struct.pack(">i", -5)
     found, none, absent, refused = jute.read_data(data + empty + missing + strange + END, 0, ["/a", "/b", "/c", "/d"])
-    assert (found, none) == (Data(b"abc", EXPECTED_STAT), Data(b"", EXPECTED_STAT))
+    assert (found, none) == (NodeData(b"abc", EXPECTED_STAT), NodeData(b"", EXPECTED_STAT))
     assert isinstance(absent, NoNode)
     assert absent.path == "/c"
     assert str(refused) == "ZooKeeper error -5 on /d"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.store.pipeline import Requests, take_over
+from kce.zookeeper.store.pipeline import Requests, take_over
 
 
 def frame(xid: int, code: int = 0, body: bytes = b"", zxid: int = 7) -> bytes:

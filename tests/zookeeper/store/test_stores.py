@@ -1,4 +1,7 @@
-"""One contract, two stores: ZooKeeper through kazoo, and its twin in process."""
+"""One contract, two stores: ZooKeeper through kazoo, and its twin in process.
+
+Covers: kce.zookeeper.store, kce.zookeeper.store.kazoo, kce.zookeeper.store.memory.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ import trio.testing
 from kazoo.client import KazooClient
 from kazoo.protocol.states import EventType, WatchedEvent
 
-import wire
-from controller.store import (
+from kce import wire
+from kce.harness.embedded_zookeeper import TICK_MS, free_port
+from kce.zookeeper.store import (
     CREATOR_ALL_ACL,
     OPEN_ACL,
     READ_ACL,
@@ -23,13 +27,13 @@ from controller.store import (
     BadVersion,
     Check,
     Create,
-    Data,
     Delete,
     InvalidAcl,
     MetadataStore,
     MultiFailed,
     NoAuth,
     NoChildrenForEphemerals,
+    NodeData,
     NodeExists,
     NoNode,
     NotEmpty,
@@ -42,9 +46,8 @@ from controller.store import (
     WatchType,
     value,
 )
-from controller.store.memory import MemoryZooKeeper
-from controller.store.zookeeper import KazooStore
-from harness.zookeeper import TICK_MS, free_port
+from kce.zookeeper.store.kazoo import KazooStore
+from kce.zookeeper.store.memory import MemoryZooKeeper
 
 Connect = Callable[..., Awaitable[MetadataStore]]
 _chroots = itertools.count()
@@ -102,7 +105,7 @@ async def test_nodes_and_versions(connect: Connect) -> None:
     store = await connect()
     await create(store, "/a", "/a/b")
     found, missing = await store.get_data(["/a", "/nope"])
-    assert isinstance(found, Data)
+    assert isinstance(found, NodeData)
     assert isinstance(missing, NoNode)
     assert missing.path == "/nope"
     assert (found.data, found.stat.version, found.stat.ephemeral_owner) == (b"/a", 0, 0)
@@ -132,7 +135,7 @@ async def test_empty_data_is_empty_bytes(connect: Connect) -> None:
     store = await connect()
     value((await store.write([Create("/e")]))[0])
     (found,) = await store.get_data(["/e"])
-    assert isinstance(found, Data)
+    assert isinstance(found, NodeData)
     assert found.data == b""
 
 
@@ -156,7 +159,7 @@ async def test_containers(connect: Connect) -> None:  # rule E1.15
 @pytest.mark.slow
 async def test_an_old_server_knows_no_containers(zookeeper: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await KazooStore.connect(f"{zookeeper}/old", session_timeout_ms=6000, connection_timeout_ms=10_000)
-    monkeypatch.setattr("controller.store.jute.CREATE_CONTAINER", 98)  # unknown to any server
+    monkeypatch.setattr("kce.zookeeper.store.jute.CREATE_CONTAINER", 98)  # unknown to any server
     for path in ("/box", "/box/a"):
         (answer,) = await store.write([Create(path, container=True)])
         # the server closes the connection, so that the answer to what is tried next may be lost (rule 1.52)
@@ -246,8 +249,8 @@ async def test_multi_is_all_or_nothing(connect: Connect) -> None:
         assert isinstance(answer.error, error)
     assert await store.get_children(["/m"]) == [["a"]]
     (node, child) = await store.get_data(["/m", "/m/a"])
-    assert isinstance(node, Data)
-    assert isinstance(child, Data)
+    assert isinstance(node, NodeData)
+    assert isinstance(child, NodeData)
     assert (node.data, node.stat.version, child.data) == (b"/m", 0, b"2")
 
 
@@ -314,7 +317,7 @@ async def test_many_at_once(connect: Connect) -> None:
     paths = [f"/many/{i:04d}" for i in range(500)]
     assert await store.write([Create(p, p.encode()) for p in paths]) == paths
     answers = await store.get_data([*paths, "/many/none"])
-    assert [a.data for a in answers[:-1] if isinstance(a, Data)] == [p.encode() for p in paths]
+    assert [a.data for a in answers[:-1] if isinstance(a, NodeData)] == [p.encode() for p in paths]
     assert isinstance(answers[-1], StoreError)
 
 
@@ -324,7 +327,7 @@ async def test_many_watched_reads_at_once(connect: Connect) -> None:
     watched = Watched(store)
     paths = [f"/bulk/{name}" for name in "abxcde"]
     answers = await store.get_data(paths, watch=[True, False, True, True, True, True])
-    assert [a.data if isinstance(a, Data) else type(a) for a in answers] == [
+    assert [a.data if isinstance(a, NodeData) else type(a) for a in answers] == [
         b"/bulk/a", b"/bulk/b", NoNode, b"/bulk/c", b"/bulk/d", b"/bulk/e"
     ]  # fmt: skip
     await create(other, "/bulk/x")  # was absent: not watched
@@ -378,7 +381,7 @@ async def test_large_nodes_are_read_and_written_in_requests_that_fit(zookeeper: 
     written = await store.write([Create(p, d) for p, d in zip(paths, data, strict=True)])
     assert written == paths
     answers = await store.get_data(paths)
-    assert [a.data for a in answers if isinstance(a, Data)] == data
+    assert [a.data for a in answers if isinstance(a, NodeData)] == data
     await store.aclose()
 
 
@@ -428,7 +431,7 @@ async def test_a_server_without_multi_read(zookeeper: str) -> None:
         session = store.session_id
         for _ in range(2):
             answers = await store.get_data([*paths, "/none"], watch=True)
-            assert [a.data for a in answers[:-1] if isinstance(a, Data)] == [p.encode() for p in paths]
+            assert [a.data for a in answers[:-1] if isinstance(a, NodeData)] == [p.encode() for p in paths]
             assert isinstance(answers[-1], NoNode)
             assert await store.get_children(paths) == [[]] * 50
         assert (refused, store.session_id) == ([1], session)

@@ -1,0 +1,141 @@
+"""What the links cost when nobody looks: pipelined ApiVersions requests through them, beside a connection without them.
+
+    python benchmarks/links.py [--bursts 20] [--json FILE]
+
+Both brokers run in this process and are loaded in turn, burst by burst, by a client in another process. Compared are
+requests per second of this process's CPU time; a ratio of 1 means that links cost nothing. The peer's connections cut
+frames and nothing else. The last row shows what a subscriber costs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import multiprocessing.pool
+import statistics
+import time
+
+import trio
+
+from benchmarks.broker import hammer
+from kce import wire
+from kce.broker_stub import Broker, BrokerConfig
+from kce.broker_stub.ports import Address
+from kce.harness.connections import NodeLinks
+from kce.harness.links import Links
+from kce.harness.world import Connected, Listener, RealWorld
+
+CONNECTIONS, IN_FLIGHT, BURST_S = 8, 64, 0.5
+
+
+class BareConnection:
+    """Frames over a stream (broker_stub.ports.Link)."""
+
+    def __init__(self, connected: Connected, max_frame_bytes: int) -> None:
+        self.local, self.remote = connected.local, connected.remote
+        self.last_received = trio.current_time()
+        self._stream = connected.stream
+        self._buffer = wire.FrameBuffer(max_frame_bytes)
+
+    @property
+    def buffered_bytes(self) -> int:
+        return len(self._buffer)
+
+    async def receive(self) -> bytes | None:
+        while (frame := self._buffer.next_frame()) is None:
+            data = await self._stream.receive_some(65536)
+            self.last_received = trio.current_time()
+            if not data:
+                return None
+            self._buffer.receive_data(data)
+        return frame
+
+    async def send(self, payload: bytes) -> None:
+        await self._stream.send_all(wire.frame(payload))
+
+    async def aclose(self) -> None:
+        await trio.aclose_forcefully(self._stream)
+
+
+class BareListener:
+    def __init__(self, listener: Listener, max_frame_bytes: int) -> None:
+        self._listener = listener
+        self._max_frame_bytes = max_frame_bytes
+
+    @property
+    def address(self) -> Address:
+        return self._listener.address
+
+    def listen(self, backlog: int) -> None:
+        self._listener.listen(backlog)
+
+    async def accept(self) -> BareConnection:
+        return BareConnection(await self._listener.accept(), self._max_frame_bytes)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+async def bare_bind(host: str, port: int, *, listener: str, max_frame_bytes: int) -> BareListener:
+    return BareListener(await RealWorld().bind(host, port), max_frame_bytes)
+
+
+async def burst(pool: multiprocessing.pool.Pool, address: Address) -> float:
+    """Requests per second of our CPU time."""
+    cpu, wall = time.process_time(), time.perf_counter()
+    rate = await trio.to_thread.run_sync(pool.apply, hammer, (address, CONNECTIONS, IN_FLIGHT, BURST_S))
+    elapsed = time.perf_counter() - wall
+    return rate * elapsed / (time.process_time() - cpu)
+
+
+async def measure(bursts: int) -> dict[str, list[float]]:
+    links = Links()
+    config = BrokerConfig.from_properties({"broker.id": "0", "listeners": "PLAINTEXT://127.0.0.1:0"})
+    node = NodeLinks(RealWorld(), links, 0)
+    brokers = {
+        "links": Broker(config, bind=node.bind, dial=node.dial, cluster_id="benchmark"),
+        "bare": Broker(config, bind=bare_bind, dial=node.dial, cluster_id="benchmark"),
+    }
+    found: dict[str, list[float]] = {name: [] for name in (*brokers, "subscribed")}
+    async with trio.open_nursery() as nursery:
+        for broker in brokers.values():
+            await nursery.start(broker.run)
+            broker.enable_request_processing()
+        address = {name: (b.endpoints[0].host, b.endpoints[0].port) for name, b in brokers.items()}
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            for name in brokers:  # warm
+                await burst(pool, address[name])
+            for i in range(bursts):
+                for name in ("links", "bare") if i % 2 else ("bare", "links"):
+                    found[name].append(await burst(pool, address[name]))
+            with links.listen(lambda event: None):
+                for _ in range(3):
+                    found["subscribed"].append(await burst(pool, address["links"]))
+        nursery.cancel_scope.cancel()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bursts", type=int, default=20)
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    found = trio.run(measure, args.bursts)
+    peer = statistics.median(found["bare"])
+    result = {}
+    print(f"{'requests per CPU second':26}{'links':>12}{'bare':>12}{'ratio':>8}   spread of bursts")
+    for name, row in (("links/unobserved", found["links"]), ("links/subscribed", found["subscribed"])):
+        value = statistics.median(row)
+        print(f"{name:26}{value:>12,.0f}{peer:>12,.0f}{value / peer:>8.3f}   {min(row):,.0f} - {max(row):,.0f}")
+        result[name] = {
+            "value": value, "unit": "requests/CPU s", "peer": "bare connection", "peer_value": peer,
+            "ratio": value / peer,
+        }  # fmt: skip
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Requests that this node's controller answers, parked until then (rules 3.24, 9.69, 9.70, 11.25-11.28, 11.82).
+
+To forward another request, add it to `HANDLERS` and to the controller's table (controller/dispatch.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from kce.broker_stub.handlers.base import Handler, R, Services
+from kce.broker_stub.reactor import Request, RequestContext
+from kce.wire import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    EncodeError,
+    ErrorCode,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    Message,
+)
+
+
+def forwarded(
+    request_type: type[R], response: Callable[..., Message], *, refusal: ErrorCode = ErrorCode.NOT_CONTROLLER
+) -> Handler[R]:
+    """A handler that submits requests to the controller. ``response`` takes the ``error_code`` of an error response;
+    ``refusal`` is the error of a node that is not the controller."""
+
+    async def handle(request: Request, message: R, services: Services) -> None:
+        def reply(answer: Message | None) -> None:
+            try:
+                request.respond(response(error_code=refusal) if answer is None else answer)
+            except EncodeError as e:  # must not fail the controller
+                request.fail(e)
+
+        services.controller.submit(message, request.context.api_version, reply)
+
+    def error_response(message: Any, context: RequestContext, error: ErrorCode) -> Message:
+        return response(error_code=error)
+
+    return Handler(request_type, handle, error_response)
+
+
+HANDLERS: Final[tuple[Handler[Any], ...]] = (
+    forwarded(AllocateProducerIdsRequest, AllocateProducerIdsResponse),
+    forwarded(AlterPartitionRequest, AlterPartitionResponse),
+    forwarded(AlterPartitionReassignmentsRequest, partial(AlterPartitionReassignmentsResponse, error_message=None)),
+    forwarded(  # rules 9.69, 11.41
+        ControlledShutdownRequest, ControlledShutdownResponse, refusal=ErrorCode.STALE_CONTROLLER_EPOCH
+    ),
+    forwarded(ListPartitionReassignmentsRequest, partial(ListPartitionReassignmentsResponse, error_message=None)),
+)

@@ -1,0 +1,103 @@
+"""What one analysis consists of: columns, query, findings, and what a person sees of it.
+
+Each module beside this one declares one ``Analysis`` and registers it by its name in ``captures.spark.analyses``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Protocol
+
+from pyspark.sql import DataFrame
+
+from kce.captures.exchanges.quality import Quality
+from kce.captures.tables.rows import Table
+
+Severity = Literal["alarm", "warning", "note"]
+
+#: How a value is formatted. All but text and time are aligned to the right.
+Kind = Literal["text", "number", "count", "ms", "time", "leader"]
+
+#: (file, packet)
+Place = tuple[str, int]
+
+
+class Frames(NamedTuple):
+    """The input of an analysis: see ``captures.spark.reassembly``.
+
+    ``exchanges`` and ``partitions`` have the columns that ``at_listeners`` adds: ``broker_id``, ``listener``,
+    ``broker``.
+    """
+
+    exchanges: DataFrame
+    partitions: DataFrame
+    live_brokers: DataFrame
+    connections: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One conclusion in words. ``evidence`` are the packets that show it, ``analysis`` the table it is drawn from."""
+
+    severity: Severity
+    text: str
+    evidence: tuple[Place, ...] = ()
+    analysis: str = ""
+
+
+class Results(Protocol):
+    """The rows of all analyses that ran, by the name of their table; of the others there are none."""
+
+    @property
+    def quality(self) -> Quality: ...
+
+    def __getattr__(self, table: str) -> tuple[Any, ...]: ...
+
+
+class Shown(NamedTuple):
+    """A column as people see it: ``value`` takes a row. One that is ``wide`` is left out on a terminal."""
+
+    header: str
+    kind: Kind
+    value: Callable[[Any], Any]
+    wide: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A section of the report, and a table on a terminal. Sections are shown in the order of ``position``.
+
+    ``hint`` explains the picture or table. The texts ``without_rows`` and ``without_picture`` stand in place of what is
+    missing; where there is neither row nor picture nor such a text, the section is left out.
+    """
+
+    position: int
+    heading: str
+    hint: str = ""
+    columns: tuple[Shown, ...] = ()
+    picture: Callable[[Results], str | None] | None = None
+    without_rows: str = ""
+    without_picture: str = ""
+
+
+class Auxiliary(NamedTuple):
+    """A table that only a picture needs: it is neither written nor printed."""
+
+    table: Table
+    run: Callable[[Frames], DataFrame]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Analysis:
+    """``table`` has the name of the analysis, that of its module. ``run`` gives the table's columns, in its types.
+
+    ``findings`` draws conclusions from the rows. Findings of one severity are told in the order of ``rank``.
+    """
+
+    table: Table
+    run: Callable[[Frames], DataFrame]
+    rank: int = 0
+    findings: Callable[[Results], Iterable[Finding]] = lambda results: ()
+    section: Section | None = None
+    auxiliary: tuple[Auxiliary, ...] = ()

@@ -1,0 +1,72 @@
+"""Many ISR changes at once: replicas that cannot keep up, or a broker that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from kce.captures.spark.analyses import isr_changes
+from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
+from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
+from kce.captures.spark.analyses.words import brokers, count, evidence_of
+from kce.captures.tables.rows import INTS, SPAN, Column, Table, evidence_columns
+
+#: ISR changes that make a storm, and how long it is quiet between two storms.
+STORM_CHANGES = 10
+STORM_GAP = "10 seconds"
+
+TABLE = Table(
+    "isr_storms",
+    "At least ten ISR changes, none more than ten seconds after the one before.",
+    (
+        *SPAN,
+        Column("changes", pa.int64(), ""),
+        Column("shrinks", pa.int64(), "changes in which a replica fell out"),
+        Column("expansions", pa.int64(), "changes in which one came in"),
+        Column("partitions", pa.int64(), "how many partitions were concerned"),
+        Column("brokers", INTS, "whose replicas fell out"),
+        *evidence_columns("packets that announced the changes first, in order"),
+    ),
+)
+
+
+def run(of: Frames) -> DataFrame:
+    changes = isr_changes.run(of)
+    storm = f.session_window("time", STORM_GAP)
+    begins = (
+        changes.groupBy(storm.alias("storm")).agg(f.count("*").alias("changes")).where(f"changes >= {STORM_CHANGES}")
+    )
+    bounds = begins.select(f.col("storm.start").alias("begin"), f.col("storm.end").alias("end"))
+    inside = changes.join(f.broadcast(bounds), f.expr("time >= begin and time < end"))
+    counted = (
+        numbered(inside, "begin")
+        .groupBy("begin")
+        .agg(
+            *span(),
+            f.count("*").alias("changes"),
+            f.count_if(f.size("left") > 0).alias("shrinks"),
+            f.count_if(f.size("joined") > 0).alias("expansions"),
+            f.count_distinct("topic", f.coalesce("topic_id", f.lit("")), "partition").alias("partitions"),
+            f.sort_array(f.array_distinct(f.flatten(f.collect_set("left")))).alias("brokers"),
+            *evidence(),
+        )
+    )
+    return as_table(TABLE, counted).orderBy("first_time")
+
+
+def findings(found: Results) -> Iterator[Finding]:
+    for row in found.isr_storms:
+        lasted = (row.last_time - row.first_time).total_seconds()
+        whose = f", of {brokers(map(str, row.brokers))}" if row.brokers else ""
+        yield Finding(
+            "warning",
+            f"ISR storm at {row.first_time:%H:%M:%S}: {row.changes} changes of {count(row.partitions, 'partition')} "
+            f"within {lasted:.1f} s, {count(row.shrinks, 'shrink')}{whose}, and {count(row.expansions, 'expansion')}.",
+            evidence_of(row),
+        )
+
+
+ANALYSIS = Analysis(table=TABLE, run=run, rank=7, findings=findings)

@@ -1,0 +1,148 @@
+"""Every change of a partition's leader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
+
+from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
+from kce.captures.spark.analyses.common import PARTITION_KEY, accepted_states, as_table
+from kce.captures.spark.analyses.words import MOST, count, some
+from kce.captures.tables.rows import FILE, INTS, TIME_COLUMN, Column, Table
+from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
+
+TABLE = Table(
+    "leadership",
+    "One change of a partition's leader, when it was first sent to any broker, in order.",
+    (
+        TIME_COLUMN,
+        FILE,
+        Column("packet", pa.int64(), "number of the packet that first says so"),
+        Column("topic", pa.string(), ""),
+        Column("topic_id", pa.string(), ""),
+        Column("partition", pa.int32(), ""),
+        Column("from_leader", pa.int32(), "null for the first leader seen; -1 where there was none"),
+        Column("to_leader", pa.int32(), "-1 where there is none any more, -2 where the partition was deleted"),
+        Column("from_epoch", pa.int32(), "leader epoch before"),
+        Column("to_epoch", pa.int32(), "leader epoch after; null where the partition was deleted"),
+        Column("isr", INTS, "after the change"),
+        Column("decision_epoch", pa.int32(), "epoch of the controller that decided it"),
+    ),
+)
+
+
+def run(of: Frames) -> DataFrame:
+    return leader_changes(of.partitions)
+
+
+def leader_changes(partitions: DataFrame) -> DataFrame:
+    """TABLE, without the states of requests that were fenced as a whole."""
+    deleted = f.col("leader") == LEADER_DURING_DELETE
+    first = Window.partitionBy(*PARTITION_KEY, "leader", "leader_epoch").orderBy("time", "packet")
+    before = Window.partitionBy(*PARTITION_KEY).orderBy(deleted, "leader_epoch", "time", "packet")
+    changes = (
+        accepted_states(partitions)
+        .withColumn("rank", f.row_number().over(first))
+        .where("rank = 1")
+        .withColumn("from_leader", f.lag("leader").over(before))
+        .withColumn("from_epoch", f.lag("leader_epoch").over(before))
+        .withColumnsRenamed({"leader": "to_leader", "leader_epoch": "to_epoch"})
+        .where("from_leader != to_leader or (from_leader is null and to_leader != -2)")
+        .withColumn("to_epoch", f.when(f.col("to_leader") != LEADER_DURING_DELETE, f.col("to_epoch")))
+    )
+    return as_table(TABLE, changes).orderBy("time", "packet", "topic", "partition")
+
+
+def findings(found: Results) -> Iterator[Finding]:
+    if not found.leadership:
+        return
+    first = [c for c in found.leadership if c.from_leader is None]
+    deleted = [c for c in found.leadership if c.to_leader == LEADER_DURING_DELETE]
+    moved = len(found.leadership) - len(first) - len(deleted)
+    yield Finding(
+        "note",
+        f"{count(len(first), 'partition')} got a leader; leaders changed {count(moved, 'time')} after that"
+        + (f"; {count(len(deleted), 'partition')} were deleted." if deleted else "."),
+    )
+    last = {(c.topic, c.topic_id, c.partition): c for c in found.leadership}
+    if headless := [c for c in last.values() if c.to_leader == NO_LEADER]:
+        names = [f"{c.topic}-{c.partition}" for c in headless]
+        yield Finding(
+            "warning",
+            f"Without a leader at the end: {some(names)}.",
+            tuple((c.file, c.packet) for c in headless[:MOST]),
+        )
+
+
+def picture(found: Results) -> str | None:
+    """Who led each partition when: one row each, coloured by leader."""
+    changes = found.leadership
+    moved = {
+        (c.topic, c.topic_id, c.partition)
+        for c in changes
+        if c.from_leader is not None and c.to_leader != LEADER_DURING_DELETE
+    }
+    if not moved:
+        return None
+    from kce.captures.spark import drawing as d  # here, for matplotlib takes a while to import
+
+    keys = sorted(moved, key=lambda key: (key[0], key[2], key[1] or ""))[: d.MAX_ROWS]
+    leaders = sorted({c.to_leader for c in changes if c.to_leader >= 0})
+    colours = {leader: d.BROKER_COLOURS[i % len(d.BROKER_COLOURS)] for i, leader in enumerate(leaders)} | {-1: d.PAPER}
+    last = max([c.time for c in changes] + [c.last_time for c in found.controllers])
+    with d.style():
+        figure, axes = d.figure(0.27 * len(keys) + 1.0)
+        for row, key in enumerate(keys):
+            of_key = [c for c in changes if (c.topic, c.topic_id, c.partition) == key]
+            for change, until in zip(of_key, [*(c.time for c in of_key[1:]), last], strict=True):
+                if change.to_leader == LEADER_DURING_DELETE:
+                    continue  # nothing is drawn of what is deleted
+                begin = d.days(change.time)
+                headless = change.to_leader == NO_LEADER
+                axes.barh(
+                    row, d.days(until) - begin, left=begin, height=0.66, color=colours[change.to_leader],
+                    edgecolor=d.NO_LEADER if headless else d.PAPER, linewidth=1.0 if headless else 0.6,
+                    hatch="////" if headless else None, zorder=2,
+                )  # fmt: skip
+        axes.set_yticks(range(len(keys)), [f"{topic}-{partition}" for topic, _, partition in keys])
+        axes.invert_yaxis()
+        d.time_axis(axes)
+        marks = [d.patch(colours[leader], f"broker {leader}") for leader in leaders]
+        if any(c.to_leader == NO_LEADER for c in changes):
+            marks.append(d.hatched(d.NO_LEADER, "no leader"))
+        d.legend(axes, marks)
+        return d.svg(figure, "leadership", "Leader of each partition over time")
+
+
+def _epochs(row: Any) -> str:
+    return " → ".join(str(epoch) for epoch in (row.from_epoch, row.to_epoch) if epoch is not None)
+
+
+ANALYSIS = Analysis(
+    table=TABLE,
+    run=run,
+    rank=11,
+    findings=findings,
+    section=Section(
+        position=40,
+        heading="Leadership",
+        hint="Partitions whose leader changed, and who led them when.",
+        columns=(
+            Shown("time", "time", lambda r: r.time),
+            Shown("packet", "number", lambda r: r.packet),
+            Shown("partition", "text", lambda r: f"{r.topic}-{r.partition}"),
+            Shown("from", "leader", lambda r: r.from_leader),
+            Shown("to", "leader", lambda r: r.to_leader),
+            Shown("leader epoch", "number", _epochs),
+            Shown("in sync", "text", lambda r: r.isr),
+            Shown("by epoch", "number", lambda r: r.decision_epoch),
+        ),
+        picture=picture,
+        without_rows="No leaders were announced.",
+        without_picture="No leader changed after the first was elected.",
+    ),
+)

@@ -1,0 +1,80 @@
+"""How long UpdateMetadata takes to bring a new leader epoch to each broker.
+
+The clock starts with the first control request to any broker that carries the leader epoch. A broker that was not there
+at that moment was not late to hear of it: what comes on a connection that was opened later does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
+
+from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
+from kce.captures.spark.analyses.common import PARTITION_KEY, accepted_states, as_table, milliseconds
+from kce.captures.spark.analyses.words import evidence_of, some
+from kce.captures.tables.rows import BROKER_TEXT, Column, Table, evidence_columns
+from kce.wire.registry import UPDATE_METADATA
+from kce.wire.vocabulary import LEADER_DURING_DELETE
+
+#: A broker that hears of a new leader so much later than the first is worth a warning.
+SLOW_MS = 1000.0
+
+TABLE = Table(
+    "propagation",
+    "How long a broker waited for UpdateMetadata of a new leader epoch, from the first request that told anybody.",
+    (
+        BROKER_TEXT,
+        Column("states", pa.int64(), "leader epochs that it was told of"),
+        Column("p50_ms", pa.float64(), ""),
+        Column("p99_ms", pa.float64(), ""),
+        Column("max_ms", pa.float64(), ""),
+        *evidence_columns("the packet that told it last of all"),
+    ),
+)
+
+
+def run(of: Frames) -> DataFrame:
+    key = (*PARTITION_KEY, "leader_epoch")
+    first = Window.partitionBy(*key, "server", "server_port").orderBy("time", "packet")
+    connection = Window.partitionBy("server", "server_port", "connection")
+    arrived = (
+        accepted_states(of.partitions)
+        .where(f.col("leader") != LEADER_DURING_DELETE)
+        .withColumns({"began": f.min("time").over(Window.partitionBy(*key)), "opened": f.min("time").over(connection)})
+        .where(f.col("api_key") == UPDATE_METADATA)
+        .withColumn("rank", f.row_number().over(first))
+        .where("rank = 1 and began >= opened")
+        .withColumn("lag_ms", milliseconds("began", "time"))
+    )
+    slowest = f.max_by(f.struct("packet", "file"), "lag_ms")
+    shares = f.percentile("lag_ms", f.array(f.lit(0.5), f.lit(0.99)))
+    measured = (
+        arrived.groupBy("broker")
+        .agg(f.count("*").alias("states"), shares.alias("p"), f.max("lag_ms").alias("max_ms"), slowest.alias("slowest"))
+        .withColumns(
+            {
+                "p50_ms": f.col("p")[0],
+                "p99_ms": f.col("p")[1],
+                "packets": f.array("slowest.packet"),
+                "files": f.array("slowest.file"),
+            }
+        )
+    )
+    return as_table(TABLE, measured).orderBy("broker")
+
+
+def findings(found: Results) -> Iterator[Finding]:
+    if found.propagation:
+        slowest = max(found.propagation, key=lambda row: row.max_ms)
+        yield Finding(
+            "warning" if slowest.max_ms >= SLOW_MS else "note",
+            f"Broker {slowest.broker} was told of a new leader {slowest.max_ms:,.0f} ms after the first that was told "
+            f"of it (packet {some(slowest.packets)}); half of all news reached it within {slowest.p50_ms:,.0f} ms.",
+            evidence_of(slowest),
+        )
+
+
+ANALYSIS = Analysis(table=TABLE, run=run, rank=13, findings=findings)

@@ -1,0 +1,35 @@
+"""Phrases that findings share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kce.captures.spark.analyses.analysis import Place
+
+#: Rows of one table that are told one by one; of more, only how many there are.
+MOST = 5
+
+
+def evidence_of(row: Any) -> tuple[Place, ...]:
+    """The packets that a row names."""
+    return tuple(zip(row.files, row.packets, strict=False))
+
+
+def brokers(ids: Iterable[str]) -> str:
+    ids = list(ids)
+    return f"broker{'s' * (len(ids) != 1)} {listed(ids)}"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def some(items: Iterable[object], most: int = 10) -> str:
+    texts = [str(item) for item in items]
+    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+
+
+def listed(items: list[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, (", ".join(items[:-1]), items[-1] if items else "")))

@@ -1,0 +1,76 @@
+"""Controllers that were fenced because a later epoch had begun.
+
+A later epoch has begun once a control request of it was sent. Error 11 inside the partitions of an answer makes no
+zombie, nor does a late request that no broker refused: it cannot be told from one that was on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
+from kce.captures.spark.analyses.common import as_table, evidence, in_order, numbered, span
+from kce.captures.spark.analyses.words import brokers, evidence_of, some
+from kce.captures.tables.rows import SENDER, TIME, Column, Table, evidence_columns
+from kce.wire import ErrorCode
+
+TABLE = Table(
+    "zombies",
+    "A controller that sent control requests after a later epoch had begun on the wire, and was refused for it.",
+    (
+        *SENDER,
+        Column("later_epoch", pa.int32(), "the latest epoch that had begun by then"),
+        Column("requests", pa.int64(), "how many were refused with STALE_CONTROLLER_EPOCH"),
+        Column("first_time", TIME, "of the first such request"),
+        Column("last_time", TIME, "of the last"),
+        Column("brokers", pa.list_(pa.string()), "who refused, in the order of the requests"),
+        *evidence_columns("the requests' packets, in order"),
+    ),
+)
+
+
+def run(of: Frames) -> DataFrame:
+    sent = of.exchanges.where("is_control and controller_epoch is not null")
+    began = sent.groupBy(f.col("controller_epoch").alias("later_epoch")).agg(f.min("time").alias("began"))
+    late = (
+        sent.where(f.col("error_code") == ErrorCode.STALE_CONTROLLER_EPOCH)
+        .join(f.broadcast(began), f.expr("later_epoch > controller_epoch and began < time"))
+        .groupBy("file", "packet", "server", "server_port", "controller_id", "controller_epoch", "time", "broker")
+        .agg(f.max("later_epoch").alias("later_epoch"))
+    )
+    keys = ("controller_id", "controller_epoch")
+    accused = (
+        numbered(late, *keys)
+        .groupBy(*keys)
+        .agg(
+            f.max("later_epoch").alias("later_epoch"),
+            f.count("*").alias("requests"),
+            *span(),
+            f.array_distinct(in_order("broker")).alias("brokers"),
+            *evidence(),
+        )
+    )
+    return as_table(TABLE, accused).orderBy("first_time")
+
+
+def findings(found: Results) -> Iterator[Finding]:
+    for row in found.zombies:
+        requests = "a control request" if row.requests == 1 else f"{row.requests} control requests"
+        yield Finding(
+            "alarm",
+            f"Controller {row.controller_id} (epoch {row.controller_epoch}) acted as a zombie: after epoch "
+            f"{row.later_epoch} had begun it sent {requests} and was fenced by {brokers(row.brokers)} with "
+            f"STALE_CONTROLLER_EPOCH (packets {some(row.packets)}).",
+            evidence_of(row),
+        )
+    if found.controllers and not found.zombies:
+        yield Finding("note", "No zombie controller: none was fenced after a later epoch had begun.")
+    if found.quality.kraft and not found.controllers:
+        yield Finding("note", "There is no ZooKeeper-mode controller in this traffic: it is that of KRaft nodes.")
+
+
+ANALYSIS = Analysis(table=TABLE, run=run, rank=1, findings=findings)

@@ -1,0 +1,59 @@
+"""The configuration of a cluster, and of each of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kce.harness.node import METRICS_PORT
+from kce.zookeeper.client_config import ZooKeeperClientConfig
+
+#: names of a node's listeners
+CONTROL, DATA = "CONTROL", "DATA"
+SESSION_TIMEOUT_MS = 6000
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """``properties`` are Kafka's and apply to every node; None removes one that the cluster sets.
+
+    A port is that of the first node, and the others count up; None is an ephemeral port.
+    """
+
+    node_ids: range
+    processes: bool
+    zookeeper_port: int | None
+    control_port: int | None
+    data_port: int | None
+    metrics_port: int | None
+    properties: Mapping[str, str | None]
+    log_level: str
+
+    def node_properties(self, node_id: int, zookeeper_connect: str) -> dict[str, str]:
+        """The server.properties of one node."""
+        offset = node_id - self.node_ids.start
+        control = self.control_port + offset if self.control_port else 0
+        data = self.data_port + offset if self.data_port else 0
+        properties = {
+            "broker.id": str(node_id),
+            "listeners": f"{CONTROL}://127.0.0.1:{control},{DATA}://127.0.0.1:{data}",
+            "listener.security.protocol.map": f"{CONTROL}:PLAINTEXT,{DATA}:PLAINTEXT",
+            "control.plane.listener.name": CONTROL,
+            "inter.broker.listener.name": DATA,
+            "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            "auto.leader.rebalance.enable": "false",  # leaders move on command only
+            **self.properties,
+            "zookeeper.connect": zookeeper_connect,
+        }
+        if self.metrics_port:
+            properties[METRICS_PORT] = str(self.metrics_port + offset)
+        return {key: text for key, text in properties.items() if text is not None}
+
+    def zookeeper_client(self, zookeeper_connect: str) -> ZooKeeperClientConfig:
+        """How the cluster itself connects: like its nodes, but with its own session timeout. Raises ConfigError."""
+        properties = {
+            "zookeeper.connection.timeout.ms": str(SESSION_TIMEOUT_MS),
+            **self.node_properties(self.node_ids.start, zookeeper_connect),
+            "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+        }
+        return ZooKeeperClientConfig.from_properties(properties)

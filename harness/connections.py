@@ -1,0 +1,246 @@
+"""The connections of a node, framed, through which its links see every frame (see `kce.harness.links`)."""
+
+from __future__ import annotations
+
+import errno
+import io
+import logging
+from collections import deque
+
+import trio
+
+from kce import wire
+from kce.broker_stub.ports import Address
+from kce.captures.record.recorder import ConnectionTap, Recorder, Side
+from kce.harness.links import FrameEvent, Links
+from kce.harness.world.port import Connected, Listener, World
+from kce.wire.headers import read_request_header
+from kce.wire.transport import ConnectionLost
+
+log = logging.getLogger(__name__)
+
+_CHUNK_BYTES = 65536
+#: requests of a connection whose answers are awaited; nodes here have one at a time
+_MAX_UNANSWERED = 64
+
+
+class Link:
+    """One connection of a node, framed (broker_stub.ports.Link and wire.transport.FramedConnection).
+
+    ``peer`` is the node at the other end, None where that is a client or not known before it speaks.
+    """
+
+    def __init__(
+        self,
+        node: NodeLinks,
+        connected: Connected,
+        *,
+        listener: str,
+        peer: int | None,
+        accepted: bool,
+        max_frame_bytes: int = wire.DEFAULT_MAX_FRAME_BYTES,
+    ) -> None:
+        self.local = connected.local
+        self.remote = connected.remote
+        #: trio.current_time() when bytes last came
+        self.last_received = trio.current_time()
+        self._node = node
+        self._links = node.links
+        self._stream = connected.stream
+        self._buffer = wire.FrameBuffer(max_frame_bytes)
+        self._listener = listener
+        self._peer = peer
+        self._accepted = accepted
+        #: of another end of this very cluster, which observes what passes
+        self._observed_there = not accepted and peer in self._links.members
+        #: headers of requests that passed while somebody looked, and were not answered yet
+        self._unanswered: deque[wire.Header] = deque(maxlen=_MAX_UNANSWERED)
+        self._tap: ConnectionTap | None = None
+        if accepted and node.recorder is not None:
+            self._tap = node.recorder.connection(self.remote, self.local)
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Received, and not yet handed out as a frame."""
+        return len(self._buffer)
+
+    async def receive(self) -> bytes | None:
+        """The next frame; None when the peer has closed.
+
+        Raises wire.LimitExceeded for a length out of bounds, trio.BrokenResourceError.
+        """
+        try:
+            while (frame := self._buffer.next_frame()) is None:
+                data = await self._stream.receive_some(_CHUNK_BYTES)
+                self.last_received = trio.current_time()
+                if not data:
+                    self._record_rest()
+                    return None
+                self._buffer.receive_data(data)
+        except wire.LimitExceeded:
+            self._record_rest()
+            raise
+        except trio.BrokenResourceError:
+            if self._tap is not None:
+                self._tap.abort("client")
+            raise
+        if self._links.observed and not self._observed_there:
+            await self._observe(frame, incoming=True)
+        if self._tap is not None:
+            self._tap.sent("client", wire.frame(frame))
+        return frame
+
+    async def send(self, payload: bytes) -> None:
+        """Raises trio.BrokenResourceError. After a failed or cancelled call the connection is to be closed."""
+        if self._links.observed and not self._observed_there:
+            await self._observe(payload, incoming=False)
+        framed = wire.frame(payload)
+        if self._tap is None:
+            await self._stream.send_all(framed)
+            return
+        try:
+            self._tap.sent("server", framed)  # first, so that in a file no answer precedes its request
+            await self._stream.send_all(framed)
+        except BaseException:
+            self._tap.abort("server")
+            raise
+
+    async def aclose(self) -> None:
+        """Never fails and does not wait for the peer."""
+        if self._tap is not None:
+            self._tap.close("server")
+        if not self._accepted:
+            self._links.dialled.pop(self.local, None)
+        await trio.aclose_forcefully(self._stream)
+
+    # as a connection to another node
+
+    async def send_frame(self, payload: bytes) -> None:
+        """Raises ConnectionLost."""
+        try:
+            await self.send(payload)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
+            raise ConnectionLost("the connection broke while sending") from e
+
+    async def receive_frame(self) -> bytes:
+        """Raises ConnectionLost, wire.LimitExceeded."""
+        try:
+            frame = await self.receive()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
+            raise ConnectionLost("the connection broke while receiving") from e
+        if frame is None:
+            raise ConnectionLost("the peer closed the connection")
+        return frame
+
+    # what passes
+
+    async def _observe(self, frame: bytes, *, incoming: bool) -> None:
+        event = self._event(frame, incoming=incoming)
+        if event is None:
+            return
+        await self._links.apply_rules(event)
+        self._links.publish(event)
+
+    def _event(self, frame: bytes, *, incoming: bool) -> FrameEvent | None:
+        """None for a frame that cannot be attributed: a header that is not Kafka's, an answer to an unseen request."""
+        is_request = incoming == self._accepted
+        if is_request:
+            try:
+                _, header = read_request_header(io.BytesIO(frame))
+            except wire.DecodeError:
+                return None
+            self._unanswered.append(header)
+            if self._accepted and self._peer is None:
+                self._peer = self._identify(header)
+        else:
+            answered = self._answered_request(frame)
+            if answered is None:
+                return None
+            header = answered
+        ours, theirs = self._node.node_id, self._peer
+        source, destination = (theirs, ours) if incoming else (ours, theirs)
+        return FrameEvent(self._node.now_ns(), source, destination, self._listener, is_request, header, frame)
+
+    def _answered_request(self, frame: bytes) -> wire.Header | None:
+        """Requests without an answer (acks=0) are passed over."""
+        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+        while self._unanswered:
+            header = self._unanswered.popleft()
+            if header.correlation_id == correlation_id:
+                return header
+        return None
+
+    def _identify(self, header: wire.Header) -> int | None:
+        """Who dialled: exact within a process, otherwise by Kafka's habit that a node's client id is its broker id."""
+        known = self._links.dialled.get(self.remote)
+        if known is not None:
+            return known
+        client_id = header.client_id or ""
+        is_member = client_id.isdecimal() and int(client_id) in self._links.members
+        return int(client_id) if is_member else None
+
+    def _record_rest(self) -> None:
+        """What came and is no frame."""
+        if self._tap is not None:
+            side: Side = "client"
+            if rest := self._buffer.rest():
+                self._tap.sent(side, rest)
+            self._tap.finish(side)
+
+
+class LinkListener:
+    """A listening socket whose connections are links (broker_stub.ports.ListeningSocket)."""
+
+    def __init__(self, node: NodeLinks, listener: Listener, name: str, max_frame_bytes: int) -> None:
+        self._node = node
+        self._listener = listener
+        self._name = name
+        self._max_frame_bytes = max_frame_bytes
+
+    @property
+    def address(self) -> Address:
+        return self._listener.address
+
+    def listen(self, backlog: int) -> None:
+        self._listener.listen(backlog)
+
+    async def accept(self) -> Link:
+        """Raises OSError."""
+        connected = await self._listener.accept()
+        try:
+            return Link(
+                self._node,
+                connected,
+                listener=self._name,
+                peer=None,
+                accepted=True,
+                max_frame_bytes=self._max_frame_bytes,
+            )
+        except Exception as e:  # the recorder's: it costs this connection only
+            log.exception("a connection from %s:%d could not be set up", *connected.remote)
+            await trio.aclose_forcefully(connected.stream)
+            raise ConnectionAbortedError(errno.ECONNABORTED, str(e)) from e
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+class NodeLinks:
+    """One node's connections, through its world. ``recorder`` records those that it accepts."""
+
+    def __init__(self, world: World, links: Links, node_id: int) -> None:
+        self.links = links
+        self.node_id = node_id
+        self.recorder: Recorder | None = None
+        self.now_ns = world.now_ns
+        self._world = world
+
+    async def dial(self, host: str, port: int, *, to: int, listener: str) -> Link:
+        """See wire.transport.Dial. Raises OSError."""
+        connected = await self._world.connect(host, port)
+        self.links.dialled[connected.local] = self.node_id
+        return Link(self, connected, listener=listener, peer=to, accepted=False)
+
+    async def bind(self, host: str, port: int, *, listener: str, max_frame_bytes: int) -> LinkListener:
+        """See broker_stub.ports.Bind. Raises OSError."""
+        return LinkListener(self, await self._world.bind(host, port), listener, max_frame_bytes)

@@ -1,0 +1,121 @@
+"""The world in memory: no socket, no file, no thread, no JVM; virtual time; the same from the same seed, byte for byte.
+
+async with kce.Cluster(brokers=3, world=memory(seed=7)) as cluster: ...
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import trio
+
+from kce.harness.world.disk import MemoryDisk
+from kce.harness.world.network import MemoryListener, MemoryNetwork
+from kce.harness.world.port import ClusterWorld, Connected, World
+from kce.harness.world.virtual_time import deterministic
+from kce.zookeeper.client_config import ZooKeeperClientConfig
+from kce.zookeeper.store import Session, StoreUnavailable
+from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
+
+#: the wall clock when the world begins: 2024-01-01T00:00:00Z
+EPOCH_NS = 1_704_067_200_000_000_000
+
+
+class MemoryWorld(World):
+    """The world of one node of a `MemoryClusterWorld`."""
+
+    def __init__(self, cluster: MemoryClusterWorld, name: str) -> None:
+        self._cluster = cluster
+        self._name = name
+        self.disk = cluster.disks[name]
+
+    async def bind(self, host: str, port: int) -> MemoryListener:
+        await trio.lowlevel.checkpoint()
+        return self._cluster.network.bind(host, port)
+
+    async def connect(self, host: str, port: int) -> Connected:
+        return await self._cluster.network.connect(host, port)
+
+    async def zookeeper(self, config: ZooKeeperClientConfig) -> Session:
+        if config.set_acl:
+            raise StoreUnavailable("zookeeper.set.acl=true: the memory world knows no client certificates")
+        return await self._cluster.connect_to_zookeeper(self._name, config)
+
+    def now_ns(self) -> int:
+        # whole microseconds: what is finer depends on how floating-point numbers were added up
+        return EPOCH_NS + round((trio.current_time() - self._cluster.began) * 1e6) * 1000
+
+    def random(self, purpose: str) -> Random:
+        return Random(f"{self._cluster.seed}/{self._name}/{purpose}")
+
+
+class MemoryClusterWorld(ClusterWorld):
+    """``seed`` determines the order of tasks and every random number."""
+
+    processes = False
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        #: trio.current_time() then
+        self.began = 0.0
+        self.network = MemoryNetwork()
+        #: by node: they outlive it
+        self.disks: defaultdict[str, MemoryDisk] = defaultdict(MemoryDisk)
+        self.server: MemoryZooKeeper
+        self._sessions: defaultdict[str, list[MemoryStore]] = defaultdict(list)
+        self._cut: set[str] = set()
+
+    @asynccontextmanager
+    async def running(self, data: Path | None, zookeeper_port: int | None) -> AsyncIterator[None]:
+        with deterministic(self.seed):
+            self.began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                self.server = MemoryZooKeeper(lambda: self.observer().now_ns() // 1_000_000, nursery)
+                yield
+                nursery.cancel_scope.cancel()
+
+    @property
+    def zookeeper_connect(self) -> str:
+        return "memory:2181"
+
+    async def node(self, node_id: int, nursery: trio.Nursery) -> tuple[World, str]:
+        await trio.lowlevel.checkpoint()
+        return MemoryWorld(self, _name(node_id)), self.zookeeper_connect
+
+    def observer(self) -> World:
+        return MemoryWorld(self, "observer")
+
+    def cut(self, node_id: int) -> None:
+        self._cut.add(_name(node_id))
+        for store in self._sessions[_name(node_id)]:
+            self.server.disconnect(store)
+
+    def heal(self, node_id: int) -> None:
+        self._cut.discard(_name(node_id))
+        for store in self._sessions[_name(node_id)]:
+            self.server.reconnect(store)
+
+    def is_cut(self, node_id: int) -> bool:
+        return _name(node_id) in self._cut
+
+    async def connect_to_zookeeper(self, name: str, config: ZooKeeperClientConfig) -> MemoryStore:
+        await trio.lowlevel.checkpoint()
+        if name in self._cut:
+            await trio.sleep(config.connection_timeout_ms / 1000)
+            raise StoreUnavailable(f"{name} is cut off from ZooKeeper")
+        store = self.server.connect(session_timeout_ms=config.session_timeout_ms)
+        self._sessions[name] = [known for known in self._sessions[name] if not known.is_closed] + [store]
+        return store
+
+
+def _name(node_id: int) -> str:
+    return f"node-{node_id}"
+
+
+def memory(seed: int = 0) -> MemoryClusterWorld:
+    """A world for one cluster. The Trio run that the cluster is in becomes deterministic for as long as it runs."""
+    return MemoryClusterWorld(seed)

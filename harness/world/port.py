@@ -1,0 +1,105 @@
+"""The port of effects, as Protocols; more are in `kce.broker_stub.ports`. See `real_world` and `memory_world`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from random import Random
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+import trio
+
+from kce.broker_stub.ports import Address, Disk
+from kce.zookeeper.client_config import ZooKeeperClientConfig
+from kce.zookeeper.store import Session
+
+
+class Connected(NamedTuple):
+    """A TCP connection, or one in memory, and the addresses of its two ends."""
+
+    stream: trio.abc.Stream
+    local: Address
+    remote: Address
+
+
+class Listener(Protocol):
+    """A bound server socket."""
+
+    @property
+    def address(self) -> Address:
+        """With the port that was really bound."""
+        ...
+
+    def listen(self, backlog: int) -> None:
+        """Let clients connect. Raises OSError."""
+
+    async def accept(self) -> Connected:
+        """Raises OSError; ConnectionAbortedError for a client that is gone already."""
+        ...
+
+    def close(self) -> None:
+        """Refuse clients from now on. May be called twice."""
+
+
+def uuids(random: Random) -> Callable[[], UUID]:
+    """Version 4 UUIDs from ``random``."""
+    return lambda: UUID(int=random.getrandbits(128), version=4)
+
+
+class World(Protocol):
+    """What one node takes from outside."""
+
+    disk: Disk
+
+    async def bind(self, host: str, port: int) -> Listener:
+        """Port 0 is an ephemeral one. Raises OSError."""
+        ...
+
+    async def connect(self, host: str, port: int) -> Connected:
+        """Raises OSError."""
+        ...
+
+    async def zookeeper(self, config: ZooKeeperClientConfig) -> Session:
+        """A client with a session of its own. Raises StoreUnavailable."""
+        ...
+
+    def now_ns(self) -> int:
+        """Wall clock: nanoseconds since 1970. Durations are measured by ``trio.current_time``."""
+        ...
+
+    def random(self, purpose: str) -> Random:
+        """A generator for one purpose, so that one use does not disturb the numbers of another."""
+        ...
+
+
+class ClusterWorld(Protocol):
+    """Where a cluster runs: the worlds of its nodes, its ZooKeeper, and the network between them."""
+
+    #: whether nodes may run as processes of their own
+    processes: bool
+
+    def running(self, data: Path | None, zookeeper_port: int | None) -> AbstractAsyncContextManager[Path | None]:
+        """ZooKeeper is up and nodes can run until the end; gives the data folder, if any. Raises HarnessError."""
+        ...
+
+    @property
+    def zookeeper_connect(self) -> str:
+        """host:port/chroot of the cluster's ZooKeeper."""
+        ...
+
+    async def node(self, node_id: int, nursery: trio.Nursery) -> tuple[World, str]:
+        """The world of one node, and its `zookeeper.connect`."""
+        ...
+
+    def observer(self) -> World:
+        """The world of who watches the cluster, and is never cut off."""
+        ...
+
+    def cut(self, node_id: int) -> None:
+        """Partition a node from ZooKeeper; its session expires if it is not healed in time."""
+
+    def heal(self, node_id: int) -> None: ...
+
+    def is_cut(self, node_id: int) -> bool: ...

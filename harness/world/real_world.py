@@ -1,0 +1,164 @@
+"""The real world: sockets, kazoo, the wall clock, the disk; for clusters an embedded ZooKeeper behind proxies."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import trio
+
+from kce.broker_stub.ports import Address
+from kce.harness.embedded_zookeeper import embedded_zookeeper
+from kce.harness.errors import HarnessError
+from kce.harness.guard import Guard
+from kce.harness.world.disk import RealDisk
+from kce.harness.world.port import ClusterWorld, Connected, Listener, World
+from kce.harness.world.tcp_proxy import TcpProxy
+from kce.zookeeper.client_config import ZooKeeperClientConfig
+from kce.zookeeper.store import Session
+
+DEFAULT_ZOOKEEPER_PORT = 2181
+
+
+class RealListener(Listener):
+    def __init__(self, bound: trio.socket.SocketType) -> None:
+        self._socket = bound
+
+    @property
+    def address(self) -> Address:
+        host, port = self._socket.getsockname()[:2]
+        return host, port
+
+    def listen(self, backlog: int) -> None:
+        self._socket.listen(backlog)
+
+    async def accept(self) -> Connected:
+        accepted, _ = await self._socket.accept()
+        try:
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # rule B1.14
+            return _connected(trio.SocketStream(accepted))  # sets TCP_NODELAY
+        except OSError as e:
+            accepted.close()
+            raise ConnectionAbortedError(errno.ECONNABORTED, f"the client is gone: {e}") from None
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _connected(stream: trio.SocketStream) -> Connected:
+    local, remote = stream.socket.getsockname(), stream.socket.getpeername()
+    return Connected(stream, local[:2], remote[:2])
+
+
+class RealWorld(World):
+    """The world of a node of this process."""
+
+    def __init__(self) -> None:
+        self.disk = RealDisk()
+
+    async def bind(self, host: str, port: int) -> RealListener:
+        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        bound = trio.socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            await bound.bind(address)
+        except BaseException:
+            bound.close()
+            raise
+        return RealListener(bound)
+
+    async def connect(self, host: str, port: int) -> Connected:
+        return _connected(await trio.open_tcp_stream(host, port))
+
+    async def zookeeper(self, config: ZooKeeperClientConfig) -> Session:
+        return await config.connect()
+
+    def now_ns(self) -> int:
+        return time.time_ns()
+
+    def random(self, purpose: str) -> Random:
+        return Random()
+
+
+class RealClusterWorld(ClusterWorld):
+    """``zookeeper`` is host:port/chroot of yours; None starts an embedded one."""
+
+    processes = True
+
+    def __init__(self, zookeeper: str | None = None) -> None:
+        self._zookeeper = zookeeper
+        self._proxies: dict[int, TcpProxy] = {}
+        self.guard: Guard
+
+    @asynccontextmanager
+    async def running(self, data: Path | None, zookeeper_port: int | None) -> AsyncIterator[Path]:
+        async with AsyncExitStack() as stack:
+            self.guard = Guard()
+            stack.callback(self.guard.close)
+            folder = self._data_folder(data, stack)
+            if self._zookeeper is None:
+                embedded = embedded_zookeeper(folder / "zookeeper", self.guard, port=zookeeper_port)
+                self._zookeeper = await stack.enter_async_context(embedded)
+            yield folder
+
+    def _data_folder(self, given: Path | None, stack: AsyncExitStack) -> Path:
+        folder = given
+        if folder is None:
+            folder = Path(tempfile.mkdtemp(prefix="kce-"))
+            self.guard.remove(folder)
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            (folder / "logs").mkdir(parents=True, exist_ok=True)
+            probe = folder / "logs" / f".writable-{os.getpid()}"
+            probe.touch()
+            probe.unlink()
+        except OSError as e:
+            raise HarnessError(f"the data folder {folder} is not writable: {e.strerror or e}") from None
+        return folder
+
+    @property
+    def zookeeper_connect(self) -> str:
+        assert self._zookeeper is not None, "the cluster has not started"
+        return self._zookeeper
+
+    async def node(self, node_id: int, nursery: trio.Nursery) -> tuple[World, str]:
+        proxy = self._proxies[node_id] = TcpProxy(*self.first_server())
+        await nursery.start(proxy.run)
+        _, slash, chroot = self.zookeeper_connect.partition("/")
+        return RealWorld(), f"127.0.0.1:{proxy.port}{slash}{chroot}"
+
+    def first_server(self) -> Address:
+        """Where the proxies of nodes connect: the first server of `zookeeper_connect`. Raises HarnessError."""
+        server = self.zookeeper_connect.partition("/")[0].partition(",")[0]
+        host, colon, port = server.rpartition(":")
+        if not colon:
+            return server, DEFAULT_ZOOKEEPER_PORT
+        if not port.isdecimal():
+            raise HarnessError(f"{server} is not the HOST:PORT of a ZooKeeper server")
+        return host.strip("[]"), int(port)
+
+    def observer(self) -> World:
+        return RealWorld()
+
+    def cut(self, node_id: int) -> None:
+        self._proxies[node_id].cut()
+
+    def heal(self, node_id: int) -> None:
+        self._proxies[node_id].heal()
+
+    def is_cut(self, node_id: int) -> bool:
+        return self._proxies[node_id].is_cut
+
+
+def real(zookeeper: str | None = None) -> RealClusterWorld:
+    """Nodes on sockets, with your ZooKeeper (``zookeeper="host:port/chroot"``) or an embedded one."""
+    return RealClusterWorld(zookeeper)

@@ -1,0 +1,46 @@
+"""Kafka's control plane, made visible, drivable and testable.
+
+    async with kce.Cluster(brokers=3) as cluster:
+        await cluster.create_topic("orders", partitions=4, replication_factor=3)
+
+The names here are the public face; each is imported on first use. The folders beside this file are links to the rooms
+at the top of the repository (ARCHITECTURE.md).
+"""
+
+from __future__ import annotations
+
+import importlib
+
+TYPE_CHECKING = False  # type checkers take it for typing's, whose import would cost more than all the rest
+if TYPE_CHECKING:
+    from kce import wire
+    from kce.harness.cluster import ActiveController, Cluster
+    from kce.harness.errors import HarnessError
+    from kce.harness.links import FrameEvent, Hold, Rule
+    from kce.harness.world import memory, real
+
+__all__ = ["ActiveController", "Cluster", "FrameEvent", "HarnessError", "Hold", "Rule", "memory", "real", "wire"]
+
+#: public name -> the module that defines it; packages of kce are their own
+_DEFINED_IN = {
+    "ActiveController": "kce.harness.cluster",
+    "Cluster": "kce.harness.cluster",
+    "FrameEvent": "kce.harness.links",
+    "HarnessError": "kce.harness.errors",
+    "Hold": "kce.harness.links",
+    "Rule": "kce.harness.links",
+    "memory": "kce.harness.world",
+    "real": "kce.harness.world",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(_DEFINED_IN.get(name, f"{__name__}.{name}"))
+    value = globals()[name] = getattr(module, name) if name in _DEFINED_IN else module
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,47 @@
+"""Values of settings and their sources (rules B7.25, B7.26)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kce.broker_stub.config_entries import BrokerSettings, ConfigSource, broker_entries, topic_entries
+
+NO_BROKER_SETTINGS = BrokerSettings({})
+
+
+def entries(config: dict[str, str], broker: BrokerSettings) -> dict[str, Any]:
+    return {entry.name: entry for entry in topic_entries(config, broker)}
+
+
+def test_topic_settings_have_precedence_over_broker_settings() -> None:  # rule B7.26
+    all_set = BrokerSettings(
+        {"log.retention.hours": "1", "log.retention.minutes": "3"},
+        {"log.segment.bytes": "100"},
+        {"log.segment.bytes": "200", "message.max.bytes": "300"},
+    )
+    found = entries({"retention.ms": "5"}, all_set)
+    assert (found["retention.ms"].value, found["retention.ms"].source) == ("5", ConfigSource.TOPIC_CONFIG)
+    assert (found["segment.bytes"].value, found["segment.bytes"].source) == ("100", ConfigSource.DYNAMIC_BROKER_CONFIG)
+    assert found["max.message.bytes"].source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    assert [s.source for s in found["segment.bytes"].synonyms] == [2, 3, 5]
+    found = entries({}, all_set)
+    assert found["retention.ms"].value == "180000"  # the finer unit wins: minutes before hours
+    assert found["retention.ms"].source is ConfigSource.STATIC_BROKER_CONFIG
+    found = entries({}, NO_BROKER_SETTINGS)
+    assert (found["retention.ms"].value, found["segment.ms"].value) == ("604800000", "604800000")
+    assert {entry.source for entry in found.values()} == {ConfigSource.DEFAULT_CONFIG}
+    assert entries({}, BrokerSettings({"log.retention.hours": "-1"}))["retention.ms"].value == "-1"
+
+
+def test_all_described_and_configured_broker_settings_are_listed() -> None:  # rule B7.25
+    given = BrokerSettings(
+        {"num.io.threads": "3", "my.plugin.key": "secret", "listener.name.data.sasl.jaas.config": "password"},
+        {"num.io.threads": "4"},
+    )
+    found = {entry.name: entry for entry in broker_entries(given)}
+    assert (found["num.io.threads"].value, found["num.io.threads"].read_only) == ("4", False)
+    assert found["broker.rack"].value is None
+    assert found["broker.id"].read_only
+    for hidden in ("my.plugin.key", "listener.name.data.sasl.jaas.config"):
+        assert (found[hidden].is_sensitive, found[hidden].value) == (True, None)
+        assert all(synonym.value is None for synonym in found[hidden].synonyms)

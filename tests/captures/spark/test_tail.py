@@ -1,0 +1,110 @@
+"""A folder that is followed, batch by batch and in Spark."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from kce.captures.errors import CaptureError
+from kce.captures.spark.tail import FolderTail
+from kce.captures.tables.rows import LEVELS
+from tests.captures.samples import unzipped
+from tests.captures.spark.levels import ZOMBIE, same, table
+
+
+class TestTail:
+    """The stream's reader, batch by batch; in Spark it is tried below."""
+
+    def batches(self, folder, level, steps, fail_fast=False):
+        """The rows of each batch, where ``steps`` change the folder in between."""
+        tail = FolderTail(folder, level, fail_fast=fail_fast, bodies="none")
+        offset = tail.initialOffset()
+        found = []
+        for step in steps:
+            step()
+            end = tail.latestOffset(offset, None)
+            read = [batch for task in tail.partitions(offset, end) for batch in tail.read(task)]
+            found.append(pa.Table.from_batches(read, LEVELS[level].schema))
+            offset = end
+        return found
+
+    @pytest.mark.parametrize("level", LEVELS)
+    def test_batches_make_up_the_whole(self, level, tmp_path):
+        whole = unzipped("kafka-3.9.1-zombie")
+        file = tmp_path / "x.pcap"
+        cuts = [10, 50_000, 50_001, 90_000, len(whole)]
+        steps = [lambda end=end: file.write_bytes(whole[:end]) for end in cuts]
+        batches = self.batches(tmp_path, level, [*steps, lambda: None])
+        assert [batch.num_rows > 0 for batch in batches] == [False, True, False, True, True, False]
+        # where a connection is not closed, what waits for an answer goes on waiting
+        told, wanted = (
+            [
+                row
+                for row in read.to_pylist()
+                if row.get("response_packet", row.get("response_error_code", 0)) is not None
+            ]
+            for read in (pa.concat_tables(batches), table(level, ZOMBIE))
+        )
+        assert same(level, told, "file", "request_file", "response_file") == same(
+            level, wanted, "file", "request_file", "response_file"
+        )
+
+    def test_a_connection_goes_on_in_the_next_file(self, tmp_path, halves):
+        later, earlier = (path.read_bytes() for path in halves)
+        batches = self.batches(
+            tmp_path, "exchanges",
+            [lambda: (tmp_path / "x.pcap").write_bytes(earlier), lambda: (tmp_path / "x.pcap1").write_bytes(later)],
+        )  # fmt: skip
+        across = [
+            row for row in batches[1].to_pylist() if row["file"] == "x.pcap" and row["response_file"] == "x.pcap1"
+        ]
+        assert across
+        places = ("file", "packet", "request_file", "request_packet", "response_file", "response_packet")
+        answered = [row for row in table("exchanges", ZOMBIE).to_pylist() if row["response_packet"]]
+        told = [row for row in pa.concat_tables(batches).to_pylist() if row["response_packet"]]
+        assert same("exchanges", told, *places) == same("exchanges", answered, *places)
+
+    def test_a_ring_that_begins_anew_is_read_anew(self, tmp_path, halves):
+        later, earlier = (path.read_bytes() for path in halves)
+        assert len(later) > len(earlier)
+        file = tmp_path / "x.pcap"
+        first, second = self.batches(
+            tmp_path, "packets", [lambda: file.write_bytes(later), lambda: file.write_bytes(earlier)]
+        )
+        assert (first.num_rows, second.num_rows) == (583, 400)
+
+    def test_what_is_no_capture_is_told(self, tmp_path):
+        (told,) = self.batches(tmp_path, "frames", [lambda: (tmp_path / "x.pcap").write_bytes(b"x" * 100)])
+        assert "not a capture" in told.to_pylist()[0]["_corrupt_record"]
+        with pytest.raises(CaptureError):
+            self.batches(tmp_path, "frames", [lambda: None], fail_fast=True)
+
+    def test_compressed_copies_are_left_alone(self, tmp_path):
+        (tmp_path / ZOMBIE.name).write_bytes(ZOMBIE.read_bytes())
+        assert self.batches(tmp_path, "packets", [lambda: None])[0].num_rows == 0
+
+
+@pytest.mark.slow
+def test_in_spark_a_folder_is_followed(spark, tmp_path, halves):
+    folder = tmp_path / "captured"
+    folder.mkdir()
+    later, earlier = (path.read_bytes() for path in halves)
+    (folder / "x.pcap0").write_bytes(earlier[:30_000])
+    stream = spark.readStream.format("kafka-capture").option("level", "frames").load(str(folder))
+    query = stream.writeStream.format("memory").queryName("followed").option("checkpointLocation", str(tmp_path / "c"))
+    running = query.start()
+    try:
+        running.processAllAvailable()
+        first = spark.table("followed").count()
+        with (folder / "x.pcap0").open("ab") as growing:  # never shorter than it was: that would be a ring begun anew
+            growing.write(earlier[30_000:])
+        (folder / "x.pcap1").write_bytes(later)
+        running.processAllAvailable()
+        found = spark.table("followed").collect()
+    finally:
+        running.stop()
+    wanted = table("frames", ZOMBIE)
+    assert 0 < first < len(found) == wanted.num_rows
+    assert sorted((r.time, r.api, r.correlation_id) for r in found) == sorted(
+        (r["time"].replace(tzinfo=None), r["api"], r["correlation_id"]) for r in wanted.to_pylist()
+    )

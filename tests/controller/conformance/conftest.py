@@ -1,3 +1,0 @@
-from tests.controller.conformance.clients import f
-
-__all__ = ["f"]

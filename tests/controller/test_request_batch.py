@@ -1,0 +1,122 @@
+"""Batches of control requests (section 8 of docs/controller-semantics.md)."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from kce import wire
+from kce.controller import request_batch
+from kce.controller.context import ControllerContext
+from kce.controller.request_batch import BatchConfig, ControllerRequestBatch
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper.errors import IllegalState
+from kce.zookeeper.model import (
+    RECOVERED,
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    Endpoint,
+    LeaderAndIsr,
+    Leadership,
+    RegisteredBroker,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from tests.controller.conformance.bench import ids
+from tests.controller.support import CONTROL, DATA, broker
+
+
+class Outbox(request_batch.Outbox):
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, wire.Message, int, bool]] = []
+
+    def send(self, broker: BrokerId, request: wire.Message, api_version: int, on_response: object) -> None:
+        self.sent.append((broker, request, api_version, on_response is not None))
+
+
+def context(*live: int) -> ControllerContext:
+    made = ControllerContext()
+    made.epoch = ControllerEpoch(4)
+    made.add_live_brokers((broker(i), BrokerEpoch(100 + i)) for i in live)
+    made.set_topics(["t", "u"])
+    made.add_topic_id("t", uuid.UUID(int=8))
+    return made
+
+
+def batch(made: ControllerContext, ibp: str = "3.9") -> tuple[ControllerRequestBatch, Outbox]:
+    outbox = Outbox()
+    config = BatchConfig(broker_id=BrokerId(1), ibp=MetadataVersion.parse(ibp), inter_broker_listener=DATA)
+    return ControllerRequestBatch(config, made, outbox, None), outbox  # type: ignore[arg-type]
+
+
+TP = TopicPartition("t", 0)
+
+
+LEADER_1 = Leadership(LeaderAndIsr(BrokerId(1), ids(1, 2), 6, RECOVERED, 2), ControllerEpoch(3))
+
+
+ALL_IBPS = ["0.8.2", "0.9.0", "0.10.0", "0.10.2", "1.0", "2.2", "2.4-IV0", "2.4-IV1", "2.6", "2.8", "3.2", "3.9"]
+
+
+@pytest.mark.parametrize("ibp", ALL_IBPS)
+def test_every_request_of_every_version_can_be_written(ibp: str) -> None:
+    made = context(1, 2)
+    made.remove_live_brokers(ids(1, 2))
+    plain = Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9)
+    made.add_live_brokers((RegisteredBroker(BrokerId(i), (plain,), "r"), BrokerEpoch(i)) for i in (1, 2))
+    outbox = Outbox()
+    config = BatchConfig(broker_id=BrokerId(1), ibp=MetadataVersion.parse(ibp), inter_broker_listener="PLAINTEXT")
+    requests = ControllerRequestBatch(config, made, outbox, None)  # type: ignore[arg-type]
+    made.set_assignment(TP, ReplicaAssignment(ids(1, 2)))
+    made.leadership[TP] = LEADER_1
+    requests.new_batch()
+    requests.add_leader_and_isr(ids(1, 2), TP, LEADER_1, made.assignment(TP), is_new=True)
+    requests.add_stop_replica(ids(2), TP, delete=True)
+    requests.add_stop_replica(ids(2), TopicPartition("u", 1), delete=False)
+    requests.send()
+    for _, request, version, _ in outbox.sent:
+        frame = wire.encode_request(request, api_version=version, correlation_id=1, client_id="1")
+        header, back = wire.decode_request(frame)
+        assert header.api_version == version
+        assert [
+            (p.leader, p.leader_epoch)
+            for s in (getattr(back, "topic_states", ()), [back])
+            for t in s
+            for p in getattr(t, "partition_states", getattr(t, "ungrouped_partition_states", ()))
+            if hasattr(p, "leader")
+        ] in ([(1, 6)], [])
+    kinds = [type(request).__name__ for _, request, _, _ in outbox.sent]
+    stops = 1 if MetadataVersion.parse(ibp) >= MetadataVersion.parse("2.6") else 2
+    assert kinds == ["LeaderAndIsrRequest"] * 2 + ["UpdateMetadataRequest"] * 2 + ["StopReplicaRequest"] * stops  # 8.12
+
+
+def test_a_leader_that_is_none_is_sent_nothing() -> None:  # rules 8.3, 8.6
+    requests, outbox = batch(context(1))
+    requests.add_leader_and_isr(ids(1, -1), TP, LEADER_1, ReplicaAssignment(ids(1)), is_new=True)
+    requests.add_stop_replica(ids(1, -1), TP, delete=True)
+    requests.add_update_metadata(ids(1, -1), [])
+    requests.send()
+    assert [to for to, *_ in outbox.sent] == [1, 1, 1]
+
+
+def test_a_batch_that_was_not_sent_blocks_the_next() -> None:  # rule 8.2
+    made = context(1)
+    requests, _ = batch(made)
+    requests.new_batch()
+    requests.add_update_metadata(ids(1), [])
+    with pytest.raises(IllegalState, match="UpdateMetadata"):
+        requests.new_batch()
+
+
+def test_listener_names_in_versions_that_have_none() -> None:  # rule 8.21
+    made = context(1)
+    requests, _ = batch(made, "0.10.0")
+    requests.add_update_metadata(ids(1), [])
+    with pytest.raises(IllegalState, match=CONTROL):
+        requests.send()
+    requests, outbox = batch(made, "0.10.2")
+    requests.add_update_metadata(ids(1), [])
+    requests.send()
+    assert [version for _, _, version, _ in outbox.sent] == [3]

@@ -1,0 +1,45 @@
+"""`kce` in processes of its own, and `kce up` in the background."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+KCE = [sys.executable, "-m", "kce.harness"]
+
+
+def kce(*arguments: str, env: dict[str, str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*KCE, *arguments], capture_output=True, text=True, env=env, timeout=timeout, check=False)
+
+
+@contextmanager
+def up(tmp_path: Path, env: dict[str, str], *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A running `kce up`, and what its ready file says."""
+    ready = tmp_path / "ready.json"
+    process = subprocess.Popen(
+        [*KCE, "up", "--ready-file", str(ready), "--set", "zookeeper.session.timeout.ms=1500", *arguments],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        seen = ""
+        while "Ctrl-C stops it all" not in seen:
+            line = process.stdout.readline()
+            assert line, f"it ended:\n{seen}"
+            seen += line
+        watchdog.cancel()
+        yield process, json.loads(ready.read_text())
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+        process.stdout.close()

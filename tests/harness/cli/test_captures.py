@@ -1,0 +1,32 @@
+"""Wrong arguments of `kce decode` and `kce analyze`; tests/captures runs them on captures."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.captures.samples import CAPTURES
+from tests.harness.conftest import Here
+
+TOUR = str(CAPTURES["kafka-3.9.1-tour"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["decode", "nowhere.pcapng"], 1, "nowhere.pcapng"),
+        (["decode", "-", TOUR], 1, "standard input"),
+        (["decode", TOUR, TOUR, "--tls-keys", "keys"], 1, "TLS"),
+        (["decode", TOUR, "--api", "Nonsense"], 2, "Nonsense"),
+        (["decode", TOUR, "--from", "yesterday"], 2, "yesterday"),
+        (["decode", TOUR, "--ports", "x"], 2, "x"),
+        (["analyze", TOUR, "--report", "r", "--format", "text"], 2, "--report"),
+        (["analyze", TOUR, "--format", "parquet"], 2, "--format parquet"),
+        (["analyze", TOUR, "--format", "parquet", "--report", "a", "--out", "b"], 2, "--format parquet"),
+        (["analyze", TOUR, "--fail-on", "nothing"], 2, "nothing"),
+    ],
+)
+def test_wrong_arguments_are_one_line(arguments: list[str], code: int, text: str, here: Here) -> None:
+    failed = here(*arguments)
+    assert (failed.code, failed.out) == (code, "")
+    assert text in failed.err.splitlines()[-1]
+    assert "Traceback" not in failed.err

@@ -1,0 +1,51 @@
+"""`kce` itself: help, version, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kce.harness.cli import COMMANDS
+from tests.harness.cli.support import kce
+from tests.harness.conftest import Here, Said
+
+#: each command in a process that has imported what `kce` has before it knows which is called
+EACH_HELP = """\
+import os
+from kce.harness.cli import COMMANDS, main
+for name in COMMANDS:
+    if (child := os.fork()) == 0:
+        raise SystemExit(main([name, "--help"]))
+    print("ended with", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+@pytest.mark.heavy
+def test_help_and_version(env: dict[str, str], here: Here) -> None:
+    top = here("--help")
+    assert (top.code, top.err) == (0, "")
+    each = subprocess.run(
+        [sys.executable, "-c", EACH_HELP], capture_output=True, text=True, env=env, timeout=60, check=True
+    )
+    assert each.stderr == ""
+    shown = each.stdout.split("ended with 0\n")
+    assert shown.pop() == ""
+    for name, text in zip(COMMANDS, shown, strict=True):
+        assert f"\n  {name} " in top.out
+        assert f"Usage: kce {name} " in text
+        assert r"\b" not in text  # of click, which is to leave examples as they are
+    assert kce("--version", env=env).stdout.startswith("kce, version 0.")
+    wrong = kce("frobnicate", env=env)
+    assert wrong.returncode == 2
+    assert "No such command 'frobnicate'" in wrong.stderr
+
+
+def test_nothing_is_running(here: Here, tmp_path: Path) -> None:
+    for arguments in (["kill", "1"], ["topic", "list"], ["describe"]):
+        assert here(*arguments) == Said(1, "", "kce: no cluster of yours is running: start one with `kce up`\n")
+    missing = here("kill", "1", "--cluster", str(tmp_path / "nope.json"))
+    assert missing.code == 1
+    assert "nope.json cannot be read: No such file" in missing.err

@@ -1,0 +1,47 @@
+"""The embedded ZooKeeper: its folder, its port, and what is reported when it does not start."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from kce.harness.embedded_zookeeper import embedded_zookeeper, four_letter_word, free_port
+from kce.harness.errors import HarnessError
+
+
+@pytest.mark.slow
+async def test_data_survives_a_restart_on_the_same_port(tmp_path: Path) -> None:
+    port = free_port()
+    for _ in range(2):
+        async with embedded_zookeeper(tmp_path, port=port, settings={"maxSessionTimeout": "77777"}) as address:
+            assert address == f"127.0.0.1:{port}"
+            assert "maxSessionTimeout=77777" in await four_letter_word("127.0.0.1", port, "conf")
+    assert await four_letter_word("127.0.0.1", port, "ruok") == ""
+    assert list((tmp_path / "data").glob("version-2/snapshot.*"))
+
+
+@pytest.mark.slow
+async def test_a_port_in_use_is_one_line_that_names_the_option(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(HarnessError, match=f"^port {port} for ZooKeeper is in use.*--zookeeper-port$"):
+            async with embedded_zookeeper(tmp_path, port=port):
+                pass
+
+
+@pytest.mark.slow
+async def test_the_last_error_of_a_zookeeper_that_does_not_start_is_shown(tmp_path: Path) -> None:
+    with pytest.raises(HarnessError, match=rf"^ZooKeeper did not start, see {tmp_path}/zookeeper\.log: .*ERROR.*\S$"):
+        async with embedded_zookeeper(tmp_path, settings={"tickTime": "soon"}):
+            pass
+
+
+async def test_a_folder_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(HarnessError, match=r"data folder .*file/zookeeper/data cannot be"):
+        async with embedded_zookeeper(tmp_path / "file" / "zookeeper"):
+            pass

@@ -1,0 +1,74 @@
+"""Settings that a node refuses, each in one line that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from kce.broker_stub import BrokerConfig
+from kce.harness import HarnessError
+from kce.harness.node import Node, controller_config
+from kce.wire.configuration import BROKER_CONFIGS, Support
+from kce.zookeeper.client_config import ZooKeeperClientConfig
+
+GIVEN = {"broker.id": "1", "zookeeper.connect": "127.0.0.1:1"}
+#: read only where there are certificates
+OF_CERTIFICATES = {
+    "zookeeper.ssl.keystore.password", "zookeeper.ssl.keystore.type", "zookeeper.ssl.truststore.type",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "told"),
+    [
+        ("zookeeper.set.acl", "true", "zookeeper.set.acl=true needs an identity"),
+        ("leader.imbalance.check.interval.seconds", "0", "leader.imbalance.check.interval.seconds=0: must be"),
+        ("inter.broker.protocol.version", "0.7", "inter.broker.protocol.version=0.7"),
+    ],
+)
+def test_refusals(key: str, text: str, told: str) -> None:
+    with pytest.raises(HarnessError) as caught:
+        Node(GIVEN | {key: text})
+    assert str(caught.value).startswith(told)
+
+
+def test_protections_that_are_off() -> None:
+    Node(GIVEN | {"zookeeper.set.acl": "false", "zookeeper.ssl.client.enable": "false"})
+
+
+def test_nothing_can_be_had_without_zookeeper() -> None:
+    with pytest.raises(HarnessError, match=r"the setting zookeeper\.connect is missing"):
+        Node({"broker.id": "1"})
+
+
+class Recording(dict[str, str]):
+    """Records which settings are read."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        super().__init__(properties)
+        self.read: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.read.add(key)
+        return super().get(key, default)
+
+
+def test_the_table_of_settings_names_all_readers() -> None:
+    given = GIVEN | {"zookeeper.ssl.client.enable": "true"}
+    broker, zookeeper = BrokerConfig.from_properties(given), ZooKeeperClientConfig.from_properties(given)
+    readers: dict[str, Callable[[Mapping[str, str]], object]] = {
+        "broker": BrokerConfig.from_properties,
+        "zookeeper": ZooKeeperClientConfig.from_properties,
+        "controller": lambda properties: controller_config(broker, zookeeper, properties),
+        "node": Node,
+    }
+    refused = {name for name, definition in BROKER_CONFIGS.items() if definition.support is Support.REFUSED}
+    for reader, parse in readers.items():
+        properties = Recording(given)
+        parse(properties)
+        found = {key for key in properties.read if not key.startswith("listener.name.")} - refused
+        named = {name for name, definition in BROKER_CONFIGS.items() if reader in definition.readers}
+        assert found == named - OF_CERTIFICATES, reader
+    assert {name for definition in BROKER_CONFIGS.values() for name in definition.readers} == readers.keys()

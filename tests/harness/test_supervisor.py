@@ -1,0 +1,139 @@
+"""Commands for a running cluster, and how it is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from kce.harness.errors import HarnessError
+from kce.harness.guard import birth
+from kce.harness.supervisor import Supervisor, command, find_cluster, registry, running_clusters
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The registry of this test's clusters."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return registry()
+
+
+class FakeCluster:
+    """Node 1 can be killed; every other id is unknown."""
+
+    def __init__(self) -> None:
+        self.guard = SimpleNamespace(remove=lambda path: None)
+        self.cluster_id, self.zookeeper, self.data = "id", "127.0.0.1:2181", Path("/data")
+        self.members = [SimpleNamespace(id=1, pid=7, state="running", addresses={"DATA": "127.0.0.1:9092"})]
+        self.killed: list[int] = []
+
+    def bootstrap_servers(self) -> str:
+        return "127.0.0.1:9092"
+
+    async def kill(self, node: int) -> None:
+        if node != 1:
+            raise HarnessError(f"there is no node {node}")
+        self.killed.append(node)
+
+    pause = resume = restart = kill
+
+
+async def served(nursery: trio.Nursery, changes: list[str]) -> tuple[Supervisor, FakeCluster]:
+    cluster = FakeCluster()
+    supervisor = Supervisor(cluster, changes.append)  # type: ignore[arg-type]
+    await nursery.start(supervisor.run)
+    supervisor.publish(None)
+    return supervisor, cluster
+
+
+async def send(name: str, node: int | None = None) -> dict[str, Any]:
+    return await trio.to_thread.run_sync(partial(command, find_cluster(None), name, node))
+
+
+async def test_commands_are_executed_and_reported(nursery: trio.Nursery) -> None:
+    changes: list[str] = []
+    _, cluster = await served(nursery, changes)
+    assert (await send("kill", 1))["text"] == "node 1 is killed"
+    assert cluster.killed == [1]
+    assert changes == ["node 1 is killed"]
+    shown = await send("describe")
+    assert shown["nodes"] == [{"id": 1, "pid": 7, "state": "running", "listeners": {"DATA": "127.0.0.1:9092"}}]
+    assert shown["pid"] == os.getpid()
+
+
+async def test_errors_come_back_as_text(nursery: trio.Nursery) -> None:
+    await served(nursery, [])
+    for name, node, text in (
+        ("kill", 9, "there is no node 9"),
+        ("frobnicate", 1, "not a command: frobnicate"),
+        ("kill", None, "not a command: kill"),
+    ):
+        with pytest.raises(HarnessError, match=text):
+            await send(name, node)
+
+
+@pytest.mark.parametrize("line", [b"nonsense\n", b"[]\n", b"{}\n", b'{"command": []}\n', b"x" * 70_000])
+async def test_a_line_that_is_no_command_is_answered_with_an_error(nursery: trio.Nursery, line: bytes) -> None:
+    supervisor, _ = await served(nursery, [])
+    async with await trio.open_unix_socket(str(supervisor.socket_path)) as stream:
+        await stream.send_all(line)
+        answer = json.loads(await stream.receive_some())
+    assert "not a command" in answer["error"]
+    assert len(answer["error"]) < 400
+
+
+async def test_files_are_written_and_removed(nursery: trio.Nursery, tmp_path: Path, folder: Path) -> None:
+    supervisor, _ = await served(nursery, [])
+    assert len(os.listdir(folder)) == 2
+    ready = tmp_path / "new" / "ready.json"
+    supervisor.publish(ready)
+    assert json.loads(ready.read_text()) == running_clusters()[0] == find_cluster(ready)
+    supervisor.retract(ready)
+    assert not ready.exists()
+    assert os.listdir(folder) == []
+
+
+def entry(folder: Path, pid: int, born: str | None, name: str) -> Path:
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"pid": pid, "birth": born, "zookeeper": name, "socket": str(folder / "none")}))
+    return path
+
+
+def test_clusters_that_died_are_removed_from_the_registry(folder: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    gone = entry(folder, dead.pid, "1", "dead")
+    reused = entry(folder, os.getpid(), "another process", "reused")
+    alive = entry(folder, os.getpid(), birth(os.getpid()), "alive")
+    assert [found["zookeeper"] for found in running_clusters()] == ["alive"]
+    assert (gone.exists(), reused.exists(), alive.exists()) == (False, False, True)
+
+
+def test_one_of_several_clusters_must_be_chosen(folder: Path) -> None:
+    paths = [entry(folder, os.getpid(), birth(os.getpid()), name) for name in ("a", "b")]
+    with pytest.raises(HarnessError, match=r"2 clusters .* --cluster FILE"):
+        find_cluster(None)
+    assert find_cluster(paths[0])["zookeeper"] == "a"
+
+
+def test_a_file_that_is_no_description_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "ready.json").write_text("nonsense")
+    with pytest.raises(HarnessError, match=r"ready\.json was not written by `kce up --ready-file`"):
+        find_cluster(tmp_path / "ready.json")
+
+
+def test_a_cluster_that_does_not_answer_is_an_error(folder: Path) -> None:
+    entry(folder, os.getpid(), birth(os.getpid()), "silent")
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(folder / "none"))
+        with pytest.raises(HarnessError, match=f"the cluster of pid {os.getpid()} does not answer"):
+            command(find_cluster(None), "describe")

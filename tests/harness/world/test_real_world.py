@@ -1,0 +1,106 @@
+"""Sockets, folders and ZooKeeper addresses of the real world.
+
+Covers: harness/world/port.py.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import trio
+
+from kce.harness.errors import HarnessError
+from kce.harness.world import RealWorld, real
+
+
+async def test_both_ends_of_a_connection_know_each_other() -> None:
+    world = RealWorld()
+    listener = await world.bind("127.0.0.1", 0)
+    listener.listen(1)
+    address = listener.address
+    dialled = await world.connect(*address)
+    accepted = await listener.accept()
+    assert (dialled.local, dialled.remote) == (accepted.remote, accepted.local)
+    assert accepted.local == address
+    await dialled.stream.send_all(b"x")
+    assert await accepted.stream.receive_some() == b"x"
+    for stream in (dialled.stream, accepted.stream):
+        await stream.aclose()
+    listener.close()
+    listener.close()
+    with pytest.raises(OSError, match="connect"):
+        await world.connect(*address)
+
+
+async def test_accepted_sockets_keep_alive_and_do_not_delay() -> None:  # rule B1.14
+    world = RealWorld()
+    listener = await world.bind("127.0.0.1", 0)
+    listener.listen(1)
+    dialled = await world.connect(*listener.address)
+    stream = (await listener.accept()).stream
+    assert isinstance(stream, trio.SocketStream)
+    assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    for each in (stream, dialled.stream):
+        await each.aclose()
+    listener.close()
+
+
+async def test_a_port_in_use_is_an_error() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match="in use"):
+            await RealWorld().bind("127.0.0.1", taken.getsockname()[1])
+
+
+async def test_a_data_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    with pytest.raises(HarnessError, match=f"the data folder {in_the_way / 'data'} is not writable"):
+        async with real("127.0.0.1:1").running(in_the_way / "data", None):
+            pass
+
+
+async def test_a_temporary_data_folder_is_removed_and_a_given_one_is_kept(tmp_path: Path) -> None:
+    async with real("127.0.0.1:1").running(None, None) as temporary:
+        assert (temporary / "logs").is_dir()
+    assert not temporary.exists()
+    async with real("127.0.0.1:1").running(tmp_path / "data", None) as given:
+        assert given == tmp_path / "data"
+    assert (given / "logs").is_dir()
+
+
+@pytest.mark.parametrize("connect", ["127.0.0.1:{port},127.0.0.2:1/a/b", "127.0.0.1:{port}/a/b"])
+async def test_a_node_reaches_zookeeper_through_its_proxy(connect: str, nursery: trio.Nursery, tmp_path: Path) -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    world = real(connect.format(port=listener.socket.getsockname()[1]))
+    async with listener, world.running(tmp_path, None):
+        _, through = await world.node(1, nursery)
+        address, _, chroot = through.partition("/")
+        assert chroot == "a/b"
+        proxy = "127.0.0.1", int(address.rpartition(":")[2])
+        async with await trio.open_tcp_stream(*proxy) as stream, await listener.accept() as accepted:
+            await accepted.send_all(b"x")
+            assert await stream.receive_some() == b"x"
+            assert not world.is_cut(1)
+            world.cut(1)
+            assert await stream.receive_some() == b""
+            assert world.is_cut(1)
+        world.heal(1)
+        assert not world.is_cut(1)
+
+
+@pytest.mark.parametrize(
+    ("connect", "address"),
+    [("zk:9", ("zk", 9)), ("zk", ("zk", 2181)), ("zk,other:9/x", ("zk", 2181)), ("[::1]:9", ("::1", 9))],
+)
+def test_the_default_port_of_zookeeper(connect: str, address: tuple[str, int]) -> None:
+    assert real(connect).first_server() == address
+
+
+def test_a_zookeeper_port_that_is_no_number_is_an_error() -> None:
+    with pytest.raises(HarnessError, match="zk:x"):
+        real("zk:x/a").first_server()

@@ -1,0 +1,123 @@
+"""kazoo under our own sending and reading: its version, and its public behaviour."""
+
+from __future__ import annotations
+
+import threading
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from kce.zookeeper.store import Create, NodeData, StoreUnavailable
+from kce.zookeeper.store import kazoo as kazoo_store
+from kce.zookeeper.store.kazoo import TESTED_KAZOO, KazooStore
+
+PATIENCE_S = 10
+
+
+def test_pyproject_asks_for_the_tested_kazoo() -> None:
+    project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (requirement,) = (d for d in project["dependencies"] if d.startswith("kazoo"))
+    major, minor = TESTED_KAZOO.split(".")
+    assert requirement == f"kazoo>={TESTED_KAZOO},<{major}.{int(minor) + 1}"
+
+
+@pytest.mark.parametrize("version", ["2.10.0", "2.12.0", "2.110.0", "3.0"])
+async def test_another_kazoo_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kazoo_store, "KAZOO_VERSION", version)
+    with pytest.raises(StoreUnavailable, match=f"kazoo {version} is installed.*pip install 'kazoo==2.11.*'"):
+        await KazooStore.connect("127.0.0.1:1", session_timeout_ms=1000, connection_timeout_ms=1000)
+
+
+def public_behaviour(client: KazooClient, other: KazooClient) -> Iterator[object]:
+    """What kazoo's public calls give, one after the other; ``other`` is a second client of the same tree.
+
+    Recipes that wait inside a callback are left out: our handler runs callbacks on the connection thread.
+    """
+
+    def failure(call: Callable[..., object], *args: Any, **kwargs: Any) -> str:
+        try:
+            return repr(call(*args, **kwargs))
+        except (NoNodeError, NodeExistsError, BadVersionError) as e:
+            return type(e).__name__
+
+    yield client.create("/a", b"1"), client.create("/a/n-", b"2", sequence=True), client.create("/a/e", ephemeral=True)
+    yield failure(client.create, "/a"), failure(client.get, "/none"), failure(client.set, "/a", b"x", version=7)
+    data, stat = client.get("/a")
+    yield data, stat.version, stat.children_count
+    yield client.set("/a", b"3").version, client.get_children("/a"), client.exists("/none")
+    yield client.ensure_path("/b/c/d"), client.exists("/b/c") is not None, len(client.get_acls("/b")[0])
+    several = [client.get_async("/a"), client.get_children_async("/b"), client.exists_async("/none")]
+    yield several[0].get(timeout=PATIENCE_S)[0], several[1].get(timeout=PATIENCE_S), several[2].get(timeout=PATIENCE_S)
+    transaction = client.transaction()
+    transaction.create("/t", b"t")
+    transaction.set_data("/a", b"4")
+    transaction.check("/a", 2)
+    yield [str(result) if isinstance(result, str) else result.version if result is not True else result
+           for result in transaction.commit()]  # fmt: skip
+    refused = client.transaction()
+    refused.delete("/t")
+    refused.check("/a", 99)
+    yield [type(result).__name__ for result in refused.commit()], client.exists("/t") is not None
+
+    fired = threading.Event()
+    events: list[tuple[str, str]] = []
+
+    def watched(event: Any) -> None:
+        events.append((event.type, event.path))
+        fired.set()
+
+    client.get("/a", watch=watched)
+    other.set("/a", b"5")
+    yield fired.wait(PATIENCE_S), events, client.get("/a")[0]
+    fired.clear()
+    yield client.exists("/later", watch=watched), client.get_children("/a", watch=watched)
+    other.create("/later")
+    yield fired.wait(PATIENCE_S), events
+    with client.Lock("/lock", "us"):
+        yield other.get_children("/lock") != [], other.Lock("/lock", "them").acquire(blocking=False)
+    yield client.delete("/b", recursive=True), client.exists("/b"), client.connected
+
+
+@pytest.mark.slow
+async def test_kazoos_public_behaviour_is_kept(zookeeper: str) -> None:
+    async def behaviour(chroot: str, *, ours: bool) -> list[object]:
+        store = await KazooStore.connect(f"{zookeeper}{chroot}", session_timeout_ms=6000, connection_timeout_ms=10_000)
+        stock, other = (KazooClient(f"{zookeeper}{chroot}") for _ in range(2))
+
+        def run() -> list[object]:
+            for client in (stock, other):
+                client.start()
+            try:
+                return list(public_behaviour(store._client if ours else stock, other))
+            finally:
+                for client in (stock, other):
+                    client.stop()
+                    client.close()
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keep_busy, store, nursery.cancel_scope)
+                found = await trio.to_thread.run_sync(run)
+                nursery.cancel_scope.cancel()
+        finally:
+            await store.aclose()
+        return found
+
+    expected = await behaviour("/stock", ours=False)
+    assert await behaviour("/ours", ours=True) == expected
+    assert len(expected) == 13
+
+
+async def keep_busy(store: KazooStore, scope: trio.CancelScope) -> None:
+    """Requests of our own between those of kazoo, until it is cancelled."""
+    paths = [f"/busy-{i}" for i in range(100)]
+    await store.write([Create(path, b"x") for path in paths])
+    while not scope.cancel_called:
+        answers = await store.get_data(paths, watch=False)
+        assert all(isinstance(answer, NodeData) for answer in answers)

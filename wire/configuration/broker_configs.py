@@ -1,0 +1,413 @@
+"""All settings of a broker in one table: Kafka 3.9's, and ours, whose names begin with `kce.`.
+
+To add a setting, add a line here and read it with ``properties.Properties`` where it is used. Types, defaults and
+allowed values are Kafka's own; the values are narrower if this project needs that.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from kce.wire.configuration.definitions import (
+    LARGEST,
+    BrokerConfigDef,
+    ConfigType,
+    Dynamic,
+    Support,
+    allowed_values,
+)
+
+# Columns: name; type; default: - for none, max for the largest value of the type, empty; allowed values; where it may
+# change at run time; whether DescribeConfigs lists it; which parsers read it.
+_TABLE: Final[Mapping[Support, str]] = {
+    Support.LIVE: """
+unclean.leader.election.enable boolean false any cluster described controller
+""",
+    Support.HONOURED: """
+advertised.listeners string - any broker described broker
+auto.leader.rebalance.enable boolean true any static described controller
+broker.id int -1 -1.. static described broker
+broker.id.generation.enable boolean true any static described broker
+broker.rack string - any static described broker
+connections.max.idle.ms long 600000 -1|1.. static described broker
+control.plane.listener.name string - any static described broker
+controlled.shutdown.enable boolean true any static described broker
+controlled.shutdown.max.retries int 3 0.. static described broker
+controlled.shutdown.retry.backoff.ms long 5000 0.. static described broker
+controller.quota.window.num int 11 1.. static described broker
+controller.quota.window.size.seconds int 1 1.. static described broker
+controller.socket.timeout.ms int 30000 1.. static described broker
+default.replication.factor int 1 1..32767 static described broker
+delete.topic.enable boolean true any static described broker
+inter.broker.listener.name string - any static described broker
+inter.broker.protocol.version string 3.9-IV0 any static described broker
+kce.metrics.port int - 0..65535 static hidden node
+leader.imbalance.check.interval.seconds long 300 1.. static described controller
+leader.imbalance.per.broker.percentage int 10 0.. static described controller
+listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT any broker described broker
+listeners string PLAINTEXT://:9092 any broker described broker
+log.dir string /tmp/kafka-logs any static described broker
+log.dirs string - any static described broker
+max.connections.per.ip int max 1.. cluster described broker
+min.insync.replicas int 1 1.. cluster described node
+num.io.threads int 8 1.. cluster described broker
+num.network.threads int 3 1.. cluster described broker
+num.partitions int 1 1.. static described broker
+queued.max.requests int 500 1.. static described broker
+request.timeout.ms int 30000 1.. static described broker
+reserved.broker.max.id int 1000 0.. static described broker
+security.inter.broker.protocol string PLAINTEXT PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL static described broker
+socket.listen.backlog.size int 50 1.. static described broker
+socket.request.max.bytes int 104857600 1.. static described broker
+zookeeper.clientCnxnSocket string - org.apache.zookeeper.ClientCnxnSocketNetty|org.apache.zookeeper.ClientCnxnSocketNIO static hidden zookeeper
+zookeeper.connect string - any static described zookeeper
+zookeeper.connection.timeout.ms int - 1.. static described zookeeper
+zookeeper.session.timeout.ms int 18000 1.. static described zookeeper
+zookeeper.set.acl boolean false any static described zookeeper
+zookeeper.ssl.client.enable boolean false any static hidden zookeeper
+zookeeper.ssl.endpoint.identification.algorithm string HTTPS any static hidden zookeeper
+zookeeper.ssl.keystore.location string - any static hidden zookeeper
+zookeeper.ssl.keystore.password password - any static hidden zookeeper
+zookeeper.ssl.keystore.type string - any static hidden zookeeper
+zookeeper.ssl.truststore.location string - any static hidden zookeeper
+zookeeper.ssl.truststore.type string - any static hidden zookeeper
+""",  # noqa: E501 - names of Java classes
+    Support.REFUSED: """
+max.connection.creation.rate int max 0.. cluster described
+max.connections int max 0.. cluster described
+max.connections.per.ip.overrides string empty any cluster described
+zookeeper.ssl.cipher.suites list - any static hidden
+zookeeper.ssl.crl.enable boolean false any static hidden
+zookeeper.ssl.enabled.protocols list - any static hidden
+zookeeper.ssl.ocsp.enable boolean false any static hidden
+""",
+    Support.PROTECTION: """
+allow.everyone.if.no.acl.found boolean false any static hidden
+alter.config.policy.class.name class - any static hidden
+authorizer.class.name class - any static described
+client.quota.callback.class class - any static hidden
+connections.max.reauth.ms long 0 any static described
+create.topic.policy.class.name class - any static hidden
+principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder any broker described
+queued.max.request.bytes long -1 any static described
+ssl.client.auth string none required|requested|none broker described
+super.users string empty any static hidden
+""",  # noqa: E501 - names of Java classes
+    Support.IGNORED: """
+alter.log.dirs.replication.quota.window.num int 11 1.. static hidden
+alter.log.dirs.replication.quota.window.size.seconds int 1 1.. static hidden
+auto.create.topics.enable boolean true any static described
+auto.include.jmx.reporter boolean true any static hidden
+background.threads int 10 1.. cluster described
+broker.heartbeat.interval.ms int 2000 any static hidden
+broker.session.timeout.ms int 9000 any static hidden
+compression.gzip.level int -1 -1|1..9 cluster described
+compression.lz4.level int 9 1..17 cluster described
+compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer cluster described
+compression.zstd.level int 3 -131072..22 cluster described
+connection.failed.authentication.delay.ms int 100 0.. static described
+controller.listener.names string - any static hidden
+controller.quorum.append.linger.ms int 25 any static hidden
+controller.quorum.bootstrap.servers list empty any static hidden
+controller.quorum.election.backoff.max.ms int 1000 any static hidden
+controller.quorum.election.timeout.ms int 1000 any static hidden
+controller.quorum.fetch.timeout.ms int 2000 any static hidden
+controller.quorum.request.timeout.ms int 2000 any static hidden
+controller.quorum.retry.backoff.ms int 20 any static hidden
+controller.quorum.voters list empty any static hidden
+delegation.token.expiry.check.interval.ms long 3600000 1.. static hidden
+delegation.token.expiry.time.ms long 86400000 1.. static hidden
+delegation.token.master.key password - any static hidden
+delegation.token.max.lifetime.ms long 604800000 1.. static hidden
+delegation.token.secret.key password - any static hidden
+delete.records.purgatory.purge.interval.requests int 1 any static described
+early.start.listeners string - any static hidden
+eligible.leader.replicas.enable boolean false any static hidden
+fetch.max.bytes int 57671680 1024.. static described
+fetch.purgatory.purge.interval.requests int 1000 any static described
+follower.replication.throttled.rate long max any broker described
+group.consumer.assignors list org.apache.kafka.coordinator.group.assignor.UniformAssignor,org.apache.kafka.coordinator.group.assignor.RangeAssignor any static hidden
+group.consumer.heartbeat.interval.ms int 5000 1.. static hidden
+group.consumer.max.heartbeat.interval.ms int 15000 1.. static hidden
+group.consumer.max.session.timeout.ms int 60000 1.. static hidden
+group.consumer.max.size int max 1.. static hidden
+group.consumer.migration.policy string disabled disabled|downgrade|upgrade|bidirectional static hidden
+group.consumer.min.heartbeat.interval.ms int 5000 1.. static hidden
+group.consumer.min.session.timeout.ms int 45000 1.. static hidden
+group.consumer.session.timeout.ms int 45000 1.. static hidden
+group.coordinator.append.linger.ms int 10 0.. static hidden
+group.coordinator.new.enable boolean false any static hidden
+group.coordinator.rebalance.protocols list classic consumer|classic|share|unknown static hidden
+group.coordinator.threads int 1 1.. static hidden
+group.initial.rebalance.delay.ms int 3000 any static hidden
+group.max.session.timeout.ms int 1800000 any static hidden
+group.max.size int max 1.. static hidden
+group.min.session.timeout.ms int 6000 any static hidden
+group.share.delivery.count.limit int 5 2..10 static hidden
+group.share.enable boolean false any static hidden
+group.share.heartbeat.interval.ms int 5000 1.. static hidden
+group.share.max.groups short 10 1..100 static hidden
+group.share.max.heartbeat.interval.ms int 15000 1.. static hidden
+group.share.max.record.lock.duration.ms int 60000 30000..3600000 static hidden
+group.share.max.session.timeout.ms int 60000 1.. static hidden
+group.share.max.size short 200 10..1000 static hidden
+group.share.min.heartbeat.interval.ms int 5000 1.. static hidden
+group.share.min.record.lock.duration.ms int 15000 1000..30000 static hidden
+group.share.min.session.timeout.ms int 45000 1.. static hidden
+group.share.partition.max.record.locks int 200 100..10000 static hidden
+group.share.record.lock.duration.ms int 30000 1000..60000 static hidden
+group.share.session.timeout.ms int 45000 1.. static hidden
+initial.broker.registration.timeout.ms int 60000 any static hidden
+kafka.metrics.polling.interval.secs int 10 1.. static hidden
+kafka.metrics.reporters list empty any static hidden
+leader.replication.throttled.rate long max any broker described
+log.cleaner.backoff.ms long 15000 0.. cluster hidden
+log.cleaner.dedupe.buffer.size long 134217728 any cluster described
+log.cleaner.delete.retention.ms long 86400000 0.. cluster described
+log.cleaner.enable boolean true any static described
+log.cleaner.io.buffer.load.factor double 0.9 any cluster hidden
+log.cleaner.io.buffer.size int 524288 0.. cluster hidden
+log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 any cluster hidden
+log.cleaner.max.compaction.lag.ms long max 1.. cluster described
+log.cleaner.min.cleanable.ratio double 0.5 0..1 cluster described
+log.cleaner.min.compaction.lag.ms long 0 0.. cluster described
+log.cleaner.threads int 1 0.. cluster described
+log.cleanup.policy list delete compact|delete cluster described
+log.dir.failure.timeout.ms long 30000 1.. static hidden
+log.flush.interval.messages long max 1.. cluster described
+log.flush.interval.ms long - 0.. cluster described
+log.flush.offset.checkpoint.interval.ms int 60000 0.. static described
+log.flush.scheduler.interval.ms long max 0.. static described
+log.flush.start.offset.checkpoint.interval.ms int 60000 0.. static described
+log.index.interval.bytes int 4096 0.. cluster described
+log.index.size.max.bytes int 10485760 4.. cluster described
+log.initial.task.delay.ms long 30000 0.. static hidden
+log.local.retention.bytes long -2 -2.. cluster described
+log.local.retention.ms long -2 -2.. cluster described
+log.message.downconversion.enable boolean true any cluster described
+log.message.format.version string 3.0-IV1 any static described
+log.message.timestamp.after.max.ms long max 0.. cluster described
+log.message.timestamp.before.max.ms long max 0.. cluster described
+log.message.timestamp.difference.max.ms long max 0.. cluster described
+log.message.timestamp.type string CreateTime CreateTime|LogAppendTime cluster described
+log.preallocate boolean false any cluster described
+log.retention.bytes long -1 any cluster described
+log.retention.check.interval.ms long 300000 1.. static described
+log.retention.hours int 168 any static described
+log.retention.minutes int - any static described
+log.retention.ms long - -1.. cluster described
+log.roll.hours int 168 1.. static described
+log.roll.jitter.hours int 0 0.. static described
+log.roll.jitter.ms long - 0.. cluster described
+log.roll.ms long - 1.. cluster described
+log.segment.bytes int 1073741824 14.. cluster described
+log.segment.delete.delay.ms long 60000 0.. cluster described
+max.incremental.fetch.session.cache.slots int 1000 0.. static described
+max.request.partition.size.limit int 2000 1.. static hidden
+message.max.bytes int 1048588 0.. cluster described
+metadata.log.dir string - any static hidden
+metadata.log.max.record.bytes.between.snapshots long 20971520 1.. static hidden
+metadata.log.max.snapshot.interval.ms long 3600000 0.. static hidden
+metadata.log.segment.bytes int 1073741824 12.. static hidden
+metadata.log.segment.min.bytes int 8388608 12.. static hidden
+metadata.log.segment.ms long 604800000 any static hidden
+metadata.max.idle.interval.ms int 500 0.. static hidden
+metadata.max.retention.bytes long 104857600 any static hidden
+metadata.max.retention.ms long 604800000 any static hidden
+metric.reporters list empty any cluster hidden
+metrics.num.samples int 2 1.. static hidden
+metrics.recording.level string INFO any static hidden
+metrics.sample.window.ms long 30000 1.. static hidden
+node.id int -1 any static hidden
+num.recovery.threads.per.data.dir int 1 1.. cluster described
+num.replica.alter.log.dirs.threads int - any static hidden
+num.replica.fetchers int 1 any cluster described
+offset.metadata.max.bytes int 4096 any static hidden
+offsets.commit.required.acks short -1 any static hidden
+offsets.commit.timeout.ms int 5000 1.. static hidden
+offsets.load.buffer.size int 5242880 1.. static hidden
+offsets.retention.check.interval.ms long 600000 1.. static hidden
+offsets.retention.minutes int 10080 1.. static hidden
+offsets.topic.compression.codec int 0 any static hidden
+offsets.topic.num.partitions int 50 1.. static described
+offsets.topic.replication.factor short 3 1.. static described
+offsets.topic.segment.bytes int 104857600 1.. static hidden
+password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding any static hidden
+password.encoder.iterations int 4096 1024.. static hidden
+password.encoder.key.length int 128 8.. static hidden
+password.encoder.keyfactory.algorithm string - any static hidden
+password.encoder.old.secret password - any static hidden
+password.encoder.secret password - any static hidden
+process.roles list empty broker|controller static hidden
+producer.id.expiration.check.interval.ms int 600000 1.. static hidden
+producer.id.expiration.ms int 86400000 1.. cluster described
+producer.purgatory.purge.interval.requests int 1000 any static described
+quota.window.num int 11 1.. static described
+quota.window.size.seconds int 1 1.. static described
+remote.fetch.max.wait.ms int 500 1.. cluster hidden
+remote.log.index.file.cache.total.size.bytes long 1073741824 1.. cluster hidden
+remote.log.manager.copier.thread.pool.size int -1 -1|1.. static hidden
+remote.log.manager.copy.max.bytes.per.second long max 1.. cluster hidden
+remote.log.manager.copy.quota.window.num int 11 1.. static hidden
+remote.log.manager.copy.quota.window.size.seconds int 1 1.. static hidden
+remote.log.manager.expiration.thread.pool.size int -1 -1|1.. static hidden
+remote.log.manager.fetch.max.bytes.per.second long max 1.. cluster hidden
+remote.log.manager.fetch.quota.window.num int 11 1.. static hidden
+remote.log.manager.fetch.quota.window.size.seconds int 1 1.. static hidden
+remote.log.manager.task.interval.ms long 30000 1.. static hidden
+remote.log.manager.task.retry.backoff.max.ms long 30000 1.. static hidden
+remote.log.manager.task.retry.backoff.ms long 500 1.. static hidden
+remote.log.manager.task.retry.jitter double 0.2 0..0.5 static hidden
+remote.log.manager.thread.pool.size int 10 1.. static hidden
+remote.log.metadata.custom.metadata.max.bytes int 128 0.. static hidden
+remote.log.metadata.manager.class.name string org.apache.kafka.server.log.remote.metadata.storage.TopicBasedRemoteLogMetadataManager any static hidden
+remote.log.metadata.manager.class.path string - any static hidden
+remote.log.metadata.manager.impl.prefix string rlmm.config. any static hidden
+remote.log.metadata.manager.listener.name string - any static hidden
+remote.log.reader.max.pending.tasks int 100 1.. static hidden
+remote.log.reader.threads int 10 1.. static hidden
+remote.log.storage.manager.class.name string - any static hidden
+remote.log.storage.manager.class.path string - any static hidden
+remote.log.storage.manager.impl.prefix string rsm.config. any static hidden
+remote.log.storage.system.enable boolean false any static hidden
+replica.alter.log.dirs.io.max.bytes.per.second long max any broker described
+replica.fetch.backoff.ms int 1000 0.. static described
+replica.fetch.max.bytes int 1048576 0.. static described
+replica.fetch.min.bytes int 1 any static described
+replica.fetch.response.max.bytes int 10485760 0.. static described
+replica.fetch.wait.max.ms int 500 0.. static described broker
+replica.high.watermark.checkpoint.interval.ms long 5000 any static described
+replica.lag.time.max.ms long 30000 1.. static described broker
+replica.selector.class string - any static described
+replica.socket.receive.buffer.bytes int 65536 any static described
+replica.socket.timeout.ms int 30000 any static described
+replication.quota.window.num int 11 1.. static hidden
+replication.quota.window.size.seconds int 1 1.. static hidden
+sasl.client.callback.handler.class class - any static hidden
+sasl.enabled.mechanisms list GSSAPI any broker described
+sasl.jaas.config password - any broker described
+sasl.kerberos.kinit.cmd string /usr/bin/kinit any broker hidden
+sasl.kerberos.min.time.before.relogin long 60000 any broker hidden
+sasl.kerberos.principal.to.local.rules list DEFAULT any broker hidden
+sasl.kerberos.service.name string - any broker hidden
+sasl.kerberos.ticket.renew.jitter double 0.05 any broker hidden
+sasl.kerberos.ticket.renew.window.factor double 0.8 any broker hidden
+sasl.login.callback.handler.class class - any static hidden
+sasl.login.class class - any static hidden
+sasl.login.connect.timeout.ms int - any static hidden
+sasl.login.read.timeout.ms int - any static hidden
+sasl.login.refresh.buffer.seconds short 300 any broker hidden
+sasl.login.refresh.min.period.seconds short 60 any broker hidden
+sasl.login.refresh.window.factor double 0.8 any broker hidden
+sasl.login.refresh.window.jitter double 0.05 any broker hidden
+sasl.login.retry.backoff.max.ms long 10000 any static hidden
+sasl.login.retry.backoff.ms long 100 any static hidden
+sasl.mechanism.controller.protocol string GSSAPI any static hidden
+sasl.mechanism.inter.broker.protocol string GSSAPI any broker described
+sasl.oauthbearer.clock.skew.seconds int 30 any static hidden
+sasl.oauthbearer.expected.audience list - any static hidden
+sasl.oauthbearer.expected.issuer string - any static hidden
+sasl.oauthbearer.jwks.endpoint.refresh.ms long 3600000 any static hidden
+sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms long 10000 any static hidden
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms long 100 any static hidden
+sasl.oauthbearer.jwks.endpoint.url string - any static hidden
+sasl.oauthbearer.scope.claim.name string scope any static hidden
+sasl.oauthbearer.sub.claim.name string sub any static hidden
+sasl.oauthbearer.token.endpoint.url string - any static hidden
+sasl.server.callback.handler.class class - any static hidden
+sasl.server.max.receive.size int 524288 any static described
+security.providers string - any static hidden
+server.max.startup.time.ms long max 0.. static hidden
+socket.connection.setup.timeout.max.ms long 30000 any static hidden
+socket.connection.setup.timeout.ms long 10000 any static hidden
+socket.receive.buffer.bytes int 102400 any static described
+socket.send.buffer.bytes int 102400 any static described
+ssl.allow.dn.changes boolean false any static hidden
+ssl.allow.san.changes boolean false any static hidden
+ssl.cipher.suites list empty any broker hidden
+ssl.enabled.protocols list TLSv1.2,TLSv1.3 any broker hidden
+ssl.endpoint.identification.algorithm string https any broker hidden
+ssl.engine.factory.class class - any broker hidden
+ssl.key.password password - any broker hidden
+ssl.keymanager.algorithm string SunX509 any broker hidden
+ssl.keystore.certificate.chain password - any broker hidden
+ssl.keystore.key password - any broker hidden
+ssl.keystore.location string - any broker hidden
+ssl.keystore.password password - any broker hidden
+ssl.keystore.type string JKS any broker hidden
+ssl.principal.mapping.rules string DEFAULT any static hidden
+ssl.protocol string TLSv1.3 any broker hidden
+ssl.provider string - any broker hidden
+ssl.secure.random.implementation string - any broker hidden
+ssl.trustmanager.algorithm string PKIX any broker hidden
+ssl.truststore.certificates password - any broker hidden
+ssl.truststore.location string - any broker hidden
+ssl.truststore.password password - any broker hidden
+ssl.truststore.type string JKS any broker hidden
+telemetry.max.bytes int 1048576 1.. static hidden
+transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 1.. static hidden
+transaction.max.timeout.ms int 900000 1.. static described
+transaction.partition.verification.enable boolean true any cluster described
+transaction.remove.expired.transaction.cleanup.interval.ms int 3600000 1.. static hidden
+transaction.state.log.load.buffer.size int 5242880 1.. static hidden
+transaction.state.log.min.isr int 2 1.. static hidden
+transaction.state.log.num.partitions int 50 1.. static described
+transaction.state.log.replication.factor short 3 1.. static described
+transaction.state.log.segment.bytes int 104857600 1.. static hidden
+transactional.id.expiration.ms int 604800000 1.. static hidden
+unclean.leader.election.interval.ms long 300000 1.. static hidden
+unstable.api.versions.enable boolean false any static hidden
+unstable.feature.versions.enable boolean false any static hidden
+zookeeper.max.in.flight.requests int 10 1.. static described
+zookeeper.metadata.migration.enable boolean false any static hidden
+zookeeper.metadata.migration.min.batch.size int 200 1.. static hidden
+zookeeper.ssl.protocol string TLSv1.2 any static hidden
+zookeeper.ssl.truststore.password password - any static hidden
+""",  # noqa: E501 - names of Java classes
+}
+
+
+def _definitions() -> Iterator[BrokerConfigDef]:
+    for support, lines in _TABLE.items():
+        for line in lines.strip().splitlines():
+            name, kind_name, default, allowed, dynamic, described, *readers = line.split(" ")
+            kind = ConfigType[kind_name.upper()]
+            yield BrokerConfigDef(
+                name=name,
+                type=kind,
+                default=_default(default, kind),
+                allowed=allowed_values(allowed, kind),
+                support=support,
+                dynamic=Dynamic(dynamic),
+                described=described == "described",
+                readers=tuple(readers[0].split(",")) if readers else (),
+            )
+
+
+def _default(text: str, kind: ConfigType) -> str | None:
+    if text == "max":
+        return str(LARGEST[kind])
+    return {"-": None, "empty": ""}.get(text, text)
+
+
+#: by name, in alphabetical order
+BROKER_CONFIGS: Final[Mapping[str, BrokerConfigDef]] = {
+    definition.name: definition for definition in sorted(_definitions(), key=lambda definition: definition.name)
+}
+
+_LISTENER_PREFIX: Final = "listener.name."
+
+
+def broker_config(key: str) -> BrokerConfigDef | None:
+    """The definition of a setting, also with the prefix `listener.name.<listener>.[<SASL mechanism>.]`."""
+    if not key.startswith(_LISTENER_PREFIX):
+        return BROKER_CONFIGS.get(key)
+    _, _, rest = key.removeprefix(_LISTENER_PREFIX).partition(".")
+    return BROKER_CONFIGS.get(rest) or BROKER_CONFIGS.get(rest.partition(".")[2])
+
+
+def nearest(key: str) -> str | None:
+    """The setting that was probably meant."""
+    return next(iter(difflib.get_close_matches(key, BROKER_CONFIGS, n=1)), None)

@@ -1,0 +1,201 @@
+"""Definitions of settings: type, default, allowed values, changes at run time, and their effect in this project.
+
+Values are Kafka's strings throughout: as in server.properties, in ZooKeeper and in DescribeConfigs.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+#: a parsed value
+Value: TypeAlias = bool | int | float | str | tuple[str, ...]
+
+
+class ConfigError(ValueError):
+    """The value of a setting is not allowed. The text is one line: key, value, what is allowed."""
+
+
+class ConfigType(enum.IntEnum):
+    """The numbers are those of DescribeConfigs responses."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+#: the largest value of each type of whole numbers
+LARGEST: Final = {ConfigType.SHORT: 2**15 - 1, ConfigType.INT: 2**31 - 1, ConfigType.LONG: 2**63 - 1}
+
+
+class Dynamic(enum.Enum):
+    """Where Kafka allows changes of a broker's setting while the broker runs (rule B7.29)."""
+
+    STATIC = "static"
+    BROKER = "broker"  # for one broker only
+    CLUSTER = "cluster"  # for one broker, and as a default for all
+
+
+class Support(enum.Enum):
+    """The effect of a setting in this project."""
+
+    LIVE = "live"  # takes effect, also when it changes while the broker runs
+    HONOURED = "honoured"  # takes effect when the broker starts
+    REFUSED = "refused"  # promises a limit or a protection that does not exist here; only its default is accepted
+    PROTECTION = "protection"  # promises a limit or a protection that does not exist here; accepted nevertheless
+    IGNORED = "ignored"  # accepted without effect
+
+
+class Allowed(Protocol):
+    """The values that a setting, or each element of a list, may have. Its text continues "must be"."""
+
+    def __contains__(self, value: object, /) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    def __contains__(self, value: object) -> bool:
+        return True
+
+    def __str__(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Numbers in one of the ``ranges``: pairs of the least and the greatest."""
+
+    ranges: tuple[tuple[float, float], ...]
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, (int, float)) and any(least <= value <= most for least, most in self.ranges)
+
+    def __str__(self) -> str:
+        return " or ".join(str(least) if least == most else f"from {least} to {most}" for least, most in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    values: tuple[str, ...]
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.values
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(self.values)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Texts that match ``pattern`` completely; ``description`` is for error messages."""
+
+    pattern: re.Pattern[str]
+    description: str
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, str) and self.pattern.fullmatch(value) is not None
+
+    def __str__(self) -> str:
+        return self.description
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigDef:
+    """One setting. ``default`` is None if it has none."""
+
+    name: str
+    type: ConfigType
+    default: str | None
+    allowed: Allowed
+    support: Support
+
+    def parse(self, text: str) -> Value:
+        """Raises ConfigError."""
+        text = text.strip()
+        try:
+            value = _parse(self.type, text)
+            elements = value if isinstance(value, tuple) else (value,)
+            if all(element in self.allowed for element in elements):
+                return value
+        except ValueError:
+            pass
+        expected = f"{_EXPECTED.get(self.type, '')} {self.allowed}".strip()
+        raise ConfigError(f"{self.name}={text}: must be {expected}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfigDef(ConfigDef):
+    """``described``: DescribeConfigs lists it and AlterConfigs knows it. ``readers`` parse it when a node starts."""
+
+    dynamic: Dynamic
+    described: bool
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfigDef(ConfigDef):
+    """``synonyms``: the broker's settings that apply if the topic has no value, the finer unit first, each with the
+    factor from its unit to the topic's."""
+
+    synonyms: tuple[tuple[str, int], ...]
+
+
+_EXPECTED: Final = {
+    ConfigType.BOOLEAN: "true or false",
+    ConfigType.SHORT: "a whole number",
+    ConfigType.INT: "a whole number",
+    ConfigType.LONG: "a whole number",
+    ConfigType.DOUBLE: "a number",
+    ConfigType.LIST: "a list, each element",
+}
+
+
+def _parse(kind: ConfigType, text: str) -> Value:
+    """Raises ValueError."""
+    if kind in LARGEST:
+        return int(text)
+    if kind is ConfigType.DOUBLE:
+        return float(text)
+    if kind is ConfigType.LIST:
+        return tuple(list_of(text))
+    if kind is ConfigType.BOOLEAN:
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
+    return text
+
+
+def list_of(text: str) -> list[str]:
+    """The elements of a comma-separated list, stripped, without empty ones."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def allowed_values(text: str, kind: ConfigType) -> Allowed:
+    """From the notation of the tables: ``any``; ``a|b|c``; for numbers ``1..``, ``1..9`` or ``-1|1..9``."""
+    most = LARGEST.get(kind)
+    if text == "any":
+        return Anything() if most is None else Numbers(((-most - 1, most),))
+    alternatives = text.split("|")
+    if most is None and kind is not ConfigType.DOUBLE:
+        return OneOf(tuple(alternatives))
+    return Numbers(tuple(_range(alternative, math.inf if most is None else most) for alternative in alternatives))
+
+
+def _range(text: str, largest: float) -> tuple[float, float]:
+    least, dots, most = text.partition("..")
+    if not dots:
+        return _number(least), _number(least)
+    return _number(least), _number(most) if most else largest
+
+
+def _number(text: str) -> float:
+    return float(text) if "." in text else int(text)

@@ -1,0 +1,104 @@
+"""The settings of topics, and the broker's settings that apply to topics without their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from kce.wire.configuration.broker_configs import BROKER_CONFIGS
+from kce.wire.configuration.definitions import (
+    Allowed,
+    Anything,
+    ConfigError,
+    ConfigType,
+    Matching,
+    Support,
+    TopicConfigDef,
+)
+
+_FACTORS: Final = {"minutes": 60_000, "hours": 3_600_000}
+
+# A setting, then its synonyms among the broker's settings, the finer unit first. Type, default and allowed values are
+# those of the first synonym, unless a default follows "=".
+_FROM_BROKER: Final = """
+cleanup.policy log.cleanup.policy
+compression.gzip.level compression.gzip.level
+compression.lz4.level compression.lz4.level
+compression.type compression.type
+compression.zstd.level compression.zstd.level
+delete.retention.ms log.cleaner.delete.retention.ms
+file.delete.delay.ms log.segment.delete.delay.ms
+flush.messages log.flush.interval.messages
+flush.ms=9223372036854775807 log.flush.interval.ms log.flush.scheduler.interval.ms
+index.interval.bytes log.index.interval.bytes
+local.retention.bytes log.local.retention.bytes
+local.retention.ms log.local.retention.ms
+max.compaction.lag.ms log.cleaner.max.compaction.lag.ms
+max.message.bytes message.max.bytes
+message.downconversion.enable log.message.downconversion.enable
+message.format.version log.message.format.version
+message.timestamp.after.max.ms log.message.timestamp.after.max.ms
+message.timestamp.before.max.ms log.message.timestamp.before.max.ms
+message.timestamp.difference.max.ms log.message.timestamp.difference.max.ms
+message.timestamp.type log.message.timestamp.type
+min.cleanable.dirty.ratio log.cleaner.min.cleanable.ratio
+min.compaction.lag.ms log.cleaner.min.compaction.lag.ms
+min.insync.replicas min.insync.replicas
+preallocate log.preallocate
+retention.bytes log.retention.bytes
+retention.ms=604800000 log.retention.ms log.retention.minutes log.retention.hours
+segment.bytes log.segment.bytes
+segment.index.bytes log.index.size.max.bytes
+segment.jitter.ms=0 log.roll.jitter.ms log.roll.jitter.hours
+segment.ms=604800000 log.roll.ms log.roll.hours
+unclean.leader.election.enable unclean.leader.election.enable
+"""
+_BOOLEANS: Final = ("remote.log.copy.disable", "remote.log.delete.on.disable", "remote.storage.enable")
+_THROTTLED: Final = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
+_REPLICAS: Final = Matching(re.compile(r"\*|\d+:\d+"), "* or partition:broker")
+#: the only setting with an effect, because there are no records
+_LIVE: Final = "unclean.leader.election.enable"
+
+
+def _definitions() -> Iterator[TopicConfigDef]:
+    for line in _FROM_BROKER.strip().splitlines():
+        setting, *names = line.split(" ")
+        name, equals, default = setting.partition("=")
+        broker = BROKER_CONFIGS[names[0]]
+        yield TopicConfigDef(
+            name=name,
+            type=broker.type,
+            default=default if equals else broker.default,
+            allowed=broker.allowed,
+            support=Support.LIVE if name == _LIVE else Support.IGNORED,
+            synonyms=tuple((synonym, _FACTORS.get(synonym.rpartition(".")[2], 1)) for synonym in names),
+        )
+    for name in _BOOLEANS:
+        yield _without_synonyms(name, ConfigType.BOOLEAN, "false", Anything())
+    for name in _THROTTLED:
+        yield _without_synonyms(name, ConfigType.LIST, "", _REPLICAS)
+
+
+def _without_synonyms(name: str, kind: ConfigType, default: str, allowed: Allowed) -> TopicConfigDef:
+    return TopicConfigDef(name=name, type=kind, default=default, allowed=allowed, support=Support.IGNORED, synonyms=())
+
+
+#: by name, in alphabetical order
+TOPIC_CONFIGS: Final[Mapping[str, TopicConfigDef]] = {
+    definition.name: definition for definition in sorted(_definitions(), key=lambda definition: definition.name)
+}
+
+_COMPACTION_LAGS: Final = ("min.compaction.lag.ms", "max.compaction.lag.ms")
+
+
+def check_topic_config(config: Mapping[str, str]) -> None:
+    """Raises ConfigError for a configuration that a topic cannot have (rule 10.5)."""
+    for name, value in config.items():
+        definition = TOPIC_CONFIGS.get(name)
+        if definition is None:
+            raise ConfigError(f"topics have no setting {name}")
+        definition.parse(value)
+    least, most = (int(config.get(name, str(TOPIC_CONFIGS[name].default))) for name in _COMPACTION_LAGS)
+    if least > most:
+        raise ConfigError(f"{_COMPACTION_LAGS[0]}={least}: must be at most {_COMPACTION_LAGS[1]}, which is {most}")
