@@ -45,7 +45,7 @@ def test_topics_of_a_cluster_without_a_controller(here: Here, zookeeper: str, mo
     assert here("topic", "create", "u", *where, "--replica-assignment", "1", "--no-wait").code == 0
     assert here("topic", "list", *where).out == "t\nu\n"
     unknown = here("topic", "describe", "v", *where)
-    assert (unknown.code, unknown.err) == (1, "kce: there is no topic v; there are: t, u\n")
+    assert (unknown.code, unknown.err) == (1, "kce: unknown topic v; existing topics: t, u\n")
 
 
 async def _make_chroot(zookeeper: str) -> None:
