@@ -1,4 +1,4 @@
-"""`kce` in processes of its own, and `kce up` in the background."""
+"""`kce` in its own processes, and `kce up` in the background."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def consecutive_free_ports(count: int) -> int:
 
 @contextmanager
 def up(tmp_path: Path, env: dict[str, str], *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A running `kce up`, and what its ready file says."""
+    """A running `kce up`, and the content of its ready file."""
     ready = tmp_path / "ready.json"
     process = subprocess.Popen(
         [*KCE, "up", "--ready-file", str(ready), "--set", "zookeeper.session.timeout.ms=1500", *arguments],
@@ -48,7 +48,7 @@ def up(tmp_path: Path, env: dict[str, str], *arguments: str) -> Iterator[tuple[s
         watchdog = threading.Timer(60, process.kill)
         watchdog.start()
         seen = ""
-        while "Ctrl-C stops it all" not in seen:
+        while "Ctrl-C stops the cluster" not in seen:
             line = process.stdout.readline()
             assert line, f"it ended:\n{seen}"
             seen += line

@@ -20,7 +20,7 @@ def test_a_bad_replica_assignment_is_a_usage_error(here: Here) -> None:
 
 @pytest.mark.slow
 def test_topics_of_a_cluster_without_a_controller(here: Here, zookeeper: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kce.harness.cli.topic.PATIENCE_S", 0.2)
+    monkeypatch.setattr("kce.harness.cli.topic.WAIT_TIMEOUT_S", 0.2)
     chroot = f"{zookeeper}/no-controller"
     where = ["--zookeeper", chroot]
     trio.run(_make_chroot, chroot)

@@ -1,4 +1,4 @@
-"""`kce up`, and what is done to its cluster from outside, as a person does it."""
+"""`kce up`, and commands on its cluster from other processes."""
 
 from __future__ import annotations
 
@@ -46,9 +46,7 @@ def test_a_day_with_a_cluster(env: dict[str, str], here: Here, tmp_path: Path) -
 
         elsewhere = here("topic", "list", "--zookeeper", ready["zookeeper"])
         assert elsewhere.out == "orders\n"
-        assert here("topic", "create", "orders").err == (
-            "kce: topic orders already exists, or is being deleted\n"
-        )
+        assert here("topic", "create", "orders").err == ("kce: topic orders already exists, or is being deleted\n")
         assert here("topic", "delete", "orders").out == "topic orders is deleted\n"
         everyone = family(process.pid)
         assert len(everyone) >= 6

@@ -1,4 +1,4 @@
-"""Both disks do the same; the one in memory forgets on a crash what was not flushed."""
+"""Both disks behave the same; the one in memory loses unflushed writes on a crash."""
 
 from __future__ import annotations
 
