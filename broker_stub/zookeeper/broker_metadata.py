@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kce.broker_stub.config import NO_BROKER_ID, BrokerConfig
+from kce.broker_stub.disk import Disk, replace
 from kce.broker_stub.errors import BrokerFailure
-from kce.broker_stub.ports import Disk
 from kce.zookeeper.admin_nodes import generate_broker_id
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
@@ -49,14 +49,9 @@ def write_metadata(disk: Disk, log_dirs: Sequence[str], metadata: BrokerMetadata
     """
     text = f"version={VERSION}\ncluster.id={metadata.cluster_id}\nbroker.id={metadata.broker_id}\n"
     for path in _files(log_dirs):
-        part = f"{path}.tmp"
         try:
-            if _read(disk, path) == metadata:
-                continue
-            disk.write(part, text.encode())
-            disk.flush(part)
-            disk.rename(part, path)
-            disk.flush(path)
+            if _read(disk, path) != metadata:
+                replace(disk, path, text.encode())
         except OSError as e:
             raise BrokerFailure(f"{path} cannot be written: {e}") from None
 

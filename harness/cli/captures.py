@@ -1,4 +1,4 @@
-"""`kce decode` and `kce analyze`: what a capture holds, and what it means."""
+"""`kce decode` and `kce analyze`: the messages in a capture, and their explanation."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from kce.extras import SPARK, require
 from kce.harness.cli.options import ports_option
 from kce.harness.java import find_java
 
-#: What of a capture on stdin is kept on disk when it has to be read twice (for --broker).
+#: Limit of the temporary copy of stdin, made if it must be read twice (for --broker).
 MAX_SPOOLED_BYTES = 4 * 1024**3
 
-#: Files smaller than this are read before a progress bar would have been seen.
+#: Smaller files get no progress bar.
 _PROGRESS_FROM_BYTES = 8 * 1024**2
 _PROGRESS_EVERY = 500
 
@@ -39,7 +39,7 @@ _FILE = "-"
 
 
 def each(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback that parses an option's values; the ValueError of ``parse`` tells what is wrong with one."""
+    """A callback that parses an option's values; the ValueError of ``parse`` describes a wrong one."""
 
     def convert(_ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
         try:
@@ -61,8 +61,8 @@ Examples:
   kce decode incident.pcapng --from 2026-11-21T02:45:22 --to 2026-11-21T02:45:23.5 --json | jq .body
   tcpdump -i lo -w - tcp | kce decode -
 
-The exit code is 1 if the file is no capture, is damaged or cut short, or holds something other than the
-traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
+The exit code is 1 if a file is not a capture, is damaged or truncated, or holds something other than the
+traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printed.
 """
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True))
@@ -73,7 +73,7 @@ traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
 )  # fmt: skip
 @click.option(
     "--broker", "brokers", multiple=True, metavar="ID|HOST:PORT",
-    help="Only what is sent to this broker, and its answers; may be repeated. Ids are learnt from UpdateMetadata.",
+    help="Only requests to this broker, and its responses; may be repeated. UpdateMetadata maps ids to addresses.",
 )  # fmt: skip
 @click.option(
     "--from", "since_ns", metavar="TIME", callback=each(selection.time_ns),
@@ -81,8 +81,8 @@ traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
 )  # fmt: skip
 @click.option("--to", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time.")
 @ports_option
-@click.option("--tls-keys", metavar="FILE", help="Open TLS with this key log (SSLKEYLOGFILE); needs tshark.")
-@click.option("--show-payloads", is_flag=True, help="With --json: record sets and credentials as well, as hex.")
+@click.option("--tls-keys", metavar="FILE", help="Decrypt TLS with this key log (SSLKEYLOGFILE); needs tshark.")
+@click.option("--show-payloads", is_flag=True, help="With --json: include record sets and credentials, in hex.")
 def decode(
     files: tuple[str, ...],
     as_json: bool,
@@ -96,14 +96,14 @@ def decode(
 ) -> int:
     """Print every request and response in a capture, one line each, in the order of the packets that complete them.
 
-    FILES are pcap or pcapng, packed with gzip or zstd or not; globs and URIs of remote storage are understood, and - is
-    standard input. Several are taken for one incident: what several hosts saw is told once, by the first one's clock.
+    FILES are pcap or pcapng, uncompressed or with gzip or zstd. They may be globs or URIs of remote storage; - is
+    standard input. Several files are one incident: duplicates are dropped and clocks adjusted to the first file's.
     """
     names = expand(files)
     if len(names) > 1 and _FILE in names:
         raise CaptureError("standard input cannot be one of several files")
     if tls_keys is not None and len(names) > 1:
-        raise CaptureError("TLS is opened in one file at a time")
+        raise CaptureError("--tls-keys takes one file at a time")
     file = names[0]
     with opened(names, tls_keys, twice=bool(brokers)) as open_capture:
         cluster = _learn(open_capture(), ports) if brokers else None
@@ -126,9 +126,9 @@ def decode(
                         )
                         sys.stdout.write(line + "\n")
                         if file == _FILE:
-                            sys.stdout.flush()  # somebody may be watching a live capture
+                            sys.stdout.flush()  # for live captures
                 sys.stdout.flush()
-            except BrokenPipeError:  # `kce decode ... | head`: the reader has enough
+            except BrokenPipeError:  # `kce decode ... | head`
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return 0
     for line in (decoder.quality.summary(), *decoder.quality.lines()):
@@ -138,7 +138,7 @@ def decode(
 
 @contextmanager
 def opened(names: list[str], tls_keys: str | None, *, twice: bool) -> Iterator[Callable[[], CaptureFile | Source]]:
-    """How to open the files; standard input is put aside if it is to be opened twice."""
+    """A function that opens the files; standard input is copied to disk if it must be opened ``twice``."""
     if len(names) > 1:
         yield lambda: Incident(names)
     elif tls_keys is not None:
@@ -172,7 +172,7 @@ def closing(capture: CaptureFile | Source) -> AbstractContextManager[CaptureFile
 
 
 def _learn(capture: CaptureFile | Source, ports: Ports) -> Cluster:
-    """Read a capture for what it teaches about its cluster."""
+    """Read a capture only for the brokers' ids and addresses."""
     with closing(capture):
         decoder = Decoder(capture, ports)
         for _ in _with_progress(capture, decoder.messages()):
@@ -183,7 +183,7 @@ def _learn(capture: CaptureFile | Source, ports: Ports) -> Cluster:
 def _with_progress(
     capture: CaptureFile | Source, messages: Iterator[Request | Response]
 ) -> Iterator[Request | Response]:
-    """Show how far a long file is read, where that does not get between the lines."""
+    """Show a progress bar for a large file, unless stdout is the same terminal."""
     if not isinstance(capture, CaptureFile):
         yield from messages
         return
@@ -201,7 +201,7 @@ def _with_progress(
 
 FORMATS = ("text", "html", "json", "parquet", "markdown")
 
-#: What ``--fail-on`` counts as reason enough to fail.
+#: Severities for each value of ``--fail-on``.
 _FAILS = {"alarm": ("alarm",), "finding": ("alarm", "warning")}
 
 
@@ -213,33 +213,33 @@ Examples:
   kce analyze ci.pcapng --only zombies --only unclean_elections --fail-on alarm
   kce analyze incident.pcapng --format markdown > incident.md
 
-The exit code is 1 if a file is no capture, is damaged or cut short, or holds something other than the
-traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 if something was found that --fail-on names.
+The exit code is 1 if a file is not a capture, is damaged or truncated, or holds something other than the
+traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that --fail-on names.
 """
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--report", type=click.Path(), metavar="FILE",
-    help="Write a report: with pictures, as HTML, unless --format says otherwise.",
+    help="Write a report, by default as HTML with pictures (see --format).",
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(FORMATS),
-    help="Of the report or, without --report, of what is printed. Parquet needs --report or --out, a folder.",
+    help="Format of the report or, without --report, of the output. Parquet needs --report or --out, a folder.",
 )  # fmt: skip
 @click.option(
     "--out", type=click.Path(file_okay=False), metavar="DIR", help="Write all tables as Parquet (docs/schema.md)."
 )
-@click.option("--overwrite", is_flag=True, help="Replace what --out finds in its folder.")
+@click.option("--overwrite", is_flag=True, help="Replace the tables in the folder of --out.")
 @click.option(
     "--only", multiple=True, metavar="NAME",
-    help="Run only this analysis, named as its table in docs/schema.md; may be repeated.",
+    help="Run only this analysis (table names are in docs/schema.md); may be repeated.",
 )  # fmt: skip
 @click.option(
     "--fail-on", type=click.Choice(list(_FAILS)),
-    help="Exit with 3 if there is an alarm; with `finding`, if there is an alarm or a warning.",
+    help="Exit with 3 on an alarm; with `finding`, also on a warning.",
 )  # fmt: skip
 @ports_option
-@click.option("--show-payloads", is_flag=True, help="Show record sets and credentials in the evidence, too.")
+@click.option("--show-payloads", is_flag=True, help="Include record sets and credentials in the evidence.")
 @click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
 @click.option("--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Keep Spark's event log there.")
 def analyze(
@@ -255,24 +255,24 @@ def analyze(
     master: str | None,
     event_log: str | None,
 ) -> int:
-    """Let Spark say what the control plane in captures did: who was controller when, who led what, who was fenced, how
-    long requests took, and what can be concluded from it.
+    """Explain with Spark what the control plane in captures did: controllers, leaders, fenced requests, latencies, and
+    the findings that follow.
 
-    FILES are pcap or pcapng, compressed or not, globs or URIs; a connection may run across several of them.
+    FILES are pcap or pcapng, compressed or not, globs or URIs; a connection may span several of them.
     """
     if form == "text" and report is not None:
-        raise click.UsageError("--report is html, json, markdown or parquet; text is printed anyhow")
+        raise click.UsageError("--report is html, json, markdown or parquet; text is always printed")
     if form == "parquet":
         if (report is None) == (out is None):
             raise click.UsageError("--format parquet writes into a folder: give --report or --out, and one of them")
         out, report = out or report, None
     require(*SPARK, purpose="`kce analyze`")
-    find_java()  # the one that Spark will take, too
-    from kce.captures.spark import analyze as run  # here, for it takes a while to import
+    find_java()  # Spark finds the same one
+    from kce.captures.spark import analyze as run  # slow to import
     from kce.captures.spark.exports import rendered
     from kce.captures.spark.text import print_findings
 
-    # on a descriptor of its own: what Spark's JVM says goes elsewhere meanwhile
+    # a descriptor of its own: the output of Spark's JVM is redirected meanwhile
     with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, _status(Console(file=terminal)) as progress:
         findings = run(
             files, report=report, form="html" if form in (None, "text") else form, out=out, overwrite=overwrite,
@@ -293,7 +293,7 @@ def analyze(
 
 @contextmanager
 def _status(console: Console) -> Iterator[Callable[[str], None]]:
-    """Say what is going on, where somebody is watching."""
+    """Show progress on a terminal."""
     if not console.is_terminal:
         yield lambda step: None
         return

@@ -21,7 +21,7 @@ from kce.broker_stub.zookeeper.broker_metadata import (
 )
 from kce.harness.errors import HarnessError
 from kce.harness.node import Node
-from kce.harness.world.disk import RealDisk
+from kce.harness.world.real_disk import RealDisk
 from kce.wire.configuration import ConfigError
 from kce.wire.metadata_version import LATEST
 from kce.zookeeper.admin_nodes import generate_broker_id
