@@ -280,13 +280,20 @@ class Node:
             self.links.recorder = Recorder(self._record, comment=comment, clock=self.world.now_ns)
 
     async def shutdown(self, *, controlled: bool = True) -> None:
-        """Controlled shutdown if enabled, then stop serving, resign, and end the session (rules 2.21, 11.48, 11.49)."""
+        """Controlled shutdown if enabled, then stop serving, resign, and end the session (rules 2.21, 11.48, 11.49).
+
+        An event of the controller that does not end, because ZooKeeper is gone, is given up. Nothing happens if the
+        node never reached ZooKeeper or has been shut down.
+        """
+        if self.store is None or self._scope.cancel_called:
+            return
         if controlled:
             await self.broker.shutdown(DRAIN_SECONDS)
         else:
             await self.broker.socket_server.shutdown(DRAIN_SECONDS)
         self.controller.close()
-        await self.controller.stopped.wait()
+        with trio.move_on_after(DRAIN_SECONDS):
+            await self.controller.stopped.wait()
         self._scope.cancel()
 
     async def abandon(self) -> None:
