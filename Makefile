@@ -40,7 +40,7 @@ fuzz: setup ## fuzz every decoder with a million damaged messages, in some ten m
 kill-points: setup ## kill -9 a controller's process at each point of its operations, in some five minutes
 	KCE_KILL_EVERY=1 $(BIN)/python -m pytest tests/harness/test_kill_points.py -q
 
-conformance: setup ## list ported upstream test cases, the others, and why they are not ported
+conformance: setup ## count the upstream test cases that have tests here, whole or in part, and say why others have none
 	$(BIN)/python -m tests.conformance
 
 interop: setup ## run real Kafka brokers under our controller and under Kafka's, side by side; write docs/interop.md

@@ -16,6 +16,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -54,28 +55,42 @@ class Checklist:
     document: Document
     #: ids in document order
     cases: list[str]
-    #: id -> why there is no test
-    left_out: dict[str, str] = field(default_factory=dict)
+    #: id or suite -> why there is no test; a suite's reason is for those of its cases that have none
+    reasons: dict[str, str] = field(default_factory=dict)
     #: id -> what its test does not check, and why
     in_part: dict[str, str] = field(default_factory=dict)
     #: id -> the tests marked with it
     ported: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Case -> why it has no test."""
+        return {
+            case: reason
+            for case in self.cases
+            if case not in self.ported and (reason := self.reasons.get(case) or self.reasons.get(suite(case)))
+        }
+
     def missing(self) -> list[str]:
-        return [case for case in self.cases if case not in self.ported and case not in self.left_out]
+        left_out = self.left_out
+        return [case for case in self.cases if case not in self.ported and case not in left_out]
 
     def mistakes(self) -> Iterator[str]:
         for case, tests in self.ported.items():
-            if case in self.left_out:
-                yield f"{case} is left out and ported: {', '.join(sorted(tests))}"
+            if suite(case) in self.reasons and self.document.complete:
+                yield f"{suite(case)} is left out, and {case} is ported: name the others"
             if len(tests) > 1 and self.document.complete:
                 yield f"{case} is on {len(tests)} tests: {', '.join(sorted(tests))}"
+        for name in self.reasons:
+            if all(case in self.ported for case in self.cases if suite(case) == name or case == name):
+                yield f"{name} is left out, and all of it has tests"
         for case in self.in_part:
             if case not in self.ported:
                 yield f"{case} is said to be ported in part, and has no test"
 
     def report(self) -> None:
         print(f"{self.document.project}: {self.document.path}, section {self.document.section}")
+        all_left_out = self.left_out
         print(f"  {'suite':<8}{'ported':>8}{'in part':>9}{'left out':>10}{'missing':>9}{'total':>8}")
         by_suite: defaultdict[str, list[str]] = defaultdict(list)
         for case in self.cases:
@@ -83,15 +98,28 @@ class Checklist:
         for name, cases in [*by_suite.items(), ("all", self.cases)]:
             in_part = sum(case in self.in_part for case in cases)
             ported = sum(case in self.ported for case in cases) - in_part
-            left_out = sum(case in self.left_out for case in cases)
+            left_out = sum(case in all_left_out for case in cases)
             missing = len(cases) - ported - in_part - left_out
             print(f"  {name:<8}{ported:>8}{in_part or '':>9}{left_out or '':>10}{missing or '':>9}{len(cases):>8}")
-        for word, reasons in (("in part", self.in_part), ("left out", self.left_out)):
+        for word, reasons in (("in part", self.in_part), ("left out", all_left_out)):
             for reason, group in by_reason(reasons):
-                print(f"  {word:<10}{', '.join(group)}: {reason}")
-        for case in self.missing():
-            print(f"  missing   {case}")
+                print(f"  {word:<10}{', '.join(self._spans(group))}: {reason}")
+        if missing := self.missing():
+            print(f"  missing   {', '.join(self._spans(missing))}")
         print()
+
+    def _spans(self, cases: Iterable[str]) -> Iterator[str]:
+        """The cases as in conformance_left_out.toml: whole suites, ranges, cases."""
+        of_suites: defaultdict[str, list[int]] = defaultdict(list)
+        for case in cases:
+            of_suites[suite(case)].append(int(case.rpartition("-")[2]))
+        for name, of_suite in of_suites.items():
+            if len(of_suite) == sum(suite(case) == name for case in self.cases):
+                yield name
+                continue
+            for _, group in groupby(enumerate(sorted(of_suite)), lambda item: item[1] - item[0]):
+                span = [number for _, number in group]
+                yield f"{name}-{span[0]}" + (f"..{span[-1]}" if len(span) > 1 else "")
 
 
 def suite(case: str) -> str:
@@ -130,20 +158,20 @@ def numbers(text: str) -> Iterator[int]:
 
 
 def expand(named: Mapping[str, str], cases: Iterable[str]) -> dict[str, str]:
-    """A reason by case, range or suite -> by case. Raises ValueError for what names no case, or a case twice."""
+    """Reasons by case, range or suite -> by case or suite. Raises ValueError for a name that is unknown or repeated."""
     known = list(cases)
+    of_suites = set(map(suite, known))
     found: dict[str, str] = {}
     for name, reason in named.items():
         match = NAMED.fullmatch(name)
-        if match is None:
-            raise ValueError(f"{name} names no case")
-        if match["first"] is None:
-            these = [case for case in known if suite(case) == match["suite"]]
-        else:
-            last = match["last"] or match["first"]
-            these = [f"{match['suite']}-{number}" for number in range(int(match["first"]), int(last) + 1)]
-        if not these or set(these) - set(known):
+        if match is None or match["suite"] not in of_suites:
             raise ValueError(f"{name} is not in the documents")
+        these = [name]
+        if match["first"] is not None:
+            span = range(int(match["first"]), int(match["last"] or match["first"]) + 1)
+            these = [f"{match['suite']}-{number}" for number in span]
+            if set(these) - set(known):
+                raise ValueError(f"{name} is not in the documents")
         if twice := found.keys() & set(these):
             raise ValueError(f"{name} repeats {', '.join(sorted(twice))}")
         found.update((case, reason) for case in these)
@@ -160,9 +188,9 @@ def read_checklists(reasons: Mapping[str, Mapping[str, Mapping[str, str]]]) -> l
         of_project = [checklist for checklist in checklists if checklist.document.project == project]
         every_case = [case for checklist in of_project for case in checklist.cases]
         for kind, named in kinds.items():
-            for case, reason in expand(named, every_case).items():
-                checklist = next(checklist for checklist in of_project if case in checklist.cases)
-                {"left_out": checklist.left_out, "in_part": checklist.in_part}[kind][case] = reason
+            for name, reason in expand(named, every_case).items():
+                checklist = next(c for c in of_project if name in c.cases or name in map(suite, c.cases))
+                {"left_out": checklist.reasons, "in_part": checklist.in_part}[kind][name] = reason
     return checklists
 
 
