@@ -196,7 +196,6 @@ class Node:
             self._start_recording()
             await zk.check_endpoints_free(self._registration())
             await self._register()
-            write_metadata(self.world.disk, self.config.log_dirs, BrokerMetadata(cluster_id, self.id))
             await nursery.start(self.controller.run)
             self.broker.enable_request_processing()
             log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
@@ -220,10 +219,14 @@ class Node:
         self._zk.store.on_session = changed
 
     async def _identify(self, zk: KafkaZkClient, cluster_id: str) -> None:
-        """Settle the broker's id (rule B11.7). Raises HarnessError."""
+        """Settle the broker's id and store it, before anything is registered (rules B11.1, B11.7).
+
+        Raises HarnessError.
+        """
         known = read_metadata(self.world.disk, self.config.log_dirs)
         check_cluster_id(self.config, cluster_id, known)
         broker_id = await choose_broker_id(zk, self.config, known)
+        write_metadata(self.world.disk, self.config.log_dirs, BrokerMetadata(cluster_id, broker_id))
         self.config = replace(self.config, broker_id=broker_id)
         self.links.node_id = broker_id
         self._controller_config = replace(self._controller_config, broker_id=BrokerId(broker_id))
