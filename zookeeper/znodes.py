@@ -83,6 +83,13 @@ class BadZNode(ValueError):
     """Malformed content of a znode. The text names the path."""
 
 
+def absolute(path: str) -> str:
+    """The path. Raises ValueError."""
+    if not path.startswith("/"):
+        raise ValueError(f"the path of a znode begins with /, not so {path!r}")
+    return path
+
+
 def broker_path(broker: int) -> str:
     return f"{BROKER_IDS}/{broker}"
 
