@@ -77,13 +77,13 @@ def capture(
 
 @contextmanager
 def _stop_requests(seconds: float | None) -> Iterator[int]:
-    """A file descriptor that becomes readable on Ctrl-C, on SIGTERM, or after ``seconds``."""
+    """A file descriptor that becomes readable on Ctrl-C, SIGTERM, SIGHUP, or after ``seconds``."""
     reader, writer = os.pipe()
 
     def stop(*_: object) -> None:
         os.write(writer, b"x")
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     timer = None if seconds is None else threading.Timer(seconds, stop)
     if timer is not None:
         timer.start()
