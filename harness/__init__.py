@@ -12,9 +12,11 @@ pytest_plugin        the fixture `kafka_cluster`       cli/     `kce`
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # the module typing takes longer to import than this package
 if TYPE_CHECKING:
+    from typing import Any
+
     from kce.harness.cluster import ActiveController, Cluster
     from kce.harness.errors import HarnessError
 

@@ -14,8 +14,8 @@ left running.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -24,6 +24,7 @@ from typing import Self
 
 import trio
 
+from kce.harness.background import BackgroundTasks
 from kce.harness.cluster_config import DATA, ClusterConfig
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.guard import Guard
@@ -110,7 +111,10 @@ class Cluster:
         try:
             await self._start()
         except BaseException as e:
-            await self._stack.aclose()
+            try:
+                await self._stack.aclose()
+            finally:
+                self.record_problems = self._recordings.merge()
             if (plain := plain_error(e)) is not e:
                 raise plain from None
             raise
@@ -138,11 +142,11 @@ class Cluster:
         await self._watch_controller()
         await self.zk.create_top_level_paths()
         self.cluster_id = await self.zk.get_or_create_cluster_id()
-        nursery = await stack.enter_async_context(_cancelled_nursery())
+        tasks = await stack.enter_async_context(BackgroundTasks.running())
         stack.push_async_callback(self._stop_members)
         for node_id in sorted(self.links.members):
-            await self._add_member(node_id, nursery)
-        self._report_frames(nursery)
+            await self._add_member(node_id, tasks)
+        self._report_frames(tasks)
         async with trio.open_nursery() as starting:
             for member in self._members.values():
                 starting.start_soon(member.start)
@@ -164,12 +168,12 @@ class Cluster:
             raise HarnessError("a cluster in memory has no guard: it leaves nothing behind")
         return self._world.guard
 
-    def _report_frames(self, nursery: trio.Nursery) -> None:
+    def _report_frames(self, tasks: BackgroundTasks) -> None:
         """Node processes report frames while this process has subscribers."""
 
         def subscribe(wanted: bool) -> None:
             for process in self._running_processes():
-                nursery.start_soon(process.subscribe, wanted)
+                tasks.start_soon(process.subscribe, wanted)
 
         self.links.on_subscribers = subscribe
 
@@ -183,9 +187,9 @@ class Cluster:
         except (ConfigError, StoreUnavailable) as e:
             raise HarnessError(str(e)) from None
 
-    async def _add_member(self, node_id: int, nursery: trio.Nursery) -> None:
+    async def _add_member(self, node_id: int, tasks: BackgroundTasks) -> None:
         config = self._config
-        world, zookeeper_connect = await self._world.node(node_id, nursery)
+        world, zookeeper_connect = await self._world.node(node_id, tasks)
         properties = config.node_properties(node_id, zookeeper_connect)
 
         def record() -> Path | None:
@@ -194,10 +198,10 @@ class Cluster:
         if config.processes:
             assert self.logs is not None
             self._members[node_id] = ProcessMember(
-                node_id, properties, record, nursery, self.guard, self.links, self.logs, config.log_level
+                node_id, properties, record, tasks, self.guard, self.links, self.logs, config.log_level
             )
         else:
-            self._members[node_id] = InProcessMember(node_id, properties, record, nursery, world, self.links)
+            self._members[node_id] = InProcessMember(node_id, properties, record, tasks, world, self.links)
 
     async def _stop_members(self) -> None:
         """All at once and without controlled shutdown, because no node is left to take over."""
@@ -418,11 +422,3 @@ def _admin_errors() -> Iterator[None]:
         yield
     except AdminError as e:
         raise HarnessError(str(e)) from None
-
-
-@asynccontextmanager
-async def _cancelled_nursery() -> AsyncIterator[trio.Nursery]:
-    """A nursery for proxies and in-process nodes, cancelled at the end."""
-    async with trio.open_nursery() as nursery:
-        yield nursery
-        nursery.cancel_scope.cancel()

@@ -19,6 +19,7 @@ from typing import Any
 
 import trio
 
+from kce.harness.background import BackgroundTasks
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
 from kce.harness.links import FrameEvent, Hold, Links
@@ -84,12 +85,12 @@ class InProcessMember(Member):
         node_id: int,
         properties: dict[str, str],
         record: Callable[[], Path | None],
-        nursery: trio.Nursery,
+        tasks: BackgroundTasks,
         world: World,
         links: Links,
     ) -> None:
         super().__init__(node_id, properties, record)
-        self._nursery = nursery
+        self._tasks = tasks
         self._world = world
         self._links = links
         self._ended = trio.Event()
@@ -110,7 +111,7 @@ class InProcessMember(Member):
             raise HarnessError(f"node {self.id} is running already")
         node = Node(self.properties, world=self._world, links=self._links, record=self._record())
         ended = trio.Event()
-        await self._nursery.start(self._run, node, ended)
+        await self._tasks.start(self._run, node, ended)
         self.node, self._ended = node, ended
         self.addresses = node.addresses()
         self._keep_ports()
@@ -126,7 +127,11 @@ class InProcessMember(Member):
         await self._ended.wait()
 
     async def quit(self) -> None:
-        await self._running().shutdown(controlled=False)
+        node = self._running()
+        with trio.move_on_after(SHUTDOWN_TIMEOUT_S) as scope:
+            await node.shutdown(controlled=False)
+        if scope.cancelled_caught:
+            node.cancel()
         await self._ended.wait()
 
     async def kill(self) -> None:
@@ -143,14 +148,14 @@ class ProcessMember(Member):
         node_id: int,
         properties: dict[str, str],
         record: Callable[[], Path | None],
-        nursery: trio.Nursery,
+        tasks: BackgroundTasks,
         guard: Guard,
         links: Links,
         log_folder: Path,
         log_level: str,
     ) -> None:
         super().__init__(node_id, properties, record)
-        self._nursery = nursery
+        self._tasks = tasks
         self._guard = guard
         self._links = links
         self.log_path = log_folder / f"node-{node_id}.log"
@@ -186,7 +191,7 @@ class ProcessMember(Member):
         self._guard.watch(process.pid)
         self._process, self._paused = process, False
         answers, self._answers = trio.open_memory_channel[dict[str, Any]](math.inf)
-        self._nursery.start_soon(self._read, process, answers)
+        self._tasks.start_soon(self._read, process, answers)
         record = self._record()
         begin = {
             "properties": self.properties,

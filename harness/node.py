@@ -120,6 +120,7 @@ class Node:
         self._record = record
         self._scope = trio.CancelScope()
         self.store: Session | None = None
+        self.is_up = False
         #: port of the metrics' HTTP server
         self.metrics_port: int | None = None
 
@@ -199,6 +200,7 @@ class Node:
             await nursery.start(self.controller.run)
             self.broker.enable_request_processing()
             log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
+            self.is_up = True
             task_status.started()
 
     async def _follow_features(self, nursery: trio.Nursery) -> None:
@@ -280,17 +282,27 @@ class Node:
             self.links.recorder = Recorder(self._record, comment=comment, clock=self.world.now_ns)
 
     async def shutdown(self, *, controlled: bool = True) -> None:
-        """Controlled shutdown if enabled, then stop serving, resign, and end the session (rules 2.21, 11.48, 11.49)."""
+        """Controlled shutdown if enabled, then stop serving, resign, and end the session (rules 2.21, 11.48, 11.49).
+
+        A node that is not up yet only ends its session.
+        """
+        if not self.is_up:
+            self.cancel()
+            return
         if controlled:
             await self.broker.shutdown(DRAIN_SECONDS)
         else:
             await self.broker.socket_server.shutdown(DRAIN_SECONDS)
         self.controller.close()
         await self.controller.stopped.wait()
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End now: only the session is still closed."""
         self._scope.cancel()
 
     async def abandon(self) -> None:
         """Crash: the session lasts in ZooKeeper until it expires."""
         if self.store is not None:
             self.store.abandon()
-        self._scope.cancel()
+        self.cancel()

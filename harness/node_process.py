@@ -59,9 +59,9 @@ async def serve() -> int:
             nursery.start_soon(commands.die_with_parent)
             reporting = Reporting(links, nursery)
             reporting.want(begin["subscribed"])
-            await nursery.start(node.run)
             nursery.start_soon(_obey, commands, node, held, reporting, nursery.cancel_scope)
             nursery.start_soon(_shut_down_on_signal, node, nursery.cancel_scope)
+            await nursery.start(node.run)
             write({"event": "ready", "addresses": node.addresses()})
     except (HarnessError, BaseExceptionGroup) as e:
         error = plain_error(e)

@@ -13,6 +13,7 @@ import click
 from kce.captures.errors import CaptureError
 from kce.extras import MissingExtra
 from kce.harness.errors import HarnessError, plain_error
+from kce.harness.interrupts import Interrupted
 from kce.harness.java import JavaMissing
 
 #: command -> "module:function" in this package, and the line that `kce --help` shows for it
@@ -78,11 +79,14 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `kce` and return its exit code: 0, 1 for a failure shown in one line, 2 for wrong usage, 130 after Ctrl-C."""
+    """Run `kce` and return its exit code: 0, 1 for a failure shown in one line, 2 for wrong usage, 130 after Ctrl-C.
+
+    See `kce.harness.interrupts` for signals.
+    """
     try:
         result: Any = cli.main(argv, prog_name="kce", standalone_mode=False)
     except BaseException as e:  # noqa: BLE001 - other errors are raised again
-        return _failure(plain_error(e, *SHOWN_IN_ONE_LINE, KeyboardInterrupt, BrokenPipeError))
+        return _failure(plain_error(e, *SHOWN_IN_ONE_LINE, Interrupted, KeyboardInterrupt, BrokenPipeError))
     return result if isinstance(result, int) else 0
 
 
@@ -100,6 +104,8 @@ def _failure(error: BaseException) -> int:
         case MissingExtra():
             click.echo(f"kce: {error}", err=True)
             return 2
+        case Interrupted():
+            return error.code
         case click.Abort() | KeyboardInterrupt():
             return 130
         case BrokenPipeError():  # the reader of a pipe has enough: `kce decode ... | head`

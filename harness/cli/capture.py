@@ -64,7 +64,7 @@ def capture(
         raise click.UsageError("--keep needs --rotate-mb or --rotate-seconds")
     max_bytes = None if rotate_mb is None else rotate_mb << 20
     comment = f"captured on {interface}" + (f", ports {', '.join(map(str, ports))}" if ports else "")
-    with LiveSource(interface, ports, buffer_bytes=buffer_mb << 20) as source, _until_signal(seconds) as stop:
+    with LiveSource(interface, ports, buffer_bytes=buffer_mb << 20) as source, _stop_requests(seconds) as stop:
         writer = RotatingWriter(file, [comment], max_bytes=max_bytes, max_seconds=rotate_seconds, keep=keep)
         click.echo(f"kce: capturing on {interface}; Ctrl-C stops it", err=True)
         written = record(source, writer, stop=stop, max_packets=packets)
@@ -77,14 +77,14 @@ def capture(
 
 
 @contextmanager
-def _until_signal(seconds: float | None) -> Iterator[int]:
-    """A file descriptor that becomes readable at Ctrl-C, at SIGTERM or after ``seconds``."""
+def _stop_requests(seconds: float | None) -> Iterator[int]:
+    """A file descriptor that becomes readable on Ctrl-C, SIGTERM, SIGHUP, or after ``seconds``."""
     readable, writable = os.pipe()
 
     def stop(*_: object) -> None:
         os.write(writable, b"x")
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     timer = None if seconds is None else threading.Timer(seconds, stop)
     if timer is not None:
         timer.start()

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
@@ -26,6 +27,7 @@ from kce.captures.tcp.incident import Incident
 from kce.captures.tcp.tls import Decrypted
 from kce.extras import SPARK, require
 from kce.harness.cli.options import ports_option
+from kce.harness.interrupts import remove_on_exit, temporary_files
 from kce.harness.java import find_java
 
 #: Maximum size of a capture on stdin that must be read twice (for --broker) and is kept on disk.
@@ -274,8 +276,13 @@ def analyze(
     from kce.captures.spark.exports import rendered
     from kce.captures.spark.text import print_findings
 
-    # a descriptor of its own, because the JVM's stderr is redirected meanwhile
-    with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, _status(Console(file=terminal)) as progress:
+    # a descriptor of its own: the output of Spark's JVM is redirected meanwhile
+    with (
+        temporary_files(),
+        _removed_if_new(out),
+        os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
+        _status(Console(file=terminal)) as progress,
+    ):
         findings = run(
             files, report=report, form="html" if form in (None, "text") else form, out=out, overwrite=overwrite,
             only=only, payloads=show_payloads, evidence=form in ("html", "json"), ports=ports, master=master,
@@ -291,6 +298,11 @@ def analyze(
     if not findings.quality.sound:
         return 1
     return 3 if fail_on and any(f.severity in _FAILS[fail_on] for f in findings.findings()) else 0
+
+
+def _removed_if_new(out: str | None) -> AbstractContextManager[None]:
+    """A signal leaves no folder with only a part of the tables, unless it was there before."""
+    return nullcontext() if out is None or Path(out).exists() else remove_on_exit(out)
 
 
 @contextmanager

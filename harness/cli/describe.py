@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-import trio
 from rich.console import Console
 from rich.table import Table
 
+from kce.harness import interrupts
 from kce.harness.cli.options import cluster_option, connected, plain_console, zookeeper_option
 from kce.harness.errors import HarnessError
 from kce.harness.supervisor import command, find_cluster
@@ -45,7 +45,7 @@ def describe(as_json: bool, show_all: bool, zookeeper: str | None, cluster_file:
         running = command(find_cluster(cluster_file), "describe")
         processes = {node["id"]: node for node in running["nodes"]}
         zookeeper = running["zookeeper"]
-    found = trio.run(_read, zookeeper)
+    found = interrupts.run(_read, zookeeper)
     for node_id, process in processes.items():
         known = found["brokers"].setdefault(
             node_id, {"listeners": process["listeners"], "broker_epoch": None, "rack": None}

@@ -28,6 +28,7 @@ from kce.captures.replay.replay import ANSWER_SECONDS, Outcome, Replay, Target, 
 from kce.captures.replay.restarts import Restart, needed, restarts
 from kce.captures.replay.rewrite import VOLATILE, Rewriter, newest_controller_epoch, whose_epoch
 from kce.captures.tcp.segments import endpoint_text
+from kce.harness import interrupts
 from kce.harness.cli.captures import closing, each, opened
 from kce.harness.cli.impersonate import be_broker
 from kce.harness.cli.options import cluster_option, connected, ports_option, zookeeper_option
@@ -175,13 +176,13 @@ def replay(
             offered = listeners or tuple(dict.fromkeys(one.name for one in own)) or ("PLAINTEXT",)
             rack = next((one.rack for one in own), None)
             registry = zookeeper or (to[0] if to else None), cluster_file
-            return trio.run(
+            return interrupts.run(
                 be_broker, Impersonator(steps, None if no_wait else speed), broker_id, rack, offered, registry, recorder
             )
         targets = _targets(to, steps) if to else _of_cluster(cluster_file, CONTROL if role == "controller" else DATA)
         for step in steps:
             target_of(step, targets)
-        rewriter = trio.run(_rewriter, steps, controller_epoch, broker_epoch, zookeeper, cluster_file)
+        rewriter = interrupts.run(_rewriter, steps, controller_epoch, broker_epoch, zookeeper, cluster_file)
         if dry_run:
             return _show(steps, targets, rewriter, recording)
         restarted = needed(restarts(recording.steps), steps)
@@ -193,7 +194,7 @@ def replay(
         if role == "controller" and not restart:
             _warn_of(restarted)
         try:
-            whole = trio.run(_run_until_signal, run)
+            whole = interrupts.run(_run_until_signal, run)
         except HarnessError:  # of a restart
             _print_outcomes(run.outcomes(), len(recording.left_out))
             raise

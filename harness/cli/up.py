@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import signal
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
+from kce.harness import interrupts
 from kce.harness.cli.options import plain_console, properties
 from kce.harness.cluster import Cluster
 from kce.harness.cluster_config import CONTROL, DATA
@@ -79,30 +81,25 @@ def up(ready_file: Path | None, settings: tuple[str, ...], zookeeper: str | None
         spark_jars()
         find_java()
     cluster = Cluster(processes=True, zookeeper=zookeeper, properties=properties(settings), **options)
-    trio.run(_serve, cluster, ready_file)
+    status = Console(stderr=True, highlight=False)
+    with contextlib.suppress(interrupts.Interrupted):
+        interrupts.run(_serve, cluster, ready_file, status, on_signal=lambda: status.print("Stopping ..."))
+    for problem in cluster.record_problems:
+        status.print(f"[yellow]recording: {problem}[/]")
     return 0
 
 
-async def _serve(cluster: Cluster, ready_file: Path | None) -> None:
-    """Its nursery holds the command socket and the watcher of nodes that end by themselves."""
-    console = plain_console()
-    status = Console(stderr=True, highlight=False)
+async def _serve(cluster: Cluster, ready_file: Path | None, status: Console) -> None:
+    """Runs until it is cancelled."""
     begin = time.monotonic()
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        async with trio.open_nursery() as outer:
-            outer.start_soon(_cancel_on_signal, signals, outer.cancel_scope)
-            with status.status("Starting ZooKeeper and the nodes ..."):
-                await cluster.__aenter__()
-            try:
-                await _run(cluster, ready_file, console, begin)
-            finally:
-                status.print("Stopping ...")
-                await cluster.__aexit__(None, None, None)
-    for problem in cluster.record_problems:
-        status.print(f"[yellow]recording: {problem}[/]")
+    async with AsyncExitStack() as stack:
+        with status.status("Starting ZooKeeper and the nodes ..."):
+            await stack.enter_async_context(cluster)
+        await _run(cluster, ready_file, plain_console(), begin)
 
 
 async def _run(cluster: Cluster, ready_file: Path | None, console: Console, begin: float) -> None:
+    """Its nursery holds the command socket and the watcher of nodes that end unexpectedly."""
     known = {m.id: m.state for m in cluster.members}
 
     def say(text: str) -> None:
@@ -138,11 +135,6 @@ def _table(cluster: Cluster, controller_id: int) -> Table:
         mark = "controller" if member.id == controller_id else ""
         table.add_row(str(member.id), str(member.pid), member.addresses[CONTROL], member.addresses[DATA], mark)
     return table
-
-
-async def _cancel_on_signal(signals: Any, scope: trio.CancelScope) -> None:
-    async for _ in signals:
-        scope.cancel()
 
 
 async def _report_deaths(cluster: Cluster, known: dict[int, str], say: Callable[[str], None]) -> None:
