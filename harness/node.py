@@ -284,9 +284,10 @@ class Node:
     async def shutdown(self, *, controlled: bool = True) -> None:
         """Controlled shutdown if enabled, then stop serving, resign, and end the session (rules 2.21, 11.48, 11.49).
 
-        A node that is not up yet only ends its session.
+        An event of the controller that does not end, because ZooKeeper is gone, is given up. A node that is not up yet
+        only ends its session. Nothing happens if it has been shut down.
         """
-        if not self.is_up:
+        if not self.is_up or self._scope.cancel_called:
             self.cancel()
             return
         if controlled:
@@ -294,7 +295,8 @@ class Node:
         else:
             await self.broker.socket_server.shutdown(DRAIN_SECONDS)
         self.controller.close()
-        await self.controller.stopped.wait()
+        with trio.move_on_after(DRAIN_SECONDS):
+            await self.controller.stopped.wait()
         self.cancel()
 
     def cancel(self) -> None:

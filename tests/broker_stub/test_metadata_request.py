@@ -190,24 +190,30 @@ async def test_no_leader_or_a_dead_one_is_leader_not_available(version, leader) 
     assert (partition.replica_nodes, partition.isr_nodes) == ((1, 3), (1,))
 
 
-@pytest.mark.kafka("MC-4")
-@pytest.mark.kafka("MC-7")
 @pytest.mark.parametrize("version", range(13))
-async def test_a_leader_without_the_listener_is_listener_not_found(version) -> None:  # rule B7.5
-    node = await _node(umr_state(leader=2, replicas=(1, 2)), alive=(1, umr_broker(2, ("DATA",))))
+@pytest.mark.parametrize(
+    "isr",
+    [pytest.param((1, 2), marks=pytest.mark.kafka("MC-4")), pytest.param((1, 2, 3), marks=pytest.mark.kafka("MC-7"))],
+)
+async def test_a_leader_without_the_listener_is_listener_not_found(version, isr) -> None:  # rule B7.5
+    node = await _node(umr_state(leader=2, isr=isr, replicas=(1, 2)), alive=(1, umr_broker(2, ("DATA",))))
     partition = await _partition(node, version, "CONTROL")
     expected = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
     assert (partition.error_code, partition.leader_id) == (expected, -1)
-    assert partition.isr_nodes == ((1,) if version == 0 else (1, 2, 3))
+    assert partition.isr_nodes == ((1,) if version == 0 else isr)
     assert partition.replica_nodes == ((1,) if version == 0 else (1, 2))
     assert (await _partition(node, version, "DATA")).leader_id == 2
 
 
-@pytest.mark.kafka("MC-5")
-@pytest.mark.kafka("MC-6")
 @pytest.mark.kafka("MDR-13")
 @pytest.mark.parametrize("version", range(13))
-@pytest.mark.parametrize(("replicas", "isr"), [((1, 2, 3), (1, 3)), ((1, 3), (1, 2, 3))])
+@pytest.mark.parametrize(
+    ("replicas", "isr"),
+    [
+        pytest.param((1, 2, 3), (1, 3), marks=pytest.mark.kafka("MC-5")),
+        pytest.param((1, 3), (1, 2, 3), marks=pytest.mark.kafka("MC-6")),
+    ],
+)
 async def test_only_version_0_omits_dead_replicas(version, replicas, isr) -> None:  # rule B7.6
     node = await _node(umr_state(replicas=replicas, isr=isr), alive=(1, 3))
     partition = await _partition(node, version)
