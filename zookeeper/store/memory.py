@@ -19,6 +19,7 @@ from kce.zookeeper import store
 from kce.zookeeper.store import (
     ANY_VERSION,
     AUTH_RETRY_MS,
+    MAX_REQUEST_BYTES,
     OPEN_ACL,
     Acl,
     Acls,
@@ -45,6 +46,7 @@ from kce.zookeeper.store import (
     StoreError,
     WatchEvent,
     WatchType,
+    jute,
 )
 
 log = logging.getLogger(__name__)
@@ -207,6 +209,8 @@ class MemoryZooKeeper:
 
     def _multi(self, client: MemoryStore, ops: Sequence[Op]) -> list[OpResult]:
         """Execute all of ``ops`` or none. Raises MultiFailed."""
+        if sum(map(jute.op_bytes, ops)) > MAX_REQUEST_BYTES:
+            raise jute.too_large(ops)
         undo: list[Callable[[], None]] = []
         fires: list[Callable[[], None]] = []
         results: list[OpResult] = []
