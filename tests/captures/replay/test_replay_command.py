@@ -128,7 +128,7 @@ async def test_at_a_live_cluster_as_controller_as_client_and_as_broker(zookeeper
         await broker.wait()
         assert "UpdateMetadata v8 #0: answered" in told
         assert "LeaderAndIsr v7" in told
-        assert "0 of them without a response" in told
+        assert "0 of them without a recorded response" in told
 
 
 #: What a new cluster has of its own: what it made up when it was formed, which node was elected, which ports were free.
