@@ -1,4 +1,4 @@
-"""The connections of a node, framed, through which its links see every frame (see `kce.harness.links`)."""
+"""The framed connections of a node, which pass every frame to its links (see `kce.harness.links`)."""
 
 from __future__ import annotations
 

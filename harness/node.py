@@ -2,7 +2,7 @@
 
 node = Node(properties)
 await nursery.start(node.run)      # registered, contending, serving
-await node.shutdown()              # says goodbye to the controller first; `run` returns
+await node.shutdown()              # controlled shutdown; then `run` returns
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 3.0
 METRICS_PORT = "kce.metrics.port"
-#: what ends a node with one line
+#: errors that end a node with one line
 _FAILURES = (BindError, BrokerFailure, BrokerIdInUse)
 
 
@@ -120,7 +120,7 @@ class Node:
         self._record = record
         self._scope = trio.CancelScope()
         self.store: Session | None = None
-        #: where the metrics are served
+        #: port of the metrics' HTTP server
         self.metrics_port: int | None = None
 
     @property
@@ -129,11 +129,10 @@ class Node:
         return self.config.broker_id
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """From connecting to ZooKeeper to the end of ``shutdown``, in the order of rule 2.1.
+        """Run from the connection to ZooKeeper to the end of ``shutdown``, in the order of rule 2.1.
 
         Raises HarnessError when a port is taken, ZooKeeper cannot be reached, or the id is in use or contradicted.
-        Cancelling it is the death of the process; ``abandon`` beforehand makes that a death that ZooKeeper has to find
-        out by itself.
+        Cancelling it closes the session; after ``abandon`` the session lasts until it expires, as after a crash.
         """
         try:
             self.store = await self.world.zookeeper(self._zookeeper)
@@ -197,7 +196,6 @@ class Node:
             self._start_recording()
             await zk.check_endpoints_free(self._registration())
             await self._register()
-            write_metadata(self.world.disk, self.config.log_dirs, BrokerMetadata(cluster_id, self.id))
             await nursery.start(self.controller.run)
             self.broker.enable_request_processing()
             log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
@@ -221,10 +219,14 @@ class Node:
         self._zk.store.on_session = changed
 
     async def _identify(self, zk: KafkaZkClient, cluster_id: str) -> None:
-        """Settle the broker's id (rule B11.7). Raises HarnessError."""
+        """Settle the broker's id and store it, before anything is registered (rules B11.1, B11.7).
+
+        Raises HarnessError.
+        """
         known = read_metadata(self.world.disk, self.config.log_dirs)
         check_cluster_id(self.config, cluster_id, known)
         broker_id = await choose_broker_id(zk, self.config, known)
+        write_metadata(self.world.disk, self.config.log_dirs, BrokerMetadata(cluster_id, broker_id))
         self.config = replace(self.config, broker_id=broker_id)
         self.links.node_id = broker_id
         self._controller_config = replace(self._controller_config, broker_id=BrokerId(broker_id))
@@ -260,7 +262,7 @@ class Node:
         return {e.listener: f"{e.host}:{e.port}" for e in self.broker.endpoints}
 
     def status(self) -> NodeStatus:
-        """What the node's controller module believes, right or wrong."""
+        """The node's own view of its controller, which may be stale."""
         return NodeStatus(
             believes_active=self.controller.is_active,
             controller_epoch=self.controller.context.epoch if self.controller.is_settled else 0,
@@ -288,7 +290,7 @@ class Node:
         self._scope.cancel()
 
     async def abandon(self) -> None:
-        """Die without a word: the session lives on in ZooKeeper until it expires."""
+        """Crash: the session lasts in ZooKeeper until it expires."""
         if self.store is not None:
             self.store.abandon()
         self._scope.cancel()

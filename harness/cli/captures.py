@@ -1,4 +1,4 @@
-"""`kce decode` and `kce analyze`: decode and analyse captures."""
+"""`kce decode` and `kce analyze`: the messages in a capture, and their explanation."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from kce.extras import SPARK, require
 from kce.harness.cli.options import ports_option
 from kce.harness.java import find_java
 
-#: Maximum size of a capture on stdin that must be read twice (for --broker) and is kept on disk.
+#: Limit of the temporary copy of stdin, made if it must be read twice (for --broker).
 MAX_SPOOLED_BYTES = 4 * 1024**3
 
-#: Smaller files are read before a progress bar would show.
+#: Smaller files get no progress bar.
 _PROGRESS_FROM_BYTES = 8 * 1024**2
 _PROGRESS_EVERY = 500
 
@@ -39,7 +39,7 @@ _FILE = "-"
 
 
 def each(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback that parses an option's values; a ValueError of ``parse`` is a usage error."""
+    """A callback that parses an option's values; the ValueError of ``parse`` describes a wrong one."""
 
     def convert(_ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
         try:
@@ -61,8 +61,8 @@ Examples:
   kce decode incident.pcapng --from 2026-11-21T02:45:22 --to 2026-11-21T02:45:23.5 --json | jq .body
   tcpdump -i lo -w - tcp | kce decode -
 
-The exit code is 1 if the file is no capture, is damaged or cut short, or holds something other than the
-traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
+The exit code is 1 if a file is not a capture, is damaged or truncated, or holds something other than the
+traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printed.
 """
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True))
@@ -73,16 +73,16 @@ traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
 )  # fmt: skip
 @click.option(
     "--broker", "brokers", multiple=True, metavar="ID|HOST:PORT",
-    help="Only requests to this broker and its responses; may be repeated. Ids are learnt from UpdateMetadata.",
+    help="Only requests to this broker, and its responses; may be repeated. UpdateMetadata maps ids to addresses.",
 )  # fmt: skip
 @click.option(
     "--from", "since_ns", metavar="TIME", callback=each(selection.time_ns),
-    help="Only from this time on (ISO 8601, UTC by default).",
+    help="Only from this time on (ISO 8601, UTC if it names no zone).",
 )  # fmt: skip
 @click.option("--to", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time.")
 @ports_option
 @click.option("--tls-keys", metavar="FILE", help="Decrypt TLS with this key log (SSLKEYLOGFILE); needs tshark.")
-@click.option("--show-payloads", is_flag=True, help="With --json: include records and credentials, as hex.")
+@click.option("--show-payloads", is_flag=True, help="With --json: include record sets and credentials, in hex.")
 def decode(
     files: tuple[str, ...],
     as_json: bool,
@@ -94,17 +94,16 @@ def decode(
     tls_keys: str | None,
     show_payloads: bool,
 ) -> int:
-    """Print every request and response of a capture, one line each, in the order of the packets that complete them.
+    """Print every request and response in a capture, one line each, in the order of the packets that complete them.
 
-    FILES are pcap or pcapng, plain or compressed with gzip or zstd: paths, globs, URIs of remote storage, or - for
-    standard input. Several files are one incident: a packet captured by several hosts is printed once, and times are
-    those of the first host's clock.
+    FILES are pcap or pcapng, uncompressed or with gzip or zstd. They may be globs or URIs of remote storage; - is
+    standard input. Several files are one incident: duplicates are dropped and clocks adjusted to the first file's.
     """
     names = expand(files)
     if len(names) > 1 and _FILE in names:
         raise CaptureError("standard input cannot be one of several files")
     if tls_keys is not None and len(names) > 1:
-        raise CaptureError("--tls-keys needs a single file")
+        raise CaptureError("--tls-keys takes one file at a time")
     file = names[0]
     with opened(names, tls_keys, twice=bool(brokers)) as open_capture:
         cluster = _learn(open_capture(), ports) if brokers else None
@@ -127,7 +126,7 @@ def decode(
                         )
                         sys.stdout.write(line + "\n")
                         if file == _FILE:
-                            sys.stdout.flush()  # for a live capture
+                            sys.stdout.flush()  # for live captures
                 sys.stdout.flush()
             except BrokenPipeError:  # `kce decode ... | head`
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -139,7 +138,7 @@ def decode(
 
 @contextmanager
 def opened(names: list[str], tls_keys: str | None, *, twice: bool) -> Iterator[Callable[[], CaptureFile | Source]]:
-    """A function that opens the files; standard input is spooled to disk if it is opened ``twice``."""
+    """A function that opens the files; standard input is copied to disk if it must be opened ``twice``."""
     if len(names) > 1:
         yield lambda: Incident(names)
     elif tls_keys is not None:
@@ -173,7 +172,7 @@ def closing(capture: CaptureFile | Source) -> AbstractContextManager[CaptureFile
 
 
 def _learn(capture: CaptureFile | Source, ports: Ports) -> Cluster:
-    """Read a capture to learn about its cluster."""
+    """Read a capture only for the brokers' ids and addresses."""
     with closing(capture):
         decoder = Decoder(capture, ports)
         for _ in _with_progress(capture, decoder.messages()):
@@ -184,7 +183,7 @@ def _learn(capture: CaptureFile | Source, ports: Ports) -> Cluster:
 def _with_progress(
     capture: CaptureFile | Source, messages: Iterator[Request | Response]
 ) -> Iterator[Request | Response]:
-    """Show a progress bar for a long file, unless output goes to the terminal."""
+    """Show a progress bar for a large file, unless stdout is the same terminal."""
     if not isinstance(capture, CaptureFile):
         yield from messages
         return
@@ -202,7 +201,7 @@ def _with_progress(
 
 FORMATS = ("text", "html", "json", "parquet", "markdown")
 
-#: Severities that ``--fail-on`` counts.
+#: Severities for each value of ``--fail-on``.
 _FAILS = {"alarm": ("alarm",), "finding": ("alarm", "warning")}
 
 
@@ -214,14 +213,14 @@ Examples:
   kce analyze ci.pcapng --only zombies --only unclean_elections --fail-on alarm
   kce analyze incident.pcapng --format markdown > incident.md
 
-The exit code is 1 if a file is no capture, is damaged or cut short, or holds something other than the
-traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 if something was found that --fail-on names.
+The exit code is 1 if a file is not a capture, is damaged or truncated, or holds something other than the
+traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that --fail-on names.
 """
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--report", type=click.Path(), metavar="FILE",
-    help="Write a report, as HTML with pictures unless --format says otherwise.",
+    help="Write a report, by default as HTML with pictures (see --format).",
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(FORMATS),
@@ -230,21 +229,19 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 if something was fo
 @click.option(
     "--out", type=click.Path(file_okay=False), metavar="DIR", help="Write all tables as Parquet (docs/schema.md)."
 )
-@click.option("--overwrite", is_flag=True, help="Replace tables in the folder of --out.")
+@click.option("--overwrite", is_flag=True, help="Replace the tables in the folder of --out.")
 @click.option(
     "--only", multiple=True, metavar="NAME",
-    help="Run only this analysis, named like its table; may be repeated.",
+    help="Run only this analysis (table names are in docs/schema.md); may be repeated.",
 )  # fmt: skip
 @click.option(
     "--fail-on", type=click.Choice(list(_FAILS)),
-    help="Exit with 3 at an alarm; with `finding`, at an alarm or a warning.",
+    help="Exit with 3 on an alarm; with `finding`, also on a warning.",
 )  # fmt: skip
 @ports_option
-@click.option("--show-payloads", is_flag=True, help="Include records and credentials in the evidence.")
+@click.option("--show-payloads", is_flag=True, help="Include record sets and credentials in the evidence.")
 @click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
-@click.option(
-    "--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Write Spark's event log to this folder."
-)
+@click.option("--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Keep Spark's event log there.")
 def analyze(
     files: tuple[str, ...],
     report: str | None,
@@ -258,23 +255,24 @@ def analyze(
     master: str | None,
     event_log: str | None,
 ) -> int:
-    """Analyse captures with Spark: controllers, leaders, fenced requests, latencies, outages, and what went wrong.
+    """Explain with Spark what the control plane in captures did: controllers, leaders, fenced requests, latencies, and
+    the findings that follow.
 
-    FILES are pcap or pcapng, compressed or not: paths, globs or URIs. A connection may span several files.
+    FILES are pcap or pcapng, compressed or not, globs or URIs; a connection may span several of them.
     """
     if form == "text" and report is not None:
         raise click.UsageError("--report is html, json, markdown or parquet; text is always printed")
     if form == "parquet":
         if (report is None) == (out is None):
-            raise click.UsageError("--format parquet needs either --report or --out, a folder")
+            raise click.UsageError("--format parquet writes into a folder: give --report or --out, and one of them")
         out, report = out or report, None
     require(*SPARK, purpose="`kce analyze`")
-    find_java()  # Spark uses the same
-    from kce.captures.spark import analyze as run  # here, for it takes a while to import
+    find_java()  # Spark finds the same one
+    from kce.captures.spark import analyze as run  # slow to import
     from kce.captures.spark.exports import rendered
     from kce.captures.spark.text import print_findings
 
-    # a descriptor of its own, because the JVM's stderr is redirected meanwhile
+    # a descriptor of its own: the output of Spark's JVM is redirected meanwhile
     with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, _status(Console(file=terminal)) as progress:
         findings = run(
             files, report=report, form="html" if form in (None, "text") else form, out=out, overwrite=overwrite,
@@ -295,7 +293,7 @@ def analyze(
 
 @contextmanager
 def _status(console: Console) -> Iterator[Callable[[str], None]]:
-    """Show the current step on a terminal."""
+    """Show progress on a terminal."""
     if not console.is_terminal:
         yield lambda step: None
         return

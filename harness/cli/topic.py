@@ -1,4 +1,4 @@
-"""`kce topic create | list | describe | delete`, straight to ZooKeeper as Kafka's own tools did."""
+"""`kce topic create | list | describe | delete`, directly in ZooKeeper as Kafka's older tools."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from kce.harness.errors import HarnessError
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
-PATIENCE_S = 30.0
+WAIT_TIMEOUT_S = 30.0
 
 
 @click.group()
 def topic() -> None:
     """Create, list, describe and delete topics.
 
-    The topics of the running `kce up`, or with --zookeeper those of any Kafka in ZooKeeper mode, real ones included.
+    They work on the running `kce up`, or with --zookeeper on any Kafka cluster in ZooKeeper mode.
     """
 
 
@@ -42,11 +42,11 @@ def _with_client(
 
 
 async def _wait(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    with trio.move_on_after(PATIENCE_S):
+    with trio.move_on_after(WAIT_TIMEOUT_S):
         while not await condition():  # noqa: ASYNC110 - the controller is another process
             await trio.sleep(0.05)
         return
-    raise HarnessError(f"{what} after {PATIENCE_S:g} s: is a controller active? See `kce describe`")
+    raise HarnessError(f"{what} after {WAIT_TIMEOUT_S:g} s: is a controller active? See `kce describe`")
 
 
 @topic.command()

@@ -47,14 +47,16 @@ While it runs, from another terminal:
 @click.option(
     "--metrics-port",
     type=click.IntRange(1, 65535),
-    help="Serve the first node's metrics there for Prometheus; others count up.",
+    help="Serve the first node's metrics for Prometheus on this port; others count up.",
 )
-@click.option("--data", type=click.Path(path_type=Path), help="Folder for logs and ZooKeeper's data, kept at the end.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder for logs and ZooKeeper's data; it is kept.")
 @click.option(
     "--record", type=click.Path(path_type=Path, dir_okay=False), help="Record all traffic to this pcapng file."
 )
 @click.option(
-    "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write all addresses as JSON when ready."
+    "--ready-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write all addresses to this JSON file when ready.",
 )
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A Kafka property for every node. Repeatable."
@@ -70,7 +72,7 @@ def up(ready_file: Path | None, settings: tuple[str, ...], zookeeper: str | None
     """Run ZooKeeper and a cluster of nodes until Ctrl-C.
 
     Each node is a process of its own: a stub broker with a control and a data listener, and a contender for the
-    controller role. Everything listens on 127.0.0.1, and nothing is left behind, however this command ends.
+    controller role. Everything listens on 127.0.0.1. However this command ends, nothing is left running.
     """
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     if zookeeper is None:
@@ -122,7 +124,7 @@ async def _run(cluster: Cluster, ready_file: Path | None, console: Console, begi
             console.print(f"Logs          {cluster.logs}")
             took = time.monotonic() - begin
             console.print(f"Ready in {took:.1f} s. Node {controller.id} is controller, epoch {controller.epoch}.")
-            console.print("Ctrl-C stops it all.")
+            console.print("Ctrl-C stops the cluster.")
             nursery.start_soon(_report_deaths, cluster, known, say)
     finally:
         supervisor.retract(ready_file)

@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it."""
+"""`kce demo` from start to end."""
 
 from __future__ import annotations
 

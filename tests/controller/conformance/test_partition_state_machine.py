@@ -44,7 +44,7 @@ async def change(runtime: ControllerRuntime, before: PartitionState, target: Par
 
 
 async def rejected(w: World, caplog: pytest.LogCaptureFixture, before: PartitionState, target: PartitionState) -> bool:
-    """State unchanged, an error logged, nobody told."""
+    """State unchanged, an error logged, nothing sent."""
     runtime = await bench(w)
     caplog.clear()
     after = await change(runtime, before, target)
@@ -148,8 +148,8 @@ async def test_online_to_online_for_controlled_shutdown(autojump_clock: MockCloc
         assert await w.state("t") == (2, 1, (2,))
         await w.settle()
         sent = w.take()
-        for told in (1, 2):
-            assert [(s.leader, s.leader_epoch, s.isr, s.is_new) for s in leader_and_isr(sent, told)] == [
+        for broker in (1, 2):
+            assert [(s.leader, s.leader_epoch, s.isr, s.is_new) for s in leader_and_isr(sent, broker)] == [
                 (2, 1, (2,), False)
             ]
 
@@ -194,8 +194,8 @@ async def test_offline_to_online_uncleanly(autojump_clock: MockClock, ibp: str, 
         assert await w.state("t") == (1, 1, (1,))
         assert json.loads(await w.get(STATE) or b"").get("leader_recovery_state", RECOVERED) == recovery
         await w.settle()
-        (told,) = leader_and_isr(w.take(), 1)
-        assert (told.leader, told.isr, told.leader_recovery_state) == (1, (1,), recovery)
+        (state,) = leader_and_isr(w.take(), 1)
+        assert (state.leader, state.isr, state.leader_recovery_state) == (1, (1,), recovery)
 
 
 @pytest.mark.kafka("PSM-16")

@@ -70,7 +70,7 @@ async def change(runtime: ControllerRuntime, before: ReplicaState, target: Repli
 async def test_rejected(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, before: ReplicaState, target: ReplicaState
 ) -> None:
-    """State unchanged, an error logged, nobody told, nothing forgotten."""
+    """State unchanged, an error logged, nothing sent, nothing forgotten."""
     async with world([1]) as w:
         runtime = await bench(w)
         caplog.clear()
@@ -132,7 +132,7 @@ async def test_new_to_offline(autojump_clock: MockClock) -> None:  # rules 6.25,
         assert texts(w.take(), 1) == ["UMR alive=[1]", "SR t-0@-1"]  # the entry has no leadership to tell
 
 
-async def told_anew(w: World, before: ReplicaState) -> bool:
+async def gets_state_again(w: World, before: ReplicaState) -> bool:
     """Going Online from ``before`` sends the replica, and it alone, the leadership it may have missed (6.24)."""
     runtime = await bench(w, {0: [1, 2]})
     runtime.context.leadership[TP] = leadership(2, [1, 2], 7)
@@ -148,7 +148,7 @@ async def told_anew(w: World, before: ReplicaState) -> bool:
 @pytest.mark.kafka("RSM-18")
 async def test_online_to_online(autojump_clock: MockClock) -> None:
     async with world([1, 2]) as w:
-        assert await told_anew(w, ONLINE)
+        assert await gets_state_again(w, ONLINE)
 
 
 @pytest.mark.kafka("RSM-19")
@@ -169,7 +169,7 @@ async def test_online_to_offline(autojump_clock: MockClock) -> None:  # rules 6.
 @pytest.mark.kafka("RSM-25")
 async def test_offline_to_online(autojump_clock: MockClock) -> None:
     async with world([1, 2]) as w:
-        assert await told_anew(w, OFFLINE)
+        assert await gets_state_again(w, OFFLINE)
 
 
 @pytest.mark.kafka("RSM-26")
@@ -211,4 +211,4 @@ async def test_deletion_successful_to_nonexistent(autojump_clock: MockClock) -> 
 @pytest.mark.kafka("RSM-43")
 async def test_deletion_ineligible_to_online(autojump_clock: MockClock) -> None:
     async with world([1, 2]) as w:
-        assert await told_anew(w, INELIGIBLE)
+        assert await gets_state_again(w, INELIGIBLE)

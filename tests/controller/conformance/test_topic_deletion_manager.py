@@ -90,8 +90,8 @@ async def test_basic_deletion(autojump_clock: MockClock, monkeypatch: pytest.Mon
         assert context.topics_with_deletion_started == {"t"}
         sent = w.take()
         for broker in BROKERS:
-            told = texts(sent, broker)
-            (update,) = (text for text in told if text.startswith("UMR"))
+            sent_to_broker = texts(sent, broker)
+            (update,) = (text for text in sent_to_broker if text.startswith("UMR"))
             assert "t-0:-2@0" in update
             assert "t-1:-2@0" in update
         assert calls == []

@@ -301,7 +301,7 @@ async def test_reading_an_absent_node_sets_no_watch(connect: Connect) -> None:
     assert await watched.until(1) == [WatchEvent(WatchType.CREATED, "/probe")]
 
 
-async def test_a_deleted_node_tells_both_its_watches(connect: Connect) -> None:
+async def test_a_deleted_node_fires_both_its_watches(connect: Connect) -> None:
     store, other = await connect(), await connect()
     await create(store, "/d")
     watched = Watched(store)
@@ -454,13 +454,13 @@ async def test_a_chroot_is_made_and_hidden(zookeeper: str) -> None:  # rule 1.4
     await root.aclose()
 
 
-async def test_no_server_is_said_in_one_line() -> None:
+async def test_no_server_is_reported_in_one_line() -> None:
     port = free_port()
     with pytest.raises(StoreUnavailable, match=f"no ZooKeeper answers at 127.0.0.1:{port} within 300 ms"):
         await KazooStore.connect(f"127.0.0.1:{port}", session_timeout_ms=2000, connection_timeout_ms=300)
 
 
-async def test_a_watch_that_fires_before_its_read_is_noted_is_told_once() -> None:
+async def test_a_watch_that_fires_before_its_read_is_noted_is_reported_once() -> None:
     """The answer to a read is noted by whichever thread is first; the event may overtake it."""
     store = KazooStore(KazooClient(), "nowhere", trio.lowlevel.current_trio_token())
     watched = Watched(store)
@@ -474,8 +474,8 @@ async def test_a_watch_that_fires_before_its_read_is_noted_is_told_once() -> Non
 
 
 @pytest.mark.slow
-async def test_a_reconnect_within_the_session_keeps_watches_and_tells_what_changed(zookeeper: str) -> None:
-    """The connection is cut under kazoo; what happened meanwhile is told once, what did not is not."""
+async def test_a_reconnect_within_the_session_keeps_watches_and_reports_changes(zookeeper: str) -> None:
+    """The connection is cut under kazoo; each change meanwhile is reported once."""
     store = await KazooStore.connect(f"{zookeeper}/rearm", session_timeout_ms=20_000, connection_timeout_ms=10_000)
     other = await KazooStore.connect(f"{zookeeper}/rearm", session_timeout_ms=20_000, connection_timeout_ms=10_000)
     await create(other, "/same", "/changed", "/gone", "/parent", "/quiet")
@@ -510,18 +510,18 @@ async def test_a_reconnect_within_the_session_keeps_watches_and_tells_what_chang
 
 
 @pytest.mark.slow
-async def test_an_expired_session_is_told_once_and_its_watches_are_dropped(zookeeper: str) -> None:
+async def test_an_expired_session_is_reported_once_and_its_watches_are_dropped(zookeeper: str) -> None:
     store = await KazooStore.connect(f"{zookeeper}/expire", session_timeout_ms=6000, connection_timeout_ms=10_000)
     watched = Watched(store)
     states: list[SessionState] = []
     established = trio.Event()
 
-    def told(state: SessionState) -> None:
+    def changed(state: SessionState) -> None:
         states.append(state)
         if state is SessionState.ESTABLISHED:
             established.set()
 
-    store.on_session = told
+    store.on_session = changed
     await store.exists(["/x"], watch=True)
     old = store.session_id
     # a second connection to the same session that closes it is how ZooKeeper's own tests expire one
