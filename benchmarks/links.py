@@ -51,8 +51,11 @@ class BareConnection:
             self._buffer.receive_data(data)
         return frame
 
-    async def send(self, payload: bytes) -> None:
-        await self._stream.send_all(wire.frame(payload))
+    def receive_nowait(self) -> bytes | None:
+        return self._buffer.next_frame()
+
+    async def send(self, *payloads: bytes) -> None:
+        await self._stream.send_all(wire.frames(payloads))
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)

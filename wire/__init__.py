@@ -45,7 +45,7 @@ from kce.wire.errors import (
     WireError,
     error_name,
 )
-from kce.wire.framing import DEFAULT_MAX_FRAME_BYTES, FrameBuffer, frame
+from kce.wire.framing import DEFAULT_MAX_FRAME_BYTES, FrameBuffer, frame, frames
 from kce.wire.headers import Header
 from kce.wire.plain import as_dict
 from kce.wire.primitives import TaggedField
@@ -195,6 +195,7 @@ __all__ = [
     "error_counts",
     "error_name",
     "frame",
+    "frames",
     "from_columns",
     "maker",
     "read_records",

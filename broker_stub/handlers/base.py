@@ -58,12 +58,13 @@ class Services:
 class Handler(Generic[R]):
     """One API of this broker; each module of this package defines one.
 
-    ``handle`` answers the request, or parks it to answer later. ``error_response`` is the API's generic error response
-    (rule 9.4); None if there is none for the request.
+    ``handle`` answers the request, or parks it to answer later. Only a request that must wait in its handler, and so
+    occupy it, has an ``async def handle``. ``error_response`` is the API's generic error response (rule 9.4); None if
+    there is none for the request.
     """
 
     request: type[R]
-    handle: Callable[[Request, Any, Services], Awaitable[None]]  # Any: R, which the table of all APIs cannot express
+    handle: Callable[[Request, Any, Services], Awaitable[None] | None]  # Any: R, which no table of all APIs can express
     error_response: Callable[[Any, RequestContext, ErrorCode], wire.Message | None]
     decode: Callable[[bytes], tuple[wire.Header, wire.Message]] = wire.decode_request
 
@@ -80,10 +81,10 @@ class Handler(Generic[R]):
 
 def answering(
     respond: Callable[[R, RequestContext, Services], wire.Message],
-) -> Callable[[Request, R, Services], Awaitable[None]]:
+) -> Callable[[Request, R, Services], None]:
     """Make a handler from a function of request and broker state."""
 
-    async def handle(request: Request, message: R, services: Services) -> None:
+    def handle(request: Request, message: R, services: Services) -> None:
         request.respond(respond(message, request.context, services))
 
     return handle
@@ -91,10 +92,10 @@ def answering(
 
 def answering_later(
     respond: Callable[[R, RequestContext, Services], Awaitable[wire.Message]],
-) -> Callable[[Request, R, Services], Awaitable[None]]:
-    """Make a handler from an async function; the request is parked while it runs, and the handler task is free."""
+) -> Callable[[Request, R, Services], None]:
+    """Make a handler from an async function; the request is parked while it runs, and the handler is free."""
 
-    async def handle(request: Request, message: R, services: Services) -> None:
+    def handle(request: Request, message: R, services: Services) -> None:
         async def answer() -> None:
             try:
                 request.respond(await respond(message, request.context, services))

@@ -23,7 +23,8 @@ from kce.broker_stub.producer_ids import ProducerIdManager
 from kce.broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
 from kce.broker_stub.reactor.connection import Connection
 from kce.broker_stub.reactor.metrics import RequestMetrics
-from kce.broker_stub.reactor.request_channel import Action, Response
+from kce.broker_stub.reactor.request import Action, Response
+from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.harness.connections import Link, NodeLinks
 from kce.harness.links import Links
@@ -257,7 +258,9 @@ class Node:
             version = message.__versions__.last
         request, captured = self.request(message, version, listener=listener)
         try:
-            await self.apis.handle(request)
+            waits = self.apis.handle(request)
+            if waits is not None:
+                await waits
         except Exception as e:  # noqa: BLE001
             request.fail(e)
         await captured.answered.wait()
@@ -296,10 +299,23 @@ class NoChannel:
 
 
 class NoOwner:
-    metrics = RequestMetrics()
+    """The owner of connections that do not read."""
 
-    def receive_completed(self, connection: Connection, frame: bytes) -> None:
-        raise AssertionError("no connection of a Node reads")
+    metrics = RequestMetrics()
+    channel: Any = None
+    turns = Turns()
+
+    def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
+        raise AssertionError
+
+    async def unblocked(self) -> None:
+        raise AssertionError
+
+    def block(self) -> None:
+        raise AssertionError
+
+    def unblock(self) -> None:
+        raise AssertionError
 
 
 class NoStream(trio.abc.Stream):
@@ -431,14 +447,14 @@ async def running_broker(configuration: BrokerConfig | None = None, **more: Any)
 class ScriptedApis:
     """Replaces KafkaApis: a function of the test handles ApiVersions and Metadata requests."""
 
-    def __init__(self, handle: Callable[[Request], Awaitable[None]]) -> None:
+    def __init__(self, handle: Callable[[Request], Awaitable[None] | None]) -> None:
         self._handle = handle
 
     def decode(self, frame: bytes) -> tuple[wire.Header, wire.Message]:
         return wire.decode_request(frame)
 
-    async def handle(self, request: Request) -> None:
-        await self._handle(request)
+    def handle(self, request: Request) -> Awaitable[None] | None:
+        return self._handle(request)
 
     def error_response(self, request: Request, error: Exception) -> wire.Message | None:
         if isinstance(request.message, wire.MetadataRequest):

@@ -164,7 +164,7 @@ async def test_a_topic_with_too_many_partitions_is_refused_and_the_next_is_serve
     async with Cluster(2) as cluster:
         admin = await admin_of(cluster)
         huge, good = NewTopic("huge", 100_000, 1), NewTopic("good", 2, 2)
-        assert await ask(admin.create_topics, [huge]) == {"huge": "INVALID_REPLICA_ASSIGNMENT"}
-        assert await ask(admin.create_topics, [good]) == {"good": None}
+        assert await call_admin(admin.create_topics, [huge]) == {"huge": "INVALID_REPLICA_ASSIGNMENT"}
+        assert await call_admin(admin.create_topics, [good]) == {"good": None}
         (described,) = await cluster.describe_topics()
         assert (described.name, described.has_leaders) == ("good", True)

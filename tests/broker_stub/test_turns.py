@@ -1,0 +1,94 @@
+"""Turns on the event loop: who has worked for a slice lets the loop look for input (rules B1.5, B1.6)."""
+
+from __future__ import annotations
+
+import math
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kce.broker_stub.reactor.turns import Turns
+
+
+async def worker(turns: Turns, name: str, seconds: float, log: list[str]) -> None:
+    if turns.used_up:
+        await turns.wait()
+    log.append(name)
+    turns.spend(seconds)
+
+
+async def test_without_a_limit_nobody_waits() -> None:
+    turns = Turns()
+    turns.spend(math.inf)
+    turns = Turns()
+    for _ in range(3):
+        turns.spend(1e9)
+        assert not turns.used_up
+
+
+async def test_a_used_slice_makes_the_others_wait_first_come_first_served(nursery) -> None:
+    turns, log = Turns(0.001), []
+    await worker(turns, "first", 0.002, log)
+    assert turns.used_up
+    for name in ("second", "third", "fourth"):
+        nursery.start_soon(worker, turns, name, 0.002, log)
+        await wait_all_tasks_blocked()
+    assert log == ["first"]
+    nursery.start_soon(turns.run)
+    await wait_all_tasks_blocked()
+    assert log == ["first", "second", "third", "fourth"]
+
+
+async def test_others_have_a_turn_between_slices(nursery) -> None:
+    """A task outside the plane runs at least once for each slice."""
+    turns, log = Turns(0.001), []
+    nursery.start_soon(turns.run)
+
+    async def bystander() -> None:
+        while True:
+            log.append("bystander")
+            await trio.lowlevel.checkpoint()
+
+    async def busy(name: str) -> None:
+        for _ in range(20):
+            if turns.used_up:
+                await turns.wait()
+            log.append(name)
+            turns.spend(0.002)
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as both:
+        other = trio.CancelScope()
+
+        async def run_bystander() -> None:
+            with other:
+                await bystander()
+
+        nursery.start_soon(run_bystander)
+        for name in "abcdef":
+            both.start_soon(busy, name)
+    other.cancel()
+    worked = [i for i, name in enumerate(log) if name != "bystander"]
+    assert len(worked) == 120
+    # once their turns have become typical, one works in each pass
+    assert log[worked[60] :].count("bystander") >= 55
+
+
+async def test_short_turns_share_a_slice(nursery) -> None:
+    turns, log = Turns(0.001), []
+    for _ in range(200):
+        turns.spend(0.0001)  # typical
+    nursery.start_soon(turns.run)
+    passes = 0
+
+    async def count_passes() -> None:
+        nonlocal passes
+        while len(log) < 100:
+            passes += 1
+            await trio.lowlevel.checkpoint()
+
+    for i in range(100):
+        nursery.start_soon(worker, turns, str(i), 0.0001, log)
+    await count_passes()
+    assert len(log) == 100
+    assert passes < 40
