@@ -1,19 +1,22 @@
-"""Puts the house together for a person or a test: clusters, faults, the pytest plugin and the `kce` command.
+"""Assembles clusters for a person or a test: nodes, faults, the pytest plugin and the `kce` command.
 
-node        a stub broker and a controller contender in one ZooKeeper session
-members     nodes in this process, or each in its own
-cluster     all of it: ZooKeeper, members, and what can be done to them
-transport   frames over TCP between nodes          faults    what can be made to go wrong
-zookeeper   the embedded real ZooKeeper            guard     cleans up when we are killed
-pytest_plugin   the fixture `kafka_cluster`        cli/      `kce`
+world/       everything that a node takes from outside: real, or simulated in memory from a seed
+node         a stub broker and a controller contender in one ZooKeeper session
+members      nodes in this process, or each in its own process
+cluster      ZooKeeper, members, and the operations on them
+links        every frame passes here: rules (faults), recorder, subscribers
+embedded_zookeeper   a real ZooKeeper on loopback      guard    cleans up after a process that was killed
+pytest_plugin        the fixture `kafka_cluster`       cli/     `kce`
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # the module typing takes longer to import than this package
 if TYPE_CHECKING:
+    from typing import Any
+
     from kce.harness.cluster import ActiveController, Cluster
     from kce.harness.errors import HarnessError
 

@@ -2,11 +2,11 @@
 
     Links            one cluster's: rules, subscribers
     FrameEvent       one frame that passed: from, to, listener, header, bytes
-    Rule, Hold       what is done to frames that match
-    connections      (a module) what frames pass: a node dials and listens through its world
+    Rule, Hold       act on frames that match
+    connections      (a module) the connections of a node, which pass frames to its links
 
 A frame is observed at one end of its connection: where it is accepted, or where it is dialled if the other end is not
-a node of this cluster (a real Kafka broker, say). The rules that match are applied first, then the frame is recorded
+a node of this cluster (such as a real Kafka broker). The rules that match are applied first, then the frame is recorded
 and published to subscribers. Without recorder, rules and subscribers a frame costs one test of a flag.
 """
 
@@ -16,7 +16,7 @@ import base64
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -25,7 +25,7 @@ from kce import wire
 from kce.broker_stub.ports import Address
 from kce.wire.registry import CONTROL_REQUESTS
 
-#: events that a subscriber may be behind; older ones are dropped and counted
+#: a slow subscriber's queue; the oldest events are dropped and counted
 SUBSCRIBER_BACKLOG = 10_000
 
 
@@ -33,7 +33,7 @@ SUBSCRIBER_BACKLOG = 10_000
 class FrameEvent:
     """One frame. ``source`` and ``destination`` are node ids, None for a client.
 
-    ``header`` is the request's, of a response that of the request it answers; ``frame`` lacks the length prefix.
+    ``header`` is the request's header, also for a response. ``frame`` is without the length prefix.
     """
 
     time_ns: int
@@ -56,9 +56,9 @@ class FrameEvent:
         return wire.decode_response(self.frame, api_key=key, api_version=version)[1]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, from which ``from_json`` makes the event again."""
+        """The event as JSON values, for ``from_json``."""
         fields = {name: getattr(self, name) for name in _PLAIN_FIELDS}
-        return {**fields, "header": asdict(self.header), "frame": base64.b64encode(self.frame).decode()}
+        return {**fields, "header": self.header._asdict(), "frame": base64.b64encode(self.frame).decode()}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> FrameEvent:
@@ -89,14 +89,14 @@ class Rule:
         )
 
     async def apply(self, event: FrameEvent) -> None:
-        """Called for each frame that matches, before it goes on its way. The connection waits."""
+        """Called for each frame that matches, before it is forwarded. The connection waits."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Hold(Rule):
-    """Keeps frames back until ``release``.
+    """Holds frames until ``release``.
 
-    Hold the requests of a controller until another is elected, then release them: they arrive as a zombie's.
+    Hold the requests of a controller until another is elected, then release them: the brokers see a zombie.
     """
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ class Hold(Rule):
 
 
 def hold_control_requests(source: int) -> Hold:
-    """Keeps back what the node ``source`` sends as controller."""
+    """Holds the control requests of the node ``source``."""
     return Hold(api=frozenset(wire.api(key).name for key in CONTROL_REQUESTS), source=source)
 
 
@@ -144,13 +144,13 @@ class Subscription:
 
 
 class Links:
-    """What all links of a process share. ``members`` are the ids of the cluster's nodes."""
+    """The shared state of all links of a process. ``members`` are the ids of the cluster's nodes."""
 
     def __init__(self, members: Collection[int] = ()) -> None:
         self.members = set(members)
-        #: whether anybody looks at frames
+        #: whether there are rules or subscribers
         self.observed = False
-        #: called when there are subscribers again, or none any more
+        #: called with True for the first subscriber, with False after the last
         self.on_subscribers: Callable[[bool], None] = lambda any_left: None
         #: node ids by the local address of the connections that they dialled in this process
         self.dialled: dict[Address, int] = {}
@@ -166,7 +166,7 @@ class Links:
         return bool(self._listeners)
 
     def add(self, rule: Rule) -> None:
-        """It applies to frames from now on, in the order of the rules."""
+        """Apply the rule to frames from now on, after the rules that were added earlier."""
         self._rules.append(rule)
         self._changed()
 
@@ -177,7 +177,7 @@ class Links:
 
     @contextmanager
     def subscribe(self, matching: Rule | None = None) -> Iterator[Subscription]:
-        """Receive frames that pass inside the block. ``matching`` only selects; it is not applied.
+        """Receive frames that pass during the block. ``matching`` selects frames; it does not act on them.
 
         with cluster.links.subscribe(Rule(api="LeaderAndIsr", destination=2)) as frames:
             async for event in frames: ...
@@ -188,7 +188,7 @@ class Links:
 
     @contextmanager
     def listen(self, callback: Callable[[FrameEvent], None]) -> Iterator[None]:
-        """Call ``callback`` with every frame that passes inside the block. It must not block."""
+        """Call ``callback`` with every frame that passes during the block. It must not block."""
         self._listeners.append(callback)
         self._changed()
         if len(self._listeners) == 1:

@@ -43,14 +43,14 @@ def read_metadata(disk: Disk, log_dirs: Sequence[str]) -> BrokerMetadata:
 
 
 def write_metadata(disk: Disk, log_dirs: Sequence[str], metadata: BrokerMetadata) -> None:
-    """Write the file where it is missing, after registration; creates the directories. Raises BrokerFailure.
+    """Write the file where it says something else or is missing, before registration (rules B6.8, B11.1).
 
-    Each file is written atomically.
+    Creates the directories. Each file is written atomically. Raises BrokerFailure.
     """
     text = f"version={VERSION}\ncluster.id={metadata.cluster_id}\nbroker.id={metadata.broker_id}\n"
     for path in _files(log_dirs):
         try:
-            if disk.read(path) is None:
+            if _read(disk, path) != metadata:
                 replace(disk, path, text.encode())
         except OSError as e:
             raise BrokerFailure(f"{path} cannot be written: {e}") from None

@@ -1,4 +1,4 @@
-"""`kce decode` and `kce analyze`: what a capture holds, and what it means."""
+"""`kce decode` and `kce analyze`: decode and analyse captures."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
@@ -26,12 +27,13 @@ from kce.captures.tcp.incident import Incident
 from kce.captures.tcp.tls import Decrypted
 from kce.extras import SPARK, require
 from kce.harness.cli.options import ports_option
+from kce.harness.interrupts import remove_on_exit, temporary_files
 from kce.harness.java import find_java
 
-#: What of a capture on stdin is kept on disk when it has to be read twice (for --broker).
+#: Maximum size of a capture on stdin that must be read twice (for --broker) and is kept on disk.
 MAX_SPOOLED_BYTES = 4 * 1024**3
 
-#: Files smaller than this are read before a progress bar would have been seen.
+#: Smaller files are read before a progress bar would show.
 _PROGRESS_FROM_BYTES = 8 * 1024**2
 _PROGRESS_EVERY = 500
 
@@ -39,7 +41,7 @@ _FILE = "-"
 
 
 def each(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback that parses an option's values; the ValueError of ``parse`` tells what is wrong with one."""
+    """A callback that parses an option's values; a ValueError of ``parse`` is a usage error."""
 
     def convert(_ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
         try:
@@ -61,8 +63,8 @@ Examples:
   kce decode incident.pcapng --from 2026-11-21T02:45:22 --to 2026-11-21T02:45:23.5 --json | jq .body
   tcpdump -i lo -w - tcp | kce decode -
 
-The exit code is 1 if the file is no capture, is damaged or cut short, or holds something other than the
-traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
+The exit code is 1 if a file is not a capture, is damaged or truncated, or holds something other than the
+traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printed.
 """
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True))
@@ -73,16 +75,16 @@ traffic of a ZooKeeper-mode Kafka cluster; what could be read was printed then.
 )  # fmt: skip
 @click.option(
     "--broker", "brokers", multiple=True, metavar="ID|HOST:PORT",
-    help="Only what is sent to this broker, and its answers; may be repeated. Ids are learnt from UpdateMetadata.",
+    help="Only requests to this broker and its responses; may be repeated. Ids are learnt from UpdateMetadata.",
 )  # fmt: skip
 @click.option(
     "--from", "since_ns", metavar="TIME", callback=each(selection.time_ns),
-    help="Only from this time on (ISO 8601, UTC if it names no zone).",
+    help="Only from this time on (ISO 8601, UTC by default).",
 )  # fmt: skip
 @click.option("--to", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time.")
 @ports_option
-@click.option("--tls-keys", metavar="FILE", help="Open TLS with this key log (SSLKEYLOGFILE); needs tshark.")
-@click.option("--show-payloads", is_flag=True, help="With --json: record sets and credentials as well, as hex.")
+@click.option("--tls-keys", metavar="FILE", help="Decrypt TLS with this key log (SSLKEYLOGFILE); needs tshark.")
+@click.option("--show-payloads", is_flag=True, help="With --json: include records and credentials, as hex.")
 def decode(
     files: tuple[str, ...],
     as_json: bool,
@@ -94,16 +96,17 @@ def decode(
     tls_keys: str | None,
     show_payloads: bool,
 ) -> int:
-    """Print every request and response in a capture, one line each, in the order of the packets that complete them.
+    """Print every request and response of a capture, one line each, in the order of the packets that complete them.
 
-    FILES are pcap or pcapng, packed with gzip or zstd or not; globs and URIs of remote storage are understood, and - is
-    standard input. Several are taken for one incident: what several hosts saw is told once, by the first one's clock.
+    FILES are pcap or pcapng, plain or compressed with gzip or zstd: paths, globs, URIs of remote storage, or - for
+    standard input. Several files are one incident: a packet captured by several hosts is printed once, and times are
+    those of the first host's clock.
     """
     names = expand(files)
     if len(names) > 1 and _FILE in names:
         raise CaptureError("standard input cannot be one of several files")
     if tls_keys is not None and len(names) > 1:
-        raise CaptureError("TLS is opened in one file at a time")
+        raise CaptureError("--tls-keys needs a single file")
     file = names[0]
     with opened(names, tls_keys, twice=bool(brokers)) as open_capture:
         cluster = _learn(open_capture(), ports) if brokers else None
@@ -126,9 +129,9 @@ def decode(
                         )
                         sys.stdout.write(line + "\n")
                         if file == _FILE:
-                            sys.stdout.flush()  # somebody may be watching a live capture
+                            sys.stdout.flush()  # for a live capture
                 sys.stdout.flush()
-            except BrokenPipeError:  # `kce decode ... | head`: the reader has enough
+            except BrokenPipeError:  # `kce decode ... | head`
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return 0
     for line in (decoder.quality.summary(), *decoder.quality.lines()):
@@ -138,7 +141,7 @@ def decode(
 
 @contextmanager
 def opened(names: list[str], tls_keys: str | None, *, twice: bool) -> Iterator[Callable[[], CaptureFile | Source]]:
-    """How to open the files; standard input is put aside if it is to be opened twice."""
+    """A function that opens the files; standard input is spooled to disk if it is opened ``twice``."""
     if len(names) > 1:
         yield lambda: Incident(names)
     elif tls_keys is not None:
@@ -172,7 +175,7 @@ def closing(capture: CaptureFile | Source) -> AbstractContextManager[CaptureFile
 
 
 def _learn(capture: CaptureFile | Source, ports: Ports) -> Cluster:
-    """Read a capture for what it teaches about its cluster."""
+    """Read a capture to learn about its cluster."""
     with closing(capture):
         decoder = Decoder(capture, ports)
         for _ in _with_progress(capture, decoder.messages()):
@@ -183,7 +186,7 @@ def _learn(capture: CaptureFile | Source, ports: Ports) -> Cluster:
 def _with_progress(
     capture: CaptureFile | Source, messages: Iterator[Request | Response]
 ) -> Iterator[Request | Response]:
-    """Show how far a long file is read, where that does not get between the lines."""
+    """Show a progress bar for a long file, unless output goes to the terminal."""
     if not isinstance(capture, CaptureFile):
         yield from messages
         return
@@ -201,7 +204,7 @@ def _with_progress(
 
 FORMATS = ("text", "html", "json", "parquet", "markdown")
 
-#: What ``--fail-on`` counts as reason enough to fail.
+#: Severities that ``--fail-on`` counts.
 _FAILS = {"alarm": ("alarm",), "finding": ("alarm", "warning")}
 
 
@@ -213,35 +216,37 @@ Examples:
   kce analyze ci.pcapng --only zombies --only unclean_elections --fail-on alarm
   kce analyze incident.pcapng --format markdown > incident.md
 
-The exit code is 1 if a file is no capture, is damaged or cut short, or holds something other than the
-traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 if something was found that --fail-on names.
+The exit code is 1 if a file is not a capture, is damaged or truncated, or holds something other than the
+traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that --fail-on names.
 """
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--report", type=click.Path(), metavar="FILE",
-    help="Write a report: with pictures, as HTML, unless --format says otherwise.",
+    help="Write a report, as HTML with pictures unless --format says otherwise.",
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(FORMATS),
-    help="Of the report or, without --report, of what is printed. Parquet needs --report or --out, a folder.",
+    help="Format of the report or, without --report, of the output. Parquet needs --report or --out, a folder.",
 )  # fmt: skip
 @click.option(
     "--out", type=click.Path(file_okay=False), metavar="DIR", help="Write all tables as Parquet (docs/schema.md)."
 )
-@click.option("--overwrite", is_flag=True, help="Replace what --out finds in its folder.")
+@click.option("--overwrite", is_flag=True, help="Replace tables in the folder of --out.")
 @click.option(
     "--only", multiple=True, metavar="NAME",
-    help="Run only this analysis, named as its table in docs/schema.md; may be repeated.",
+    help="Run only this analysis, named like its table; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--fail-on", type=click.Choice(list(_FAILS)),
-    help="Exit with 3 if there is an alarm; with `finding`, if there is an alarm or a warning.",
+    help="Exit with 3 at an alarm; with `finding`, at an alarm or a warning.",
 )  # fmt: skip
 @ports_option
-@click.option("--show-payloads", is_flag=True, help="Show record sets and credentials in the evidence, too.")
+@click.option("--show-payloads", is_flag=True, help="Include records and credentials in the evidence.")
 @click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
-@click.option("--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Keep Spark's event log there.")
+@click.option(
+    "--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Write Spark's event log to this folder."
+)
 def analyze(
     files: tuple[str, ...],
     report: str | None,
@@ -255,25 +260,29 @@ def analyze(
     master: str | None,
     event_log: str | None,
 ) -> int:
-    """Let Spark say what the control plane in captures did: who was controller when, who led what, who was fenced, how
-    long requests took, and what can be concluded from it.
+    """Analyse captures with Spark: controllers, leaders, fenced requests, latencies, outages, and what went wrong.
 
-    FILES are pcap or pcapng, compressed or not, globs or URIs; a connection may run across several of them.
+    FILES are pcap or pcapng, compressed or not: paths, globs or URIs. A connection may span several files.
     """
     if form == "text" and report is not None:
-        raise click.UsageError("--report is html, json, markdown or parquet; text is printed anyhow")
+        raise click.UsageError("--report is html, json, markdown or parquet; text is always printed")
     if form == "parquet":
         if (report is None) == (out is None):
-            raise click.UsageError("--format parquet writes into a folder: give --report or --out, and one of them")
+            raise click.UsageError("--format parquet needs either --report or --out, a folder")
         out, report = out or report, None
     require(*SPARK, purpose="`kce analyze`")
-    find_java()  # the one that Spark will take, too
+    find_java()  # Spark uses the same
     from kce.captures.spark import analyze as run  # here, for it takes a while to import
     from kce.captures.spark.exports import rendered
     from kce.captures.spark.text import print_findings
 
-    # on a descriptor of its own: what Spark's JVM says goes elsewhere meanwhile
-    with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, _status(Console(file=terminal)) as progress:
+    # a descriptor of its own: the output of Spark's JVM is redirected meanwhile
+    with (
+        temporary_files(),
+        _removed_if_new(out),
+        os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
+        _status(Console(file=terminal)) as progress,
+    ):
         findings = run(
             files, report=report, form="html" if form in (None, "text") else form, out=out, overwrite=overwrite,
             only=only, payloads=show_payloads, evidence=form in ("html", "json"), ports=ports, master=master,
@@ -291,9 +300,14 @@ def analyze(
     return 3 if fail_on and any(f.severity in _FAILS[fail_on] for f in findings.findings()) else 0
 
 
+def _removed_if_new(out: str | None) -> AbstractContextManager[None]:
+    """A signal leaves no folder with only a part of the tables, unless it was there before."""
+    return nullcontext() if out is None or Path(out).exists() else remove_on_exit(out)
+
+
 @contextmanager
 def _status(console: Console) -> Iterator[Callable[[str], None]]:
-    """Say what is going on, where somebody is watching."""
+    """Show the current step on a terminal."""
     if not console.is_terminal:
         yield lambda step: None
         return

@@ -22,6 +22,6 @@ def _of_node(name: str, help_text: str) -> click.Command:
 
 
 kill = _of_node("kill", "Kill a node of the running cluster (kill -9). ZooKeeper notices when its session expires.")
-pause = _of_node("pause", "Stop a node in its tracks (SIGSTOP). Past its session timeout it becomes a zombie.")
-resume = _of_node("resume", "Let a paused node go on (SIGCONT).")
-restart = _of_node("restart", "Stop a node with controlled shutdown if it runs, then start it on its old ports.")
+pause = _of_node("pause", "Suspend a node (SIGSTOP). After its session timeout it is a zombie.")
+resume = _of_node("resume", "Resume a paused node (SIGCONT).")
+restart = _of_node("restart", "Stop a node with controlled shutdown if it is running, then start it on its old ports.")

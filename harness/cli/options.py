@@ -17,7 +17,7 @@ from rich.console import Console
 from kce.captures.exchanges.ports import NO_PORTS, Ports, listener_ports
 from kce.harness.errors import HarnessError
 
-if TYPE_CHECKING:  # commands that read captures use this module, too, and need neither nodes nor ZooKeeper
+if TYPE_CHECKING:  # commands that read captures need neither nodes nor ZooKeeper
     from kce.zookeeper.kafka_zk_client import KafkaZkClient
     from kce.zookeeper.store.kazoo import KazooStore
 
@@ -31,7 +31,7 @@ def cluster_option(function: F) -> F:
         "--cluster",
         "cluster_file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The file that `kce up --ready-file FILE` wrote. Not needed while one cluster of yours is running.",
+        help="The file that `kce up --ready-file FILE` wrote. Not needed if only one cluster of yours is running.",
     )(function)
 
 
@@ -39,7 +39,7 @@ def zookeeper_option(function: F) -> F:
     return click.option(
         "--zookeeper",
         metavar="HOST:PORT[/CHROOT]",
-        help="Look at this ZooKeeper instead of that of a running `kce up`.",
+        help="Use this ZooKeeper instead of that of a running `kce up`.",
     )(function)
 
 
@@ -66,13 +66,13 @@ def _listener_ports(_ctx: click.Context, _param: click.Parameter, value: str | N
 def ports_option(function: F) -> F:
     return click.option(
         "--ports", callback=_listener_ports, metavar="PORT[=PLANE],...",
-        help="The brokers' ports, and what each is for, control or data; other connections are left out. Not needed: "
-        "Kafka is recognised by what is said.",
+        help="The brokers' ports, optionally with their plane, control or data; other connections are left out. "
+        "Usually not needed: Kafka traffic is recognised.",
     )(function)  # fmt: skip
 
 
 def plain_console() -> Console:
-    """Writes to stdout; where that is no terminal, nothing is wrapped to the width of one."""
+    """A console on stdout that does not wrap lines if stdout is not a terminal."""
     return Console(highlight=False, width=None if sys.stdout.isatty() else 500)
 
 

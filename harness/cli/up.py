@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import signal
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
+from kce.harness import interrupts
 from kce.harness.cli.options import plain_console, properties
 from kce.harness.cluster import Cluster
 from kce.harness.cluster_config import CONTROL, DATA
@@ -47,14 +49,16 @@ While it runs, from another terminal:
 @click.option(
     "--metrics-port",
     type=click.IntRange(1, 65535),
-    help="Serve the first node's metrics there for Prometheus; others count up.",
+    help="Serve the first node's metrics for Prometheus on this port; others count up.",
 )
-@click.option("--data", type=click.Path(path_type=Path), help="Folder for logs and ZooKeeper's data, kept at the end.")
+@click.option("--data", type=click.Path(path_type=Path), help="Folder for logs and ZooKeeper's data; it is kept.")
 @click.option(
     "--record", type=click.Path(path_type=Path, dir_okay=False), help="Record all traffic to this pcapng file."
 )
 @click.option(
-    "--ready-file", type=click.Path(path_type=Path, dir_okay=False), help="Write all addresses as JSON when ready."
+    "--ready-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write all addresses to this JSON file when ready.",
 )
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A Kafka property for every node. Repeatable."
@@ -70,37 +74,32 @@ def up(ready_file: Path | None, settings: tuple[str, ...], zookeeper: str | None
     """Run ZooKeeper and a cluster of nodes until Ctrl-C.
 
     Each node is a process of its own: a stub broker with a control and a data listener, and a contender for the
-    controller role. Everything listens on 127.0.0.1, and nothing is left behind, however this command ends.
+    controller role. Everything listens on 127.0.0.1. However this command ends, nothing is left running.
     """
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     if zookeeper is None:
         spark_jars()
         find_java()
     cluster = Cluster(processes=True, zookeeper=zookeeper, properties=properties(settings), **options)
-    trio.run(_serve, cluster, ready_file)
+    status = Console(stderr=True, highlight=False)
+    with contextlib.suppress(interrupts.Interrupted):
+        interrupts.run(_serve, cluster, ready_file, status, on_signal=lambda: status.print("Stopping ..."))
+    for problem in cluster.record_problems:
+        status.print(f"[yellow]recording: {problem}[/]")
     return 0
 
 
-async def _serve(cluster: Cluster, ready_file: Path | None) -> None:
-    """Its nursery holds the command socket and the watcher of nodes that end by themselves."""
-    console = plain_console()
-    status = Console(stderr=True, highlight=False)
+async def _serve(cluster: Cluster, ready_file: Path | None, status: Console) -> None:
+    """Runs until it is cancelled."""
     begin = time.monotonic()
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
-        async with trio.open_nursery() as outer:
-            outer.start_soon(_cancel_on_signal, signals, outer.cancel_scope)
-            with status.status("Starting ZooKeeper and the nodes ..."):
-                await cluster.__aenter__()
-            try:
-                await _run(cluster, ready_file, console, begin)
-            finally:
-                status.print("Stopping ...")
-                await cluster.__aexit__(None, None, None)
-    for problem in cluster.record_problems:
-        status.print(f"[yellow]recording: {problem}[/]")
+    async with AsyncExitStack() as stack:
+        with status.status("Starting ZooKeeper and the nodes ..."):
+            await stack.enter_async_context(cluster)
+        await _run(cluster, ready_file, plain_console(), begin)
 
 
 async def _run(cluster: Cluster, ready_file: Path | None, console: Console, begin: float) -> None:
+    """Its nursery holds the command socket and the watcher of nodes that end unexpectedly."""
     known = {m.id: m.state for m in cluster.members}
 
     def say(text: str) -> None:
@@ -122,7 +121,7 @@ async def _run(cluster: Cluster, ready_file: Path | None, console: Console, begi
             console.print(f"Logs          {cluster.logs}")
             took = time.monotonic() - begin
             console.print(f"Ready in {took:.1f} s. Node {controller.id} is controller, epoch {controller.epoch}.")
-            console.print("Ctrl-C stops it all.")
+            console.print("Ctrl-C stops the cluster.")
             nursery.start_soon(_report_deaths, cluster, known, say)
     finally:
         supervisor.retract(ready_file)
@@ -136,11 +135,6 @@ def _table(cluster: Cluster, controller_id: int) -> Table:
         mark = "controller" if member.id == controller_id else ""
         table.add_row(str(member.id), str(member.pid), member.addresses[CONTROL], member.addresses[DATA], mark)
     return table
-
-
-async def _cancel_on_signal(signals: Any, scope: trio.CancelScope) -> None:
-    async for _ in signals:
-        scope.cancel()
 
 
 async def _report_deaths(cluster: Cluster, known: dict[int, str], say: Callable[[str], None]) -> None:

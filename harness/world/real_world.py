@@ -16,6 +16,7 @@ from random import Random
 import trio
 
 from kce.broker_stub.ports import Address
+from kce.harness.background import BackgroundTasks
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
@@ -130,9 +131,9 @@ class RealClusterWorld(ClusterWorld):
         assert self._zookeeper is not None, "the cluster has not started"
         return self._zookeeper
 
-    async def node(self, node_id: int, nursery: trio.Nursery) -> tuple[World, str]:
+    async def node(self, node_id: int, tasks: BackgroundTasks) -> tuple[World, str]:
         proxy = self._proxies[node_id] = TcpProxy(*self.first_server())
-        await nursery.start(proxy.run)
+        await tasks.start(proxy.run)
         _, slash, chroot = self.zookeeper_connect.partition("/")
         return RealWorld(), f"127.0.0.1:{proxy.port}{slash}{chroot}"
 

@@ -1,4 +1,4 @@
-"""The properties of a cluster's nodes, and of its own connection to ZooKeeper."""
+"""The properties of a cluster's nodes, and of the cluster's own connection to ZooKeeper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every frame passes the links: who sent what to whom, rules, recording, subscribers.
+"""Every frame passes the links: source and destination, rules, recording, subscribers.
 
 Covers: harness/connections.py.
 """

@@ -1,4 +1,4 @@
-"""Nodes in this process and in processes of their own."""
+"""Nodes in this process and in their own processes."""
 
 from __future__ import annotations
 

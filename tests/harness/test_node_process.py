@@ -1,4 +1,4 @@
-"""A node's process: JSON lines in and out."""
+"""The protocol of a node's process: JSON lines in and out."""
 
 from __future__ import annotations
 

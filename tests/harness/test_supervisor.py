@@ -1,4 +1,4 @@
-"""Commands for a running cluster, and how it is found."""
+"""Finding a running cluster, and sending it commands."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ def test_cluster_of_the_core_runs_on_a_given_zookeeper(
     try:
         assert up.stdout is not None
         for line in up.stdout:
-            if "Ctrl-C stops it all" in line:
+            if "Ctrl-C stops the cluster" in line:
                 break
         assert json.loads(ready.read_text())["zookeeper"] == f"{zookeeper}/wheel"
         succeed(kce, "topic", "create", "orders", "--partitions", "2", "--replication-factor", "3", cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""`kce describe` on what stands in ZooKeeper, in memory; `test_cli` runs the command."""
+"""`kce describe` on a ZooKeeper in memory; `test_cli` runs the command."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_large_cluster_shows_what_needs_a_look(autojump_clock: MockClock
         short = await shown(w)
         assert "t 60 2 0 2,9 2 under-replicated" in short
         assert "t 7 1 0 1,2 1,2" not in short
-        assert "60 partitions as they should be; --all shows them too" in short
+        assert "60 partitions are healthy; --all shows them" in short
         assert "t 7 1 0 1,2 1,2" in await shown(w, show_all=True)
 
 
