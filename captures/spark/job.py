@@ -172,7 +172,7 @@ class _Job:
         quality = Quality()
         for row in self._decoded.where(f.col("quality").isNotNull()).select("quality").collect():
             quality.add(Quality.from_json(row["quality"]))
-        if quality.unreadable:
+        if quality.unreadable and not quality.packets:
             raise CaptureError("; ".join(sorted(quality.unreadable)))
         if not quality.requests:
             raise CaptureError(f"{', '.join(self._names)}: {'; '.join(quality.lines())}")

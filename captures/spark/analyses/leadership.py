@@ -92,7 +92,7 @@ def picture(found: Results) -> str | None:
 
     keys = sorted(moved, key=lambda key: (key[0], key[2], key[1] or ""))[: d.MAX_ROWS]
     leaders = sorted({c.to_leader for c in changes if c.to_leader >= 0})
-    colours = {leader: d.BROKER_COLOURS[i % len(d.BROKER_COLOURS)] for i, leader in enumerate(leaders)} | {-1: d.PAPER}
+    colours = {leader: d.BROKER_COLOURS[i % len(d.BROKER_COLOURS)] for i, leader in enumerate(leaders)}
     last = max([c.time for c in changes] + [c.last_time for c in found.controllers])
     with d.style():
         figure, axes = d.figure(0.27 * len(keys) + 1.0)
@@ -102,9 +102,10 @@ def picture(found: Results) -> str | None:
                 if change.to_leader == LEADER_DURING_DELETE:
                     continue  # nothing is drawn of what is deleted
                 begin = d.days(change.time)
-                headless = change.to_leader == NO_LEADER
+                headless = change.to_leader < 0
                 axes.barh(
-                    row, d.days(until) - begin, left=begin, height=0.66, color=colours[change.to_leader],
+                    row, d.days(until) - begin, left=begin, height=0.66,
+                    color=d.PAPER if headless else colours[change.to_leader],
                     edgecolor=d.NO_LEADER if headless else d.PAPER, linewidth=1.0 if headless else 0.6,
                     hatch="////" if headless else None, zorder=2,
                 )  # fmt: skip
