@@ -63,6 +63,7 @@ def exchanges(decoded: DataFrame) -> DataFrame:
     return decoded.where(f.col("quality").isNull() & f.col("tcp").isNull()).select(
         *(c.name for c in EXCHANGES.columns),
         f.when(f.col("is_control") & f.col("request_error").isNull(), contents).alias("content"),
+        "errors",
         "evidence",
     )
 

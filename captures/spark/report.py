@@ -97,11 +97,13 @@ def _span(findings: Findings) -> tuple[datetime.datetime | None, datetime.dateti
     return min(c.first_time for c in findings.controllers), max(c.last_time for c in findings.controllers)
 
 
-def _clock(moment: datetime.datetime) -> str:
-    return f"{moment:%H:%M:%S.%f}"[:-3]
+def _clock(moment: datetime.datetime | None) -> str:
+    return "–" if moment is None else f"{moment:%H:%M:%S.%f}"[:-3]
 
 
-def _ms(value: float) -> str:
+def _ms(value: float | None) -> str:
+    if value is None:
+        return "–"
     if value >= 1000:
         return f"{value / 1000:,.2f} s"
     return f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"

@@ -242,6 +242,12 @@ CONNECTIONS = Table(
         Column("retransmits", pa.int64(), "segments with data that was already captured"),
         Column("out_of_order", pa.int64(), "segments that filled a hole"),
         Column("resets", pa.int64(), "segments with RST"),
+        Column("end", pa.string(), "FIN or RST, the first since the last SYN; null if none was captured"),
+        Column("end_time", TIME, ""),
+        Column("end_packet", pa.int64(), ""),
+        Column("end_file", pa.string(), ""),
+        Column("end_address", pa.string(), "IP address of the side that sent it"),
+        Column("end_port", pa.int32(), ""),
         *evidence_columns("the first packets that were retransmitted or reset it"),
     ),
 )
