@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kce.harness.cluster import ActiveController, Cluster
-    from kce.harness.errors import HarnessError
+    from kce.harness.errors import HarnessError, SettingWarning
 
-__all__ = ["ActiveController", "Cluster", "HarnessError"]
+__all__ = ["ActiveController", "Cluster", "HarnessError", "SettingWarning"]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use: pytest loads the plugin, and with it this package, in every run."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "kce.harness.errors" if name == "HarnessError" else "kce.harness.cluster"
+    module = "kce.harness.errors" if name in ("HarnessError", "SettingWarning") else "kce.harness.cluster"
     value = globals()[name] = getattr(importlib.import_module(module), name)
     return value

@@ -14,6 +14,7 @@ left running.
 from __future__ import annotations
 
 import uuid
+import warnings
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ import trio
 
 from kce.harness.background import BackgroundTasks
 from kce.harness.cluster_config import DATA, ClusterConfig
-from kce.harness.errors import HarnessError, plain_error
+from kce.harness.errors import HarnessError, SettingWarning, plain_error
 from kce.harness.guard import Guard
 from kce.harness.links import FrameEvent, Hold, Links, hold_control_requests
 from kce.harness.members import InProcessMember, Member, ProcessMember
@@ -69,6 +70,7 @@ class Cluster:
         metrics_port: int | None = None,
         first_id: int = 1,
         properties: Mapping[str, str | None] | None = None,
+        nodes: Mapping[int, Mapping[str, str | None]] | None = None,
         record: str | Path | None = None,
         data: str | Path | None = None,
         log_level: str = "INFO",
@@ -77,6 +79,7 @@ class Cluster:
         with your ``zookeeper`` ("host:port/chroot") or an embedded one.
 
         ``properties``: Kafka's, for every node; None removes one that the cluster sets, such as the control plane.
+        ``nodes``: properties of single nodes by id. A setting without effect issues a SettingWarning.
 
         ``record``: a pcapng file for all traffic between nodes, written when the cluster ends.
 
@@ -85,8 +88,10 @@ class Cluster:
         """
         self._config = ClusterConfig(
             range(first_id, first_id + brokers), processes, zookeeper_port, control_port, data_port, metrics_port,
-            properties or {}, log_level,
+            properties or {}, log_level, nodes or {},
         )  # fmt: skip
+        for warning in self._config.check():
+            warnings.warn(warning, SettingWarning, stacklevel=2)
         self._data_given = Path(data).absolute() if data else None
         self._stack = AsyncExitStack()
         self._world = world or real(zookeeper)

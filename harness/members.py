@@ -31,12 +31,14 @@ SHUTDOWN_TIMEOUT_S = 20
 
 
 class Member(ABC):
-    """One node. ``properties`` are those of the next start; ``addresses`` those of the running one, by listener."""
+    """One node. ``properties`` are those of the next start. ``addresses`` are advertised, ``bound`` those of
+    the sockets, by listener."""
 
     def __init__(self, node_id: int, properties: dict[str, str], record: Callable[[], Path | None]) -> None:
         self.id = node_id
         self.properties = properties
         self.addresses: dict[str, str] = {}
+        self.bound: dict[str, str] = {}
         self._record = record
 
     @property
@@ -76,7 +78,7 @@ class Member(ABC):
 
     def _keep_ports(self) -> None:
         """The next start uses the ports of this one."""
-        self.properties["listeners"] = ",".join(f"{name}://{where}" for name, where in self.addresses.items())
+        self.properties["listeners"] = ",".join(f"{name}://{where}" for name, where in self.bound.items())
 
 
 class InProcessMember(Member):
@@ -114,6 +116,7 @@ class InProcessMember(Member):
         await self._tasks.start(self._run, node, ended)
         self.node, self._ended = node, ended
         self.addresses = node.addresses()
+        self.bound = node.bound_addresses()
         self._keep_ports()
 
     async def _run(self, node: Node, ended: trio.Event, task_status: trio.TaskStatus[None]) -> None:
@@ -214,6 +217,7 @@ class ProcessMember(Member):
             await self._end()
             raise HarnessError(f"node {self.id}: {answer['error']}")
         self.addresses = answer["addresses"]
+        self.bound = answer["bound"]
         self._keep_ports()
 
     async def _send(self, message: dict[str, Any]) -> None:

@@ -257,8 +257,12 @@ class Node:
         return self.world.now_ns() // 1_000_000
 
     def addresses(self) -> dict[str, str]:
-        """host:port by listener name."""
+        """host:port by listener name, as advertised."""
         return {e.listener: f"{e.host}:{e.port}" for e in self.broker.endpoints}
+
+    def bound_addresses(self) -> dict[str, str]:
+        """host:port by listener name, as bound: what is advertised may be a proxy's."""
+        return {e.listener: f"{e.host}:{e.port}" for e in self.broker.socket_server.bound_listeners()}
 
     def status(self) -> NodeStatus:
         """The node's own view of its controller, which may be stale."""

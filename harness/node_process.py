@@ -2,9 +2,10 @@
 
 It reads JSON lines on stdin. The first is the configuration: {"properties": {...}, "record": path or null,
 "log_level": "INFO", "members": [ids of the cluster's nodes], "held": [ids whose control requests are held],
-"subscribed": false}. It responds on stdout with {"event": "ready", "addresses": {...}} or {"event": "failed", "error":
-text}, then executes the commands of ``_obey``. While subscribed it writes {"event": "frame", ...} for each frame that
-passes its links. SIGTERM is a graceful shutdown. When stdin closes, the parent is gone and the node ends at once.
+"subscribed": false}. It responds on stdout with {"event": "ready", "addresses": {...}, "bound": {...}} or {"event":
+"failed", "error": text}, then executes the commands of ``_obey``. While subscribed it writes {"event": "frame", ...}
+for each frame that passes its links. SIGTERM is a graceful shutdown. When stdin closes, the parent is gone and the
+node ends at once.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ async def serve() -> int:
             nursery.start_soon(_obey, commands, node, held, reporting, nursery.cancel_scope)
             nursery.start_soon(_shut_down_on_signal, node, nursery.cancel_scope)
             await nursery.start(node.run)
-            write({"event": "ready", "addresses": node.addresses()})
+            write({"event": "ready", "addresses": node.addresses(), "bound": node.bound_addresses()})
     except (HarnessError, BaseExceptionGroup) as e:
         error = plain_error(e)
         if not isinstance(error, HarnessError):

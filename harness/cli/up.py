@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,10 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from kce.harness import interrupts
-from kce.harness.cli.options import plain_console, properties
+from kce.harness.cli.options import node_settings, plain_console, settings_options
 from kce.harness.cluster import Cluster
 from kce.harness.cluster_config import CONTROL, DATA
 from kce.harness.embedded_zookeeper import spark_jars
+from kce.harness.errors import SettingWarning
 from kce.harness.java import find_java
 from kce.harness.supervisor import Supervisor
 
@@ -60,9 +62,7 @@ While it runs, from another terminal:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write all addresses to this JSON file when ready.",
 )
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A Kafka property for every node. Repeatable."
-)
+@settings_options
 @click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING"]),
@@ -70,7 +70,9 @@ While it runs, from another terminal:
     show_default=True,
     help="Of the nodes' logs.",
 )
-def up(ready_file: Path | None, settings: tuple[str, ...], zookeeper: str | None, **options: Any) -> int:
+def up(
+    ready_file: Path | None, config: Path | None, settings: tuple[str, ...], zookeeper: str | None, **options: Any
+) -> int:
     """Run ZooKeeper and a cluster of nodes until Ctrl-C.
 
     Each node is a process of its own: a stub broker with a control and a data listener, and a contender for the
@@ -80,8 +82,12 @@ def up(ready_file: Path | None, settings: tuple[str, ...], zookeeper: str | None
     if zookeeper is None:
         spark_jars()
         find_java()
-    cluster = Cluster(processes=True, zookeeper=zookeeper, properties=properties(settings), **options)
     status = Console(stderr=True, highlight=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SettingWarning)
+        cluster = Cluster(processes=True, zookeeper=zookeeper, properties=node_settings(config, settings), **options)
+    for warning in caught:
+        status.print(f"[yellow]kce: warning: {warning.message}[/]")
     with contextlib.suppress(interrupts.Interrupted):
         interrupts.run(_serve, cluster, ready_file, status, on_signal=lambda: status.print("Stopping ..."))
     for problem in cluster.record_problems:
