@@ -41,7 +41,7 @@ kill-points: setup ## kill -9 a controller at each point of its operations, Ctrl
 	KCE_KILL_EVERY=1 KCE_SIGNAL_MOMENTS=20 $(BIN)/python -m pytest tests/harness/test_kill_points.py \
 		tests/harness/test_interrupts.py -q
 
-conformance: setup ## list ported upstream test cases, the others, and why they are not ported
+conformance: setup ## count the upstream test cases that have tests here, whole or in part, and say why others have none
 	$(BIN)/python -m tests.conformance
 
 interop: setup ## run real Kafka brokers under our controller and under Kafka's, side by side; write docs/interop.md

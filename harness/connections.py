@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import logging
 from collections import deque
 
@@ -14,7 +13,6 @@ from kce.broker_stub.ports import Address
 from kce.captures.record.recorder import ConnectionTap, Recorder, Side
 from kce.harness.links import FrameEvent, Links
 from kce.harness.world.port import Connected, Listener, World
-from kce.wire.headers import read_request_header
 from kce.wire.transport import ConnectionLost
 
 log = logging.getLogger(__name__)
@@ -146,7 +144,7 @@ class Link:
         is_request = incoming == self._accepted
         if is_request:
             try:
-                _, header = read_request_header(io.BytesIO(frame))
+                header = wire.decode_request_header(frame)
             except wire.DecodeError:
                 return None
             self._unanswered.append(header)

@@ -16,7 +16,7 @@ import base64
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -58,7 +58,7 @@ class FrameEvent:
     def to_json(self) -> dict[str, Any]:
         """The event as JSON values, for ``from_json``."""
         fields = {name: getattr(self, name) for name in _PLAIN_FIELDS}
-        return {**fields, "header": asdict(self.header), "frame": base64.b64encode(self.frame).decode()}
+        return {**fields, "header": self.header._asdict(), "frame": base64.b64encode(self.frame).decode()}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> FrameEvent:

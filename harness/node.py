@@ -197,7 +197,6 @@ class Node:
             self._start_recording()
             await zk.check_endpoints_free(self._registration())
             await self._register()
-            write_metadata(self.world.disk, self.config.log_dirs, BrokerMetadata(cluster_id, self.id))
             await nursery.start(self.controller.run)
             self.broker.enable_request_processing()
             log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
@@ -222,10 +221,14 @@ class Node:
         self._zk.store.on_session = changed
 
     async def _identify(self, zk: KafkaZkClient, cluster_id: str) -> None:
-        """Settle the broker's id (rule B11.7). Raises HarnessError."""
+        """Settle the broker's id and store it, before anything is registered (rules B11.1, B11.7).
+
+        Raises HarnessError.
+        """
         known = read_metadata(self.world.disk, self.config.log_dirs)
         check_cluster_id(self.config, cluster_id, known)
         broker_id = await choose_broker_id(zk, self.config, known)
+        write_metadata(self.world.disk, self.config.log_dirs, BrokerMetadata(cluster_id, broker_id))
         self.config = replace(self.config, broker_id=broker_id)
         self.links.node_id = broker_id
         self._controller_config = replace(self._controller_config, broker_id=BrokerId(broker_id))
@@ -285,9 +288,10 @@ class Node:
     async def shutdown(self, *, controlled: bool = True) -> None:
         """Controlled shutdown if enabled, then stop serving, resign, and end the session (rules 2.21, 11.48, 11.49).
 
-        A node that is not up yet only ends its session.
+        An event of the controller that does not end, because ZooKeeper is gone, is given up. A node that is not up yet
+        only ends its session. Nothing happens if it has been shut down.
         """
-        if not self.is_up:
+        if not self.is_up or self._scope.cancel_called:
             self.cancel()
             return
         if controlled:
@@ -295,7 +299,8 @@ class Node:
         else:
             await self.broker.socket_server.shutdown(DRAIN_SECONDS)
         self.controller.close()
-        await self.controller.stopped.wait()
+        with trio.move_on_after(DRAIN_SECONDS):
+            await self.controller.stopped.wait()
         self.cancel()
 
     def cancel(self) -> None:

@@ -92,7 +92,7 @@ TARGETS: dict[str, Sequence[str]] = {
     "controller/features.py": ["controller/conformance/test_update_features", "controller/test_features"],
     "controller/dispatch.py": [
         "controller/test_dispatch", "controller/test_event_loop", "controller/test_producer_ids",
-        "controller/test_brokers", "controller/test_isr_changes",
+        "controller/test_brokers", "controller/test_isr_changes", "controller/test_kafka_controller",
         "controller/conformance/test_controller_integration_reassignment",
     ],
     "controller/elector.py": [

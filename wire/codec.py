@@ -19,7 +19,18 @@ from construct import Construct
 
 from kce.wire.codegen import REFUSALS, Decode, Encode, Run, Source, code_of, is_numbers, parts_of, tags_of, twin
 from kce.wire.layouts import decode_run, encode_run
-from kce.wire.primitives import MAX_STRING_BYTES, Array, Boolean, Bytes, Length, NullableStruct, Records, String, Uuid
+from kce.wire.primitives import (
+    MAX_STRING_BYTES,
+    UNLIMITED,
+    Array,
+    Boolean,
+    Bytes,
+    Length,
+    NullableStruct,
+    Records,
+    String,
+    Uuid,
+)
 from kce.wire.schema import AsStruct, Struct, struct_for
 
 __all__ = ["REFUSALS", "Codec", "codec_for"]
@@ -29,7 +40,10 @@ GENERAL_STRETCH = 32
 
 
 class Codec(NamedTuple):
-    """``encode(value, append)`` appends bytes; ``decode(frame, position)`` returns (value, next position)."""
+    """``encode(value, append)`` appends bytes. ``decode(frame, at, max_elements)`` returns (value, next position).
+
+    ``decode`` raises TooManyElements before it allocates the array that exceeds ``max_elements``.
+    """
 
     encode: Encode
     decode: Decode
@@ -56,7 +70,7 @@ def _decoder(construct: Construct) -> Decode:
     s("end = len(frame)")
     value = _decode_value(s, construct)
     s(f"return {value}, at")
-    return s.function("decode", "frame, at")
+    return s.function("decode", f"frame, at, left={UNLIMITED}")
 
 
 def _decode_value(s: Source, construct: Construct) -> str:
@@ -105,7 +119,7 @@ def _decode_struct(s: Source, construct: AsStruct) -> str:
     if tags is not None:
         known = {tag: (name, _decoder(subcon)) for tag, (name, subcon) in tags.known.items()}
         with s.unless_null(True, "frame[at] == 0", "at += 1"):
-            s(f"tagged, unknown, at = read_tags(frame, at, {s.constant(known, 'known')})")
+            s(f"tagged, unknown, at = read_tags(frame, at, {s.constant(known, 'known')}, left)")
             with s.block("for name, field in tagged.items()"):
                 s(f"setattr({o}, name, field)")
             s(f"{o}._unknown_tagged_fields = unknown")
@@ -162,6 +176,9 @@ def _decode_array(s: Source, construct: Array) -> str:
             s(f"{v} = numbers({code!r}, {n}).unpack_from(frame, at)")
             s(f"at += {size} * {n}")
             return v
+        s(f"left -= {n}")
+        with s.block("if left < 0"):
+            s(f"raise TooManyElements(f'array of {{{n}}} elements')")
         elements, add = s.fresh("elements"), s.fresh("add")
         s(f"{elements} = []")
         s(f"{add} = {elements}.append")

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 
 from construct import Construct, FormatField, Renamed
 
+from kce.wire.errors import TooManyElements
 from kce.wire.primitives import Array, Boolean, TaggedField, TaggedFields, Uuid, octets
 from kce.wire.schema import AsStruct, S, Struct
 
 Append = Callable[[Any], None]
 Encode = Callable[[Any, Append], None]
-Decode = Callable[[bytes, int], tuple[Any, int]]
+Decode = Callable[..., tuple[Any, int]]
 
 
 class Refuse(Exception):
@@ -78,13 +79,18 @@ def numbers(code: str, count: int) -> struct.Struct:
 
 
 def read_tags(
-    frame: bytes, at: int, known: dict[int, tuple[str, Decode]]
+    frame: bytes, at: int, known: dict[int, tuple[str, Decode]], left: int
 ) -> tuple[dict[str, Any], tuple[TaggedField, ...], int]:
-    """Decode a nonempty tagged-field section: (known values by name, unknown fields, next position)."""
+    """Decode a nonempty tagged-field section: (known values by name, unknown fields, next position).
+
+    ``left``: elements that may still follow in the message.
+    """
     count, at = read_uvarint(frame, at)
     end = len(frame)
     if count > (end - at) // 2:
         raise Refuse
+    if count > left:
+        raise TooManyElements(f"{count} tagged fields")
     values: dict[str, Any] = {}
     unknown = []
     last = -1
@@ -100,7 +106,7 @@ def read_tags(
         at += size
         if tag in known:
             name, decode = known[tag]
-            values[name], used = decode(data, 0)
+            values[name], used = decode(data, 0, left)
             if used != size:
                 raise Refuse
         else:
@@ -137,8 +143,9 @@ def twin(cls: type[Struct]) -> type[Any]:
 _TWINS: dict[type[Struct], type[Any]] = {}
 
 _NAMES: dict[str, Any] = {
-    "Refuse": Refuse, "TaggedField": TaggedField, "UUID": uuid.UUID, "numbers": numbers, "octets": octets,
-    "read_tags": read_tags, "read_uvarint": read_uvarint, "write_tags": write_tags, "write_uvarint": write_uvarint,
+    "Refuse": Refuse, "TaggedField": TaggedField, "TooManyElements": TooManyElements, "UUID": uuid.UUID,
+    "numbers": numbers, "octets": octets, "read_tags": read_tags, "read_uvarint": read_uvarint,
+    "write_tags": write_tags, "write_uvarint": write_uvarint,
 }  # fmt: skip
 
 

@@ -1,10 +1,10 @@
-"""TCP segments by the thousand, in blocks: out of captures, of some connections, in one order, and packed.
+"""Blocks of TCP segments: read from captures, filtered by connection, merged by time, divided and packed.
 
     quality = Quality()
     with CaptureFile("incident.pcapng") as capture:
         for block in dissected(capture, quality): ...
 
-A ``Divider`` divides blocks by connection, for others to put together what they are given (``undivided``, ``in_time``).
+A ``Divider`` divides blocks by connection for a shuffle; ``undivided`` and ``in_time`` restore them on the other side.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from kce.captures.tcp.segments import Dissector, Place, Segment, address_text, c
 
 Rows = npt.NDArray[np.int64]
 
-#: Something of bytes that numpy can look at.
+#: Bytes that numpy can map.
 Buffer = Any
 
-#: Packets that no kernel takes are put together until they are so many, or a window's bytes.
+#: Packets that no kernel reads are collected up to this number, or a window's bytes.
 _TOGETHER = 1024
 
 
 class Block(NamedTuple):
     """Segments of a capture, in its order: rows of ``packet_kernels``, their PAYLOAD an offset in ``data``.
 
-    Rows whose KIND is not SEGMENT are to be passed over. Rows may be used again for the next block. ``begin_ns`` is
-    the latest time before them in the capture, or that of the first of them.
+    Ignore rows whose KIND is not SEGMENT. The arrays may be reused for the next block. ``begin_ns`` is the latest time
+    before them in the capture, or the time of the first.
     """
 
     data: npt.NDArray[np.uint8]
@@ -50,7 +50,7 @@ def dissected(
     capture: CaptureFile, quality: Quality, *, window_bytes: int = WINDOW_BYTES, file: int = 0,
     ports: Collection[int] = (),
 ) -> Iterator[Block]:  # fmt: skip
-    """The segments of a capture, or of the split of it that was opened; what else there is goes into ``quality``.
+    """The segments of a capture (or of the opened split); everything else is counted in ``quality``.
 
     FILE of each is ``file``. With ``ports``, only segments to and from these.
     """
@@ -77,7 +77,7 @@ def dissected(
 
 
 def _leave_out_others(packets: Rows, ports: Collection[int], wanted: npt.NDArray[np.bool_], quality: Quality) -> None:
-    """Of the segments those with other ports."""
+    """Drop and count segments of other ports."""
     of_packets = packets[:, k.PORTS]
     known = np.array(sorted(ports))
     found = np.isin(of_packets >> k.PORT_BITS & 0xFFFF, known) | np.isin(of_packets & 0xFFFF, known)
@@ -118,7 +118,7 @@ def _as_rows(packets: list[Packet]) -> tuple[npt.NDArray[np.uint8], Rows]:
 def _dissect_others(
     dissector: Dissector, data: npt.NDArray[np.uint8], packets: Rows, wanted: npt.NDArray[np.bool_], quality: Quality
 ) -> npt.NDArray[np.uint8]:
-    """Those that were left UNSURE, by the exact code; where their payloads are, too."""
+    """Dissect UNSURE packets on the slow path; returns them with the data that holds their payloads."""
     payloads = [data]
     at = len(data)
     for index in np.flatnonzero(packets[:, k.KIND] == k.UNSURE).tolist():
@@ -189,13 +189,15 @@ def ends_of(flow: Rows) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
 
 @functools.lru_cache(maxsize=4096)
 def address_of(high: int, low: int, ports: int) -> bytes:
-    """As packets have it, of its halves."""
+    """The packed address, from its halves."""
     return struct.pack(">qq", high, low) if ports & k.IS_IPV6 else struct.pack(">I", low)
 
 
 class Shares:
-    """Which connections belong to which of ``of`` shares, so that the shares are about equal; see `keep_share`. All who
-    ask must go through the same packets in the same order."""
+    """Assigns connections to ``of`` shares of about equal size; see `keep_share`.
+
+    Every user must process the same packets in the same order.
+    """
 
     def __init__(self, of: int) -> None:
         self.known = np.full((_CONNECTIONS, 2), -1, np.int64)
@@ -216,7 +218,7 @@ class Chosen(NamedTuple):
     shares: Shares | None = None
 
     def of_block(self, block: Block, flows: Flows) -> Block:
-        """The segments of wanted connections, in the rows of ``block``."""
+        """The segments of selected connections, in the rows of ``block``."""
         packets = block.packets
         if self.of > 1:
             by = _NOTHING_KNOWN if self.shares is None else (self.shares.known, self.shares.loads)
@@ -231,7 +233,7 @@ class Chosen(NamedTuple):
 
 
 def segment_of(block: Block, index: int, order: int, files: Sequence[str]) -> Segment:
-    """One of a block's segments as the exact code has them; FILE is a place in ``files``."""
+    """One of a block's segments for the slow path; FILE is an index of ``files``."""
     packet = block.packets[index].tolist()
     ports, at = packet[k.PORTS], packet[k.PAYLOAD]
     return Segment(
@@ -247,10 +249,10 @@ def segment_of(block: Block, index: int, order: int, files: Sequence[str]) -> Se
 
 
 def in_time(blocks: Iterable[Block], least_bytes: int = WINDOW_BYTES) -> Iterator[Block]:
-    """All segments by time, those of a capture in its own order, of blocks that come in the order of ``begin_ns``.
+    """Merge blocks by time; segments of one capture keep their order.
 
-    Blocks of one capture (FILE) come in its order, and first those of the capture with the lower number where they
-    begin at one time. What is given has about ``least_bytes``; what is kept are blocks that overlap in time.
+    Input is sorted by ``begin_ns``, then FILE. Output blocks have about ``least_bytes`` or more; blocks that overlap
+    in time are held.
     """
     pool: list[_Waiting] = []
     there = 0
@@ -270,7 +272,7 @@ def in_time(blocks: Iterable[Block], least_bytes: int = WINDOW_BYTES) -> Iterato
 
 
 class _Waiting:
-    """A block of which all before ``at`` was given."""
+    """A block that was emitted up to ``at``."""
 
     def __init__(self, block: Block, times: Rows, file: int) -> None:
         self.block = block
@@ -280,7 +282,7 @@ class _Waiting:
         self.bytes = int(block.packets[:, k.SIZE].sum()) + block.packets.nbytes
 
     def take(self, time_ns: int | None, file: int) -> tuple[Rows, Rows]:
-        """(times, rows) of what comes before a block of ``file`` that begins at a time; all without one."""
+        """(times, rows) before a block of ``file`` that begins at ``time_ns``; all of them if that is None."""
         end = len(self.times)
         if time_ns is not None:
             end = int(np.searchsorted(self.times, time_ns, "right" if self.file <= file else "left"))
@@ -313,10 +315,10 @@ def _before(pool: list[_Waiting], time_ns: int | None, file: int) -> Iterator[Bl
 
 
 class Divided(NamedTuple):
-    """The segments of a block by bucket of their connection, of ``buckets`` that have any.
+    """The segments of a block by bucket of their connection. ``buckets`` are the nonempty ones.
 
     Bucket i's are ``rows[row_ends[i] : row_ends[i + 1]]``, and so on; ``flows`` are its connections, ``payload`` the
-    data of its segments one behind the other. ``begin_ns`` and ``first`` are the first row's, as of a block of its own.
+    data of its segments one behind the other. ``begin_ns`` and ``first`` belong to the first row.
     """
 
     buckets: npt.NDArray[np.int64]
@@ -331,7 +333,7 @@ class Divided(NamedTuple):
 
 
 class Divider:
-    """Divides blocks among ``count`` buckets: every connection has one, whichever capture it is in."""
+    """Divides blocks among ``count`` buckets; a connection has the same bucket in every capture."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -358,7 +360,7 @@ class Divider:
 
 
 def undivided(rows: Buffer, flows: Buffer, payload: Buffer, begin_ns: int, file: int) -> Block:
-    """The block of one bucket, of what ``Divided`` has of it."""
+    """The block of one bucket, from its parts of ``Divided``."""
     packed = np.frombuffer(rows, np.int64).reshape(-1, b.PACKED_COLUMNS)
     packets = np.empty((len(packed), k.COLUMNS), np.int64)
     b.unpack(packed, np.frombuffer(flows, np.int64).reshape(-1, b.PACKED_FLOW), file, packets)

@@ -1,9 +1,8 @@
-"""Programs that ``body_kernels`` runs over frames: one proves frames of one API and version, if all is plain.
+"""Programs for ``body_kernels``: each checks frames of one API, version and direction.
 
-A program is written from the Construct that is the reference (``wire.schema``), once for each API, version and
-direction that is met. It proves what the decoder would: that a frame holds one whole message and nothing behind it;
-and it notes the few values that rows are made of. Whatever is unusual (text beyond ASCII, versions that are not known)
-it refuses: then the decoder says what it is.
+A program is compiled from the reference Construct (``wire.schema``) when the first such frame is met. It checks what
+the decoder checks, that a frame holds one whole message and nothing more, and extracts the few values that rows need.
+It refuses anything unusual (text beyond ASCII, unknown versions) and leaves it to the decoder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happened to the segments between two endpoints: sent again, out of order, reset."""
+"""Counts retransmitted, out-of-order and reset segments per connection."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kce.captures.files import packet_kernels as k
 from kce.captures.tables.rows import MAX_EVIDENCE
 from kce.captures.tcp.segments import RST, SYN, Endpoint
 
-#: Holes remembered in one direction: of more, the oldest counts as filled.
+#: Holes kept per direction; beyond, the oldest counts as filled.
 MAX_HOLES = 256
 
 
 class SegmentCounts:
-    """Counts the segments of blocks, which come in the order of their time, by connection; FILE is one of ``files``.
+    """Counts the segments of time-ordered blocks by connection; FILE is an index of ``files``.
 
-    What comes in order is counted by the thousand (``captures.fast.block_kernels``), the rest one by one here.
+    Segments in order are counted by ``block_kernels``, the others one by one here.
     """
 
     def __init__(self, files: Sequence[str]) -> None:
@@ -33,7 +33,7 @@ class SegmentCounts:
         self._evidence: dict[int, list[tuple[int, str]]] = {}
 
     def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """``blocks``, counted."""
+        """Count blocks as they pass through."""
         for block in blocks:
             self.add(block.packets)
             yield block
@@ -59,7 +59,7 @@ class SegmentCounts:
             yield (lower, higher), (*self._counts[row, : b.RESETS + 1].tolist(), packets, files)
 
     def _one(self, packet: Rows, row: int, side: int) -> None:
-        """What more there is to a segment that is counted as such already."""
+        """Classify a segment that is out of order."""
         of = self._counts[row]
         flags, sequence = int(packet[k.FLAGS]), int(packet[k.SEQUENCE])
         size = int(packet[k.SIZE] + packet[k.CUT])
@@ -93,7 +93,7 @@ class SegmentCounts:
             self._counts[row, b.NEXT + side] = end
             return False, False
         if size == 1 and begin == following - 1:
-            return False, False  # a keep-alive: it repeats the last byte, to be acknowledged
+            return False, False  # a keep-alive repeats the last byte
         for at, (low, high) in enumerate(holes):
             if low <= begin and end <= high:
                 holes[at : at + 1] = [hole for hole in ((low, begin), (end, high)) if hole[0] < hole[1]]

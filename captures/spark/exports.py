@@ -30,7 +30,7 @@ def rendered(found: Findings, form: str) -> str:
 
 
 def check_report(path: str | os.PathLike[str]) -> None:
-    """Raises CaptureError if there is no folder to write it into."""
+    """Raises CaptureError if its folder does not exist."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise CaptureError(f"{os.fspath(path)}: there is no folder {folder} for the report")
@@ -68,9 +68,9 @@ def to_json(found: Findings) -> str:
 
 def to_markdown(found: Findings) -> str:
     """Quality, findings, and the tables that have rows."""
-    lines = ["# What the control plane did", "", ", ".join(f"`{_cell(file)}`" for file in found.files), ""]
+    lines = ["# Control plane report", "", ", ".join(f"`{_cell(file)}`" for file in found.files), ""]
     quality = found.quality
-    lines += ["## How much could be read", ""]
+    lines += ["## Capture quality", ""]
     lines += [f"{quality.packets:,} packets, {quality.requests:,} requests, {quality.responses:,} responses.", ""]
     lines += [f"- {_cell(line)}" for line in quality.lines()] + ["", "## Findings", ""]
     lines += [f"- **{finding.severity}**: {_cell(finding.text)}" for finding in found.findings()]
@@ -111,5 +111,5 @@ def _text(value: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """As Markdown shows it in one cell: names of topics may hold anything."""
+    """Escape a value for a Markdown cell."""
     return "".join("\\" + c if c in "\\`*_[]<>|#" else c for c in printable(text))

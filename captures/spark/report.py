@@ -1,4 +1,4 @@
-"""Findings as one HTML page that needs nothing else: quality first, findings in words, pictures, then the tables."""
+"""Findings as one self-contained HTML page: quality, findings, pictures, tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kce.captures.spark.findings import SECTIONS, Findings
 from kce.captures.tables.rows import SCHEMA_VERSION
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
-#: Rows of a section and of another table that the page shows, and packets that it names for one finding.
+#: Rows of a section and of another table, and packets per finding, on the page.
 MAX_ROWS = 200
 MAX_SHOWN = 40
 MAX_EVIDENCE = 12

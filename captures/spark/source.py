@@ -3,12 +3,12 @@
     spark.read.format("kafka-capture").option("level", "exchanges").load(["a.pcapng", "b.pcap.gz"])
     spark.readStream.format("kafka-capture").option("level", "frames").load("folder-that-is-captured-to/")
 
-Spark finds it by itself (``pyspark_kafka_capture``). Only tasks open files. What cannot be read gives, in the default
-``mode`` PERMISSIVE, a row with ``_corrupt_record``; with ``option("mode", "FAILFAST")`` the task fails. The columns of
-each level are in docs/schema.md; with ``schema`` only those that it names are made (Spark does not tell a Python source
-which it needs), and without ``_corrupt_record`` among them no rows for files that cannot be read. Filters are applied
-while reading where ``spark.sql.python.filterPushdown.enabled`` is true, those on ``connection`` before anything is put
-together, those on APIs and time before bodies are looked into; the rows are the same where it is not.
+Spark discovers it (``pyspark_kafka_capture``). Only tasks open files. In the default ``mode`` PERMISSIVE, damage gives
+a row with ``_corrupt_record``; with ``option("mode", "FAILFAST")`` the task fails. docs/schema.md lists the columns of
+each level. With ``schema`` only the named columns are made (Spark does not tell a Python source which it needs), and
+without ``_corrupt_record`` among them there are no rows for damaged files. If
+``spark.sql.python.filterPushdown.enabled`` is true, filters are applied while reading: on ``connection`` before
+reassembly, on APIs and times before bodies are decoded.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from kce.captures.spark.schemas import spark_schema
 from kce.captures.spark.work import Bodies, File, Share
 from kce.captures.tables.rows import BLOCKS, LEVELS, Table
 
-#: Bytes of capture that one task reads; most of the tasks that share connections, for each reads all files; and how
-#: many of them may be asked for.
+#: Bytes of capture per task; maximum of tasks that share connections, since each reads all files; maximum of option
+#: ``tasks``.
 BYTES_PER_TASK = 64 * 1024 * 1024
 MAX_TASKS = 64
 MAX_TASKS_ASKED = 10_000
 
-#: What a folder is searched for.
+#: Names of captures in a folder.
 SUFFIXES = (".pcap", ".pcapng", ".cap", ".pcap.gz", ".pcapng.gz", ".cap.gz", ".pcap.zst", ".pcapng.zst")
 
 
@@ -50,13 +50,12 @@ class KafkaCapture(DataSource):
     """Options: ``path`` (or paths given to ``load``): files, globs, folders, URIs of any file
     system that pyarrow knows.
 
-    ``level``: packets (the default), frames, exchanges or partitions. ``mode``: PERMISSIVE or FAILFAST. ``tasks``: how
-    many share the connections, for levels other than packets; ``maxPartitionBytes``: for how many bytes of the files
-    there is one, or of one file is one split of its packets. ``bodies``: whether frames come with their decoded
-    bodies; ``payloads``: with these and all that is in them, where otherwise record sets and credentials are sizes.
-    ``ports``: those of listeners, ``9092,9093``, if they are known; connections to others are left out, and who is the
-    client is certain also of connections that were under way (levels other than packets).
-    ``folder`` is where relative paths start; without it, where the workers happen to run.
+    ``level``: packets (the default), frames, exchanges or partitions. ``mode``: PERMISSIVE or FAILFAST. ``tasks``:
+    number of tasks that share the connections, for levels other than packets. ``maxPartitionBytes``: bytes of capture
+    per task, or per split of a file for packets. ``bodies``: whether frames have their decoded bodies; ``payloads``:
+    the same with records and credentials instead of their sizes. ``ports``: listener ports, ``9092,9093``; other
+    connections are left out, and the client side is certain also in connections older than the capture (levels other
+    than packets). ``folder`` is where relative paths start; by default the working directory of the workers.
     """
 
     @classmethod
@@ -91,7 +90,7 @@ class KafkaCapture(DataSource):
         return LEVELS[self._choice("level", tuple(LEVELS))]
 
     def _names(self, schema: StructType | None) -> list[str] | None:
-        """The columns that are wanted; None: all, in their order."""
+        """The wanted columns; None means all."""
         table = self._table()
         known = spark_schema(table)
         if schema is None or schema == known:
@@ -99,9 +98,9 @@ class KafkaCapture(DataSource):
         types = {field.name: field.dataType for field in known}
         for field in schema:
             if types.get(field.name) != field.dataType:
-                told = types[field.name].simpleString() if field.name in types else "unknown"
+                expected = types[field.name].simpleString() if field.name in types else "unknown"
                 raise ValueError(
-                    f"kafka-capture: column {field.name} of level {table.name} is {told}, not "
+                    f"kafka-capture: column {field.name} of level {table.name} is {expected}, not "
                     f"{field.dataType.simpleString()}"
                 )
         return list(schema.names)
@@ -150,16 +149,13 @@ class KafkaCapture(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known where Spark does not find it by itself, as on a path that it did not look at."""
-    with contextlib.suppress(AnalysisException):  # it did find it
+    """Register the source where Spark does not discover it."""
+    with contextlib.suppress(AnalysisException):  # it is already registered
         spark.dataSource.register(KafkaCapture)
 
 
 def files(paths: Iterable[str], folder: str) -> list[File]:
-    """Captures by name: a folder is what captures are in it, and ``locations.expand`` tells the rest.
-
-    Raises CaptureError where that is nothing.
-    """
+    """Captures by name; a folder stands for the captures in it. Raises CaptureError if there is none."""
     found: list[File] = []
     for name in paths:
         if is_uri(name):
@@ -170,7 +166,7 @@ def files(paths: Iterable[str], folder: str) -> list[File]:
                 raise CaptureError(f"{name}: there is no capture in this folder")
             found += [File(os.path.join(name, entry), str(path / entry)) for entry in inside]
         else:
-            ahead = len(str(path)) - len(str(Path(name)))  # rows call a file as it was named, not by where that is
+            ahead = len(str(path)) - len(str(Path(name)))  # rows have the name as given, not the absolute path
             found += [File(match[ahead:], match) for match in expand([path])]
     return found
 
@@ -205,10 +201,10 @@ class CaptureReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # noqa: N802
-        """Takes the filters; gives back those that Spark has to apply.
+        """Takes filters; returns those that Spark must apply.
 
-        Spark refuses to read from a source that has this method while push-down is disabled, as it is by default. It
-        tells by the function behind the method whether a source has it: this one shows it the default.
+        While push-down is disabled, the default, Spark refuses a source that overrides this method. It compares the
+        function behind the method, so that of the base class is shown.
         """
         push = functools.partial(self._push)
         push.__func__ = DataSourceReader.pushFilters  # type: ignore[attr-defined]
@@ -233,7 +229,7 @@ class CaptureReader(DataSourceReader):
         return [_Task(self._files, Share(index, tasks)) for index in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # here, for it takes a while to import, and those that plan have no use for it
+        # imported late: slow to import, and planners do not need it
         from kce.captures.spark.levels import block_batches, message_batches, packet_batches
 
         assert isinstance(partition, _Task)
@@ -249,10 +245,10 @@ class CaptureReader(DataSourceReader):
 
 
 def _splits(file: File, target_bytes: int) -> list[Split]:
-    """Exact ones (``index``): every packet is in one of them, with the number that it has in the file."""
+    """Exact splits (``index``): every packet is in one, with its number in the file."""
     if location_bytes(file.path) <= target_bytes:
         return [WHOLE]
     try:
         return splits(file.path, target_bytes)
     except CaptureError:
-        return [WHOLE]  # the task that opens it will say what is wrong
+        return [WHOLE]  # the task that opens it reports the error

@@ -17,17 +17,17 @@ from kce.wire import error_name
 from kce.wire.control import ControlRequest, partition_count, partition_states
 from kce.wire.registry import BY_NAME, CONTROL_REQUESTS
 
-#: Of larger requests the evidence tells the first partitions; of each body at most so many characters.
+#: Evidence lists the first partitions of larger requests, and this many characters of a body.
 MAX_EVIDENCE_PARTITIONS = 50
 MAX_EVIDENCE_TEXT = 8000
 
-#: what a broker asks the controller in its own name and epoch
+#: requests of a broker to the controller that carry its id and epoch
 BROKERS_TO_CONTROLLER = (wire.ControlledShutdownRequest, wire.AlterPartitionRequest, wire.AllocateProducerIdsRequest)
 
-#: the requests that make a group rebalance
+#: requests of group rebalances
 JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP = (BY_NAME[name].key for name in ("JoinGroup", "LeaveGroup", "SyncGroup"))
 
-#: those of the control plane, and of groups
+#: requests of the control plane and of groups
 _OF_INTEREST = frozenset({
     *CONTROL_REQUESTS, *(cls.__api_key__ for cls in BROKERS_TO_CONTROLLER), JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP,
 })  # fmt: skip
@@ -35,12 +35,12 @@ _NO_CLUSTER = Cluster()
 
 _Errors = list[tuple[str, int, int]]
 
-#: Whether exchanges come with what a report shows of them, and that with payloads and secrets.
+#: Whether exchanges come with decoded bodies for the report, and these with payloads and secrets.
 Evidence = Literal["none", "redacted", "payloads"]
 
 
 def body_json(message: Request | Response, *, payloads: bool = False) -> str | None:
-    """The decoded body as `kce decode --json` writes it: unless asked for, payloads and secrets are but sizes in it."""
+    """The decoded body as in `kce decode --json`; without ``payloads``, records and secrets are replaced by sizes."""
     if message.body is None:
         return None
     plain = wire.as_dict(message.body, message.version, payloads=payloads)
@@ -72,19 +72,19 @@ def packet_row(file: str, packet: Packet, segment: Segment | str) -> tuple[Any, 
 
 def frame_row(message: Request | Response, body: str | None = None) -> tuple[Any, ...]:
     """A row of FRAMES."""
-    asks = isinstance(message, Request)
+    is_request = isinstance(message, Request)
     request = message if isinstance(message, Request) else message.request
     return (
         *_place(message.place),
         *peers_columns(request.peers),
-        not asks,
+        not is_request,
         request.api_key,
         request.api_name,
         request.version,
         request.correlation_id,
         request.client_id,
         message.frame_bytes,
-        *((None, None) if asks else _place(request.place)[:2]),
+        *((None, None) if is_request else _place(request.place)[:2]),
         message.error_code if isinstance(message, Response) else None,
         message.error,
         body,
@@ -123,7 +123,7 @@ def _exchange_row(request: Request, response: Response | None, errors: _Errors) 
 
 
 def partition_rows(request: Request, response: Response | None) -> list[tuple[Any, ...]]:
-    """Rows of PARTITIONS: none for what is no control request."""
+    """Rows of PARTITIONS; none for other than control requests."""
     states = _partition_states(request, _errors(response))
     if states is None:
         return []
@@ -206,7 +206,7 @@ def _errors(response: Response | None) -> _Errors:
 
 
 def _partition_states(request: Request, errors: _Errors) -> list[tuple[Any, ...]] | None:
-    """Rows of PARTITION_STATE, or None for a request that has none."""
+    """Rows of PARTITION_STATE; None for other than control requests."""
     if not isinstance(request.body, ControlRequest):
         return None
     codes = {(topic, partition): code for topic, partition, code in errors}
@@ -217,14 +217,14 @@ def _partition_states(request: Request, errors: _Errors) -> list[tuple[Any, ...]
 
 
 def has_evidence(api_key: int, evidence: Evidence) -> bool:
-    """Whether ``evidence_of`` tells anything of such exchanges."""
+    """Whether ``evidence_of`` returns anything for this API."""
     return evidence == "payloads" or (evidence == "redacted" and api_key in _OF_INTEREST)
 
 
 def evidence_of(request: Request, response: Response | None, evidence: Evidence) -> str | None:
-    """What a report shows of an exchange that something is concluded from: both bodies, within limits.
+    """Both bodies of an exchange that a finding cites, within limits.
 
-    Of APIs other than those of the control plane and of groups only if payloads are asked for: they hold little else.
+    APIs other than those of the control plane and of groups need ``payloads``: they contain little else.
     """
     body = request.body
     if body is None or not has_evidence(request.api_key, evidence):

@@ -97,8 +97,8 @@ def _listener_ports(_ctx: click.Context, _param: click.Parameter, value: str | N
 def ports_option(function: F) -> F:
     return click.option(
         "--ports", callback=_listener_ports, metavar="PORT[=PLANE],...",
-        help="The brokers' ports, each control or data; other connections are ignored. Optional: Kafka's traffic is "
-        "recognised by its content.",
+        help="The brokers' ports, optionally with their plane, control or data; other connections are left out. "
+        "Usually not needed: Kafka traffic is recognised.",
     )(function)  # fmt: skip
 
 

@@ -11,7 +11,8 @@ from uuid import UUID
 
 import trio
 
-from kce.broker_stub.ports import Address, Disk
+from kce.broker_stub.disk import Disk
+from kce.broker_stub.ports import Address
 from kce.harness.background import BackgroundTasks
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.store import Session

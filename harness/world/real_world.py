@@ -20,8 +20,8 @@ from kce.harness.background import BackgroundTasks
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
-from kce.harness.world.disk import RealDisk
 from kce.harness.world.port import ClusterWorld, Connected, Listener, World
+from kce.harness.world.real_disk import RealDisk
 from kce.harness.world.tcp_proxy import TcpProxy
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.store import Session

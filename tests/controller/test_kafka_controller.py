@@ -47,7 +47,7 @@ async def test_the_loser_knows_the_winner_and_waits(autojump_clock: MockClock) -
         assert second.failovers == 0
 
 
-async def test_failover_tells_brokers_first_then_leaderships(autojump_clock: MockClock) -> None:  # rules 4.13, 4.14
+async def test_failover_sends_brokers_before_leaderships(autojump_clock: MockClock) -> None:  # rules 4.13, 4.14
     async with world() as w:
         await w.start_controller(1)
         await w.create_topic("t", {0: [1, 2], 1: [2, 3]})
@@ -267,7 +267,7 @@ async def test_topics_without_id_get_one_at_failover(autojump_clock: MockClock) 
         assert znodes.decode_topic_id(node["topic_id"]) == controller.context.topic_ids["old"]
 
 
-async def test_an_election_lost_to_who_is_gone_already(
+async def test_an_election_lost_to_a_controller_that_left(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # rule 2.10: nobody holds the node, and no watch will tell of it
     register, attempts = KafkaZkClient.register_controller, 0

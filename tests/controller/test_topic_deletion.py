@@ -84,7 +84,7 @@ async def test_deletion_is_resumed_by_the_next_controller(autojump_clock: MockCl
         assert await w.get("/brokers/topics/t") is None
 
 
-async def test_deletions_that_failed_are_told_with_their_reason(
+async def test_failed_deletions_are_logged_with_their_reason(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:  # rule 10.46
     async with world() as w:

@@ -42,7 +42,7 @@ def test_the_demo_tells_its_story_and_leaves_its_files_which_can_be_replayed(
         (command,) = re.findall(r"Again +kce (replay .*? --restart)", story)
         again = kce(*command.split(), "--no-wait", env=env, timeout=180)
     assert again.returncode == 0, again.stderr
-    assert re.fullmatch(r"(\d+) requests replayed: (\d+) same(, \d+ no answer recorded)?\n", again.stdout)
+    assert re.fullmatch(r"(\d+) requests replayed: (\d+) same(, \d+ no response recorded)?\n", again.stdout)
     assert int(again.stdout.split()[0]) > 80
     assert re.findall(r"node \d is restarted", again.stderr)
 

@@ -1,4 +1,4 @@
-"""A cluster in memory, as integration tests see it: brokers that remember what they were told, and events held up."""
+"""A cluster in memory, as integration tests see it: brokers that record what they receive, and delayed events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.controller.support import World
 
 
 class Metadata:
-    """What one broker has been told since it started (rules 9.35-9.37)."""
+    """What one broker has received since it started (rules 9.35-9.37)."""
 
     def __init__(self, w: World, broker_id: int) -> None:
         self.alive: set[int] = set()

@@ -133,11 +133,11 @@ def test_is_new_sticks() -> None:  # rule 8.3
     for epoch, is_new in ((1, True), (2, False)):
         requests.add_leader_and_isr(ids(1), T0, leadership(1, [1], epoch), ReplicaAssignment(ids(1)), is_new=is_new)
     requests.send()
-    told = partitions(sent(outbox, wire.LeaderAndIsrRequest)[1])[T0]
-    assert (told.leader_epoch, told.is_new) == (2, True)
+    states = partitions(sent(outbox, wire.LeaderAndIsrRequest)[1])[T0]
+    assert (states.leader_epoch, states.is_new) == (2, True)
 
 
-def test_is_new_sticks_to_what_an_old_replica_is_told() -> None:  # rule 8.3
+def test_is_new_stays_set_for_an_old_replica() -> None:  # rule 8.3
     made = context(1)
     known = {T0: leadership(1, [1], 2), T1: leadership(1, [1], 3)}
     requests, outbox, _ = batch(made)
@@ -146,8 +146,8 @@ def test_is_new_sticks_to_what_an_old_replica_is_told() -> None:  # rule 8.3
     made.leadership.update(known)
     requests.add_known_leader_and_isr(BrokerId(1), [T0, T1, U0])
     requests.send()
-    told = partitions(sent(outbox, wire.LeaderAndIsrRequest)[1])
-    assert {tp: (p.leader_epoch, p.is_new) for tp, p in told.items()} == {
+    states = partitions(sent(outbox, wire.LeaderAndIsrRequest)[1])
+    assert {tp: (p.leader_epoch, p.is_new) for tp, p in states.items()} == {
         T0: (2, True),
         T1: (3, False),
         U0: (1, True),
@@ -247,9 +247,9 @@ def test_update_metadata_of_a_topic_queued_for_deletion() -> None:  # rule 8.9
     requests, outbox, _ = batch(made)
     requests.add_update_metadata(ids(1), made.leadership)
     requests.send()
-    told = partitions(sent(outbox, wire.UpdateMetadataRequest)[1])
-    assert (told[T0].leader, told[T0].leader_epoch, told[T0].zk_version, told[T0].isr) == (-2, 0, 0, (1, 2))
-    assert (told[U0].leader, told[U0].leader_epoch, told[U0].zk_version, told[U0].isr) == (3, 5, 7, (3,))
+    states = partitions(sent(outbox, wire.UpdateMetadataRequest)[1])
+    assert (states[T0].leader, states[T0].leader_epoch, states[T0].zk_version, states[T0].isr) == (-2, 0, 0, (1, 2))
+    assert (states[U0].leader, states[U0].leader_epoch, states[U0].zk_version, states[U0].isr) == (3, 5, 7, (3,))
 
 
 @pytest.mark.kafka("CCM-8")
@@ -338,8 +338,8 @@ async def test_stop_replica_of_a_topic_queued_for_deletion(autojump_clock: MockC
     for tp in (T0, U0):
         requests.add_stop_replica(ids(1), tp, delete=True)
     requests.send()
-    told = partitions(sent(outbox, wire.StopReplicaRequest)[1])
-    assert {tp: p.leader_epoch for tp, p in told.items()} == {T0: -2, U0: 4}
+    states = partitions(sent(outbox, wire.StopReplicaRequest)[1])
+    assert {tp: p.leader_epoch for tp, p in states.items()} == {T0: -2, U0: 4}
     assert await events_of_deletion(started=False, delete=True) == []
 
 
@@ -363,13 +363,13 @@ def test_stop_replica_with_and_without_delete(ibp: str, expected: int) -> None: 
     requests.add_stop_replica(ids(1), U0, delete=True)
     requests.send()
     assert len(outbox.sent) == expected
-    told: list[Any] = [request for _, request, _ in outbox.sent]
+    requests: list[Any] = [request for _, request, _ in outbox.sent]
     assert [on_response is not None for on_response in outbox.callbacks] == [True, False][:expected]
     if expected == 1:
-        assert {tp: p.delete_partition for tp, p in partitions(told[0]).items()} == {T0: False, U0: True}
+        assert {tp: p.delete_partition for tp, p in partitions(requests[0]).items()} == {T0: False, U0: True}
     else:
-        assert [request.delete_partitions for request in told] == [True, False]
-        assert [[(t.name, t.partition_indexes) for t in request.topics] for request in told] == [
+        assert [request.delete_partitions for request in requests] == [True, False]
+        assert [[(t.name, t.partition_indexes) for t in request.topics] for request in requests] == [
             [("u", (0,))],
             [("t", (0,))],
         ]

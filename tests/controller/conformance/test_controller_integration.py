@@ -77,23 +77,23 @@ async def test_metadata_goes_to_the_control_plane(autojump_clock: MockClock) -> 
 
 
 @pytest.mark.kafka("CI-5")
-async def test_metadata_tells_of_a_follower_that_dies_and_returns(autojump_clock: MockClock) -> None:  # rule 11.59
+async def test_metadata_has_a_follower_that_dies_and_returns(autojump_clock: MockClock) -> None:  # rule 11.59
     async with world([0, 1]) as w:
         controller = await w.start_controller(0)
         await w.create_topic("t", {0: [0, 1]})
         await stop(w, 1)
-        told = Metadata(w, 0).of("t")
-        assert (told.isr, told.offline_replicas) == ((0,), (1,))
+        partition = Metadata(w, 0).of("t")
+        assert (partition.isr, partition.offline_replicas) == ((0,), (1,))
         await start(w, 1)
         assert Metadata(w, 0).of("t").offline_replicas == ()
         await propose_isr(w, controller, [0, 1])
         for broker in (0, 1):
-            told = Metadata(w, broker).of("t")
-            assert (told.isr, told.offline_replicas) == ((0, 1), ())
+            partition = Metadata(w, broker).of("t")
+            assert (partition.isr, partition.offline_replicas) == ((0, 1), ())
 
 
 @pytest.mark.kafka("CI-6")
-async def test_metadata_tells_of_offline_replicas_after_cold_restarts(autojump_clock: MockClock) -> None:  # 11.60
+async def test_metadata_has_offline_replicas_after_cold_restarts(autojump_clock: MockClock) -> None:  # 11.60
     async with world([1, 2]) as w:
         await w.start_controller(0)
         await w.create_topic("t", {0: [2, 1]})
@@ -103,12 +103,12 @@ async def test_metadata_tells_of_offline_replicas_after_cold_restarts(autojump_c
         await w.start_controller(0)
         await start(w, 1)
         for broker in (0, 1):
-            told = Metadata(w, broker).of("t")
-            assert (told.leader, told.isr, told.offline_replicas) == (-1, (2,), (2,))
+            partition = Metadata(w, broker).of("t")
+            assert (partition.leader, partition.isr, partition.offline_replicas) == (-1, (2,), (2,))
 
 
 @pytest.mark.kafka("CI-7")
-async def test_metadata_tells_of_brokers_without_replicas_that_go(autojump_clock: MockClock) -> None:  # rule 11.61
+async def test_metadata_drops_brokers_without_replicas(autojump_clock: MockClock) -> None:  # rule 11.61
     async with world([1, 2]) as w:
         await w.start_controller(0)
         assert Metadata(w, 0).alive == {0, 1, 2}
@@ -305,7 +305,7 @@ async def test_a_bounced_broker_is_detected(autojump_clock: MockClock) -> None: 
         assert controller.context.broker_epochs[BrokerId(1)] > epoch
         assert controller.context.live_broker_ids == {0, 1}
         sent = w.take()
-        assert "UMR alive=[0, 1] t-0:-1@1[1]" in texts(sent, 1)  # told all anew
+        assert "UMR alive=[0, 1] t-0:-1@1[1]" in texts(sent, 1)  # everything again
         assert any(text.startswith("LAI t-0:1@2") for text in texts(sent, 1))
         assert await w.state("t") == (1, 2, (1,))
 

@@ -24,7 +24,7 @@ def current(controller: KafkaController, tp: TopicPartition = TP) -> tuple[int, 
     return (0, now.leader, now.leader_epoch, *now.isr, now.recovery_state, now.partition_epoch)
 
 
-def told(answer: Any) -> tuple[int, ...]:
+def summary(answer: Any) -> tuple[int, ...]:
     return (
         answer.error_code,
         answer.leader_id,
@@ -48,7 +48,7 @@ async def test_no_change(autojump_clock: MockClock, ibp: str, version: int) -> N
         (topic,) = response.topics
         assert (topic.topic_name, topic.topic_id) == (("", topic_id) if by_id else ("t", uuid.UUID(int=0)))
         (answer,) = topic.partitions
-        assert told(answer) == current(controller) == (0, 1, 0, 1, RECOVERED, 0)
+        assert summary(answer) == current(controller) == (0, 1, 0, 1, RECOVERED, 0)
         assert await w.state("t") == (1, 0, (1,))
 
 
@@ -64,7 +64,7 @@ async def test_requests_by_id_after_a_downgrade(autojump_clock: MockClock) -> No
         response = await alter_partition(w, controller, [1], topic_id=topic_id, version=2)
         (topic,) = response.topics
         assert topic.topic_id == topic_id
-        assert told(topic.partitions[0]) == current(controller)
+        assert summary(topic.partitions[0]) == current(controller)
 
 
 @pytest.mark.kafka("CI-41")
@@ -73,10 +73,10 @@ async def test_a_resent_request_succeeds_without_another_bump(autojump_clock: Mo
         controller = await w.start_controller(0)
         await w.create_topic("t", {0: [1, 2]})
         first = await propose_isr(w, controller, [1])
-        assert told(first) == (0, 1, 0, 1, RECOVERED, 1)
+        assert summary(first) == (0, 1, 0, 1, RECOVERED, 1)
         for partition_epoch in (0, 1):
             assert await propose_isr(w, controller, [1], partition_epoch=partition_epoch) == first
-        assert current(controller) == told(first)
+        assert current(controller) == summary(first)
 
 
 @pytest.mark.kafka("CI-42")
@@ -115,7 +115,7 @@ class Asker:
         assert response.error_code == 0
         ((answer,),) = (topic.partitions for topic in response.topics)
         if answer.error_code:
-            assert told(answer) == (answer.error_code, 0, 0, 0, 0)
+            assert summary(answer) == (answer.error_code, 0, 0, 0, 0)
         return int(answer.error_code)
 
     async def top(self, **fields: Any) -> int:
@@ -177,7 +177,7 @@ async def test_errors_after_an_unclean_election(autojump_clock: MockClock) -> No
         asker = Asker(w, controller)
         await asker.fenced()
         before = current(controller)
-        assert told(await propose_isr(w, controller, [1], recovery=RECOVERING)) == before  # no change
+        assert summary(await propose_isr(w, controller, [1], recovery=RECOVERING)) == before  # no change
         await start(w, 2)
         assert await asker.code((1, 2), recovery=RECOVERING) == ErrorCode.INVALID_REQUEST
         assert current(controller) == before

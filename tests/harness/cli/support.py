@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,6 +20,19 @@ KCE = [sys.executable, "-m", "kce.harness"]
 
 def kce(*arguments: str, env: dict[str, str], timeout: float = 60) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*KCE, *arguments], capture_output=True, text=True, env=env, timeout=timeout, check=False)
+
+
+def consecutive_free_ports(count: int) -> int:
+    """The first of ``count`` free ports, below the ports that systems give to outgoing connections."""
+    while True:
+        first = random.randrange(10_000, 30_000)
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+        return first
 
 
 @contextmanager

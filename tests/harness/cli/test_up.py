@@ -11,14 +11,14 @@ import psutil
 import pytest
 
 from kce.harness.embedded_zookeeper import free_port
-from tests.harness.cli.support import kce, up
+from tests.harness.cli.support import consecutive_free_ports, kce, up
 from tests.harness.conftest import Here
 from tests.harness.processes import family, wait_gone
 
 
 @pytest.mark.slow
 def test_a_day_with_a_cluster(env: dict[str, str], here: Here, tmp_path: Path) -> None:
-    port = free_port()
+    port = consecutive_free_ports(3)
     with up(tmp_path, env, "--brokers", "3", "--data-port", str(port)) as (process, ready):
         assert [n["id"] for n in ready["nodes"]] == [1, 2, 3]
         assert ready["nodes"][0]["listeners"]["DATA"] == f"127.0.0.1:{port}"

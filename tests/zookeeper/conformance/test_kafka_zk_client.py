@@ -78,16 +78,16 @@ async def test_sequential_nodes(f: Fixture) -> None:
 
 
 @pytest.mark.kafka("ZKCT-18")
-async def test_log_directories_that_fail_are_told_of(f: Fixture) -> None:  # rules 1.33, 9.68
+async def test_log_directories_that_fail_are_reported(f: Fixture) -> None:  # rules 1.33, 9.68
     for broker_id in (3, 4):
         await f.zk.propagate_log_dir_event(broker_id)
-    told = await f.zk.get_notifications("/log_dir_event_notification")
+    found = await f.zk.get_notifications("/log_dir_event_notification")
     prefix = "/log_dir_event_notification/log_dir_event_000000000"
-    assert told == {
+    assert found == {
         f"{prefix}0": b'{"version":1,"broker":3,"event":1}',
         f"{prefix}1": b'{"version":1,"broker":4,"event":1}',
     }
-    assert [znodes.decode_log_dir_event(data) for data in told.values()] == [3, 4]
+    assert [znodes.decode_log_dir_event(data) for data in found.values()] == [3, 4]
 
 
 @pytest.mark.kafka("ZKCT-22")
@@ -154,8 +154,8 @@ async def test_topic_assignments(f: Fixture) -> None:  # rules 1.25, 1.26, 1.48
     assert (found.topic_id, found.partitions) == (topic_id, finished)
 
 
-async def told_of_topics(f: Fixture, *, watch: bool) -> int:
-    """How often a new topic is told after the topics were listed."""
+async def topic_events(f: Fixture, *, watch: bool) -> int:
+    """Count watch events of a new topic after the topics were listed."""
     calls: list[None] = []
     f.zk.register_child_handler(znodes.TOPICS, lambda: calls.append(None))
     await topic(f, "t", p0=PLAIN)
@@ -167,12 +167,12 @@ async def told_of_topics(f: Fixture, *, watch: bool) -> int:
 
 @pytest.mark.kafka("ZKCT-10")
 async def test_listing_topics_sets_a_watch(f: Fixture) -> None:  # rule 1.56
-    assert await told_of_topics(f, watch=True) == 1
+    assert await topic_events(f, watch=True) == 1
 
 
 @pytest.mark.kafka("ZKCT-11")
 async def test_listing_topics_without_a_watch(f: Fixture) -> None:  # rule 1.56
-    assert await told_of_topics(f, watch=False) == 0
+    assert await topic_events(f, watch=False) == 0
 
 
 @pytest.mark.kafka("ZKCT-26")
@@ -550,51 +550,51 @@ async def test_controller(f: Fixture) -> None:  # rules 1.8, 1.48
 
 
 @pytest.mark.kafka("ZKCT-47")
-async def test_a_handler_is_told_of_data_that_changes(f: Fixture) -> None:  # rules 1.56, 1.57
-    told: list[str] = []
+async def test_a_handler_runs_when_data_changes(f: Fixture) -> None:  # rules 1.56, 1.57
+    calls: list[str] = []
     handler = ChangeHandler(
-        created=lambda: told.append("created"),
-        changed=lambda: told.append("changed"),
-        deleted=lambda: told.append("deleted"),
+        created=lambda: calls.append("created"),
+        changed=lambda: calls.append("changed"),
+        deleted=lambda: calls.append("deleted"),
     )
     await f.put("/x", b"1")
     assert await f.zk.register_and_check("/x", handler)
     await f.zk.store.write([SetData("/x", b"2")])
-    assert told == ["changed"]
+    assert calls == ["changed"]
 
 
 async def test_only_paths_with_a_handler_are_watched(f: Fixture) -> None:  # rule 1.56
-    told: list[str] = []
+    calls: list[str] = []
     await f.put("/x")
-    f.zk.register_change_handler("/x", ChangeHandler(changed=lambda: told.append("/x")))
-    f.zk.register_change_handler("/z", ChangeHandler(created=lambda: told.append("/z")))
+    f.zk.register_change_handler("/x", ChangeHandler(changed=lambda: calls.append("/x")))
+    f.zk.register_change_handler("/z", ChangeHandler(created=lambda: calls.append("/z")))
     assert [stat is not None for stat in await f.zk.exists(["/x", "/y", "/z"])] == [True, False, False]
-    f.zk.register_change_handler("/y", ChangeHandler(created=lambda: told.append("/y")))  # after it was read
+    f.zk.register_change_handler("/y", ChangeHandler(created=lambda: calls.append("/y")))  # after it was read
     await f.zk.store.write([SetData("/x", b""), Create("/y"), Create("/z")])
-    assert told == ["/x", "/z"]
+    assert calls == ["/x", "/z"]
 
 
 async def test_reading_data_watches_what_has_a_handler(f: Fixture) -> None:  # rule 1.56
-    told: list[str] = []
+    calls: list[str] = []
     for path in ("/x", "/y"):
         await f.put(path)
-    f.zk.register_change_handler("/x", ChangeHandler(changed=lambda: told.append("/x")))
+    f.zk.register_change_handler("/x", ChangeHandler(changed=lambda: calls.append("/x")))
     await f.zk.get_data(["/x", "/y"])
-    f.zk.register_change_handler("/y", ChangeHandler(changed=lambda: told.append("/y")))
+    f.zk.register_change_handler("/y", ChangeHandler(changed=lambda: calls.append("/y")))
     await f.zk.store.write([SetData("/x", b""), SetData("/y", b"")])
-    assert told == ["/x"]
+    assert calls == ["/x"]
 
 
 async def test_a_node_that_is_not_there_is_watched_by_reading_it(f: Fixture) -> None:  # rule 1.58
-    told: list[str] = []
+    calls: list[str] = []
     assert await f.zk.get_one("/x") is None
-    f.zk.register_change_handler("/x", ChangeHandler(created=lambda: told.append("/x")))
+    f.zk.register_change_handler("/x", ChangeHandler(created=lambda: calls.append("/x")))
     await f.put("/x")
-    assert told == []
+    assert calls == []
     await f.zk.store.write([Delete("/x")])
     assert await f.zk.get_one("/x") is None
     await f.put("/x")
-    assert told == ["/x"]
+    assert calls == ["/x"]
 
 
 @pytest.mark.kafka("ZKCT-48")

@@ -99,9 +99,9 @@ async def test_changes_of_acls(zk: KafkaZkClient) -> None:  # rule 1.44
     extended = [await security_nodes.notify_acl_change(zk, prefixed) for _ in range(2)]
     assert literal == "/kafka-acl-changes/acl_changes_0000000000"
     assert extended[1] == "/kafka-acl-extended-changes/acl_changes_0000000001"
-    told = [value(answer).data for answer in await zk.get_data([literal, extended[0]])]
-    assert told[0] == b"TOPIC:t"
-    assert told[1] == b'{"version":1,"resourceType":"TRANSACTIONAL_ID","name":"x y","patternType":"PREFIXED"}'
+    data = [value(answer).data for answer in await zk.get_data([literal, extended[0]])]
+    assert data[0] == b"TOPIC:t"
+    assert data[1] == b'{"version":1,"resourceType":"TRANSACTIONAL_ID","name":"x y","patternType":"PREFIXED"}'
 
 
 def test_acls_are_kafkas() -> None:
