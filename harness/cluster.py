@@ -39,7 +39,7 @@ from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import AdminError, TopicDescription
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.store import Delete, MetadataStore, StoreUnavailable
+from kce.zookeeper.store import Delete, Session, SessionState, StoreUnavailable
 
 #: default timeout of the ``wait`` methods
 WAIT_TIMEOUT_S = 60.0
@@ -61,6 +61,8 @@ class Cluster:
         self,
         brokers: int = 3,
         *,
+        controllers: int = 0,
+        racks: Sequence[str] = (),
         world: ClusterWorld | None = None,
         processes: bool = False,
         zookeeper: str | None = None,
@@ -79,7 +81,8 @@ class Cluster:
         with your ``zookeeper`` ("host:port/chroot") or an embedded one.
 
         ``properties``: Kafka's, for every node; None removes one that the cluster sets, such as the control plane.
-        ``nodes``: properties of single nodes by id. A setting without effect issues a SettingWarning.
+        ``controllers``: this many more nodes, which contend for controller and take no replicas. ``racks`` are given to
+        the nodes in turn. ``nodes``: properties of single nodes by id. A setting without effect is a SettingWarning.
 
         ``record``: a pcapng file for all traffic between nodes, written when the cluster ends.
 
@@ -87,8 +90,9 @@ class Cluster:
         ``data``: a folder for logs and ZooKeeper's data, kept afterwards; by default a temporary one that is removed.
         """
         self._config = ClusterConfig(
-            range(first_id, first_id + brokers), processes, zookeeper_port, control_port, data_port, metrics_port,
-            properties or {}, log_level, nodes or {},
+            range(first_id, first_id + brokers + controllers), processes, zookeeper_port, control_port, data_port,
+            metrics_port, properties or {}, log_level, nodes or {}, racks,
+            range(first_id + brokers, first_id + brokers + controllers),
         )  # fmt: skip
         for warning in self._config.check():
             warnings.warn(warning, SettingWarning, stacklevel=2)
@@ -107,6 +111,8 @@ class Cluster:
         self._members: dict[int, Member] = {}
         self._recordings = Recordings(Path(record).absolute() if record else None)
         self.record_problems: list[str] = []
+        #: whether the cluster itself has a connection to its ZooKeeper
+        self.zookeeper_connected = True
         #: wall-clock time, in ns since 1970, of the last deletion of /controller; 0 before the first
         self.controller_gone_ns = 0
 
@@ -143,6 +149,7 @@ class Cluster:
         self.store = await self._connect()
         stack.push_async_callback(self.store.aclose)
         new_uuid = uuids(self._observer.random("uuids"))
+        self.store.on_session = self._session_changed
         self.zk = KafkaZkClient(self.store, now_ms=lambda: self._observer.now_ns() // 1_000_000, new_uuid=new_uuid)
         await self._watch_controller()
         await self.zk.create_top_level_paths()
@@ -155,6 +162,10 @@ class Cluster:
         async with trio.open_nursery() as starting:
             for member in self._members.values():
                 starting.start_soon(member.start)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state in (SessionState.CONNECTED, SessionState.DISCONNECTED):
+            self.zookeeper_connected = state is SessionState.CONNECTED
 
     @property
     def zookeeper(self) -> str:
@@ -186,7 +197,7 @@ class Cluster:
         """Running nodes that have their own links."""
         return [m for m in self._members.values() if isinstance(m, ProcessMember) and m.state == "running"]
 
-    async def _connect(self) -> MetadataStore:
+    async def _connect(self) -> Session:
         try:
             return await self._observer.zookeeper(self._config.zookeeper_client(self.zookeeper))
         except (ConfigError, StoreUnavailable) as e:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kce.harness.errors import HarnessError
-from kce.harness.node import METRICS_PORT
+from kce.harness.node import CONTROLLER_ONLY, METRICS_PORT
 from kce.wire.configuration import ConfigError, Properties, list_of
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 
@@ -18,7 +18,7 @@ SESSION_TIMEOUT_MS = 6000
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
     """``properties`` are Kafka's and apply to every node, those of ``nodes`` to one; None removes one that the cluster
-    sets.
+    sets. Racks are given to the nodes in turn. ``controllers`` are the nodes that take no replicas.
 
     A port is that of the first node, and the others count up; None is an ephemeral port.
     """
@@ -32,6 +32,8 @@ class ClusterConfig:
     properties: Mapping[str, str | None]
     log_level: str
     nodes: Mapping[int, Mapping[str, str | None]] = field(default_factory=dict)
+    racks: Sequence[str] = ()
+    controllers: Collection[int] = ()
 
     def check(self) -> list[str]:
         """Warnings for settings without effect. Raises HarnessError for those that no node can start with."""
@@ -73,6 +75,10 @@ class ClusterConfig:
             **self.nodes.get(node_id, {}),
             "zookeeper.connect": zookeeper_connect,
         }
+        if self.racks:
+            properties.setdefault("broker.rack", self.racks[offset % len(self.racks)])
+        if node_id in self.controllers:
+            properties[CONTROLLER_ONLY] = "true"
         if self.metrics_port:
             properties[METRICS_PORT] = str(self.metrics_port + offset)
         return {key: text for key, text in properties.items() if text is not None}

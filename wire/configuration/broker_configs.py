@@ -43,6 +43,7 @@ default.replication.factor int 1 1..32767 static described broker
 delete.topic.enable boolean true any static described broker
 inter.broker.listener.name string - any static described broker
 inter.broker.protocol.version string 3.9-IV0 any static described broker
+kce.controller.only boolean false any static hidden node
 kce.metrics.port int - 0..65535 static hidden node
 leader.imbalance.check.interval.seconds long 300 1.. static described controller
 leader.imbalance.per.broker.percentage int 10 0.. static described controller
