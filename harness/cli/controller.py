@@ -21,8 +21,9 @@ Examples:
   kce controller --zookeeper zk:2181 --set inter.broker.protocol.version=2.8
 
 The node registers in /brokers/ids so that brokers reach it for AlterPartition and ControlledShutdown. As controller it
-never gives itself replicas. A real Kafka controller knows nothing of that: while one is active, it may place replicas
-of new topics on this node, which stores no records.
+never gives itself replicas, and moves those that a real broker places on it, as of __consumer_offsets, to brokers. A
+real Kafka controller knows nothing of that: while one is active, new topics may have replicas on this node, which
+stores no records.
 """
 
 

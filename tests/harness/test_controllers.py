@@ -6,6 +6,7 @@ Covers: harness/cli/controller.py.
 from __future__ import annotations
 
 import json
+from uuid import uuid4
 
 import pytest
 
@@ -13,6 +14,7 @@ from kce import wire
 from kce.harness import Cluster, HarnessError
 from kce.harness.world import memory
 from kce.wire import ErrorCode
+from kce.zookeeper.admin import write_topic
 from kce.zookeeper.znodes import broker_path
 from tests.clusters import node
 
@@ -46,6 +48,25 @@ async def test_it_is_registered_for_the_brokers_and_gets_no_replicas() -> None:
             await cluster.create_topic("wide", replication_factor=3)
         with pytest.raises(HarnessError, match=r"nodes \[3\] are controllers only and take no replicas"):
             await cluster.create_topic("given", assignment={0: [1, 3]})
+
+
+async def test_replicas_that_another_broker_placed_on_it_are_moved() -> None:
+    """As real brokers place __consumer_offsets: straight into ZooKeeper."""
+    async with Cluster(3, controllers=1, world=memory(seed=3), properties=FAST) as cluster:
+        await elect(cluster, 4)
+        await write_topic(cluster.zk, "offsets", {0: [4, 1], 1: [1, 4], 2: [2, 3], 3: [4, 1, 2, 3]}, {}, uuid4())
+
+        async def led() -> bool:
+            (topic,) = await cluster.describe_topics(["offsets"])
+            return topic.has_leaders
+
+        await cluster.wait_until(led, "leaders")
+        (topic,) = await cluster.describe_topics(["offsets"])
+        replicas = {p.partition: list(p.assignment.replicas) for p in topic.partitions}
+        assert (replicas[2], replicas[3]) == ([2, 3], [1, 2, 3])
+        assert [len(set(replicas[p])) for p in (0, 1)] == [2, 2]
+        assert (replicas[0][1], replicas[1][0]) == (1, 1)
+        assert {broker for each in replicas.values() for broker in each} == {1, 2, 3}
 
 
 async def test_requests_of_clients_give_it_no_replicas() -> None:
