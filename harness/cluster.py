@@ -29,6 +29,7 @@ from kce.harness.background import BackgroundTasks
 from kce.harness.cluster_config import DATA, ClusterConfig
 from kce.harness.errors import HarnessError, SettingWarning, plain_error
 from kce.harness.guard import Guard
+from kce.harness.history import History
 from kce.harness.links import FrameEvent, Hold, Links, hold_control_requests
 from kce.harness.members import InProcessMember, Member, ProcessMember
 from kce.harness.node import NodeStatus
@@ -74,6 +75,7 @@ class Cluster:
         properties: Mapping[str, str | None] | None = None,
         nodes: Mapping[int, Mapping[str, str | None]] | None = None,
         record: str | Path | None = None,
+        history: bool | None = None,
         data: str | Path | None = None,
         log_level: str = "INFO",
     ) -> None:
@@ -85,6 +87,8 @@ class Cluster:
         the nodes in turn. ``nodes``: properties of single nodes by id. A setting without effect is a SettingWarning.
 
         ``record``: a pcapng file for all traffic between nodes, written when the cluster ends.
+
+        ``history``: whether `history` keeps the frames; by default it does for nodes in this process.
 
         ``metrics_port``: serves the first node's metrics for Prometheus; the others count up.
         ``data``: a folder for logs and ZooKeeper's data, kept afterwards; by default a temporary one that is removed.
@@ -105,6 +109,9 @@ class Cluster:
             raise HarnessError("nodes in memory run inside this process: leave out processes=True")
         #: every frame that passes, and rules for them
         self.links = Links(self._config.node_ids)
+        #: every frame, for nodes in this process, or with ``history=True``
+        self.history = History(self.links)
+        self._keeps_history = not processes if history is None else history
         self._held: dict[int, Hold] = {}
         #: set when a ZooKeeper watch fires or a frame passes
         self._progress = trio.Event()
@@ -159,6 +166,8 @@ class Cluster:
         for node_id in sorted(self.links.members):
             await self._add_member(node_id, tasks)
         self._report_frames(tasks)
+        if self._keeps_history:
+            stack.enter_context(self.links.listen(self.history.record))
         async with trio.open_nursery() as starting:
             for member in self._members.values():
                 starting.start_soon(member.start)
@@ -166,6 +175,10 @@ class Cluster:
     def _session_changed(self, state: SessionState) -> None:
         if state in (SessionState.CONNECTED, SessionState.DISCONNECTED):
             self.zookeeper_connected = state is SessionState.CONNECTED
+
+    @property
+    def world(self) -> ClusterWorld:
+        return self._world
 
     @property
     def zookeeper(self) -> str:
@@ -268,9 +281,12 @@ class Cluster:
 
     async def restart(self, node_id: int) -> None:
         """Stop if it runs, then start."""
-        if self.member(node_id).state != "stopped":
-            await self.stop(node_id)
+        await self._stop_if_running(self.member(node_id))
         await self.start(node_id)
+
+    async def _stop_if_running(self, member: Member) -> None:
+        if member.state != "stopped":
+            await member.stop()
 
     async def pause(self, node_id: int) -> None:
         """Suspend the process (SIGSTOP)."""
@@ -278,6 +294,48 @@ class Cluster:
 
     async def resume(self, node_id: int) -> None:
         await self.member(node_id).resume()
+
+    async def proxy(self, node_id: int, port: int, *, listener: str = DATA, host: str = "127.0.0.1") -> str:
+        """Put a proxy of yours before a listener of a node: restart the node so that it advertises ``host:port``.
+
+        Returns the host:port to which the proxy has to forward. ``port`` 0 removes the proxy.
+        """
+        member = self.member(node_id)
+        await self._stop_if_running(member)
+        addresses = dict(member.bound)
+        if listener not in addresses:
+            raise HarnessError(f"node {node_id} has no listener {listener}; there are {', '.join(addresses)}")
+        target = addresses[listener]
+        addresses[listener] = f"{host}:{port}" if port else target
+        member.properties["advertised.listeners"] = ",".join(f"{name}://{at}" for name, at in addresses.items())
+        await self.start(node_id)
+        return target
+
+    async def reset(self) -> None:
+        """Make the cluster as new, for the next test: no faults, all nodes running, no topics, no history."""
+        for node_id, member in self._members.items():
+            await self.release_control_requests(node_id)
+            await self.heal(node_id)
+            if member.state == "paused":
+                await member.resume()
+        for rule in self.links.rules:
+            self.links.remove(rule)
+        for node_id, member in self._members.items():
+            if member.state == "stopped":
+                await self.start(node_id)
+        await self.wait_until(self._all_are_registered, "all nodes to be registered")
+        await self.wait_for_controller()
+        for topic in await self.describe_topics():
+            if not topic.marked_for_deletion:
+                await self.delete_topic(topic.name, wait=False)
+        await self.wait_until(self._has_no_topics, "all topics to be deleted")
+        self.history.clear()
+
+    async def _all_are_registered(self) -> bool:
+        return await self.registered() == self._members.keys()
+
+    async def _has_no_topics(self) -> bool:
+        return not await self.describe_topics()
 
     # faults
 
