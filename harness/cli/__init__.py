@@ -20,6 +20,7 @@ from kce.harness.java import JavaMissing
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo:demo", "Run a failover, a zombie and a restart; write a recording and a report."),
     "up": ("up:up", "Run ZooKeeper and a cluster of nodes until Ctrl-C."),
+    "controller": ("controller:controller", "Run one controller for a cluster of other brokers, such as real ones."),
     "topic": ("topic:topic", "Create, list, describe and delete topics."),
     "describe": ("describe:describe", "Show a cluster: controller, brokers, partitions, pending operations."),
     "kill": ("nodes:kill", "Kill a node of the running cluster."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 import socket
 import tempfile
@@ -103,6 +104,22 @@ class RealWorld(World):
         return Random()
 
 
+#: a cluster of three nodes needs some 60 in each process, and one more for each client
+MIN_OPEN_FILES = 256
+
+
+def allow_open_files() -> None:
+    """Raise the limit of open files as far as this user may. Raises HarnessError if that is too low for a cluster."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < MIN_OPEN_FILES:
+        if hard != resource.RLIM_INFINITY and hard < MIN_OPEN_FILES:
+            raise HarnessError(
+                f"the limit of open files is {hard}, and a cluster needs at least {MIN_OPEN_FILES}: "
+                f"raise it with `ulimit -n {4 * MIN_OPEN_FILES}`"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MIN_OPEN_FILES, hard))
+
+
 class RealClusterWorld(ClusterWorld):
     """``zookeeper`` is host:port/chroot of yours; None starts an embedded one."""
 
@@ -115,6 +132,7 @@ class RealClusterWorld(ClusterWorld):
 
     @asynccontextmanager
     async def running(self, data: Path | None, zookeeper_port: int | None) -> AsyncIterator[Path]:
+        allow_open_files()
         async with AsyncExitStack() as stack:
             self.guard = Guard()
             stack.callback(self.guard.close)
