@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+import resource
 import selectors
 import socket
 import struct
@@ -89,6 +90,33 @@ def hammer(
     for s in sockets:
         s.close()
     return rate
+
+
+def open_and_close(address: Address, seconds: float, at_a_time: int = 40) -> float:
+    """Connections a second, each opened, used for one request and closed."""
+    done, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        sockets = [socket.create_connection(address) for _ in range(at_a_time)]
+        for s in sockets:
+            s.sendall(API_VERSIONS)
+        for s in sockets:
+            if not s.recv(1 << 16):
+                raise ConnectionError(f"{address} closed a connection")
+            s.close()
+        done += at_a_time
+    return done / (time.perf_counter() - begin)
+
+
+def hold(address: Address, count: int, ready: Event, stopping: Event) -> None:
+    """Keep that many connections open, each used once."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sockets = []
+    for _ in range(count):
+        sockets.append(socket.create_connection(address))
+        ask(sockets[-1], API_VERSIONS)
+    ready.set()
+    stopping.wait()
 
 
 def probe(address: Address, seconds: float, pause: float = 0.001, until: Event | None = None) -> list[float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +73,8 @@ RELEASES = {
         ),
     )
 }
+#: Java's options for a broker that is gone soon
+QUICK_START = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 START_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 60
 _IVY = """<ivy-module version="2.0"><info organisation="kce" module="kafka"/><dependencies>
@@ -126,8 +128,10 @@ class RealBroker:
         guard: Guard,
         settings: Mapping[str, str] | None = None,
         release: Release = RELEASES[VERSION],
+        jvm: Sequence[str] = QUICK_START,
     ) -> None:
         self.id = broker_id
+        self._jvm = jvm
         self.release = release
         self.folder = folder / f"kafka-{broker_id}"
         self.folder.mkdir(parents=True)
@@ -174,6 +178,11 @@ class RealBroker:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def address(self) -> str:
         """Where clients reach it."""
         return f"127.0.0.1:{self.data_port}"
@@ -181,7 +190,7 @@ class RealBroker:
     async def start(self) -> None:
         earlier = len(self.log)
         command = [
-            find_java(), "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.sasl.client=false",
+            find_java(), *self._jvm, "-Dzookeeper.sasl.client=false",
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPEN),
             f"-Dlog4j.configuration=file:{self.folder / 'log4j.properties'}",
             "-cp", f"{kafka_jars(self.release.version)}/*", "kafka.Kafka", str(self.folder / "server.properties"),
