@@ -18,7 +18,7 @@ import time
 
 import trio
 
-from benchmarks.broker import hammer
+from benchmarks.broker_load import hammer
 from kce import wire
 from kce.broker_stub import Broker, BrokerConfig
 from kce.broker_stub.ports import Address

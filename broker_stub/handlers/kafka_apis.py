@@ -31,6 +31,8 @@ from kce.broker_stub.handlers import (
 from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.handlers.served_apis import ServedApis
 from kce.broker_stub.reactor import Request
+from kce.wire.primitives import UNLIMITED
+from kce.wire.steps import Steps
 
 _KEY_AND_VERSION: Final = struct.Struct(">hh")
 _CORRELATION_ID: Final = struct.Struct(">i")
@@ -76,10 +78,10 @@ class KafkaApis:
         self._versions = {key: handler.request.__versions__ for key, handler in self._handlers.items()}
         self._repeated: dict[bytes, tuple[wire.Header, wire.Message]] = {}
 
-    def decode(self, frame: bytes) -> tuple[wire.Header, wire.Message]:
-        """Raises wire.DecodeError (rule B1.35)."""
+    def decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
+        """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""
         if len(frame) > REPEATED_BYTES:
-            return self._decode(frame)
+            return self._decode(frame, max_elements)
         same = frame[:4] + frame[8:]
         known = self._repeated.get(same)
         if known is None:
@@ -90,12 +92,16 @@ class KafkaApis:
         (api_key, version, _, client_id), message = known
         return wire.Header(api_key, version, _CORRELATION_ID.unpack_from(frame, 4)[0], client_id), message
 
-    def _decode(self, frame: bytes) -> tuple[wire.Header, wire.Message]:
+    def decode_in_steps(self, frame: bytes) -> Steps[tuple[wire.Header, wire.Message]]:
+        """Of a frame that ``decode`` found to be too long, and so served."""
+        return wire.decode_request_in_steps(frame)
+
+    def _decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
         if len(frame) < _KEY_AND_VERSION.size:
             return wire.decode_request(frame)  # raises the error
         api_key, api_version = _KEY_AND_VERSION.unpack_from(frame)
         self.check_served(api_key, api_version)
-        return self._handlers[api_key].decode(frame)
+        return self._handlers[api_key].decode(frame, max_elements)
 
     def check_served(self, api_key: int, api_version: int) -> None:
         """Raises UnknownApiKey, UnsupportedVersion (rules B1.35, B1.36). Any version of ApiVersions passes."""

@@ -44,7 +44,10 @@ class ConnectionOwner(Sender, Protocol):
     turns: Turns
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
-        """Raises wire.DecodeError (rule B1.35)."""
+        """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""
+
+    async def parse_in_turns(self, connection: Connection, frame: bytes, now: float) -> Request:
+        """Parse a long request. Raises wire.DecodeError."""
 
     async def unblocked(self) -> None:
         """Wait while the processor is blocked (rule B1.22)."""
@@ -80,6 +83,10 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"<Connection {self.context.connection_id}>"
+
+    @property
+    def turns(self) -> Turns:
+        return self._owner.turns
 
     async def serve(self) -> None:
         """Serve until either side closes the connection. Raises nothing: errors close only this connection."""
@@ -127,19 +134,20 @@ class Connection:
                 await self._flush()
                 self.refuse(describe(e))
                 return
+            except wire.TooManyElements:
+                await self._flush()
+                await self._serve_long(frame)
+                return
             at_once = owner.channel.try_handle(request)
             now = trio.current_time()
             if not at_once or self._response is None:
                 owner.turns.spend(now - began)
-                await self._wait_for_response(request, handled=at_once)
+                await self._flush_before(request)
+                if not at_once:
+                    await self._handle(request)
+                await self._wait_for_response()
                 began = now = trio.current_time()
-            response = self._response
-            assert response is not None
-            self._response = None
-            self._to_send.append(response)
-            batch_bytes += len(response.payload)
-            if response.action is Action.CLOSE_CONNECTION:
-                self._finishing = True
+            batch_bytes += self._take_response()
             if self._finishing or self._expired or self._muted_until > now:
                 break
             if now - began > SLICE_SECONDS or batch_bytes > BATCH_BYTES:
@@ -147,21 +155,53 @@ class Connection:
             frame = self._link.receive_nowait()
         owner.turns.spend(now - began)
 
-    async def _wait_for_response(self, request: Request, *, handled: bool) -> None:
+    async def _serve_long(self, frame: bytes) -> None:
+        """Work on a request of many elements in turns with others."""
+        self._phase = Phase.IN_PROGRESS
+        turns = self._owner.turns
+        async with turns.long_request():
+            try:
+                request = await self._owner.parse_in_turns(self, frame, trio.current_time())
+            except wire.DecodeError as e:
+                self.refuse(describe(e))
+                return
+            if not self._owner.channel.try_handle(request):
+                await self._handle(request)
+            await turns.take(request.drop_message())
+        await self._wait_for_response()
+        self._take_response()
+
+    async def _flush_before(self, request: Request) -> None:
+        """Write the responses of the batch before ``request`` waits."""
         try:
             await self._flush()
-            self._phase = Phase.IN_PROGRESS
-            if not handled:
-                self._in_handler = True
-                await self._owner.channel.handle(request, self._owner)
-                self._in_handler = False
-        finally:
+        except BaseException:
             request.release()
+            raise
+        self._phase = Phase.IN_PROGRESS
+
+    async def _handle(self, request: Request) -> None:
+        """Wait for a handler, and in it."""
+        self._in_handler = True
+        await self._owner.channel.handle(request, self._owner)
+        self._in_handler = False
+
+    async def _wait_for_response(self) -> None:
         if self._response is None:
             self._parked = trio.Event()
             await self._parked.wait()
             self._parked = None
         await self._owner.unblocked()
+
+    def _take_response(self) -> int:
+        """Put the response to the request in progress into the batch; returns its size."""
+        response = self._response
+        assert response is not None
+        self._response = None
+        self._to_send.append(response)
+        if response.action is Action.CLOSE_CONNECTION:
+            self._finishing = True
+        return len(response.payload)
 
     async def _flush(self) -> None:
         """Write the responses of this batch."""

@@ -8,10 +8,12 @@ stay in its queue (rule B1.22); other processors continue.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 
 import trio
 
+from kce import wire
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor.connection import Connection
 from kce.broker_stub.reactor.metrics import RequestMetrics
@@ -19,11 +21,15 @@ from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, RequestContext, Response
 from kce.broker_stub.reactor.request_channel import RequestChannel
 from kce.broker_stub.reactor.turns import Turns
+from kce.wire.primitives import UNLIMITED
 
 log = logging.getLogger(__name__)
 
 #: capacity for accepted connections that wait for a processor (rule B1.15)
 HAND_OFF_QUEUE_SIZE = 20
+
+#: a request of the data plane with more elements is decoded in turns with others
+LONG_REQUEST_ELEMENTS = 1000
 
 _INDEX_LIMIT = 2**31
 
@@ -49,6 +55,7 @@ class Processor:
         self.connections: dict[str, Connection] = {}
         self.channel = channel
         self.turns = turns
+        self._max_elements = UNLIMITED if turns.slice_seconds == math.inf else LONG_REQUEST_ELEMENTS
         self._apis = apis
         self._quotas = quotas
         self._max_idle_seconds = max_idle_seconds
@@ -116,7 +123,13 @@ class Processor:
             await self._unblocked.wait()
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
-        header, message = self._apis.decode(frame)
+        return self._request(connection, self._apis.decode(frame, self._max_elements), now)
+
+    async def parse_in_turns(self, connection: Connection, frame: bytes, now: float) -> Request:
+        return self._request(connection, await self.turns.take(self._apis.decode_in_steps(frame)), now)
+
+    def _request(self, connection: Connection, decoded: tuple[wire.Header, wire.Message], now: float) -> Request:
+        header, message = decoded
         return Request(
             RequestContext(header, connection.context),
             message,

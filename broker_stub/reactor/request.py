@@ -10,12 +10,16 @@ import enum
 import math
 import struct
 from collections.abc import Awaitable, Coroutine, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import trio
 
 from kce import wire
 from kce.broker_stub.reactor.metrics import RequestMetrics
+from kce.broker_stub.reactor.turns import Turns
+from kce.wire.steps import STEP_MASK, Steps
+
+T = TypeVar("T")
 
 _CORRELATION_ID = struct.Struct(">i")
 
@@ -29,6 +33,8 @@ class _Counts(dict[int, dict[int, int]]):
 
 
 _ONE: Final = _Counts()
+#: in place of the message of a long request, once it is handled
+_DROPPED: Final = wire.Message()
 _NO_ERRORS: Final[dict[int, int]] = {}
 
 
@@ -65,6 +71,10 @@ class Requester(Protocol):
     @property
     def context(self) -> ConnectionContext: ...
 
+    @property
+    def turns(self) -> Turns:
+        """Of its plane."""
+
     def throttle(self, seconds: float) -> None:
         """Stop reading for that time. Call before the response is delivered (rule B1.27)."""
 
@@ -75,8 +85,14 @@ class Requester(Protocol):
 class Apis(Protocol):
     """The APIs behind the reactor, which is independent of them."""
 
-    def decode(self, frame: bytes) -> tuple[wire.Header, wire.Message]:
-        """Raises wire.DecodeError, also for unserved APIs and versions, whose bodies are not parsed."""
+    def decode(self, frame: bytes, max_elements: int) -> tuple[wire.Header, wire.Message]:
+        """Raises wire.DecodeError, also for unserved APIs and versions, whose bodies are not parsed.
+
+        Raises wire.TooManyElements: the request needs ``decode_in_steps``.
+        """
+
+    def decode_in_steps(self, frame: bytes) -> Steps[tuple[wire.Header, wire.Message]]:
+        """``decode`` with pauses."""
 
     def handle(self, request: Request) -> Awaitable[None] | None:
         """Answer the request, or park it to answer later; an exception becomes the API's generic error response.
@@ -145,14 +161,15 @@ class Request:
         name = wire.api(header.api_key).name
         return f"<{name} {header.api_version}, correlation id {header.correlation_id}, {self.context.connection[0]}>"
 
-    def respond(self, message: wire.Message) -> None:
+    def respond(self, message: wire.Message, errors: Mapping[int, int] | None = None) -> None:
         """Send a response. Raises wire.EncodeError; the request is then still unanswered.
 
-        The response is sent at once. The connection is muted for its throttle time (rules B8.1, B8.4).
+        The response is sent at once. The connection is muted for its throttle time (rules B8.1, B8.4). ``errors`` are
+        the error codes that it holds, if they cannot be counted in it.
         """
         header = self.context.header
         payload = wire.encode_response(message, api_version=header.api_version, correlation_id=header.correlation_id)
-        self._errors = wire.error_counts(message)
+        self._errors = wire.error_counts(message) if errors is None else errors
         self.connection.throttle(getattr(message, "throttle_time_ms", 0) / 1000)
         self._answer(Action.SEND, payload)
 
@@ -160,6 +177,10 @@ class Request:
         """Send a response that is encoded already; only the correlation id changes."""
         self._errors = _ONE[error_code]
         self._answer(Action.SEND, _CORRELATION_ID.pack(self.context.header.correlation_id) + encoded[4:])
+
+    async def in_turns(self, steps: Steps[T]) -> T:
+        """The result of ``steps``. Others have their turns in its pauses (see ``turns``)."""
+        return await self.connection.turns.take(steps)
 
     def no_response(self) -> None:
         """Complete the request without a response."""
@@ -189,6 +210,17 @@ class Request:
         """No handler will work on it from now on."""
         if isinstance(self.waits, Coroutine):
             self.waits.close()
+
+    def drop_message(self) -> Steps[None]:
+        """Free the message of a handled request with pauses: to free a million objects takes a tenth of a second."""
+        message, self.message = self.message, _DROPPED
+        lists = [list(value) for f in message.__fields__ if isinstance(value := getattr(message, f.name), tuple)]
+        del message, self.waits
+        self.waits = None
+        for each in lists:
+            while each:
+                del each[-STEP_MASK:]
+                yield
 
     def dequeued(self) -> None:
         """A handler took the request out of the queue."""

@@ -60,19 +60,22 @@ class RequestChannel:
 
     async def handle(self, request: Request, sender: Sender) -> None:
         """Handle a request, waiting for a handler, and in it."""
-        await self._take_handler(sender)
-        request.dequeued()
         try:
-            if request.waits is None and self._begin(request):
-                return
-            assert request.waits is not None
+            await self._take_handler(sender)
+            request.dequeued()
             try:
-                await request.waits
-            except Exception as e:  # noqa: BLE001 - logged there
-                self._failed(request, e)
-            request.handled()
+                if request.waits is None and self._begin(request):
+                    return
+                assert request.waits is not None
+                try:
+                    await request.waits
+                except Exception as e:  # noqa: BLE001 - logged there
+                    self._failed(request, e)
+                request.handled()
+            finally:
+                self._release_handler()
         finally:
-            self._release_handler()
+            request.release()
 
     def _begin(self, request: Request) -> bool:
         """Call the API. False if the request must wait in its handler."""

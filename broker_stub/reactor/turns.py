@@ -7,10 +7,17 @@ others wait, first come, first served, until the loop has looked for input and h
 
 from __future__ import annotations
 
+import gc
 import math
-from typing import Final
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
 
 import trio
+
+from kce.wire.steps import Steps
+
+T = TypeVar("T")
 
 #: how long the data plane works between two looks for input
 SLICE_SECONDS: Final = 0.0005
@@ -26,6 +33,7 @@ class Turns:
         self._typical = SLICE_SECONDS
         self._line = trio.lowlevel.ParkingLot()
         self._wanted = trio.Event()
+        self._long = trio.Lock()
 
     @property
     def used_up(self) -> bool:
@@ -41,6 +49,38 @@ class Turns:
         """Wait for a turn."""
         self._wanted.set()
         await self._line.park()
+
+    async def take(self, steps: Steps[T]) -> T:
+        """The result of ``steps``, a slice in each turn."""
+        began = trio.current_time()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as e:
+                self.spend(trio.current_time() - began)
+                result: T = e.value
+                return result
+            now = trio.current_time()
+            if now - began > SLICE_SECONDS:
+                self.spend(now - began)
+                if self.used_up:
+                    await self.wait()
+                else:
+                    await trio.lowlevel.checkpoint()
+                began = trio.current_time()
+
+    @asynccontextmanager
+    async def long_request(self) -> AsyncIterator[None]:
+        """Only one long request is worked on at a time in each plane, so that the memory for it is bounded. Garbage is
+        not collected meanwhile: looking at its millions of objects would stop everything."""
+        async with self._long:
+            collects = gc.isenabled()
+            gc.disable()
+            try:
+                yield
+            finally:
+                if collects:
+                    gc.enable()
 
     async def run(self) -> None:
         """Give turns until cancelled."""

@@ -29,6 +29,7 @@ from kce.broker_stub.replica_manager import ReplicaManager
 from kce.harness.connections import Link, NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, RealWorld
+from kce.wire.steps import Steps
 from kce.wire.transport import ConnectionLost, FramedConnection
 
 ID_A = uuid.UUID(int=0xA)
@@ -301,11 +302,16 @@ class NoChannel:
 class NoOwner:
     """The owner of connections that do not read."""
 
-    metrics = RequestMetrics()
     channel: Any = None
-    turns = Turns()
+
+    def __init__(self) -> None:
+        self.metrics = RequestMetrics()
+        self.turns = Turns()
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
+        raise AssertionError
+
+    async def parse_in_turns(self, connection: Connection, frame: bytes, now: float) -> Request:
         raise AssertionError
 
     async def unblocked(self) -> None:
@@ -450,8 +456,11 @@ class ScriptedApis:
     def __init__(self, handle: Callable[[Request], Awaitable[None] | None]) -> None:
         self._handle = handle
 
-    def decode(self, frame: bytes) -> tuple[wire.Header, wire.Message]:
-        return wire.decode_request(frame)
+    def decode(self, frame: bytes, max_elements: int) -> tuple[wire.Header, wire.Message]:
+        return wire.decode_request(frame, max_elements)
+
+    def decode_in_steps(self, frame: bytes) -> Steps[tuple[wire.Header, wire.Message]]:
+        return wire.decode_request_in_steps(frame)
 
     def handle(self, request: Request) -> Awaitable[None] | None:
         return self._handle(request)

@@ -129,7 +129,7 @@ def test_any_version_of_api_versions_is_accepted(version) -> None:  # rule B1.37
 
 def test_a_repeated_request_is_decoded_once_and_keeps_its_own_header(monkeypatch) -> None:
     apis, decoded = Node().apis, []
-    monkeypatch.setattr(apis, "_decode", lambda frame: decoded.append(frame) or wire.decode_request(frame))
+    monkeypatch.setattr(apis, "_decode", lambda frame, *limit: decoded.append(frame) or wire.decode_request(frame))
 
     def frame(message: wire.Message, correlation_id: int, client_id: str, version: int = 3) -> bytes:
         return wire.encode_request(message, api_version=version, correlation_id=correlation_id, client_id=client_id)

@@ -471,3 +471,51 @@ async def test_queued_requests_are_dropped_at_shutdown() -> None:  # rule B1.56
             assert await client.closed()
             await client.stream.aclose()
         assert slow.running == 1
+
+
+# -- long requests ----------------------------------------------------------------------------------------------------
+
+
+def long_metadata(topics: int) -> wire.MetadataRequest:
+    return wire.MetadataRequest(topics=tuple(wire.MetadataRequestTopic(name=f"t{i}") for i in range(topics)))
+
+
+async def test_a_long_request_is_parsed_in_turns_and_its_memory_is_given_back() -> None:
+    handled: list[Request] = []
+
+    def handle(request: Request) -> None:
+        assert isinstance(request.message, (wire.MetadataRequest, wire.ApiVersionsRequest))
+        if isinstance(request.message, wire.MetadataRequest):
+            assert request.message.topics is not None
+            assert len(request.message.topics) == 5000
+            handled.append(request)
+            request.respond(wire.MetadataResponse())
+        else:
+            request.respond(ANSWER)
+
+    async with running_server(ScriptedApis(handle)) as server:
+        for name in ("DATA", "CONTROL"):
+            async with connect(listener(server, name)) as client:
+                await client.send(QUESTION, long_metadata(5000), QUESTION, version=3)
+                for _ in range(3):
+                    await client.receive()
+    of_data, of_control = [request.message for request in handled]
+    assert not hasattr(of_data, "topics")
+    assert of_control == long_metadata(5000)  # the control plane works on one request after the other
+
+
+async def test_a_long_request_that_is_damaged_closes_its_connection(caplog) -> None:  # rule B1.35
+    async with running_server(ScriptedApis(answer)) as server, connect(listener(server)) as client:
+        await client.stream.send_all(client.encoded(QUESTION) + wire.frame(client.encoded(long_metadata(5000))[4:-1]))
+        assert await client.receive() == ANSWER
+        assert await client.closed()
+    assert "Metadata 12: MetadataRequest 12: damaged, and too long to say where" in caplog.text
+
+
+async def test_a_long_request_may_be_parked(nursery) -> None:
+    parked: list[Request] = []
+    async with running_server(ScriptedApis(parked.append)) as server, connect(listener(server)) as client:
+        await client.send(long_metadata(2000))
+        await until(lambda: len(parked) == 1)
+        parked[0].respond(wire.MetadataResponse())
+        assert (await client.receive()).topics == ()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 import math
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from kce.broker_stub.reactor.turns import Turns
+from kce.broker_stub.reactor import turns as turns_module
+from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
+from kce.wire.steps import Steps
 
 
 async def worker(turns: Turns, name: str, seconds: float, log: list[str]) -> None:
@@ -92,3 +97,52 @@ async def test_short_turns_share_a_slice(nursery) -> None:
     await count_passes()
     assert len(log) == 100
     assert passes < 40
+
+
+async def test_steps_leave_turns_to_others(nursery) -> None:
+    """With a clock that advances in each step, every slice is followed by a turn of who waits."""
+    turns, log = Turns(SLICE_SECONDS), []
+    nursery.start_soon(turns.run)
+    clock = itertools.count()
+    now = trio.current_time()
+
+    def steps() -> Steps[str]:
+        for _ in range(50):
+            next(clock)
+            log.append("step")
+            yield
+        return "done"
+
+    async def other() -> None:
+        while "done" not in log:
+            await turns.wait()
+            log.append("other")
+            turns.spend(SLICE_SECONDS)
+
+    nursery.start_soon(other)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns_module.trio, "current_time", lambda: now + next(clock) * SLICE_SECONDS)
+        log.append(await turns.take(steps()))
+    turns.spend(1)
+    await wait_all_tasks_blocked()
+    assert log.count("step") == 50
+    assert log[: log.index("done")].count("other") >= 20
+
+
+async def test_only_one_long_request_is_worked_on_and_nothing_is_collected_meanwhile(nursery) -> None:
+    turns, working, most = Turns(), 0, 0
+
+    async def long() -> None:
+        nonlocal working, most
+        async with turns.long_request():
+            assert not gc.isenabled()
+            working += 1
+            most = max(most, working)
+            await trio.lowlevel.checkpoint()
+            working -= 1
+
+    async with trio.open_nursery() as several:
+        for _ in range(3):
+            several.start_soon(long)
+    assert most == 1
+    assert gc.isenabled()
