@@ -161,11 +161,13 @@ class PartitionStateMachine:
         return results
 
     def _put(self, tp: TopicPartition, target: PartitionState) -> None:
-        if state_change_log.isEnabledFor(logging.DEBUG):
-            before, epoch = self._context.partition_state(tp), self._context.epoch
-            state_change_log.debug(
-                "controller epoch %d: partition %s from %s to %s", epoch, tp, before.name, target.name
-            )
+        if state_change_log.isEnabledFor(logging.INFO):
+            before, leadership = self._context.partition_state(tp), self._context.leadership.get(tp)
+            state = "" if leadership is None else f" with {leadership.leader_and_isr}"
+            state_change_log.info(
+                "[Controller epoch=%d] Changed partition %s from %s to %s%s",
+                self._context.epoch, tp, before.name, target.name, state,
+            )  # fmt: skip
         self._context.put_partition_state(tp, target)
 
     # INITIALIZE

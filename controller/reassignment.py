@@ -99,8 +99,11 @@ class Reassignment:
             return f"Duplicate replicas: {list(target)}."
         if any(replica < 0 for replica in target):
             return f"Negative broker ids: {list(target)}."
-        dead = set(current.reassign_to(target).adding) - self._context.live_broker_ids
-        return f"Brokers {sorted(dead)} are not alive." if dead else None
+        added = set(current.reassign_to(target).adding)
+        if dead := added - self._context.live_broker_ids:
+            return f"Brokers {sorted(dead)} are not alive."
+        controllers = added & self._context.controller_only_ids
+        return f"Nodes {sorted(controllers)} are controllers only and take no replicas." if controllers else None
 
     def list(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, ReplicaAssignment]:
         """Those of ``partitions`` that are being reassigned, or all that are for None (rule 3.24)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import logging
 from collections import deque
 
@@ -14,7 +13,6 @@ from kce.broker_stub.ports import Address
 from kce.captures.record.recorder import ConnectionTap, Recorder, Side
 from kce.harness.links import FrameEvent, Links
 from kce.harness.world.port import Connected, Listener, World
-from kce.wire.headers import read_request_header
 from kce.wire.transport import ConnectionLost
 
 log = logging.getLogger(__name__)
@@ -90,17 +88,34 @@ class Link:
             self._tap.sent("client", wire.frame(frame))
         return frame
 
-    async def send(self, payload: bytes) -> None:
-        """Raises trio.BrokenResourceError. After a failed or cancelled call the connection is to be closed."""
+    def receive_nowait(self) -> bytes | None:
+        """The next frame, if it was received with an earlier one. None while somebody looks at frames: `receive` lets
+        them look."""
+        if self._links.observed:
+            return None
+        try:
+            frame = self._buffer.next_frame()
+        except wire.LimitExceeded:  # raised again by ``receive``
+            return None
+        if frame is not None and self._tap is not None:
+            self._tap.sent("client", wire.frame(frame))
+        return frame
+
+    async def send(self, *payloads: bytes) -> None:
+        """Send frames in one write.
+
+        Raises trio.BrokenResourceError. After a failed or cancelled call the connection is to be closed.
+        """
         if self._links.observed and not self._observed_there:
-            await self._observe(payload, incoming=False)
-        framed = wire.frame(payload)
+            for payload in payloads:
+                await self._observe(payload, incoming=False)
         if self._tap is None:
-            await self._stream.send_all(framed)
+            await self._stream.send_all(wire.frames(payloads))
             return
         try:
-            self._tap.sent("server", framed)  # first, so that in a file no answer precedes its request
-            await self._stream.send_all(framed)
+            for payload in payloads:
+                self._tap.sent("server", wire.frame(payload))  # first, so that in a file no answer precedes its request
+            await self._stream.send_all(wire.frames(payloads))
         except BaseException:
             self._tap.abort("server")
             raise
@@ -146,7 +161,7 @@ class Link:
         is_request = incoming == self._accepted
         if is_request:
             try:
-                _, header = read_request_header(io.BytesIO(frame))
+                header = wire.decode_request_header(frame)
             except wire.DecodeError:
                 return None
             self._unanswered.append(header)

@@ -16,7 +16,7 @@ import base64
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import trio
@@ -58,7 +58,7 @@ class FrameEvent:
     def to_json(self) -> dict[str, Any]:
         """The event as JSON values, for ``from_json``."""
         fields = {name: getattr(self, name) for name in _PLAIN_FIELDS}
-        return {**fields, "header": asdict(self.header), "frame": base64.b64encode(self.frame).decode()}
+        return {**fields, "header": self.header._asdict(), "frame": base64.b64encode(self.frame).decode()}
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> FrameEvent:
@@ -71,18 +71,25 @@ _PLAIN_FIELDS = ("time_ns", "source", "destination", "listener", "is_request")
 
 @dataclass(kw_only=True, eq=False)
 class Rule:
-    """Matches frames by what is given; None matches all. ``api`` is one name or several."""
+    """Matches frames by what is given; None matches all. ``api`` is one name or several, ``source`` and ``to`` are
+    node ids."""
 
     api: str | Collection[str] | None = None
     source: int | None = None
-    destination: int | None = None
+    to: int | None = None
     listener: str | None = None
     is_request: bool | None = True
+
+    def describe(self) -> str:
+        """What it matches, for messages."""
+        given = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "is_request")
+        kind = {True: "requests", False: "responses", None: "frames"}[self.is_request]
+        return " ".join([kind, *(f"{name}={value!r}" for name, value in given if value is not None)])
 
     def matches(self, event: FrameEvent) -> bool:
         return (
             (self.source is None or self.source == event.source)
-            and (self.destination is None or self.destination == event.destination)
+            and (self.to is None or self.to == event.destination)
             and (self.listener is None or self.listener == event.listener)
             and (self.is_request is None or self.is_request == event.is_request)
             and (self.api is None or event.api in ((self.api,) if isinstance(self.api, str) else self.api))
@@ -179,7 +186,7 @@ class Links:
     def subscribe(self, matching: Rule | None = None) -> Iterator[Subscription]:
         """Receive frames that pass during the block. ``matching`` selects frames; it does not act on them.
 
-        with cluster.links.subscribe(Rule(api="LeaderAndIsr", destination=2)) as frames:
+        with cluster.links.subscribe(Rule(api="LeaderAndIsr", to=2)) as frames:
             async for event in frames: ...
         """
         subscription = Subscription(matching)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
@@ -179,6 +179,10 @@ def kraft_controller_epoch(data: bytes) -> int:
 # brokers, rules 1.15-1.19
 
 
+#: a field of ours in a registration; Kafka reads only the fields that it knows
+_CONTROLLER_ONLY: Final = "kce_controller_only"
+
+
 def encode_broker(broker: RegisteredBroker, ibp: MetadataVersion, now_ms: int, jmx_port: int = -1) -> bytes:
     version = ibp.broker_znode_version
     plaintext = next((e for e in broker.endpoints if e.security_protocol == "PLAINTEXT"), None)
@@ -198,6 +202,8 @@ def encode_broker(broker: RegisteredBroker, ibp: MetadataVersion, now_ms: int, j
         obj["features"] = {
             name: {"min_version": low, "max_version": high} for name, (low, high) in broker.features.items()
         }
+    if broker.controller_only:
+        obj[_CONTROLLER_ONLY] = True
     return orjson.dumps(obj)
 
 
@@ -217,7 +223,7 @@ def decode_broker(broker: int, data: bytes) -> RegisteredBroker:
             endpoints = tuple(decode_endpoint(text, protocols) for text in obj["endpoints"])
     except (KeyError, TypeError, ValueError) as e:
         raise BadZNode(f"{where}: {e!r} in {data[:200]!r}") from None
-    return RegisteredBroker(BrokerId(broker), endpoints, rack, features)
+    return RegisteredBroker(BrokerId(broker), endpoints, rack, features, obj.get(_CONTROLLER_ONLY) is True)
 
 
 def decode_endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:

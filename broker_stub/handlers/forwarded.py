@@ -33,7 +33,7 @@ def forwarded(
     """A handler that submits requests to the controller. ``response`` takes the ``error_code`` of an error response;
     ``refusal`` is the error of a node that is not the controller."""
 
-    async def handle(request: Request, message: R, services: Services) -> None:
+    def handle(request: Request, message: R, services: Services) -> None:
         def reply(answer: Message | None) -> None:
             try:
                 request.respond(response(error_code=refusal) if answer is None else answer)

@@ -13,9 +13,9 @@ from kce.wire import ErrorCode, UpdateFeaturesRequest, UpdateFeaturesResponse
 _FORWARDED: Final = forwarded(UpdateFeaturesRequest, with_message(UpdateFeaturesResponse))
 
 
-async def handle(request: Request, message: UpdateFeaturesRequest, services: Services) -> None:
+def handle(request: Request, message: UpdateFeaturesRequest, services: Services) -> None:
     if services.config.inter_broker_protocol_version.supports_feature_versioning:
-        await _FORWARDED.handle(request, message, services)
+        _FORWARDED.handle(request, message, services)
     else:
         why = "features are not versioned under this inter.broker.protocol.version"
         request.respond(UpdateFeaturesResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=why))

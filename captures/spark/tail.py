@@ -1,10 +1,9 @@
-"""``spark.readStream.format("kafka-capture")``: a folder into which captures rotate, followed while it grows.
+"""``spark.readStream.format("kafka-capture")``: follows a folder of rotating captures.
 
-The offset of the stream is how far each file was read, in bytes. A batch gives what the packets between two offsets
-complete, and knows nothing but these: to have the connections that are under way it reads the file that it begins in
-from its start, and the one before that. So a request and its response are found if there is no more than one whole file
-between them, and memory is that of two files' connections, however long the stream runs. Compressed copies are left
-alone: they hold what was read before.
+The stream's offset is the number of bytes read of each file. A batch has the messages completed between two offsets. To
+know the open connections it reads its first file from the start, and the file before that. So a response is matched if
+its request is at most one file away, and memory is that of two files' connections, however long the stream runs.
+Compressed copies are ignored: they contain what was read before.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from kce.captures.tables.rows import LEVELS
 from kce.captures.tables.tabulate import packet_row
 from kce.captures.tcp.segments import Dissector, Segment
 
-#: Names that captures have; tcpdump -C numbers them at the end.
+#: Names of captures; tcpdump -C appends numbers.
 _ENDINGS = (".pcap", ".pcapng", ".cap")
 
-#: A capture of which less is there cannot be told from something else yet.
+#: Bytes needed to recognise a capture.
 _LEAST_BYTES = 28
 
 
 class Piece(NamedTuple):
-    """A file as far as it is there: the packets that end in its bytes ``begin`` to ``end`` are new."""
+    """A file: packets that end in its bytes ``begin`` to ``end`` are new."""
 
     name: str
     begin: int
@@ -64,9 +63,9 @@ class FolderTail(DataSourceStreamReader):
         return {"files": []}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Files in the order in which they were begun, each with the bytes that are there.
+        """Files in the order of their first packets, with their sizes.
 
-        Spark before 4.2 gives neither argument; there is no limit to how much a batch takes.
+        Spark before 4.2 passes no arguments; batches are not limited.
         """
         found = []
         for entry in os.scandir(self._folder):
@@ -82,7 +81,7 @@ class FolderTail(DataSourceStreamReader):
         before = dict(start["files"])
         pieces = []
         for name, size in end["files"]:
-            # a ring of files begins anew in its oldest one: then there is less in it than was read
+            # a ring buffer overwrites its oldest file, which is then shorter than what was read
             seen = before.get(name, 0)
             pieces.append(Piece(name, seen if seen <= size else 0, size))
         fresh = [at for at, piece in enumerate(pieces) if piece.begin < piece.end]
@@ -128,7 +127,7 @@ class FolderTail(DataSourceStreamReader):
 
 
 class _Beginning(io.RawIOBase):
-    """The first ``size`` bytes of a file: what grows meanwhile belongs to the next batch."""
+    """The first ``size`` bytes of a file; later ones belong to the next batch."""
 
     def __init__(self, file: Any, size: int) -> None:
         self._file = file

@@ -13,6 +13,7 @@ from random import Random
 
 import trio
 
+from kce.harness.background import BackgroundTasks
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.harness.world.network import MemoryListener, MemoryNetwork
 from kce.harness.world.port import ClusterWorld, Connected, World
@@ -85,7 +86,7 @@ class MemoryClusterWorld(ClusterWorld):
     def zookeeper_connect(self) -> str:
         return "memory:2181"
 
-    async def node(self, node_id: int, nursery: trio.Nursery) -> tuple[World, str]:
+    async def node(self, node_id: int, tasks: BackgroundTasks) -> tuple[World, str]:
         await trio.lowlevel.checkpoint()
         self.disks[_name(node_id)].release_locks()  # of the node's process before this one
         return MemoryWorld(self, _name(node_id)), self.zookeeper_connect

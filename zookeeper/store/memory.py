@@ -19,6 +19,7 @@ from kce.zookeeper import store
 from kce.zookeeper.store import (
     ANY_VERSION,
     AUTH_RETRY_MS,
+    MAX_REQUEST_BYTES,
     OPEN_ACL,
     Acl,
     Acls,
@@ -45,6 +46,7 @@ from kce.zookeeper.store import (
     StoreError,
     WatchEvent,
     WatchType,
+    jute,
 )
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,12 @@ def _identity(scheme: str, credential: str) -> tuple[str, str]:
         raise ValueError(f"there is no authentication by {scheme!r}")
     digest = base64.b64encode(hashlib.sha1(credential.encode(), usedforsecurity=False).digest()).decode()
     return scheme, f"{credential.partition(':')[0]}:{digest}"
+
+
+def _order_of_rearmed_watches(event: WatchEvent) -> tuple[bool, bool, str]:
+    """A server fires the watches of a reconnected client in the order of its setWatches request: on existing nodes, on
+    missing nodes, on children; each sorted by path."""
+    return event.type is WatchType.CHILDREN, event.type is WatchType.CREATED, event.path
 
 
 def _split(path: str) -> tuple[str, str]:
@@ -207,6 +215,8 @@ class MemoryZooKeeper:
 
     def _multi(self, client: MemoryStore, ops: Sequence[Op]) -> list[OpResult]:
         """Execute all of ``ops`` or none. Raises MultiFailed."""
+        if sum(map(jute.op_bytes, ops)) > MAX_REQUEST_BYTES:
+            raise jute.too_large(ops)
         undo: list[Callable[[], None]] = []
         fires: list[Callable[[], None]] = []
         results: list[OpResult] = []
@@ -495,7 +505,7 @@ class MemoryStore(store.Session):
             self._disconnections += 1
             self._report_session(SessionState.CONNECTED)
             held_back, self._held_back = self._held_back, []
-            for event in held_back:
+            for event in sorted(held_back, key=_order_of_rearmed_watches):
                 self.on_watch(event)
 
     def _expired(self, new_session_id: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kce.harness.cli.options import node_settings
 from kce.harness.embedded_zookeeper import free_port
+from kce.harness.errors import HarnessError
 from tests.harness.cli.support import consecutive_free_ports, kce, up
 from tests.harness.conftest import Here
 from tests.harness.processes import family, wait_gone
@@ -105,3 +108,41 @@ def _has_in_environment(process: psutil.Process, text: str) -> bool:
         return text in " ".join(process.environ().values())
     except psutil.Error:  # it has just ended
         return False
+
+
+@pytest.mark.slow
+def test_it_reports_a_node_and_a_zookeeper_that_are_gone(env: dict[str, str], tmp_path: Path) -> None:
+    with up(tmp_path, env, "--brokers", "2", "--set", "log.retention.hours=1") as (process, ready):
+        pids = {node["id"]: node["pid"] for node in ready["nodes"]}
+        os.kill(pids[2], signal.SIGKILL)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "node 2: it ended by signal SIGKILL: " in line
+        assert "`kce restart 2` starts it again" in line
+        (java,) = [p for p in psutil.Process(process.pid).children() if p.name() == "java"]
+        java.kill()
+        line = process.stdout.readline()
+        assert f"ZooKeeper at {ready['zookeeper']} does not answer" in line
+
+
+def test_settings_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text("# of broker 7\nbroker.id=7\nnum.io.threads=3\nnum.partitions=2\n")
+    assert node_settings(config, ["num.partitions=5"]) == {"num.io.threads": "3", "num.partitions": "5"}
+    assert capsys.readouterr().err == f"kce: warning: {config}: broker.id is ignored: each node gets its own\n"
+    with pytest.raises(HarnessError, match="cannot be read"):
+        node_settings(tmp_path / "none", [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--set", "super.users=User:a"], "kce: super.users=User:a: this protection does not exist here: "),
+        (["--zookeeper", "127.0.0.1:1", "--set", "num.io.thread=4", "--set", "zookeeper.connection.timeout.ms=100"],
+         "kce: warning: num.io.thread has no effect: Kafka has no such setting; did you mean num.io.threads?\n"),
+    ],
+)  # fmt: skip
+def test_settings_that_have_no_effect_are_reported(arguments: list[str], error: str, here: Here) -> None:
+    failed = here("up", *arguments)
+    assert failed.code == 1
+    assert failed.err.startswith(error)

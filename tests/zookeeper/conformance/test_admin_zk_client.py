@@ -1,8 +1,5 @@
 """AZC: what administrators write into ZooKeeper (section 14 of docs/controller-semantics.md; rules of sections 10a
-to 10c; 1.35).
-
-Covers: kce.zookeeper.admin.
-"""
+to 10c; 1.35)."""
 
 from __future__ import annotations
 
