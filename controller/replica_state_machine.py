@@ -108,8 +108,10 @@ class ReplicaStateMachine:
             self._batch.send()
         except (ControllerMoved, SessionExpired):
             log.error("the controller moved while it moved replicas to %s", target.name)
+            self._batch.clear()
             raise
         except Exception:
+            self._batch.clear()  # Kafka leaves it unusable (6.4)
             log.exception("moving replicas to %s failed", target.name)
 
     async def _change(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:

@@ -61,7 +61,7 @@ class KafkaZkClient(RegistrationClient):
         return set(await self.get_children(zd.TOPICS, watch=watch))
 
     async def get_topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment]:
-        """Assignments by topic. Skips topics without a znode or with a malformed one."""
+        """Assignments by topic. Skips topics without a znode, and logs and skips malformed ones."""
         names = sorted(topics)
         found: dict[str, TopicAssignment] = {}
         for topic, answer in zip(names, await self.get_data([zd.topic_path(t) for t in names]), strict=True):
@@ -77,22 +77,36 @@ class KafkaZkClient(RegistrationClient):
         self, topics: Mapping[str, tuple[uuid.UUID | None, Mapping[int, ReplicaAssignment]]], expected: EpochZkVersion
     ) -> None:
         """Rewrite topic znodes unconditionally (rule 1.50)."""
-        ops = [SetData(zd.topic_path(t), zd.encode_topic(topic_id, parts)) for t, (topic_id, parts) in topics.items()]
-        for answer in await self.fenced(ops, expected):
-            value(answer)
+        for error in (await self.try_set_topic_assignments(topics, expected)).values():
+            raise error
 
-    async def get_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str] | StoreError]:
-        names = list(topics)
-        answers = await self.get_data([zd.topic_config_path(t) for t in names])
-        return {
-            t: zd.decode_config(a.data) if isinstance(a, NodeData) else {} if isinstance(a, NoNode) else a
-            for t, a in zip(names, answers, strict=True)
-        }
+    async def try_set_topic_assignments(
+        self, topics: Mapping[str, tuple[uuid.UUID | None, Mapping[int, ReplicaAssignment]]], expected: EpochZkVersion
+    ) -> dict[str, StoreError]:
+        """``set_topic_assignments``; returns the errors by topic."""
+        ops = [SetData(zd.topic_path(t), zd.encode_topic(topic_id, parts)) for t, (topic_id, parts) in topics.items()]
+        answers = zip(topics, await self.fenced(ops, expected), strict=True)
+        return {t: answer for t, answer in answers if isinstance(answer, StoreError)}
+
+    async def get_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str] | StoreError | zd.BadZNode]:
+        """Configurations by topic, empty without a node; errors in place."""
+        paths = {t: zd.topic_config_path(t) for t in topics}
+        configs: dict[str, dict[str, str] | StoreError | zd.BadZNode] = {}
+        for (topic, path), answer in zip(paths.items(), await self.get_data(list(paths.values())), strict=True):
+            if isinstance(answer, NodeData):
+                try:
+                    configs[topic] = zd.decode_config(path, answer.data)
+                except zd.BadZNode as e:
+                    configs[topic] = e
+            else:
+                configs[topic] = {} if isinstance(answer, NoNode) else answer
+        return configs
 
     async def get_config(self, kind: str, name: str) -> dict[str, str]:
-        """The configuration in ``/config/<kind>/<name>``; empty without a node (rule 1.34)."""
-        found = await self.get_one(zd.config_path(kind, name))
-        return {} if found is None else zd.decode_config(found.data)
+        """The configuration in ``/config/<kind>/<name>``; empty without a node (rule 1.34). Raises BadZNode."""
+        path = zd.config_path(kind, name)
+        found = await self.get_one(path)
+        return {} if found is None else zd.decode_config(path, found.data)
 
     async def put_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Write a configuration unconditionally, not fenced: that of a topic before its creation (rule 10.7)."""
@@ -143,7 +157,7 @@ class KafkaZkClient(RegistrationClient):
 
     async def existing_partitions(self, topic: str) -> set[int]:
         names = await self.get_children(zd.partitions_path(topic), watch=False)
-        return {int(name) for name in names if name.isdigit()}
+        return set(zd.numbered(names))
 
     # partition states
 

@@ -332,7 +332,7 @@ async def test_isr_changes_as_they_are_read(f: Fixture) -> None:  # rule 1.32
     paths = [await notify(f, ISR, znodes.encode_partition_list(tps)) for tps in ([T0, T1], [U0])]
     found = await f.zk.get_notifications(ISR)
     assert list(found) == paths
-    assert [znodes.decode_partition_list(data) for data in found.values()] == [[T0, T1], [U0]]
+    assert [znodes.decode_partition_list(path, data) for path, data in found.items()] == [[T0, T1], [U0]]
 
 
 async def deletions_are_fenced(f: Fixture, parent: str) -> None:
