@@ -161,6 +161,13 @@ def _malformed(path: str, error: Exception, data: bytes) -> BadZNode:
     return BadZNode(f"{path} is malformed: {reason}, in {data[:200]!r}")
 
 
+def absolute(path: str) -> str:
+    """The path. Raises ValueError."""
+    if not path.startswith("/"):
+        raise ValueError(f"the path of a znode begins with /, not so {path!r}")
+    return path
+
+
 def broker_path(broker: int) -> str:
     return f"{BROKER_IDS}/{broker}"
 
