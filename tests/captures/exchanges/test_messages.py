@@ -146,7 +146,7 @@ def test_names_cannot_take_over_a_terminal_or_break_a_line():
     assert r"\x1b[2Jevil\nkce: all is well-0 leader 0" in line
 
 
-@pytest.mark.parametrize("kept", [200, 120, 70])
+@pytest.mark.parametrize("kept", [200, 120, 60])
 def test_a_control_request_that_the_snap_length_cut_still_names_its_sender(kept):
     talk = Talk()
     topics = tuple(
@@ -165,7 +165,7 @@ def test_a_control_request_that_the_snap_length_cut_still_names_its_sender(kept)
     request, response = decoder.messages()
     assert request.body is None
     assert response.error_code == 11
-    expected = (2, 7, None, 99) if kept > 70 else None
+    expected = (2, 7, None, 99) if kept > 60 else None
     assert request.head == expected
     row = dict(zip((c.name for c in EXCHANGES.columns), exchange_row(request, response), strict=True))
     assert row["controller_epoch"] == (7 if expected else None)
