@@ -11,7 +11,7 @@ import trio
 from kce import wire
 from kce.broker_stub.ports import Address
 from kce.captures.record.recorder import ConnectionTap, Recorder, Side
-from kce.harness.links import FrameEvent, Links
+from kce.harness.links import CLOSE, FrameEvent, Links, Passage
 from kce.harness.world.port import Connected, Listener, World
 from kce.wire.transport import ConnectionLost
 
@@ -53,6 +53,12 @@ class Link:
         self._observed_there = not accepted and peer in self._links.members
         #: headers of requests that passed while somebody looked, and were not answered yet
         self._unanswered: deque[wire.Header] = deque(maxlen=_MAX_UNANSWERED)
+        #: received and not yet handed out; more than one frame only where a rule made them
+        self._ready: deque[bytes] = deque()
+        #: frames that a rule puts behind the next one
+        self._after_next: list[bytes] = []
+        #: a rule lets nothing pass any more
+        self._is_half_open = False
         self._tap: ConnectionTap | None = None
         if accepted and node.recorder is not None:
             self._tap = node.recorder.connection(self.remote, self.local)
@@ -67,6 +73,19 @@ class Link:
 
         Raises wire.LimitExceeded for a length out of bounds, trio.BrokenResourceError.
         """
+        while not self._ready:
+            frame = await self._receive_frame()
+            if frame is None:
+                return None
+            if not self._links.observed or self._observed_there:
+                if self._tap is not None:
+                    self._tap.sent("client", wire.frame(frame))
+                return frame
+            await self._observe(frame, incoming=True)
+        return self._ready.popleft()
+
+    async def _receive_frame(self) -> bytes | None:
+        """From the stream, and recorded."""
         try:
             while (frame := self._buffer.next_frame()) is None:
                 data = await self._stream.receive_some(_CHUNK_BYTES)
@@ -82,25 +101,26 @@ class Link:
             if self._tap is not None:
                 self._tap.abort("client")
             raise
-        if self._links.observed and not self._observed_there:
-            await self._observe(frame, incoming=True)
-        if self._tap is not None:
-            self._tap.sent("client", wire.frame(frame))
         return frame
 
     async def send(self, payload: bytes) -> None:
         """Raises trio.BrokenResourceError. After a failed or cancelled call the connection is to be closed."""
         if self._links.observed and not self._observed_there:
             await self._observe(payload, incoming=False)
-        framed = wire.frame(payload)
-        if self._tap is None:
-            await self._stream.send_all(framed)
-            return
+        else:
+            await self._send_now(wire.frame(payload))
+
+    async def _send_now(self, framed: bytes, segments: int | None = None) -> None:
+        """Write it, in pieces of ``segments`` bytes."""
         try:
-            self._tap.sent("server", framed)  # first, so that in a file no answer precedes its request
-            await self._stream.send_all(framed)
+            if self._tap is not None:
+                self._tap.sent("server", framed)  # first, so that in a file no answer precedes its request
+            step = segments or len(framed)
+            for at in range(0, len(framed), step):
+                await self._stream.send_all(framed[at : at + step])
         except BaseException:
-            self._tap.abort("server")
+            if self._tap is not None:
+                self._tap.abort("server")
             raise
 
     async def aclose(self) -> None:
@@ -133,11 +153,45 @@ class Link:
     # what passes
 
     async def _observe(self, frame: bytes, *, incoming: bool) -> None:
+        """Apply the rules to a frame, and forward what they leave: to the node if it came, else to the peer."""
         event = self._event(frame, incoming=incoming)
-        if event is None:
+        passage = None if event is None else await self._links.apply_rules(event)
+        if event is not None:
+            self._links.publish(event)
+        if self._is_half_open:
             return
-        await self._links.apply_rules(event)
-        self._links.publish(event)
+        if passage is None:
+            await self._forward([frame], incoming=incoming)
+        else:
+            await self._follow(passage, incoming=incoming)
+        if self._after_next and (passage is None or not passage.after_next):
+            delayed, self._after_next = self._after_next, []
+            await self._forward(delayed, incoming=incoming)
+
+    async def _forward(self, frames: list[bytes], *, incoming: bool, segments: int | None = None) -> None:
+        for frame in frames:
+            if incoming:
+                if self._tap is not None:
+                    self._tap.sent("client", wire.frame(frame))
+                self._ready.append(frame)
+            else:
+                await self._send_now(wire.frame(frame), segments)
+
+    async def _follow(self, passage: Passage, *, incoming: bool) -> None:
+        """Do what rules have decided. Raises trio.BrokenResourceError where they end the connection."""
+        if passage.reply is not None:  # to the requester: the peer if the request came from it, else this node
+            await self._forward([passage.reply], incoming=not incoming)
+        if passage.ending is CLOSE:
+            if not incoming and passage.cut:
+                await self._send_now(b"".join(map(wire.frame, passage.frames))[: passage.cut])
+            await trio.aclose_forcefully(self._stream)
+            raise trio.BrokenResourceError("a rule broke the connection")
+        if passage.ending is not None:
+            self._is_half_open = True
+        elif passage.after_next:
+            self._after_next += passage.frames
+        else:
+            await self._forward(passage.frames, incoming=incoming, segments=passage.segments)
 
     def _event(self, frame: bytes, *, incoming: bool) -> FrameEvent | None:
         """None for a frame that cannot be attributed: a header that is not Kafka's, an answer to an unseen request."""
