@@ -44,8 +44,11 @@ class Link(Protocol):
     async def receive(self) -> bytes | None:
         """The next frame; None if the peer has closed. Raises wire.LimitExceeded, trio.BrokenResourceError."""
 
-    async def send(self, payload: bytes) -> None:
-        """Raises trio.BrokenResourceError."""
+    def receive_nowait(self) -> bytes | None:
+        """The next frame, if it was received with an earlier one and nothing speaks against handing it out now."""
+
+    async def send(self, *payloads: bytes) -> None:
+        """Send frames, in one write if nothing speaks against it. Raises trio.BrokenResourceError."""
 
     async def aclose(self) -> None:
         """Does not wait for the peer."""

@@ -17,6 +17,7 @@ from kce.controller.events import (
     ReassignPartitionsCreated,
 )
 from kce.controller.leader_selection import Strategy
+from kce.controller.partition_states import update_leader_and_isr
 from kce.controller.runtime import ControllerRuntime
 from kce.controller.topic_deletion import TopicDeletion
 from kce.wire import ErrorCode
@@ -230,7 +231,7 @@ class Reassignment:
                     f"{tp} was last written by controller epoch {known.controller_epoch}, ours is {context.epoch}"
                 )
             wanted = known.leader_and_isr.new_epoch()
-            written = await zk.update_leader_and_isr({tp: wanted}, context.epoch, context.epoch_zk_version)
+            written = await update_leader_and_isr(zk, {tp: wanted}, context.epoch, context.epoch_zk_version)
             if tp in written.failed:
                 raise written.failed[tp]
             if tp in written.updated:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections import deque
+from collections.abc import Sequence
 
 import trio
 
@@ -103,21 +104,40 @@ class Link:
             raise
         return frame
 
-    async def send(self, payload: bytes) -> None:
-        """Raises trio.BrokenResourceError. After a failed or cancelled call the connection is to be closed."""
-        if self._links.observed and not self._observed_there:
-            await self._observe(payload, incoming=False)
-        else:
-            await self._send_now(wire.frame(payload))
-
-    async def _send_now(self, framed: bytes, segments: int | None = None) -> None:
-        """Write it, in pieces of ``segments`` bytes."""
+    def receive_nowait(self) -> bytes | None:
+        """The next frame, if it was received with an earlier one. None while somebody looks at frames: `receive` lets
+        them look."""
+        if self._links.observed or self._ready:
+            return self._ready.popleft() if self._ready else None
         try:
-            if self._tap is not None:
-                self._tap.sent("server", framed)  # first, so that in a file no answer precedes its request
-            step = segments or len(framed)
-            for at in range(0, len(framed), step):
-                await self._stream.send_all(framed[at : at + step])
+            frame = self._buffer.next_frame()
+        except wire.LimitExceeded:  # raised again by ``receive``
+            return None
+        if frame is not None and self._tap is not None:
+            self._tap.sent("client", wire.frame(frame))
+        return frame
+
+    async def send(self, *payloads: bytes) -> None:
+        """Send frames in one write.
+
+        Raises trio.BrokenResourceError. After a failed or cancelled call the connection is to be closed.
+        """
+        if self._links.observed and not self._observed_there:
+            for payload in payloads:
+                await self._observe(payload, incoming=False)
+        else:
+            await self._send_now(payloads)
+
+    async def _send_now(self, payloads: Sequence[bytes], segments: int | None = None, cut: int | None = None) -> None:
+        """Write frames at once, or in pieces of ``segments`` bytes; only the first ``cut`` bytes."""
+        data = wire.frames(payloads)[:cut]
+        try:
+            if self._tap is not None:  # first, so that in a file no answer precedes its request
+                for framed in (data,) if cut is not None else map(wire.frame, payloads):
+                    self._tap.sent("server", framed)
+            step = segments or len(data)
+            for at in range(0, len(data), step):
+                await self._stream.send_all(data[at : at + step])
         except BaseException:
             if self._tap is not None:
                 self._tap.abort("server")
@@ -175,7 +195,7 @@ class Link:
                     self._tap.sent("client", wire.frame(frame))
                 self._ready.append(frame)
             else:
-                await self._send_now(wire.frame(frame), segments)
+                await self._send_now([frame], segments)
 
     async def _follow(self, passage: Passage, *, incoming: bool) -> None:
         """Do what rules have decided. Raises trio.BrokenResourceError where they end the connection."""
@@ -183,7 +203,7 @@ class Link:
             await self._forward([passage.reply], incoming=not incoming)
         if passage.ending is CLOSE:
             if not incoming and passage.cut:
-                await self._send_now(b"".join(map(wire.frame, passage.frames))[: passage.cut])
+                await self._send_now(passage.frames, cut=passage.cut)
             await trio.aclose_forcefully(self._stream)
             raise trio.BrokenResourceError("a rule broke the connection")
         if passage.ending is not None:

@@ -21,7 +21,7 @@ import trio
 
 from kce import wire
 from kce.broker_stub.handlers.kafka_apis import HANDLERS
-from kce.broker_stub.reactor.request_channel import RequestContext
+from kce.broker_stub.reactor import RequestContext
 from kce.harness.errors import HarnessError
 from kce.harness.links import CLOSE, Ending, FrameEvent, Passage, Selection
 from kce.wire import ErrorCode

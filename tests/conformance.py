@@ -86,7 +86,7 @@ class Checklist:
                 yield f"{name} is left out, and all of it has tests"
         for case in self.in_part:
             if case not in self.ported:
-                yield f"{case} is said to be ported in part, and has no test"
+                yield f"{case} is listed as ported in part, but has no test"
 
     def report(self) -> None:
         print(f"{self.document.project}: {self.document.path}, section {self.document.section}")

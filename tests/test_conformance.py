@@ -66,7 +66,7 @@ def test_a_case_without_test_and_reason_is_missing() -> None:
         (checklist({"CC": "why"}, {}, complete=False, CC_1="t"), "CC is left out, and all of it has tests"),
         (checklist({"AA-1": "why"}, {}, AA_1="t"), "AA-1 is left out, and all of it has tests"),
         (checklist({}, {}, AA_1="t u"), "AA-1 is on 2 tests: t, u"),
-        (checklist({}, {"AA-1": "without"}), "AA-1 is said to be ported in part, and has no test"),
+        (checklist({}, {"AA-1": "without"}), "AA-1 is listed as ported in part, but has no test"),
     ],
 )
 def test_contradictions(made: Checklist, mistake: str) -> None:

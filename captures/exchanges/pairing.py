@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from kce.captures.exchanges.framing import Finder, Frame, Framer
+from kce.captures.exchanges.framing import ID_BYTES, Finder, Frame, Framer
 from kce.captures.exchanges.messages import (
     Message,
     NoResponse,
@@ -58,10 +58,11 @@ MAX_LOOKED_AT_BYTES = MAX_FRAME_BYTES + MAX_UNDECIDED_BYTES
 #: Bytes by which another protocol is named.
 _OPENING_BYTES = 64
 
-#: Requests that wait for their answer, and responses seen before their request (capture cards swap packets).
+#: Requests in flight; bytes of responses that were captured before their request, or while the stream of requests waits
+#: for a hole to be filled, and what one of them counts besides its payload.
 MAX_IN_FLIGHT = 10_000
-MAX_EARLY = 64
-MAX_EARLY_BYTES = 4 * 1024 * 1024
+MAX_EARLY_BYTES = 16 * 1024 * 1024
+_EARLY_OVERHEAD = 256
 
 _SASL_HANDSHAKE = BY_NAME["SaslHandshake"].key
 _KEY_AND_VERSION = struct.Struct(">hhi").unpack_from
@@ -90,7 +91,8 @@ class Conversation:
         self._responses: Framer
         self._last: Start | None = None
         self._in_flight: deque[Request] = deque()
-        self._early: OrderedDict[int, Frame] = OrderedDict()
+        self._early: OrderedDict[int, Frame] = OrderedDict()  # in the order of the response stream
+        self._early_bytes = 0
         self._sasl_tokens: int | None = None  # bare tokens in flight, while SASL may exchange them
 
     @property
@@ -272,9 +274,9 @@ class Conversation:
         self._in_flight.append(request)
         if len(self._in_flight) > MAX_IN_FLIGHT:
             self._unanswered(messages)
-        early = self._early.pop(correlation_id, None)
-        if early is not None:
-            self._response(early, messages)
+        if correlation_id in self._early:
+            self._drop_early(until=correlation_id)
+            self._answer(correlation_id, self._take_early(correlation_id), messages)
 
     def _response(self, frame: Frame, messages: list[Message]) -> None:
         if len(frame.payload) < 4:
@@ -285,11 +287,12 @@ class Conversation:
             if self._sasl_tokens:
                 self._sasl_tokens -= 1
                 return
-            self._early[correlation_id] = frame
-            if len(self._early) > MAX_EARLY:
-                self._early.popitem(last=False)
-                self.quality.unmatched_responses += 1
+            self._keep_early(correlation_id, frame)
             return
+        self._drop_early()
+        self._answer(correlation_id, frame, messages)
+
+    def _answer(self, correlation_id: int, frame: Frame, messages: list[Message]) -> None:
         while self._in_flight[0].correlation_id != correlation_id:
             self._unanswered(messages)  # Kafka answers in order: their responses were not captured
         request = self._in_flight.popleft()
@@ -297,6 +300,30 @@ class Conversation:
         self.quality.responses += 1
         count_decoding(self.quality, response, lost=frame.lost > 0)
         messages.append(response)
+
+    def _keep_early(self, correlation_id: int, frame: Frame) -> None:
+        """Keep a response whose request may still come; only its beginning if many bytes are kept already."""
+        if correlation_id in self._early:  # the client reused the id
+            self._take_early(correlation_id)
+            self.quality.unmatched_responses += 1
+        if self._early_bytes + len(frame.payload) > MAX_EARLY_BYTES:
+            frame = frame._replace(payload=frame.payload[:ID_BYTES])
+        self._early[correlation_id] = frame
+        self._early_bytes += len(frame.payload) + _EARLY_OVERHEAD
+        while self._early_bytes > MAX_EARLY_BYTES:
+            self._take_early(next(iter(self._early)))
+            self.quality.unmatched_responses += 1
+
+    def _take_early(self, correlation_id: int) -> Frame:
+        frame = self._early.pop(correlation_id)
+        self._early_bytes -= len(frame.payload) + _EARLY_OVERHEAD
+        return frame
+
+    def _drop_early(self, until: int | None = None) -> None:
+        """Drop early responses that precede a matched one: their requests precede its request and were not captured."""
+        while self._early and (correlation_id := next(iter(self._early))) != until:
+            self._take_early(correlation_id)
+            self.quality.unmatched_responses += 1
 
     def _unanswered(self, messages: list[Message]) -> None:
         messages.append(NoResponse(self._in_flight.popleft()))
@@ -354,7 +381,7 @@ class Conversation:
             if request.correlation_id == correlation_id:
                 return request.api is not None and message_class(request.api.key, "response") is not None
         # its request may come yet
-        return length + sum(len(frame.payload) for frame in self._early.values()) <= MAX_EARLY_BYTES
+        return length + self._early_bytes <= MAX_EARLY_BYTES
 
 
 def _searching(find: Finder) -> Framer:

@@ -90,6 +90,7 @@ class CaptureFile:
         self._size = 0
         self._walk_with: Callable[[], Walk] | None = None
         self._last_time_ns = 0
+        self._is_complete = True
         if isinstance(source, (str, os.PathLike)):
             self.name = name or os.fspath(source)
             stream = open_location(source, self.name)
@@ -99,6 +100,7 @@ class CaptureFile:
         else:
             self.name = name or str(getattr(source, "name", "stream"))
             stream = source
+            self._is_complete = stream.seekable()
         try:
             self._input = self._unpack(ByteSource(stream)) if split.end is None else self._part(stream, split)
             self._packets = self._start()
@@ -160,6 +162,11 @@ class CaptureFile:
     def progress(self) -> tuple[int, int] | None:
         """(bytes of the file read so far, bytes it has); None for streams, which have no end in sight."""
         return (self._file.tell(), self._size) if self._file is not None and self._size else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether this is a file, not a stream that may still grow."""
+        return self._is_complete
 
     @property
     def offset(self) -> int:

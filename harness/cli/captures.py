@@ -79,7 +79,7 @@ traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printe
 )  # fmt: skip
 @click.option(
     "--from", "since_ns", metavar="TIME", callback=each(selection.time_ns),
-    help="Only from this time on (ISO 8601, UTC by default).",
+    help="Only from this time on (ISO 8601, UTC if it names no zone).",
 )  # fmt: skip
 @click.option("--to", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time.")
 @ports_option
@@ -96,7 +96,7 @@ def decode(
     tls_keys: str | None,
     show_payloads: bool,
 ) -> int:
-    """Print every request and response of a capture, one line each, in the order of the packets that complete them.
+    """Print every request and response in a capture, one line each, in the order of the packets that complete them.
 
     FILES are pcap or pcapng, plain or compressed with gzip or zstd: paths, globs, URIs of remote storage, or - for
     standard input. Several files are one incident: a packet captured by several hosts is printed once, and times are
@@ -244,9 +244,7 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
 @ports_option
 @click.option("--show-payloads", is_flag=True, help="Include records and credentials in the evidence.")
 @click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
-@click.option(
-    "--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Write Spark's event log to this folder."
-)
+@click.option("--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Keep Spark's event log there.")
 def analyze(
     files: tuple[str, ...],
     report: str | None,
@@ -268,7 +266,7 @@ def analyze(
         raise click.UsageError("--report is html, json, markdown or parquet; text is always printed")
     if form == "parquet":
         if (report is None) == (out is None):
-            raise click.UsageError("--format parquet needs either --report or --out, a folder")
+            raise click.UsageError("--format parquet writes into a folder: give --report or --out, and one of them")
         out, report = out or report, None
     require(*SPARK, purpose="`kce analyze`")
     find_java()  # Spark uses the same

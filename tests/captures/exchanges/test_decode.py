@@ -75,7 +75,8 @@ def test_a_line_of_text_says_what_there_is_to_say():
     assert "\x1b" not in out
     assert (code, err) == (
         0,
-        "kce: 983 packets, 217 requests, 213 responses; 0 gaps (0 bytes), 0 bytes skipped, 0 cut short, 0 not decoded\n"
+        "kce: 983 packets, 217 requests, 213 responses; 0 gaps (0 bytes), 0 bytes skipped, 0 cut short, "
+        "0 incomplete, 0 not decoded\n"
         "kce: 4 requests without an answer in the capture\n",
     )
 

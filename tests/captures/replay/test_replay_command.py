@@ -57,7 +57,7 @@ def test_dry_run_shows_what_would_be_sent_and_where():
         (["--as", "controller", "--broker", "9", "--to", "127.0.0.1:1"], "no request matches --as"),
         (["--as", "controller", "--to", "nowhere"], "--to nowhere: not HOST:PORT or ID=HOST:PORT"),
         (["--as", "controller", "--broker", "2", "--to", "127.0.0.1:1", "--broker-epoch", "x"], "an epoch is a number"),
-        (["--as", "client", "--to", "127.0.0.1:1"], "connections match; choose one with --connection"),
+        (["--as", "client", "--to", "127.0.0.1:1"], "connections; a client is one of them, by --connection"),
         (["--as", "broker"], "--as broker needs --broker ID"),
         (["--as", "controller", "--record", ZOMBIE], "would overwrite the recording"),
         (["--as", "client", "--connection", "93", "--restart"], "--restart needs --as controller"),
@@ -128,7 +128,7 @@ async def test_at_a_live_cluster_as_controller_as_client_and_as_broker(zookeeper
         await broker.wait()
         assert "UpdateMetadata v8 #0: answered" in told
         assert "LeaderAndIsr v7" in told
-        assert "0 of them without a response" in told
+        assert "0 of them without a recorded response" in told
 
 
 #: What a new cluster has of its own: what it made up when it was formed, which node was elected, which ports were free.

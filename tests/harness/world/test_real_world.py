@@ -14,6 +14,7 @@ import trio
 from kce.harness.errors import HarnessError
 from kce.harness.world import RealWorld, real
 from kce.harness.world.real_world import allow_open_files
+from kce.harness.world.tcp_stream import TcpStream
 
 
 async def test_both_ends_of_a_connection_know_each_other() -> None:
@@ -41,9 +42,9 @@ async def test_accepted_sockets_keep_alive_and_do_not_delay() -> None:  # rule B
     listener.listen(1)
     dialled = await world.connect(*listener.address)
     stream = (await listener.accept()).stream
-    assert isinstance(stream, trio.SocketStream)
-    assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-    assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert isinstance(stream, TcpStream)
+    assert stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     for each in (stream, dialled.stream):
         await each.aclose()
     listener.close()
