@@ -55,6 +55,7 @@ min.insync.replicas int 1 1.. cluster described node
 num.io.threads int 8 1.. cluster described broker
 num.network.threads int 3 1.. cluster described broker
 num.partitions int 1 1.. static described broker
+queued.max.request.bytes long -1 any static described broker
 queued.max.requests int 500 1.. static described broker
 request.timeout.ms int 30000 1.. static described broker
 reserved.broker.max.id int 1000 0.. static described broker
@@ -91,7 +92,6 @@ client.quota.callback.class class - any static hidden
 connections.max.reauth.ms long 0 any static described
 create.topic.policy.class.name class - any static hidden
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder any broker described
-queued.max.request.bytes long -1 any static described
 ssl.client.auth string none required|requested|none broker described
 super.users string empty any static hidden
 """,  # noqa: E501 - names of Java classes
