@@ -123,8 +123,8 @@ class ControllerElector:
         await self.elect()
 
     async def moved(self) -> None:
-        """Another broker may be the controller (rule 2.17). If the node is gone again, no watch will fire, so we contend
-        again; Kafka would wait for the next controller."""
+        """Another broker may be the controller (rule 2.17). If the node is gone again, no watch will fire, so this
+        contends again; Kafka would wait for the next controller."""
         if not await self.maybe_resign():
             assert self._on_change.deleted is not None
             self._on_change.deleted()
