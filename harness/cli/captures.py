@@ -72,7 +72,7 @@ traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printe
 """
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines with the full bodies (docs/decode.md).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines with the full bodies.")
 @click.option(
     "--api", "apis", multiple=True, metavar="NAME", callback=each(selection.api_key),
     help="Only this API, such as LeaderAndIsr, in any case; may be repeated.",
@@ -249,12 +249,15 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
     help="Format of the report or, without --report, of the output. Parquet needs --report or --out, a folder.",
 )  # fmt: skip
 @click.option(
-    "--out", type=click.Path(file_okay=False), metavar="DIR", help="Write all tables as Parquet (docs/schema.md)."
+    "--out",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Write all tables as Parquet.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the tables in the folder of --out.")
 @click.option(
     "--only", multiple=True, metavar="NAME",
-    help="Run only this analysis (table names are in docs/schema.md); may be repeated.",
+    help="Run only this analysis, named like its table; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--fail-on", type=click.Choice(list(_FAILS)),
