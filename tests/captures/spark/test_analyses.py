@@ -3,7 +3,7 @@
 Covers: kce.captures.spark.analyses.analysis, kce.captures.spark.analyses.controllers,
 kce.captures.spark.analyses.control_behind_data, kce.captures.spark.analyses.latency,
 kce.captures.spark.analyses.leadership, kce.captures.spark.analyses.regressions,
-kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages
+kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages, kce.captures.spark.analyses.clients
 """
 
 from __future__ import annotations
@@ -231,6 +231,29 @@ def test_errors_by_client_and_partition(spark):
         ("UpdateMetadata", "STALE_CONTROLLER_EPOCH", None, "t", 1, 2, None),
         ("Produce", "NOT_LEADER_OR_FOLLOWER", "p", "t", 1, 1, 7.0),
     ]
+
+
+def test_what_a_client_suffered(spark):
+    good = {
+        "api": "Produce",
+        "is_control": False,
+        "client_id": "p",
+        "client": "a",
+        "response_file": "x",
+        "answered": True,
+    }
+    given = [
+        {**good, "time": 1, "response_time": 2, "response_packet": 1, "latency_ms": 1.0},
+        {**good, "time": 3, "response_time": 4, "response_packet": 2, "latency_ms": 3.0, "error_code": 6},
+        {**good, "time": 5, "connection": "other"},
+        {**good, "time": 8, "response_time": 9, "response_packet": 4, "latency_ms": 2.0},
+        {**good, "time": 9, "response_time": 10, "response_packet": 5, "latency_ms": 2.0},
+        {**good, "client_id": "broker-1-fetcher-0", "api": "Fetch", "response_time": 3, "response_packet": 6},
+    ]
+    producer, replica = run("clients", of(spark, given))
+    assert (producer.requests, producer.failed, producer.unanswered, producer.connections) == (5, 1, 1, 2)
+    assert (producer.gap_ms, producer.packets, producer.p50_ms, producer.max_ms) == (7000, [1, 4], 2, 3)
+    assert (replica.is_replica, replica.gap_ms, replica.packets) == (True, None, [])
 
 
 def test_a_broker_that_leaves_and_stays_away(spark):
