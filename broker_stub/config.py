@@ -44,6 +44,7 @@ class BrokerConfig:
     num_network_threads: Mapping[str, int]  # by listener
     num_io_threads: int
     queued_max_requests: int
+    queued_max_request_bytes: int | None  # None: no limit
     socket_request_max_bytes: int
     socket_listen_backlog_size: int
     connections_max_idle_ms: int | None  # None: no limit
@@ -92,6 +93,7 @@ class BrokerConfig:
             },
             num_io_threads=read.integer("num.io.threads"),
             queued_max_requests=read.integer("queued.max.requests"),
+            queued_max_request_bytes=_queued_max_request_bytes(read),
             socket_request_max_bytes=read.integer("socket.request.max.bytes"),
             socket_listen_backlog_size=read.integer("socket.listen.backlog.size"),
             connections_max_idle_ms=None if max_idle_ms < 0 else max_idle_ms,
@@ -121,6 +123,16 @@ def _broker_id(read: Properties) -> int:  # rule B11.7
     if broker_id > reserved:
         raise read.refusal("broker.id", f"must be at most {reserved}, which is reserved.broker.max.id")
     return broker_id
+
+
+def _queued_max_request_bytes(read: Properties) -> int | None:
+    key, other = "queued.max.request.bytes", "socket.request.max.bytes"
+    queued, one = read.integer(key), read.integer(other)
+    if queued <= 0:
+        return None
+    if queued < one:
+        raise read.refusal(key, f"must be at least {one}, which is {other}")
+    return queued
 
 
 def _check_replica_lag(read: Properties) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import trio
 
 from kce import wire
-from kce.broker_stub.ports import Address
+from kce.broker_stub.ports import Address, FrameMemory
 from kce.captures.record.recorder import ConnectionTap, Recorder, Side
 from kce.harness.links import CLOSE, FrameEvent, Links, Passage
 from kce.harness.world.port import Connected, Listener, World
@@ -38,6 +38,7 @@ class Link:
         peer: int | None,
         accepted: bool,
         max_frame_bytes: int = wire.DEFAULT_MAX_FRAME_BYTES,
+        memory: FrameMemory | None = None,
     ) -> None:
         self.local = connected.local
         self.remote = connected.remote
@@ -47,6 +48,9 @@ class Link:
         self._links = node.links
         self._stream = connected.stream
         self._buffer = wire.FrameBuffer(max_frame_bytes)
+        self._memory = memory
+        #: of ``memory``, for the next frame; None as long as nothing was taken
+        self._taken: int | None = None
         self._listener = listener
         self._peer = peer
         self._accepted = accepted
@@ -88,7 +92,7 @@ class Link:
     async def _receive_frame(self) -> bytes | None:
         """From the stream, and recorded."""
         try:
-            while (frame := self._buffer.next_frame()) is None:
+            while (frame := await self._next_frame()) is None:
                 data = await self._stream.receive_some(_CHUNK_BYTES)
                 self.last_received = trio.current_time()
                 if not data:
@@ -104,13 +108,32 @@ class Link:
             raise
         return frame
 
+    async def _next_frame(self) -> bytes | None:
+        if self._memory is not None and self._taken is None:
+            announced = self._buffer.announced_bytes()
+            if announced is None:
+                return None
+            await self._memory.take(announced)
+            self._taken = announced
+        return self._handed_out(self._buffer.next_frame())
+
+    def _handed_out(self, frame: bytes | None) -> bytes | None:
+        if frame is not None:
+            self._taken = None
+        return frame
+
     def receive_nowait(self) -> bytes | None:
         """The next frame, if it was received with an earlier one. None while somebody looks at frames: `receive` lets
         them look."""
         if self._links.observed or self._ready:
             return self._ready.popleft() if self._ready else None
         try:
-            frame = self._buffer.next_frame()
+            if self._memory is not None and self._taken is None:
+                announced = self._buffer.announced_bytes()
+                if announced is None or not self._memory.try_take(announced):
+                    return None
+                self._taken = announced
+            frame = self._handed_out(self._buffer.next_frame())
         except wire.LimitExceeded:  # raised again by ``receive``
             return None
         if frame is not None and self._tap is not None:
@@ -147,6 +170,9 @@ class Link:
         """Never fails and does not wait for the peer."""
         if self._tap is not None:
             self._tap.close("server")
+        if self._memory is not None and self._taken is not None:
+            self._memory.give_back(self._taken)
+            self._taken = None
         if not self._accepted:
             self._links.dialled.pop(self.local, None)
         await trio.aclose_forcefully(self._stream)
@@ -263,11 +289,14 @@ class Link:
 class LinkListener:
     """A listening socket whose connections are links (broker_stub.ports.ListeningSocket)."""
 
-    def __init__(self, node: NodeLinks, listener: Listener, name: str, max_frame_bytes: int) -> None:
+    def __init__(
+        self, node: NodeLinks, listener: Listener, name: str, max_frame_bytes: int, memory: FrameMemory | None
+    ) -> None:
         self._node = node
         self._listener = listener
         self._name = name
         self._max_frame_bytes = max_frame_bytes
+        self._memory = memory
 
     @property
     def address(self) -> Address:
@@ -287,6 +316,7 @@ class LinkListener:
                 peer=None,
                 accepted=True,
                 max_frame_bytes=self._max_frame_bytes,
+                memory=self._memory,
             )
         except Exception as e:  # the recorder's: it costs this connection only
             log.exception("a connection from %s:%d could not be set up", *connected.remote)
@@ -313,6 +343,8 @@ class NodeLinks:
         self.links.dialled[connected.local] = self.node_id
         return Link(self, connected, listener=listener, peer=to, accepted=False)
 
-    async def bind(self, host: str, port: int, *, listener: str, max_frame_bytes: int) -> LinkListener:
+    async def bind(
+        self, host: str, port: int, *, listener: str, max_frame_bytes: int, memory: FrameMemory | None = None
+    ) -> LinkListener:
         """See broker_stub.ports.Bind. Raises OSError."""
-        return LinkListener(self, await self._world.bind(host, port), listener, max_frame_bytes)
+        return LinkListener(self, await self._world.bind(host, port), listener, max_frame_bytes, memory)

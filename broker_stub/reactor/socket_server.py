@@ -23,6 +23,7 @@ import trio
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.ports import Bind
 from kce.broker_stub.reactor.acceptor import Acceptor
+from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.processor import Processor
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
@@ -43,11 +44,12 @@ CONTROL_PLANE = "control-plane"
 
 @dataclass(slots=True)
 class Plane:
-    """Listeners that share a request queue, handlers, and turns on the event loop."""
+    """Listeners that share a request queue, handlers, turns on the event loop, and memory for requests."""
 
     name: str
     channel: RequestChannel
     turns: Turns
+    memory: MemoryPool
     acceptors: list[Acceptor] = field(default_factory=list)
 
 
@@ -70,12 +72,13 @@ class SocketServer:
 
     def _planes(self) -> list[Plane]:
         channel = self._channel(self._config.queued_max_requests, self._config.num_io_threads)
-        data = Plane(DATA_PLANE, channel, Turns(SLICE_SECONDS))
+        memory = MemoryPool(self._config.queued_max_request_bytes or math.inf)
+        data = Plane(DATA_PLANE, channel, Turns(SLICE_SECONDS), memory)
         planes = [data]
         for endpoint in self._config.listeners:
             if endpoint.listener == self._config.control_plane_listener_name:
                 channel = self._channel(CONTROL_PLANE_QUEUE_SIZE, CONTROL_PLANE_THREADS)
-                control = Plane(CONTROL_PLANE, channel, Turns())
+                control = Plane(CONTROL_PLANE, channel, Turns(), MemoryPool())
                 control.acceptors.append(self._acceptor(endpoint, control, CONTROL_PLANE_THREADS))
                 planes.insert(0, control)
             else:
@@ -98,6 +101,7 @@ class SocketServer:
                 metrics=self.metrics,
                 max_idle_seconds=math.inf if idle_ms is None else idle_ms / 1000,
                 turns=plane.turns,
+                memory=plane.memory,
             )
             for _ in range(threads)
         ]
@@ -107,6 +111,7 @@ class SocketServer:
             bind=self._bind,
             backlog=self._config.socket_listen_backlog_size,
             max_frame_bytes=self._config.socket_request_max_bytes,
+            memory=plane.memory,
             quotas=self._quotas,
             metrics=self.metrics,
         )

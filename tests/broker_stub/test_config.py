@@ -88,6 +88,7 @@ TWO = "listeners=A://:1,B://:2 listener.security.protocol.map=A:PLAINTEXT,B:PLAI
         ("listener.name.plaintext.num.network.threads=no", "listener.name.plaintext.num.network.threads=no: "),
         ("num.io.threads=1.5", "num.io.threads=1.5: "),
         ("queued.max.requests=0", "queued.max.requests=0: "),
+        ("queued.max.request.bytes=1000", "queued.max.request.bytes=1000: must be at least 104857600, which is socket"),
         ("socket.request.max.bytes=2147483648", "socket.request.max.bytes=2147483648: "),
         ("socket.listen.backlog.size=0", "socket.listen.backlog.size=0: "),
         ("max.connections.per.ip=0", "max.connections.per.ip=0: "),

@@ -17,6 +17,7 @@ from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_task
 
 from kce import wire
 from kce.broker_stub.reactor import Request, RequestMetrics
+from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.processor import HAND_OFF_QUEUE_SIZE, Processor
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.request_channel import RequestChannel
@@ -41,11 +42,12 @@ class Fixture:
     ) -> None:
         self.metrics = RequestMetrics()
         self.quotas = ConnectionQuotas(1000)
+        self.memory = MemoryPool()
         apis = ScriptedApis(handle)
         self.channel = RequestChannel(queue, handlers, apis, self.metrics)
         self.processor = Processor(
             0, "DATA", self.channel, apis,
-            quotas=self.quotas, metrics=self.metrics, max_idle_seconds=idle, turns=Turns(),
+            quotas=self.quotas, metrics=self.metrics, max_idle_seconds=idle, turns=Turns(), memory=self.memory,
         )  # fmt: skip
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -56,6 +56,7 @@ min.insync.replicas int 1 1.. cluster described node
 num.io.threads int 8 1.. cluster described broker
 num.network.threads int 3 1.. cluster described broker
 num.partitions int 1 1.. static described broker
+queued.max.request.bytes long -1 any static described broker
 queued.max.requests int 500 1.. static described broker
 request.timeout.ms int 30000 1.. static described broker
 reserved.broker.max.id int 1000 0.. static described broker
