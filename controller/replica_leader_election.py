@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from kce.controller.context import PartitionState
 from kce.controller.errors import OperationResult, StateChangeFailed, failure_result
 from kce.controller.events import PreferredReplicaElectionCreated
+from kce.controller.iteration_order import trie_order
 from kce.controller.leader_selection import Strategy
 from kce.controller.partition_state_machine import Results
 from kce.controller.runtime import ControllerRuntime
@@ -84,7 +85,8 @@ class ReplicaLeaderElection:
             replicas = context.replicas(tp)
             if replicas and not context.is_queued_for_deletion(tp.topic):
                 by_preferred.setdefault(replicas[0], []).append(tp)
-        for broker, partitions in by_preferred.items():
+        for broker in trie_order(by_preferred):
+            partitions = by_preferred[broker]
             misplaced = [tp for tp in partitions if tp in context.leadership and self._leader(tp) != broker]
             ratio = len(misplaced) / len(partitions)
             if ratio > self._runtime.config.leader_imbalance_per_broker_percentage / 100:

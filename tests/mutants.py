@@ -146,7 +146,7 @@ TARGETS: dict[str, Sequence[str]] = {
                 "admin", "create_partitions", "delete_topics", "describe_cluster", "forwarded", "update_features",
             )
         ),
-        ["broker_stub/test_admin_handlers"],
+        ("broker_stub/test_admin_handlers",),
     ),
     "broker_stub/handlers/api_versions.py": ["broker_stub/test_api_versions"],
     "broker_stub/handlers/served_apis.py": ["broker_stub/test_api_versions"],
