@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from kce.zookeeper.model import TopicPartition
 
-K = TypeVar("K", int, str, TopicPartition)
+K = TypeVar("K", bound=int | str | TopicPartition)
 
 _MASK = 0xFFFFFFFF
 #: bits of the hash that one level of the trie uses

@@ -51,7 +51,8 @@ class ReplicaLeaderElection:
         """Run the elections of /admin/preferred_replica_election, if it exists (rules 11.29, 11.34)."""
         if await self.watch():
             wanted = await get_preferred_replica_election(self._runtime.zk)
-            await self._elect_known(wanted, ElectionType.PREFERRED, Trigger.ZOOKEEPER)
+            if wanted is not None:  # Kafka keeps a malformed node, too
+                await self._elect_known(wanted, ElectionType.PREFERRED, Trigger.ZOOKEEPER)
 
     async def watch(self) -> bool:
         """Watch the creation of /admin/preferred_replica_election. Returns whether it exists."""
@@ -66,7 +67,7 @@ class ReplicaLeaderElection:
 
         Kafka fails on an assigned partition without leadership, and with it every failover (4.19).
         """
-        wanted = await get_preferred_replica_election(self._runtime.zk)
+        wanted = await get_preferred_replica_election(self._runtime.zk) or ()
         pending = [
             tp
             for tp in sorted(wanted)

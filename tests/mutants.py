@@ -253,8 +253,13 @@ def _block_changes(block: Sequence[ast.stmt]) -> Iterator[Changes]:
         if is_simple and not isinstance(statement, ast.Raise):
             yield [(statement, ast.Pass())]
     for (first, is_simple), (second, next_is_simple) in itertools.pairwise(zip(block, simple, strict=True)):
-        if is_simple and next_is_simple and ast.dump(first) != ast.dump(second):
+        both_act = is_simple and next_is_simple and _acts(first) and _acts(second)
+        if both_act and ast.dump(first) != ast.dump(second):  # the order of mere assignments rarely matters
             yield [(first, copy.copy(second)), (second, copy.copy(first))]
+
+
+def _acts(statement: ast.stmt) -> bool:
+    return any(isinstance(node, ast.Call) for node in ast.walk(statement))
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
