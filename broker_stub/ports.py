@@ -1,4 +1,5 @@
-"""What a broker needs from outside, as Protocols: connections, stores, a disk, a controller. Its owner passes them in.
+"""What a broker needs from outside, as Protocols: connections, stores, a controller; its disk is in `disk`. Its owner
+passes them in.
 
 Nothing in this package opens a socket or imports the controller. So connections can be recorded and disturbed, and the
 same broker runs with any controller or none. Outgoing connections come from `wire.transport.Dial`.
@@ -25,8 +26,22 @@ from kce.wire.vocabulary import NO_LEADER, TopicPartition
 Address: TypeAlias = tuple[str, int]
 
 
+class FrameMemory(Protocol):
+    """Where memory for received frames comes from."""
+
+    def try_take(self, count: int) -> bool: ...
+
+    async def take(self, count: int) -> None: ...
+
+    def give_back(self, count: int) -> None: ...
+
+
 class Link(Protocol):
-    """An accepted connection that carries whole frames, without their length prefixes."""
+    """An accepted connection that carries whole frames, without their length prefixes.
+
+    It takes memory for a frame when it knows its length, before it receives the rest. Who gets the frame gives back
+    its length; the link gives back what it took for a frame that never came.
+    """
 
     @property
     def local(self) -> Address: ...
@@ -43,8 +58,11 @@ class Link(Protocol):
     async def receive(self) -> bytes | None:
         """The next frame; None if the peer has closed. Raises wire.LimitExceeded, trio.BrokenResourceError."""
 
-    async def send(self, payload: bytes) -> None:
-        """Raises trio.BrokenResourceError."""
+    def receive_nowait(self) -> bytes | None:
+        """The next frame, if it was received with an earlier one and nothing speaks against handing it out now."""
+
+    async def send(self, *payloads: bytes) -> None:
+        """Send frames, in one write if nothing speaks against it. Raises trio.BrokenResourceError."""
 
     async def aclose(self) -> None:
         """Does not wait for the peer."""
@@ -66,26 +84,12 @@ class ListeningSocket(Protocol):
 
 
 class Bind(Protocol):
-    """Binds a server socket for a listener. ``max_frame_bytes`` limits received frames."""
+    """Binds a server socket for a listener. ``max_frame_bytes`` limits received frames, ``memory`` all together."""
 
-    async def __call__(self, host: str, port: int, *, listener: str, max_frame_bytes: int) -> ListeningSocket:
+    async def __call__(
+        self, host: str, port: int, *, listener: str, max_frame_bytes: int, memory: FrameMemory | None = None
+    ) -> ListeningSocket:
         """Raises OSError."""
-
-
-class Disk(Protocol):
-    """The files that a broker keeps. All methods raise OSError."""
-
-    def read(self, path: str) -> bytes | None:
-        """The content; None if there is no such file."""
-
-    def write(self, path: str, content: bytes) -> None:
-        """Create or replace a file, parent folders included. A crash may lose it until ``flush``."""
-
-    def flush(self, path: str) -> None:
-        """Make content and name of a file durable (fsync)."""
-
-    def rename(self, old: str, new: str) -> None:
-        """Replace ``new`` atomically. A crash may undo it until ``flush(new)``."""
 
 
 class IsrStore(Protocol):

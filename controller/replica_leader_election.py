@@ -115,7 +115,9 @@ class ReplicaLeaderElection:
             elif self._context.is_queued_for_deletion(tp.topic):
                 results[tp] = OperationResult(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted.")
             elif self._has_valid_leader(tp, election_type):
-                results[tp] = OperationResult(ErrorCode.ELECTION_NOT_NEEDED, "The partition has a valid leader.")
+                results[tp] = OperationResult(
+                    ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+                )
             else:
                 electable.append(tp)
         for tp, result in (await self._elect(electable, election_type, trigger)).items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.events import PartitionsModified
@@ -13,7 +13,7 @@ from kce.wire.vocabulary import is_valid_topic_name
 from kce.zookeeper import znodes
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.errors import IllegalState
-from kce.zookeeper.model import TopicAssignment, TopicPartition
+from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicAssignment, TopicPartition
 from kce.zookeeper.store import StoreError
 
 log = logging.getLogger(__name__)
@@ -30,14 +30,15 @@ class Topics:
         """Load and watch all topics at failover, with ids and assignments (rules 4.6-4.8)."""
         names = await self._valid_names()
         self._watch(names)
-        self._store(await self._with_ids(await self._runtime.zk.get_topic_assignments(names)))
+        found = await self._without_controllers(await self._runtime.zk.get_topic_assignments(names))
+        self._store(await self._with_ids(found))
 
     async def changed(self) -> None:
         """Handle a change of /brokers/topics (rule 10.26)."""
         names = await self._valid_names()
         new, deleted = names - self._context.topics, self._context.topics - names
         self._watch(new)
-        assignments = await self._runtime.zk.get_topic_assignments(new)
+        assignments = await self._without_controllers(await self._runtime.zk.get_topic_assignments(new))
         for topic in deleted:
             self._context.remove_topic(topic)
         created = self._store(await self._with_ids(assignments))
@@ -90,6 +91,27 @@ class Topics:
             self._runtime.zk.unregister_change_handler(znodes.topic_path(topic))
         self._watched.clear()
 
+    async def _without_controllers(self, found: dict[str, TopicAssignment]) -> dict[str, TopicAssignment]:
+        """Move replicas of new partitions from nodes that are controllers only to brokers.
+
+        Real brokers place topics themselves, __consumer_offsets for example, and know nothing of such nodes.
+        """
+        controllers = self._context.controller_only_ids
+        if not controllers:
+            return found
+        brokers = sorted(self._context.live_broker_ids - controllers)
+        moved = {}
+        for topic, assignment in found.items():
+            partitions = {p: _moved(a, p, controllers, brokers) for p, a in assignment.partitions.items()}
+            if partitions != assignment.partitions:
+                partitions |= {p: assignment.partitions[p] for p in await self._runtime.zk.existing_partitions(topic)}
+                moved[topic] = TopicAssignment(topic, assignment.topic_id, partitions)
+        if moved:
+            log.info("replicas of %s are moved from nodes %s to brokers", sorted(moved), sorted(controllers))
+            rewrite = {topic: (assignment.topic_id, assignment.partitions) for topic, assignment in moved.items()}
+            await self._runtime.zk.set_topic_assignments(rewrite, self._context.epoch_zk_version)
+        return found | moved
+
     async def _with_ids(self, assignments: dict[str, TopicAssignment]) -> list[TopicAssignment]:
         """Assign ids to topics without one, and write them to their znodes (rules 4.7, 10.27)."""
         runtime = self._runtime
@@ -137,3 +159,17 @@ class Topics:
         await runtime.replicas.handle_state_changes(replicas, ReplicaState.NEW)
         await runtime.partitions.handle_state_changes(partitions, PartitionState.ONLINE, Strategy.OFFLINE)
         await runtime.replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
+
+
+def _moved(
+    assignment: ReplicaAssignment, partition: int, controllers: Collection[BrokerId], brokers: Sequence[BrokerId]
+) -> ReplicaAssignment:
+    """Each of ``controllers`` replaced by a broker without a replica, or left out if there is none."""
+    replicas: list[BrokerId] = []
+    for position, replica in enumerate(assignment.replicas):
+        if replica in controllers:
+            free = [broker for broker in brokers if broker not in (*assignment.replicas, *replicas)]
+            replicas += free[(partition + position) % len(free) :][:1] if free else []
+        else:
+            replicas.append(replica)
+    return assignment if replicas == list(assignment.replicas) else ReplicaAssignment(tuple(replicas))

@@ -89,6 +89,9 @@ async def create_topic(
     if assignment is None:
         brokers = await get_brokers_with_racks(zk, rack_aware_mode)
         assignment = place(topic, brokers, partitions, replication_factor, random=random)
+    else:
+        registered = (await zk.get_brokers(watch=False)).values()
+        check_takes_replicas(topic, assignment, {broker.id for broker, _ in registered if broker.controller_only})
     await check_new_topic(zk, topic, assignment)
     topic_id = zk.new_uuid()
     await write_topic(zk, topic, assignment, config or {}, topic_id)
@@ -100,12 +103,24 @@ async def get_brokers_with_racks(
 ) -> dict[int, str | None]:
     """Registered brokers and their racks, filtered by `usable_racks`. Raises AdminError."""
     registered: dict[int, str | None] = {
-        broker_id: broker.rack for broker_id, (broker, _) in (await zk.get_brokers(watch=False)).items()
+        broker_id: broker.rack
+        for broker_id, (broker, _) in (await zk.get_brokers(watch=False)).items()
+        if not broker.controller_only
     }
     try:
         return usable_racks(registered, mode, among)
     except InconsistentRacks as e:
         raise AdminError(f"replicas cannot be placed by rack: {e}") from None
+
+
+def check_takes_replicas(topic: str, assignment: Mapping[int, Sequence[int]], controllers: Collection[int]) -> None:
+    """Raises AdminError for a replica on one of ``controllers``, which take none."""
+    chosen = sorted({broker for replicas in assignment.values() for broker in replicas} & set(controllers))
+    if chosen:
+        raise AdminError(
+            f"topic {topic}: nodes {chosen} are controllers only and take no replicas",
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        )
 
 
 def place(

@@ -147,6 +147,7 @@ class KafkaZkClient(RegistrationClient):
             if not isinstance(answer.error, NoNode):
                 raise answer.error
             await self.ensure_paths([path])
+        await self.ensure_paths([zd.CONFIG_CHANGES])
         change = Create(zd.CONFIG_CHANGE_PREFIX, zd.encode_config_change(kind, name), sequential=True)
         value((await self.store.write([change]))[0])
 
@@ -181,21 +182,12 @@ class KafkaZkClient(RegistrationClient):
     async def create_partition_states(
         self, states: Mapping[TopicPartition, Leadership], expected: EpochZkVersion
     ) -> dict[TopicPartition, StoreError | None]:
-        """Create partition states in three passes (rule 1.30). Returns the errors of the last one, None for success.
-
-        An existing state that equals ours was written by an attempt whose response was lost (1.52).
-        """
+        """Create partition states in three passes (rule 1.30). Returns the errors of the last one, None for success."""
         await self.fenced([Create(zd.partitions_path(t)) for t in dict.fromkeys(tp.topic for tp in states)], expected)
         await self.fenced([Create(zd.partition_path(tp)) for tp in states], expected)
         ops = [Create(zd.partition_state_path(tp), zd.encode_partition_state(s)) for tp, s in states.items()]
         answers = await self.fenced(ops, expected)
-        failed = {tp: a for tp, a in zip(states, answers, strict=True) if isinstance(a, StoreError)}
-        present = [tp for tp, error in failed.items() if isinstance(error, NodeExists)]
-        if present:
-            for tp, known in (await self.get_partition_states(present)).items():
-                if known == states[tp]:
-                    del failed[tp]
-        return {tp: failed.get(tp) for tp in states}
+        return {tp: a if isinstance(a, StoreError) else None for tp, a in zip(states, answers, strict=True)}
 
     async def update_leader_and_isr(
         self,
@@ -203,10 +195,7 @@ class KafkaZkClient(RegistrationClient):
         controller_epoch: ControllerEpoch,
         expected: EpochZkVersion,
     ) -> UpdateResult:
-        """Write each state if its partition epoch is current, and sort the results (rules 1.50, 1.51).
-
-        A state of the next version that equals ours was written by an attempt whose response was lost (1.52).
-        """
+        """Write each state if its partition epoch is current, and sort the results (rules 1.50, 1.51)."""
         ops = [
             SetData(
                 zd.partition_state_path(tp),
@@ -221,21 +210,14 @@ class KafkaZkClient(RegistrationClient):
         except StoreError as e:
             result.failed.update(dict.fromkeys(states, e))
             return result
-        refused: list[TopicPartition] = []
         for (tp, state), answer in zip(states.items(), answers, strict=True):
             if isinstance(answer, Stat):
                 result.updated[tp] = state.with_partition_epoch(answer.version)
             elif isinstance(answer, BadVersion):
-                refused.append(tp)
+                result.retry.append(tp)
             else:
                 assert isinstance(answer, StoreError)
                 result.failed[tp] = answer
-        for tp, known in (await self.get_partition_states(refused)).items() if refused else ():
-            written = states[tp].with_partition_epoch(states[tp].partition_epoch + 1)
-            if known == Leadership(written, controller_epoch):
-                result.updated[tp] = written
-            else:
-                result.retry.append(tp)
         return result
 
     # notifications
@@ -272,7 +254,7 @@ class KafkaZkClient(RegistrationClient):
 
     async def _delete_recursive(self, path: str, expected: EpochZkVersion) -> None:
         """Delete children first, each delete fenced (rule 1.55)."""
-        levels = [[path]]
+        levels = [[zd.absolute(path)]]
         while levels[-1]:
             below = await self.store.get_children(levels[-1])
             levels.append(

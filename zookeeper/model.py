@@ -74,12 +74,16 @@ class PartitionReplica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredBroker:
-    """A broker's registration (rules 1.16-1.19). ``features``: name -> (min_version, max_version)."""
+    """A broker's registration (rules 1.16-1.19). ``features``: name -> (min_version, max_version).
+
+    ``controller_only``: a node of ours that contends for controller and takes no replicas. Kafka ignores it.
+    """
 
     id: BrokerId
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     features: dict[str, tuple[int, int]] = field(default_factory=dict)
+    controller_only: bool = False
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((e for e in self.endpoints if e.listener == listener), None)

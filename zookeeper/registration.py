@@ -61,7 +61,7 @@ class RegistrationClient(ZkClient):
 
     async def ensure_paths(self, paths: Iterable[str]) -> None:
         """Create missing persistent nodes and their parents."""
-        wanted = list(paths)
+        wanted = [zd.absolute(path) for path in paths]
         missing = [p for p, stat in zip(wanted, await self.store.exists(wanted), strict=True) if stat is None]
         levels: dict[int, dict[str, None]] = {}
         for path in missing:

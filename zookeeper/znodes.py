@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
@@ -161,6 +161,13 @@ def _malformed(path: str, error: Exception, data: bytes) -> BadZNode:
     return BadZNode(f"{path} is malformed: {reason}, in {data[:200]!r}")
 
 
+def absolute(path: str) -> str:
+    """The path. Raises ValueError."""
+    if not path.startswith("/"):
+        raise ValueError(f"the path of a znode begins with /, not so {path!r}")
+    return path
+
+
 def broker_path(broker: int) -> str:
     return f"{BROKER_IDS}/{broker}"
 
@@ -256,6 +263,10 @@ def kraft_controller_epoch(data: bytes) -> int:
 # brokers, rules 1.15-1.19
 
 
+#: a field of ours in a registration; Kafka reads only the fields that it knows
+_CONTROLLER_ONLY: Final = "kce_controller_only"
+
+
 def encode_broker(broker: RegisteredBroker, ibp: MetadataVersion, now_ms: int, jmx_port: int = -1) -> bytes:
     version = ibp.broker_znode_version
     plaintext = next((e for e in broker.endpoints if e.security_protocol == "PLAINTEXT"), None)
@@ -275,6 +286,8 @@ def encode_broker(broker: RegisteredBroker, ibp: MetadataVersion, now_ms: int, j
         obj["features"] = {
             name: {"min_version": low, "max_version": high} for name, (low, high) in broker.features.items()
         }
+    if broker.controller_only:
+        obj[_CONTROLLER_ONLY] = True
     return orjson.dumps(obj)
 
 
@@ -297,7 +310,7 @@ def decode_broker(broker: int, data: bytes) -> RegisteredBroker:
             protocols = obj.get("listener_security_protocol_map")
             by_listener = None if protocols is None else {k.upper(): v for k, v in _object(protocols).items()}
             endpoints = tuple(decode_endpoint(text, by_listener) for text in _list(obj["endpoints"]))
-        return RegisteredBroker(BrokerId(broker), endpoints, rack, features)
+        return RegisteredBroker(BrokerId(broker), endpoints, rack, features, obj.get(_CONTROLLER_ONLY) is True)
     except (KeyError, ValueError) as e:
         raise _malformed(broker_path(broker), e, data) from None
 

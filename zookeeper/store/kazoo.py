@@ -61,6 +61,8 @@ _BULK_FROM = 4
 _BULK_FIRST, _GROWTH, _BULK_MOST, _BULK_WINDOW = 32, 8, 1000, 16
 
 KAZOO_VERSION: str = kazoo.version.__version__
+#: how long closing may take; a server that does not answer ends the session later
+CLOSE_TIMEOUT_S = 10.0
 #: the release whose private methods this file and `pipeline` replace; pyproject.toml requires it
 TESTED_KAZOO = "2.11"
 
@@ -255,6 +257,9 @@ class KazooStore(store.MetadataStore):
         try:
             await trio.to_thread.run_sync(client.start, connection_timeout_ms / 1000, abandon_on_cancel=True)
             await made._settled()
+        except trio.Cancelled:
+            await made.aclose()
+            raise
         except (KazooTimeoutError, kz.AuthFailedError):
             if not made._was_refused:
                 encrypted = "" if tls is None else ", does it speak TLS, and do the certificates fit"
@@ -302,8 +307,8 @@ class KazooStore(store.MetadataStore):
                 self._client.stop()
             self._client.close()
 
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(stop)
+        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S):
+            await trio.to_thread.run_sync(stop, abandon_on_cancel=True)
 
     def abandon(self) -> None:
         """Drop the connection without ending the session, like a killed process. No operation works afterwards."""
