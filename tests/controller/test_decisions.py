@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from kce import wire
 from kce.controller import events as ev
 from kce.controller.kafka_controller import KafkaController
+from kce.controller.partition_states import update_leader_and_isr
 from kce.wire import ErrorCode
 from kce.zookeeper import admin, znodes
-from kce.zookeeper.model import BrokerId, TopicPartition
+from kce.zookeeper.model import BrokerId, ControllerEpoch, EpochZkVersion, LeaderAndIsr, Leadership, TopicPartition
 from kce.zookeeper.store import Create, Delete, SetData
 from tests.controller import requests
 from tests.controller.conformance.cluster import event_thread_blocked
@@ -120,3 +122,20 @@ async def test_requests_have_the_partition_epoch(autojump_clock: MockClock) -> N
         await join_isr(w, controller, TP, [3])
         await w.store.write([SetData("/brokers/topics/t", await w.get("/brokers/topics/t") or b"")])
         assert controller.context.leadership[TP].leader_and_isr.partition_epoch == 1
+
+
+@pytest.mark.parametrize(("epoch", "is_ours"), [(1, True), (2, False)])
+async def test_a_state_of_another_controller_is_not_our_lost_write(
+    epoch: int, is_ours: bool, autojump_clock: MockClock
+) -> None:
+    """Rule 1.52: equal but for the controller epoch."""
+    async with world() as w:
+        await w.start_controller(1)
+        zk = w.nodes[1].zk
+        wanted = LeaderAndIsr(BrokerId(1), (BrokerId(1), BrokerId(2)), leader_epoch=5)
+        path = znodes.partition_state_path(TP)
+        await zk.ensure_paths([path])
+        found = znodes.encode_partition_state(Leadership(wanted, ControllerEpoch(epoch)))
+        await w.store.write([SetData(path, found)])
+        result = await update_leader_and_isr(zk, {TP: wanted}, ControllerEpoch(1), EpochZkVersion(1))
+        assert (list(result.updated), result.retry) == (([TP], []) if is_ours else ([], [TP]))
