@@ -21,7 +21,7 @@ import trio
 from benchmarks.broker_load import hammer
 from kce import wire
 from kce.broker_stub import Broker, BrokerConfig
-from kce.broker_stub.ports import Address
+from kce.broker_stub.ports import Address, FrameMemory
 from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, Listener, RealWorld
@@ -80,7 +80,9 @@ class BareListener:
         self._listener.close()
 
 
-async def bare_bind(host: str, port: int, *, listener: str, max_frame_bytes: int) -> BareListener:
+async def bare_bind(
+    host: str, port: int, *, listener: str, max_frame_bytes: int, memory: FrameMemory | None = None
+) -> BareListener:
     return BareListener(await RealWorld().bind(host, port), max_frame_bytes)
 
 

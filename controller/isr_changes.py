@@ -32,7 +32,12 @@ class IsrChanges:
         runtime = self._runtime
         found = await runtime.zk.get_notifications(znodes.ISR_CHANGE_NOTIFICATION)
         try:
-            partitions = {tp for data in found.values() for tp in znodes.decode_partition_list(data)}
+            partitions: set[TopicPartition] = set()
+            for path, data in found.items():
+                try:
+                    partitions.update(znodes.decode_partition_list(path, data))
+                except znodes.BadZNode as e:
+                    log.error("ignoring a notification: %s", e)
             if partitions:
                 await runtime.refresh_leadership(sorted(partitions))
                 runtime.send_update_metadata_to_all(sorted(partitions))

@@ -129,8 +129,10 @@ class PartitionStateMachine:
             self._batch.send()
         except (ControllerMoved, SessionExpired):
             log.error("the controller moved while it moved %d partitions to %s", len(moving), target.name)
+            self._batch.clear()
             raise
         except Exception as e:
+            self._batch.clear()  # Kafka leaves it unusable (6.4)
             log.exception("moving partitions to %s failed", target.name)
             return dict.fromkeys(moving, e)
         return results

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -28,9 +28,10 @@ import trio
 from kce.harness.background import BackgroundTasks
 from kce.harness.cluster_config import DATA, ClusterConfig
 from kce.harness.errors import HarnessError, SettingWarning, plain_error
+from kce.harness.faults import CONTROLLER, Rule, hold_control_requests
 from kce.harness.guard import Guard
 from kce.harness.history import History
-from kce.harness.links import FrameEvent, Hold, Links, hold_control_requests
+from kce.harness.links import FrameEvent, Links
 from kce.harness.members import InProcessMember, Member, ProcessMember
 from kce.harness.node import NodeStatus
 from kce.harness.recordings import Recordings
@@ -112,7 +113,8 @@ class Cluster:
         #: every frame, for nodes in this process, or with ``history=True``
         self.history = History(self.links)
         self._keeps_history = not processes if history is None else history
-        self._held: dict[int, Hold] = {}
+        self._held: dict[int, Rule] = {}
+        self._rule_numbers: dict[Rule, int] = {}
         #: set when a ZooKeeper watch fires or a frame passes
         self._progress = trio.Event()
         self._members: dict[int, Member] = {}
@@ -201,14 +203,14 @@ class Cluster:
         """Node processes report frames while this process has subscribers."""
 
         def subscribe(wanted: bool) -> None:
-            for process in self._running_processes():
+            for process in self._processes():
                 tasks.start_soon(process.subscribe, wanted)
 
         self.links.on_subscribers = subscribe
 
-    def _running_processes(self) -> list[ProcessMember]:
-        """Running nodes that have their own links."""
-        return [m for m in self._members.values() if isinstance(m, ProcessMember) and m.state == "running"]
+    def _processes(self) -> list[ProcessMember]:
+        """Nodes that have links of their own."""
+        return [m for m in self._members.values() if isinstance(m, ProcessMember)]
 
     async def _connect(self) -> Session:
         try:
@@ -311,20 +313,24 @@ class Cluster:
         await self.start(node_id)
         return target
 
-    async def reset(self) -> None:
-        """Make the cluster as new, for the next test: no faults, all nodes running, no topics, no history."""
+    async def repair(self) -> None:
+        """End all faults, start all nodes that are stopped, and wait until all are registered."""
         for node_id, member in self._members.items():
-            await self.release_control_requests(node_id)
             await self.heal(node_id)
             if member.state == "paused":
                 await member.resume()
-        for rule in self.links.rules:
-            self.links.remove(rule)
+        self._held.clear()
+        for rule in tuple(self._rule_numbers):
+            await self.remove_rule(rule)
         for node_id, member in self._members.items():
             if member.state == "stopped":
                 await self.start(node_id)
         await self.wait_until(self._all_are_registered, "all nodes to be registered")
         await self.wait_for_controller()
+
+    async def reset(self) -> None:
+        """Make the cluster as new, for the next test: no faults, all nodes running, no topics, no history."""
+        await self.repair()
         for topic in await self.describe_topics():
             if not topic.marked_for_deletion:
                 await self.delete_topic(topic.name, wait=False)
@@ -353,20 +359,53 @@ class Cluster:
         self.member(node_id)
         if node_id in self._held:
             return
-        rule = self._held[node_id] = hold_control_requests(node_id)
-        self.links.add(rule)
-        for process in self._running_processes():
-            await process.hold(node_id)
+        self._held[node_id] = hold_control_requests(node_id)
+        await self.add_rule(self._held[node_id])
 
     async def release_control_requests(self, node_id: int) -> None:
         self.member(node_id)
         rule = self._held.pop(node_id, None)
-        if rule is None:
-            return
-        rule.release()
+        if rule is not None:
+            await self.remove_rule(rule)
+
+    async def add_rule(self, rule: Rule) -> None:
+        """Apply a rule from now on. Raises HarnessError where nodes are processes and the rule holds a function."""
+        fields = rule.to_json() if self._config.processes else {}
+        rule.newest = {str(b): int(e) for b, (_, e) in (await self.zk.get_brokers(watch=False)).items()}
+        if (epoch := await self.zk.get_controller_epoch()) is not None:
+            rule.newest[CONTROLLER] = int(epoch[0])
+        number = self._rule_numbers[rule] = max(self._rule_numbers.values(), default=0) + 1
+        self.links.add(rule)
+        for process in self._processes():
+            await process.add_rule(number, {"fields": fields, "newest": rule.newest})
+
+    async def remove_rule(self, rule: Rule) -> None:
+        """Remove a rule; frames that it holds go on. Afterwards its counts are those of all nodes."""
         self.links.remove(rule)
-        for process in self._running_processes():
-            await process.release(node_id)
+        number = self._rule_numbers.pop(rule)
+        for process in self._processes():
+            matched, fired = await process.remove_rule(number)
+            rule.matched, rule.fired = rule.matched + matched, rule.fired + fired
+
+    @asynccontextmanager
+    async def faults(self, rule: Rule, *more: Rule, must_fire: bool = True) -> AsyncIterator[Rule]:
+        """Apply rules during the block; yields the first. A rule that has not fired at the end is an AssertionError
+        that shows what came instead, unless ``must_fire`` is False."""
+        rules = (rule, *more)
+        for each in rules:
+            await self.add_rule(each)
+        try:
+            yield rule
+        finally:
+            with trio.CancelScope(shield=True):
+                for each in rules:
+                    await self.remove_rule(each)
+        for each in rules:
+            if must_fire and not each.fired:
+                raise AssertionError(
+                    f"the rule for {each.describe()} did not fire, of {each.matched} frames that matched; "
+                    f"{self.history.last_frames()}"
+                )
 
     async def delete_controller(self) -> None:
         """Delete /controller by hand (rule 2.22)."""

@@ -12,7 +12,7 @@ import trio
 
 from kce import wire
 from kce.harness.errors import HarnessError
-from kce.harness.links import FrameEvent, Links, Rule
+from kce.harness.links import FrameEvent, Links, Selection
 
 #: older events are dropped, and counted
 MAX_EVENTS = 100_000
@@ -24,7 +24,7 @@ WAIT_TIMEOUT_S = 60.0
 class History:
     """Collects the frames that pass ``links`` while ``recording`` runs.
 
-    A selection is given as the fields of a `Rule`: ``history.events(api="LeaderAndIsr", to=2)``. Without
+    A selection is given as the fields of a `Selection`: ``history.events(api="LeaderAndIsr", to=2)``. Without
     ``is_request`` these are requests; ``is_request=None`` selects both directions.
     """
 
@@ -56,8 +56,8 @@ class History:
 
     def events(self, where: Callable[[wire.Message], bool] | None = None, **selection: Any) -> list[FrameEvent]:
         """The selected events. ``where`` gets the decoded message."""
-        rule = Rule(**selection)
-        return [e for e in self if rule.matches(e) and (where is None or where(e.message()))]
+        wanted = Selection(**selection)
+        return [e for e in self if wanted.matches(e) and (where is None or where(e.message()))]
 
     def messages(self, where: Callable[[wire.Message], bool] | None = None, **selection: Any) -> list[wire.Message]:
         return [event.message() for event in self.events(where, **selection)]
@@ -74,21 +74,21 @@ class History:
 
         Raises HarnessError that shows what came instead.
         """
-        rule = Rule(**selection)
+        wanted = Selection(**selection)
         found: list[FrameEvent] = []
         seen = 0
         with trio.move_on_after(timeout_s):
             while True:
                 new, seen = self.count - seen, self.count
                 latest = tuple(self._events)[-new:] if new else ()
-                found += [e for e in latest if rule.matches(e) and (where is None or where(e.message()))]
+                found += [e for e in latest if wanted.matches(e) and (where is None or where(e.message()))]
                 if len(found) >= count:
                     return found
                 self._changed = trio.Event()
                 await self._changed.wait()
         raise HarnessError(
-            f"timed out after {timeout_s:g} s waiting for {count} of {rule.describe()}, found {len(found)}; "
-            f"{self._instead()}"
+            f"timed out after {timeout_s:g} s waiting for {count} of {wanted.describe()}, found {len(found)}; "
+            f"{self.last_frames()}"
         )
 
     def assert_count(
@@ -98,7 +98,7 @@ class History:
         found = self.events(where, **selection)
         if len(found) != count:
             raise AssertionError(
-                f"expected {count} of {Rule(**selection).describe()}, found {len(found)}; {self._instead()}"
+                f"expected {count} of {Selection(**selection).describe()}, found {len(found)}; {self.last_frames()}"
             )
         return found
 
@@ -107,9 +107,10 @@ class History:
         found = self.events(where, **selection)
         if found:
             lines = "\n  ".join(line(event) for event in found[:_SHOWN])
-            raise AssertionError(f"expected no {Rule(**selection).describe()}, found {len(found)}:\n  {lines}")
+            raise AssertionError(f"expected no {Selection(**selection).describe()}, found {len(found)}:\n  {lines}")
 
-    def _instead(self) -> str:
+    def last_frames(self) -> str:
+        """The last frames that passed, as text."""
         if not self._events:
             return "no frame has passed"
         last = tuple(self._events)[-_SHOWN:]

@@ -22,7 +22,7 @@ import trio
 from kce.harness.background import BackgroundTasks
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
-from kce.harness.links import FrameEvent, Hold, Links
+from kce.harness.links import FrameEvent, Links
 from kce.harness.logs import SERVER_LOG, last_words
 from kce.harness.node import Node, NodeStatus
 from kce.harness.world import World
@@ -174,6 +174,7 @@ class ProcessMember(Member):
         self._process: trio.Process | None = None
         self._paused = False
         self._sending = trio.Lock()
+        self._rules: dict[int, dict[str, Any]] = {}
         self._answers: trio.MemoryReceiveChannel[dict[str, Any]]
 
     @property
@@ -211,7 +212,7 @@ class ProcessMember(Member):
             "log_level": self._log_level,
             "log_folder": str(self._log_folder),
             "members": sorted(self._links.members),
-            "held": [rule.source for rule in self._links.rules if isinstance(rule, Hold)],
+            "rules": self._rules,
             "subscribed": self._links.has_subscribers,
         }
         answer: dict[str, Any] = {"event": "failed", "error": ""}
@@ -313,13 +314,20 @@ class ProcessMember(Member):
         os.kill(self._running().pid, signal.SIGCONT)
         self._paused = False
 
-    async def hold(self, source: int) -> None:
-        """Hold control requests of node ``source`` that arrive here."""
-        await self._send({"command": "hold", "source": source})
+    async def add_rule(self, number: int, rule: dict[str, Any]) -> None:
+        """Apply a rule in the node's process, also in the next one."""
+        self._rules[number] = rule
+        if self.state == "running":
+            await self._send({"command": "add rule", "number": number, "rule": rule})
 
-    async def release(self, source: int) -> None:
-        """Release them."""
-        await self._send({"command": "release", "source": source})
+    async def remove_rule(self, number: int) -> tuple[int, int]:
+        """Remove it; returns how many frames matched there, and on how many it acted."""
+        self._rules.pop(number, None)
+        if self.state != "running":
+            return 0, 0
+        await self._send({"command": "remove rule", "number": number})
+        answer = await self._answer()
+        return answer["matched"], answer["fired"]
 
     async def subscribe(self, wanted: bool) -> None:
         """Switch the node's reports of frames on or off. A node that ends meanwhile reports none."""

@@ -1,11 +1,11 @@
 """A node in its own process: `python -m kce.harness.node_process`, started and controlled by `harness.members`.
 
 It reads JSON lines on stdin. The first is the configuration: {"properties": {...}, "record": path or null,
-"log_level": "INFO", "log_folder": path, "members": [ids of the cluster's nodes], "held": [ids whose control requests
-are held], "subscribed": false}. It responds on stdout with {"event": "ready", "addresses": {...}, "bound": {...}} or
-{"event": "failed", "error": text}, then executes the commands of ``_obey``. While subscribed it writes {"event":
-"frame", ...} for each frame that passes its links. SIGTERM is a graceful shutdown. When stdin closes, the parent is
-gone and the node ends at once.
+"log_level": "INFO", "log_folder": path or null, "members": [ids of the cluster's nodes], "rules": {number: rule},
+"subscribed": false}. It responds on stdout with {"event": "ready", "addresses": {...}, "bound": {...}} or {"event":
+"failed", "error": text}, then executes the commands of ``_obey``. While subscribed it writes {"event": "frame", ...}
+for each frame that passes its links. SIGTERM is a graceful shutdown. When stdin closes, the parent is gone and the
+node ends at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import Any
 import trio
 
 from kce.harness.errors import HarnessError, plain_error
-from kce.harness.links import Hold, Links, hold_control_requests
+from kce.harness.faults import Rule
+from kce.harness.links import Links
 from kce.harness.logs import log_to_folder, log_to_stderr
 from kce.harness.node import Node
 
@@ -47,16 +48,17 @@ async def serve() -> int:
     commands = Commands()
     begin = json.loads(await commands.next())
     log_to_stderr(begin["log_level"])
-    log_to_folder(Path(begin["log_folder"]))
+    if begin["log_folder"]:
+        log_to_folder(Path(begin["log_folder"]))
     try:
         links = Links(begin["members"])
-        held = {source: _hold(links, source) for source in begin["held"]}
+        rules = {int(number): _add_rule(links, rule) for number, rule in begin["rules"].items()}
         node = Node(begin["properties"], links=links, record=Path(begin["record"]) if begin["record"] else None)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commands.die_with_parent)
             reporting = Reporting(links, nursery)
             reporting.want(begin["subscribed"])
-            nursery.start_soon(_obey, commands, node, held, reporting, nursery.cancel_scope)
+            nursery.start_soon(_obey, commands, node, rules, reporting, nursery.cancel_scope)
             nursery.start_soon(_shut_down_on_signal, node, nursery.cancel_scope)
             await nursery.start(node.run)
             write({"event": "ready", "addresses": node.addresses(), "bound": node.bound_addresses()})
@@ -126,24 +128,25 @@ class Reporting:
                 write({"event": "frame", **event.to_json()})
 
 
-def _hold(links: Links, source: int) -> Hold:
-    rule = hold_control_requests(source)
+def _add_rule(links: Links, given: dict[str, Any]) -> Rule:
+    rule = Rule.from_json(given["fields"])
+    rule.newest = given["newest"]
     links.add(rule)
     return rule
 
 
 async def _obey(
-    commands: Commands, node: Node, held: dict[int, Hold], reporting: Reporting, everything: trio.CancelScope
+    commands: Commands, node: Node, rules: dict[int, Rule], reporting: Reporting, everything: trio.CancelScope
 ) -> None:
     links = node.links.links
     while True:
         match json.loads(await commands.next_read()):
-            case {"command": "hold", "source": source} if source not in held:
-                held[source] = _hold(links, source)
-            case {"command": "release", "source": source} if source in held:
-                rule = held.pop(source)
-                rule.release()
-                links.remove(rule)
+            case {"command": "add rule", "number": number, "rule": rule}:
+                rules[number] = _add_rule(links, rule)
+            case {"command": "remove rule", "number": number}:
+                removed = rules.pop(number)
+                links.remove(removed)
+                write({"event": "rule", "matched": removed.matched, "fired": removed.fired})
             case {"command": "subscribe", "wanted": wanted}:
                 reporting.want(wanted)
             case {"command": "status"}:

@@ -16,7 +16,8 @@ import contextlib
 import functools
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -24,6 +25,7 @@ import trio
 
 from kce.harness.cluster import POLL_S, WAIT_TIMEOUT_S, Cluster
 from kce.harness.errors import HarnessError, plain_error
+from kce.harness.faults import Rule
 from kce.harness.history import History
 from kce.harness.links import FrameEvent
 from kce.harness.members import Member
@@ -180,12 +182,15 @@ class SyncCluster:
     restart = _blocking(Cluster.restart)
     pause = _blocking(Cluster.pause)
     resume = _blocking(Cluster.resume)
+    repair = _blocking(Cluster.repair)
     reset = _blocking(Cluster.reset)
     proxy = _blocking(Cluster.proxy)
     cut_from_zookeeper = _blocking(Cluster.cut_from_zookeeper)
     heal = _blocking(Cluster.heal)
     hold_control_requests = _blocking(Cluster.hold_control_requests)
     release_control_requests = _blocking(Cluster.release_control_requests)
+    add_rule = _blocking(Cluster.add_rule)
+    remove_rule = _blocking(Cluster.remove_rule)
     delete_controller = _blocking(Cluster.delete_controller)
     node_status = _blocking(Cluster.node_status)
     registered = _blocking(Cluster.registered)
@@ -204,6 +209,19 @@ class SyncCluster:
             if self.call(_current_time) >= deadline:
                 raise HarnessError(f"timed out after {timeout_s:g} s waiting for {what}")
             self.call(_poll)
+
+    @contextmanager
+    def faults(self, rule: Rule, *more: Rule, must_fire: bool = True) -> Iterator[Rule]:
+        """`Cluster.faults`."""
+        manager = self._cluster.faults(rule, *more, must_fire=must_fire)
+        self.call(lambda _: manager.__aenter__())
+        try:
+            yield rule
+        except BaseException as e:
+            error = e
+            self.call(lambda _: manager.__aexit__(type(error), error, error.__traceback__))
+            raise
+        self.call(lambda _: manager.__aexit__(None, None, None))
 
     def wait_for_event(self, *args: Any, **selection: Any) -> list[FrameEvent]:
         """``history.wait_for``."""

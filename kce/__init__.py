@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from kce import wire
     from kce.harness.cluster import ActiveController, Cluster
     from kce.harness.errors import HarnessError, SettingWarning
-    from kce.harness.links import FrameEvent, Hold, Rule
+    from kce.harness.faults import Rule
+    from kce.harness.links import FrameEvent, Selection
     from kce.harness.sync_cluster import SyncCluster
     from kce.harness.world import memory, real
 
 __all__ = [
-    "ActiveController", "Cluster", "FrameEvent", "HarnessError", "Hold", "Rule", "SettingWarning", "SyncCluster",
+    "ActiveController", "Cluster", "FrameEvent", "HarnessError", "Rule", "Selection", "SettingWarning", "SyncCluster",
     "memory", "real", "wire",
 ]  # fmt: skip
 
@@ -31,8 +32,8 @@ _DEFINED_IN = {
     "Cluster": "kce.harness.cluster",
     "FrameEvent": "kce.harness.links",
     "HarnessError": "kce.harness.errors",
-    "Hold": "kce.harness.links",
-    "Rule": "kce.harness.links",
+    "Rule": "kce.harness.faults",
+    "Selection": "kce.harness.links",
     "SettingWarning": "kce.harness.errors",
     "SyncCluster": "kce.harness.sync_cluster",
     "memory": "kce.harness.world",

@@ -43,6 +43,7 @@ __all__ = [
     "TopicAssignment",
     "TopicPartition",
     "UpgradeType",
+    "incremented",
 ]
 
 BrokerId = NewType("BrokerId", int)
@@ -57,6 +58,11 @@ EpochZkVersion = NewType("EpochZkVersion", int)
 NO_LEADER = BrokerId(vocabulary.NO_LEADER)
 #: as `leader` in UpdateMetadata: the topic is being deleted (rule 7.17)
 LEADER_DURING_DELETE = BrokerId(vocabulary.LEADER_DURING_DELETE)
+
+
+def incremented(epoch: int) -> int:
+    """The next epoch, which overflows like Java's int."""
+    return epoch + 1 if epoch < 2**31 - 1 else -(2**31)
 
 
 class PartitionReplica(NamedTuple):
@@ -139,7 +145,8 @@ class LeaderAndIsr(NamedTuple):
         return self.new_leader_and_isr(leader, self.isr)
 
     def new_leader_and_isr(self, leader: BrokerId, isr: Iterable[BrokerId]) -> LeaderAndIsr:
-        return LeaderAndIsr(leader, tuple(isr), self.leader_epoch + 1, self.recovery_state, self.partition_epoch)
+        epoch = incremented(self.leader_epoch)
+        return LeaderAndIsr(leader, tuple(isr), epoch, self.recovery_state, self.partition_epoch)
 
     def new_recovering(self, leader: BrokerId, isr: Iterable[BrokerId]) -> LeaderAndIsr:
         return self.new_leader_and_isr(leader, isr)._replace(recovery_state=RECOVERING)

@@ -17,6 +17,7 @@ import trio
 
 from kce import wire
 from kce.broker_stub.ports import Link
+from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.request import Action, ConnectionContext, Request, Response, describe
 from kce.broker_stub.reactor.request_channel import RequestChannel, Sender
@@ -42,6 +43,7 @@ class ConnectionOwner(Sender, Protocol):
     metrics: RequestMetrics
     channel: RequestChannel
     turns: Turns
+    memory: MemoryPool
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
         """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""
@@ -57,8 +59,8 @@ class Connection:
     """Owns the link and closes it. ``client_software_*`` are from the client's ApiVersions request (rule B1.38)."""
 
     __slots__ = (
-        "_expired", "_finishing", "_in_handler", "_last_sent", "_link", "_muted_until", "_owner", "_parked", "_phase",
-        "_response", "_scope", "_to_send", "client_software_name", "client_software_version", "context",
+        "_expired", "_finishing", "_frame", "_in_handler", "_last_sent", "_link", "_muted_until", "_owner", "_parked",
+        "_phase", "_response", "_scope", "_to_send", "client_software_name", "client_software_version", "context",
     )  # fmt: skip
 
     def __init__(self, context: ConnectionContext, link: Link, owner: ConnectionOwner) -> None:
@@ -80,9 +82,19 @@ class Connection:
         #: responses of this batch
         self._to_send: list[Response] = []
         self._muted_until = -math.inf
+        #: of the request in progress
+        self._frame: bytes | None = None
 
     def __repr__(self) -> str:
         return f"<Connection {self.context.connection_id}>"
+
+    @property
+    def is_closing(self) -> bool:
+        return self._finishing
+
+    @property
+    def last_used(self) -> float:
+        return max(self._link.last_received, self._last_sent)
 
     @property
     def turns(self) -> Turns:
@@ -100,13 +112,14 @@ class Connection:
         except Exception:
             log.exception("%s: closed after an unexpected error", self.context.connection_id)
         finally:
+            self._drop_frame()
             with trio.CancelScope(shield=True):
                 await self._link.aclose()
 
     async def _serve(self) -> None:
         while not self._finishing:
-            frame = await self._link.receive()
-            if frame is None:
+            self._frame = await self._link.receive()
+            if self._frame is None:
                 if self._link.buffered_bytes:
                     log.info("%s: the client closed the connection within a request", self.context.connection_id)
                 return
@@ -115,7 +128,7 @@ class Connection:
             if self._owner.turns.used_up:
                 await self._owner.turns.wait()
             try:
-                await self._serve_batch(frame)
+                await self._serve_batch()
             finally:
                 await self._flush()
             self._phase = Phase.READING
@@ -123,20 +136,20 @@ class Connection:
                 await trio.sleep_until(self._muted_until)
                 self._muted_until = -math.inf
 
-    async def _serve_batch(self, frame: bytes | None) -> None:
-        """Handle the frame, and those that arrived with it, until one has to wait or the slice of time is used up."""
+    async def _serve_batch(self) -> None:
+        """Handle the request, and those that arrived with it, until one has to wait or the slice of time is used up."""
         owner, began = self._owner, trio.current_time()
         now, batch_bytes = began, 0
-        while frame is not None:
+        while self._frame is not None:
             try:
-                request = owner.parse(self, frame, now)
+                request = owner.parse(self, self._frame, now)
             except wire.DecodeError as e:
                 await self._flush()
                 self.refuse(describe(e))
                 return
             except wire.TooManyElements:
                 await self._flush()
-                await self._serve_long(frame)
+                await self._serve_long()
                 return
             at_once = owner.channel.try_handle(request)
             now = trio.current_time()
@@ -145,28 +158,32 @@ class Connection:
                 await self._flush_before(request)
                 if not at_once:
                     await self._handle(request)
+                self._drop_frame()
                 await self._wait_for_response()
                 began = now = trio.current_time()
+            self._drop_frame()
             batch_bytes += self._take_response()
             if self._finishing or self._expired or self._muted_until > now:
                 break
             if now - began > SLICE_SECONDS or batch_bytes > BATCH_BYTES:
                 break
-            frame = self._link.receive_nowait()
+            self._frame = self._link.receive_nowait()
         owner.turns.spend(now - began)
 
-    async def _serve_long(self, frame: bytes) -> None:
+    async def _serve_long(self) -> None:
         """Work on a request of many elements in turns with others."""
         self._phase = Phase.IN_PROGRESS
         turns = self._owner.turns
+        assert self._frame is not None
         async with turns.long_request():
             try:
-                request = await self._owner.parse_in_turns(self, frame, trio.current_time())
+                request = await self._owner.parse_in_turns(self, self._frame, trio.current_time())
             except wire.DecodeError as e:
                 self.refuse(describe(e))
                 return
             if not self._owner.channel.try_handle(request):
                 await self._handle(request)
+            self._drop_frame()
             await turns.take(request.drop_message())
         await self._wait_for_response()
         self._take_response()
@@ -192,6 +209,12 @@ class Connection:
             await self._parked.wait()
             self._parked = None
         await self._owner.unblocked()
+
+    def _drop_frame(self) -> None:
+        """The handler is done with the request, and so with its frame (rule B1.25)."""
+        if self._frame is not None:
+            self._owner.memory.give_back(len(self._frame))
+            self._frame = None
 
     def _take_response(self) -> int:
         """Put the response to the request in progress into the batch; returns its size."""
@@ -227,7 +250,7 @@ class Connection:
 
         With a request in progress it stays open until the response, which is then dropped (rule B1.53).
         """
-        expires_at = max(self._link.last_received, self._last_sent) + max_idle_seconds
+        expires_at = self.last_used + max_idle_seconds
         if now < expires_at:
             return expires_at
         if not self._expired:

@@ -16,6 +16,7 @@ import trio
 from kce import wire
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor.connection import Connection
+from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, RequestContext, Response
@@ -48,6 +49,7 @@ class Processor:
         metrics: RequestMetrics,
         max_idle_seconds: float,
         turns: Turns,
+        memory: MemoryPool,
     ) -> None:
         self.processor_id = processor_id
         self.listener = listener
@@ -55,6 +57,7 @@ class Processor:
         self.connections: dict[str, Connection] = {}
         self.channel = channel
         self.turns = turns
+        self.memory = memory
         self._max_elements = UNLIMITED if turns.slice_seconds == math.inf else LONG_REQUEST_ELEMENTS
         self._apis = apis
         self._quotas = quotas
@@ -181,7 +184,7 @@ class Processor:
                 link = self._accepted.receive_nowait()
             except trio.EndOfChannel:
                 return
-            self._quotas.release(link.remote[0])
+            self._quotas.release(self.listener, link.remote[0])
             await link.aclose()
 
     async def _serve(self, connection: Connection) -> None:
@@ -194,6 +197,6 @@ class Processor:
         finally:
             del self.connections[connection.context.connection_id]
             self.metrics.connections_open -= 1
-            self._quotas.release(connection.context.client_host)
+            self._quotas.release(self.listener, connection.context.client_host)
             if not self.connections:
                 self._no_connections.set()

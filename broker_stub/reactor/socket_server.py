@@ -23,6 +23,7 @@ import trio
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.ports import Bind
 from kce.broker_stub.reactor.acceptor import Acceptor
+from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.processor import Processor
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
@@ -43,11 +44,12 @@ CONTROL_PLANE = "control-plane"
 
 @dataclass(slots=True)
 class Plane:
-    """Listeners that share a request queue, handlers, and turns on the event loop."""
+    """Listeners that share a request queue, handlers, turns on the event loop, and memory for requests."""
 
     name: str
     channel: RequestChannel
     turns: Turns
+    memory: MemoryPool
     acceptors: list[Acceptor] = field(default_factory=list)
 
 
@@ -59,7 +61,9 @@ class SocketServer:
         self._config = config
         self._apis = apis
         self._bind = bind
-        self._quotas = ConnectionQuotas(config.max_connections_per_ip)
+        protected = config.inter_broker_listener_name if len(config.listeners) > 1 else None
+        self.quotas = ConnectionQuotas(config.connection_limits, protected)
+        self.quotas.on_excess = self._close_excess
         self._processor_ids = itertools.count()
         self.planes = self._planes()
         self._enabled = trio.Event()
@@ -70,12 +74,13 @@ class SocketServer:
 
     def _planes(self) -> list[Plane]:
         channel = self._channel(self._config.queued_max_requests, self._config.num_io_threads)
-        data = Plane(DATA_PLANE, channel, Turns(SLICE_SECONDS))
+        memory = MemoryPool(self._config.queued_max_request_bytes or math.inf)
+        data = Plane(DATA_PLANE, channel, Turns(SLICE_SECONDS), memory)
         planes = [data]
         for endpoint in self._config.listeners:
             if endpoint.listener == self._config.control_plane_listener_name:
                 channel = self._channel(CONTROL_PLANE_QUEUE_SIZE, CONTROL_PLANE_THREADS)
-                control = Plane(CONTROL_PLANE, channel, Turns())
+                control = Plane(CONTROL_PLANE, channel, Turns(), MemoryPool())
                 control.acceptors.append(self._acceptor(endpoint, control, CONTROL_PLANE_THREADS))
                 planes.insert(0, control)
             else:
@@ -94,10 +99,11 @@ class SocketServer:
                 endpoint.listener,
                 plane.channel,
                 self._apis,
-                quotas=self._quotas,
+                quotas=self.quotas,
                 metrics=self.metrics,
                 max_idle_seconds=math.inf if idle_ms is None else idle_ms / 1000,
                 turns=plane.turns,
+                memory=plane.memory,
             )
             for _ in range(threads)
         ]
@@ -107,13 +113,30 @@ class SocketServer:
             bind=self._bind,
             backlog=self._config.socket_listen_backlog_size,
             max_frame_bytes=self._config.socket_request_max_bytes,
-            quotas=self._quotas,
+            memory=plane.memory,
+            quotas=self.quotas,
             metrics=self.metrics,
         )
 
     @property
     def acceptors(self) -> list[Acceptor]:
         return [acceptor for plane in self.planes for acceptor in plane.acceptors]
+
+    def _close_excess(self) -> None:
+        """Close connections of listeners that are not protected, the least recently used first (rule B1.49)."""
+        ordinary = [
+            connection
+            for acceptor in self.acceptors
+            if not self.quotas.is_protected(acceptor.endpoint.listener)
+            for processor in acceptor.processors
+            for connection in processor.connections.values()
+        ]
+        excess = self.quotas.total - self.quotas.limits.total
+        ordinary.sort(key=lambda connection: (not connection.is_closing, connection.last_used))
+        for connection in ordinary[:excess]:
+            if not connection.is_closing:
+                log.info("%s: closed, max.connections is exceeded", connection.context.connection_id)
+                connection.close()
 
     def bound_listeners(self) -> tuple[Endpoint, ...]:
         """The listeners in the order of the configuration, with their bound ports."""

@@ -150,11 +150,12 @@ def control_head(payload: bytes, key: int, version: int) -> ControlHead | None:
         if header_version >= 2:
             at += 1  # no tagged fields
         for field in cls.__fields__:
+            if version not in field.versions or field.tag is not None:
+                continue
             if field.name not in _HEAD_FIELDS:
                 break
-            if version in field.versions:
-                (found[field.name],) = _HEAD_FIELDS[field.name](payload, at)
-                at += _HEAD_SIZES[field.name]
+            (found[field.name],) = _HEAD_FIELDS[field.name](payload, at)
+            at += _HEAD_SIZES[field.name]
     except struct.error:
         pass
     if "controller_epoch" not in found:

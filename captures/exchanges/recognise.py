@@ -260,6 +260,13 @@ def find_response(
     return Verdict.MORE, len(buffer) - 7 if undecided is None else undecided
 
 
+def is_response(begun: bytes, length: int, request: InFlight) -> bool:
+    """Whether a frame of that length, of which ``begun`` may be only the beginning, is a response to ``request``."""
+    if len(begun) >= length:
+        return _is_response(begun[:length], request, fills_packets=True)
+    return _could_be_response(begun, length, request)
+
+
 def _could_be_response(begun: bytes, length: int, request: InFlight) -> bool:
     """Whether a response of that length may begin like this: it decodes if zeros follow."""
     missing = length - len(begun)

@@ -42,6 +42,9 @@ from kce.captures.files.split import WHOLE, Split
 from kce.captures.files.walkers import Interface, Stretch, Walk, pcap_walk, pcapng_walk
 from kce.extras import require
 
+#: How the problem of a file that ends too early begins.
+TRUNCATED = "ends inside"
+
 #: Problems listed per file.
 MAX_PROBLEMS = 20
 
@@ -262,7 +265,7 @@ class CaptureFile:
 
     def _cut_short(self, where: str, needed: int) -> None:
         there = len(self._input.buffer) - self._input.at
-        self._problem(f"ends inside {where}, at offset {self._input.offset}: {there} of {needed} bytes are there")
+        self._problem(f"{TRUNCATED} {where}, at offset {self._input.offset}: {there} of {needed} bytes are there")
 
     # pcapng
 
@@ -289,7 +292,7 @@ class CaptureFile:
             if length > MAX_BLOCK_BYTES:
                 self._problem(f"{where} announces {length} bytes, above {MAX_BLOCK_BYTES}: it is skipped")
                 if not source.skip(length):
-                    self._problem(f"ends inside {where}")
+                    self._problem(f"{TRUNCATED} {where}")
                     return
                 continue
             if not source.have(length):

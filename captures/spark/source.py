@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from kce.captures.errors import CaptureError
 from kce.captures.exchanges.ports import listener_ports
 from kce.captures.files.index import splits
-from kce.captures.files.locations import expand, is_uri, location_bytes
+from kce.captures.files.locations import check_location, expand, is_uri, location_bytes
 from kce.captures.files.split import WHOLE, Split
 from kce.captures.spark.pushdown import Wanted, conditions
 from kce.captures.spark.schemas import spark_schema
@@ -172,7 +172,10 @@ def files(paths: Iterable[str], folder: str) -> list[File]:
             found += [File(os.path.join(name, entry), str(path / entry)) for entry in inside]
         else:
             ahead = len(str(path)) - len(str(Path(name)))  # rows have the name as given, not the absolute path
-            found += [File(match[ahead:], match) for match in expand([path])]
+            matches = expand([path])
+            for match in matches:
+                check_location(match)
+            found += [File(match[ahead:], match) for match in matches]
     return found
 
 

@@ -88,16 +88,16 @@ def up(
     if zookeeper is None:
         spark_jars()
         find_java()
-    status = Console(stderr=True, highlight=False)
+    status = Console(stderr=True, highlight=False, soft_wrap=True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SettingWarning)
         cluster = Cluster(processes=True, zookeeper=zookeeper, properties=node_settings(config, settings), **options)
     for warning in caught:
-        status.print(f"[yellow]kce: warning: {warning.message}[/]")
+        status.print(f"kce: warning: {warning.message}", style="yellow", markup=False)
     with contextlib.suppress(interrupts.Interrupted):
         interrupts.run(_serve, cluster, ready_file, status, on_signal=lambda: status.print("Stopping ..."))
     for problem in cluster.record_problems:
-        status.print(f"[yellow]recording: {problem}[/]")
+        status.print(f"recording: {problem}", style="yellow", markup=False)
     return 0
 
 

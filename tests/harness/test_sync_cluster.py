@@ -6,6 +6,7 @@ import pytest
 import trio
 
 from kce.harness import Cluster, HarnessError, SyncCluster
+from kce.harness.faults import Rule
 from kce.harness.world import memory
 
 
@@ -17,6 +18,10 @@ def test_calls_and_errors() -> None:
         assert cluster.wait_for_event(api="LeaderAndIsr", to=1)
         with pytest.raises(HarnessError, match="unknown topic nope"):
             cluster.delete_topic("nope")
+        with cluster.faults(Rule(api="LeaderAndIsr", to=2, delay=1)) as fault:
+            cluster.create_topic("u", assignment={0: [2]})
+            cluster.wait_for_event(lambda m: True, api="LeaderAndIsr", source=2, is_request=False, count=2)
+        assert fault.fired == 1
         with pytest.raises(ZeroDivisionError):
             cluster.call(lambda _: fail())
         with pytest.raises(HarnessError, match="running already"):

@@ -23,6 +23,10 @@ from kce.wire.configuration.definitions import (
 # change at run time; whether DescribeConfigs lists it; which parsers read it.
 _TABLE: Final[Mapping[Support, str]] = {
     Support.LIVE: """
+max.connection.creation.rate int max 0.. cluster described broker
+max.connections int max 0.. cluster described broker
+max.connections.per.ip int max 0.. cluster described broker
+max.connections.per.ip.overrides string empty any cluster described broker
 unclean.leader.election.enable boolean false any cluster described controller
 """,
     Support.HONOURED: """
@@ -51,11 +55,13 @@ listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:
 listeners string PLAINTEXT://:9092 any broker described broker
 log.dir string /tmp/kafka-logs any static described broker
 log.dirs string - any static described broker
-max.connections.per.ip int max 1.. cluster described broker
 min.insync.replicas int 1 1.. cluster described node
 num.io.threads int 8 1.. cluster described broker
 num.network.threads int 3 1.. cluster described broker
 num.partitions int 1 1.. static described broker
+quota.window.num int 11 1.. static described broker
+quota.window.size.seconds int 1 1.. static described broker
+queued.max.request.bytes long -1 any static described broker
 queued.max.requests int 500 1.. static described broker
 request.timeout.ms int 30000 1.. static described broker
 reserved.broker.max.id int 1000 0.. static described broker
@@ -77,10 +83,6 @@ zookeeper.ssl.truststore.type string - any static hidden zookeeper
 """,  # noqa: E501 - names of Java classes
     Support.REFUSED: """
 client.quota.callback.class class - any static hidden
-max.connection.creation.rate int max 0.. cluster described
-max.connections int max 0.. cluster described
-max.connections.per.ip.overrides string empty any cluster described
-queued.max.request.bytes long -1 any static described
 zookeeper.ssl.cipher.suites list - any static hidden
 zookeeper.ssl.crl.enable boolean false any static hidden
 zookeeper.ssl.enabled.protocols list - any static hidden
@@ -245,8 +247,6 @@ process.roles list empty broker|controller static hidden
 producer.id.expiration.check.interval.ms int 600000 1.. static hidden
 producer.id.expiration.ms int 86400000 1.. cluster described
 producer.purgatory.purge.interval.requests int 1000 any static described
-quota.window.num int 11 1.. static described
-quota.window.size.seconds int 1 1.. static described
 remote.fetch.max.wait.ms int 500 1.. cluster hidden
 remote.log.index.file.cache.total.size.bytes long 1073741824 1.. cluster hidden
 remote.log.manager.copier.thread.pool.size int -1 -1|1.. static hidden

@@ -124,7 +124,7 @@ def _brokers(rows: list[Any]) -> str:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=9,
+    rank=11,
     findings=findings,
     section=Section(
         position=47,

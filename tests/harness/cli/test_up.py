@@ -1,4 +1,7 @@
-"""`kce up`, and commands on its cluster from other processes."""
+"""`kce up`, and commands on its cluster from other processes.
+
+Covers: harness/cli/fault.py.
+"""
 
 from __future__ import annotations
 
@@ -146,3 +149,25 @@ def test_settings_that_have_no_effect_are_reported(arguments: list[str], error: 
     failed = here("up", *arguments)
     assert failed.code == 1
     assert failed.err.startswith(error)
+
+
+@pytest.mark.slow
+def test_faults_from_the_shell(env: dict[str, str], here: Here, tmp_path: Path) -> None:
+    with up(tmp_path, env, "--brokers", "2"):
+        added = here("fault", "add", "--api", "LeaderAndIsr", "--to", "2", "--nth", "1", "--delay", "0.2")
+        assert added.out == "fault 1 is added: requests api=['LeaderAndIsr'] to=2 nth=1 delay=0.2\n"
+        assert here("topic", "create", "t", "--replica-assignment", "2").code == 0
+        assert json.loads(here("fault", "list", "--json").out) == {
+            "1": {"api": ["LeaderAndIsr"], "to": 2, "nth": 1, "delay": 0.2}
+        }
+        assert here("fault", "remove", "1").out == "fault 1 is removed: 1 frames matched, it acted on 1\n"
+        assert here("fault", "remove", "1").err == "kce: there is no fault 1; there are \n"
+        assert here("fault", "add", "--api", "Leader").err == (
+            "kce: api=Leader: Kafka has no such API; names are like LeaderAndIsr\n"
+        )
+        controller = json.loads(here("describe", "--json").out)["controller"]
+        assert here("hold", str(controller)).out.startswith(f"node {controller} is held back")
+        assert here("cut", str(controller)).code == 0
+        assert here("release", str(controller)).code == 0
+        assert here("heal", str(controller)).code == 0
+        assert here("delete-controller").out == "/controller is deleted\n"
