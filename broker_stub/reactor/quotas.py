@@ -88,6 +88,10 @@ class ConnectionQuotas:
         else:
             self._ip_rates[address] = rate
 
+    def ip_rate(self, address: str) -> float:
+        """Connections per second from one address (rule B1.50)."""
+        return self._ip_rates.get(address, self._ip_rates.get(DEFAULT_ENTITY, UNLIMITED))
+
     async def wait_for_slot(self, listener: str) -> None:
         """Wait until one more connection may be served (rules B1.47, B1.48, B1.50)."""
         delay = self._record(("listener", listener), self._limits.rate_of_listener.get(listener, UNLIMITED))
@@ -105,8 +109,7 @@ class ConnectionQuotas:
 
     def ip_delay(self, listener: str, address: str) -> float:
         """Seconds after which a connection from ``address`` is to be closed unserved; 0 if it may be served (B1.50)."""
-        bound = self._ip_rates.get(address, self._ip_rates.get(DEFAULT_ENTITY, UNLIMITED))
-        delay = self._record(("ip", address), bound)
+        delay = self._record(("ip", address), self.ip_rate(address))
         if delay:  # it does not count
             now = trio.current_time()
             for key in (("ip", address), ("listener", listener), ("broker", "")):
