@@ -214,7 +214,7 @@ class Cluster:
                 value(answer)
 
     async def reset(self) -> None:
-        """All partitions led by their first replica, all brokers registered, and the controller has told them so.
+        """All partitions led by their first replica, all brokers registered, and the controller has notified them.
 
         The states are changed behind the controller's back: a failover must follow.
         """
@@ -256,7 +256,7 @@ class Cluster:
     async def settled(self, since: float, share: float = 0.0) -> float:
         """Seconds from ``since`` to the last answer, when nothing has been sent for a while after it.
 
-        ``share`` of the partitions must have been told to all brokers but one by then, some of them twice.
+        By then ``share`` of the partitions must have been sent to all brokers but one, some of them twice.
         """
         quiet, needed = QUIET_S.get(self.size, 3.0), share * self.size * STATE_BYTES * (len(BROKERS) - 1)
         with trio.fail_after(300):

@@ -4,27 +4,30 @@ A request passes through the reactor like this:
 
  1. an acceptor accepts the connection and assigns it to the next processor of the listener
  2. the connection's task reads until its frame buffer has a complete frame, then stops reading
- 3. the processor checks API key and version, and decodes the request
- 4. it puts the request on the plane's bounded queue; while the queue is full, the processor blocks
- 5. a handler task of the plane takes the request and finds its API in the table of handlers
- 6. the API's function fences and answers the request, or parks it, which frees the handler task
- 7. the response is encoded and put into the response queue of the processor that read the request
- 8. the processor passes it to the connection, or drops it if the connection is closed
- 9. the connection's task writes it; a slow client delays only itself
-10. then the connection's next request is read
+ 3. if the data plane has used up its slice of time, the connection waits for its turn
+ 4. the processor checks API key and version, and decodes the request
+ 5. if the plane has no free handler, the request waits in its bounded queue; if that is full, the processor blocks
+ 6. the API is found in the table of handlers; its function fences and answers the request, or parks it
+ 7. the response is encoded, and passes the processor, which keeps it while it is blocked
+ 8. the connection handles the next request that it has received already, up to a slice of time
+ 9. it writes all responses at once; a slow client delays only itself
+10. then it reads again
+
+A request that need not wait goes from 2 to 9 in one task, without giving up its turn.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import trio
 
 from kce.broker_stub.alter_partition_manager import AlterPartitionManager
 from kce.broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
 from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.controlled_shutdown import ControlledShutdown
 from kce.broker_stub.finalized_features import FinalizedFeatureCache
 from kce.broker_stub.handlers.base import Services
@@ -46,6 +49,7 @@ from kce.broker_stub.producer_ids import ProducerIdManager
 from kce.broker_stub.reactor import SocketServer
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
+from kce.wire.configuration import ConfigError, Properties
 from kce.wire.transport import Dial
 from kce.wire.vocabulary import Endpoint
 
@@ -149,6 +153,28 @@ class Broker:
     def _spawn(self, run: Callable[[], Awaitable[None]]) -> None:
         assert self._nursery is not None, "only a running broker handles requests"
         self._nursery.start_soon(run)
+
+    def config_changed(self, config: Mapping[str, str]) -> None:
+        """The broker's dynamic settings are these from now on (rule B1.52)."""
+        try:
+            read = Properties({**self.config.originals, **config})
+            limits = ConnectionLimits.from_properties(read, (e.listener for e in self.config.listeners))
+        except ConfigError as e:
+            log.error("the dynamic configuration is not used: %s", e)
+        else:
+            self.socket_server.quotas.limits = limits
+
+    def client_config_changed(self, kind: str, name: str, config: Mapping[str, str]) -> None:
+        """``kind`` and ``name`` as in `/config/<kind>/<name>`."""
+        if kind != "ips":
+            self.client_quotas.changed(kind, name, config)
+            return
+        try:
+            rate = float(config["connection_creation_rate"])
+        except (KeyError, ValueError):
+            self.socket_server.quotas.ip_config_changed(name, None)
+        else:
+            self.socket_server.quotas.ip_config_changed(name, rate)
 
     def _log_dir_failed(self) -> None:
         events = self._log_dir_events

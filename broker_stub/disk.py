@@ -50,7 +50,7 @@ class Disk(Protocol):
         """Make content and name of a file durable (fsync)."""
 
     async def flush_all(self, paths: Iterable[str]) -> None:
-        """Make the content of files durable while other tasks run; files that are gone are left out."""
+        """Make files and the names in folders durable while other tasks run; what is gone is left out."""
 
     def rename(self, old: str, new: str) -> None:
         """Rename a file, replacing ``new`` atomically, or a folder. A crash may undo it until the names are flushed."""

@@ -16,7 +16,9 @@ from kce.controller.events import (
     ReassignedPartitionStateChanged,
     ReassignPartitionsCreated,
 )
+from kce.controller.iteration_order import table_order
 from kce.controller.leader_selection import Strategy
+from kce.controller.partition_states import update_leader_and_isr
 from kce.controller.runtime import ControllerRuntime
 from kce.controller.topic_deletion import TopicDeletion
 from kce.wire import ErrorCode
@@ -98,8 +100,11 @@ class Reassignment:
             return f"Duplicate replicas: {list(target)}."
         if any(replica < 0 for replica in target):
             return f"Negative broker ids: {list(target)}."
-        dead = set(current.reassign_to(target).adding) - self._context.live_broker_ids
-        return f"Brokers {sorted(dead)} are not alive." if dead else None
+        added = set(current.reassign_to(target).adding)
+        if dead := added - self._context.live_broker_ids:
+            return f"Brokers {sorted(dead)} are not alive."
+        controllers = added & self._context.controller_only_ids
+        return f"Nodes {sorted(controllers)} are controllers only and take no replicas." if controllers else None
 
     def list(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, ReplicaAssignment]:
         """Those of ``partitions`` that are being reassigned, or all that are for None (rule 3.24)."""
@@ -110,12 +115,14 @@ class Reassignment:
     async def resume_at_failover(self) -> None:
         """Rule 4.15."""
         resumed = await self.requested_by_znode()
-        for tp in sorted(self._context.being_reassigned - resumed):
+        for tp in table_order(self._context.being_reassigned):
+            if tp in resumed:
+                continue
             await self._reassign(tp, self._context.assignment(tp))
 
     async def resume_on(self, brokers: Collection[BrokerId]) -> None:
         """Continue reassignments to brokers that have started (rules 11.17, 11.20)."""
-        for tp in sorted(self._context.being_reassigned):
+        for tp in table_order(self._context.being_reassigned):
             assignment = self._context.assignment(tp)
             if any(replica in brokers for replica in assignment.target):
                 await self._reassign(tp, assignment)
@@ -142,7 +149,8 @@ class Reassignment:
 
         Raises ControllerMoved, SessionExpired, BrokenBatch."""
         results = {}
-        for tp, assignment in wanted.items():
+        for tp in table_order(wanted):
+            assignment = wanted[tp]
             if self._context.is_queued_for_deletion(tp.topic) or not self._context.replicas(tp):
                 results[tp] = _UNKNOWN
                 continue
@@ -227,7 +235,7 @@ class Reassignment:
                     f"{tp} was last written by controller epoch {known.controller_epoch}, ours is {context.epoch}"
                 )
             wanted = known.leader_and_isr.new_epoch()
-            written = await zk.update_leader_and_isr({tp: wanted}, context.epoch, context.epoch_zk_version)
+            written = await update_leader_and_isr(zk, {tp: wanted}, context.epoch, context.epoch_zk_version)
             if tp in written.failed:
                 raise written.failed[tp]
             if tp in written.updated:

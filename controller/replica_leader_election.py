@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from kce.controller.context import PartitionState
 from kce.controller.errors import OperationResult, StateChangeFailed, failure_result
 from kce.controller.events import PreferredReplicaElectionCreated
+from kce.controller.iteration_order import trie_order
 from kce.controller.leader_selection import Strategy
 from kce.controller.partition_state_machine import Results
 from kce.controller.runtime import ControllerRuntime
@@ -50,7 +51,8 @@ class ReplicaLeaderElection:
         """Run the elections of /admin/preferred_replica_election, if it exists (rules 11.29, 11.34)."""
         if await self.watch():
             wanted = await get_preferred_replica_election(self._runtime.zk)
-            await self._elect_known(wanted, ElectionType.PREFERRED, Trigger.ZOOKEEPER)
+            if wanted is not None:  # Kafka keeps a malformed node, too
+                await self._elect_known(wanted, ElectionType.PREFERRED, Trigger.ZOOKEEPER)
 
     async def watch(self) -> bool:
         """Watch the creation of /admin/preferred_replica_election. Returns whether it exists."""
@@ -61,15 +63,16 @@ class ReplicaLeaderElection:
         self._runtime.zk.unregister_change_handler(znodes.PREFERRED_REPLICA_ELECTION)
 
     async def resume_at_failover(self) -> None:
-        """Run pending elections, delete the node and check it again, even if it did not exist (rules 4.17-4.19).
+        """Run pending elections, delete the node and check it again, even if it did not exist (rules 4.17, 4.18).
 
-        Raises KeyError for an assigned partition without leadership.
+        Kafka fails on an assigned partition without leadership, and with it every failover (4.19).
         """
-        wanted = await get_preferred_replica_election(self._runtime.zk)
+        wanted = await get_preferred_replica_election(self._runtime.zk) or ()
         pending = [
             tp
             for tp in sorted(wanted)
             if (replicas := self._context.replicas(tp))
+            and tp in self._context.leadership
             and self._leader(tp) != replicas[0]
             and not self._context.is_queued_for_deletion(tp.topic)
         ]
@@ -83,7 +86,8 @@ class ReplicaLeaderElection:
             replicas = context.replicas(tp)
             if replicas and not context.is_queued_for_deletion(tp.topic):
                 by_preferred.setdefault(replicas[0], []).append(tp)
-        for broker, partitions in by_preferred.items():
+        for broker in trie_order(by_preferred):
+            partitions = by_preferred[broker]
             misplaced = [tp for tp in partitions if tp in context.leadership and self._leader(tp) != broker]
             ratio = len(misplaced) / len(partitions)
             if ratio > self._runtime.config.leader_imbalance_per_broker_percentage / 100:
@@ -111,7 +115,9 @@ class ReplicaLeaderElection:
             elif self._context.is_queued_for_deletion(tp.topic):
                 results[tp] = OperationResult(ErrorCode.INVALID_TOPIC_EXCEPTION, "The topic is being deleted.")
             elif self._has_valid_leader(tp, election_type):
-                results[tp] = OperationResult(ErrorCode.ELECTION_NOT_NEEDED, "The partition has a valid leader.")
+                results[tp] = OperationResult(
+                    ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+                )
             else:
                 electable.append(tp)
         for tp, result in (await self._elect(electable, election_type, trigger)).items():

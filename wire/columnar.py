@@ -17,7 +17,6 @@ Values and rejected input are the same as with the row codec; unknown tagged fie
 from __future__ import annotations
 
 import functools
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -172,12 +171,11 @@ class _Reader:
 
     def _read(self, frame: bytes) -> None:
         plan = self.plan
-        stream = io.BytesIO(frame)
-        _, header = read_request_header(stream)
+        _, header, body = read_request_header(frame)
         if (header.api_key, header.api_version) != (self.api_key, self.version):
             found, wanted = f"{header.api_key} {header.api_version}", f"{self.api_key} {self.version}"
             raise errors.InvalidValue(f"request {len(self.requests)} is of API and version {found}, not {wanted}")
-        start = stream.tell() + plan.at
+        start = body + plan.at
         b = np.frombuffer(frame, np.uint8)
         count, at = kernels.length(b, start, len(frame), plan.compact, 4)
         if at < 0 or count > (len(frame) - at) // plan.least:
@@ -324,9 +322,7 @@ def _around(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]], 
     client_id = columns["request_client_id"][i]
     correlation_id = int(columns["request_correlation_id"][i])
     frame = encode_request(message, api_version=version, correlation_id=correlation_id, client_id=client_id)
-    stream = io.BytesIO(frame)
-    read_request_header(stream)
-    start = stream.tell() + plan.at
+    start = read_request_header(frame)[2] + plan.at
     return frame[:start], frame[start + len(plan.empty) :]
 
 

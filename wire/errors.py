@@ -1,6 +1,7 @@
 """Kafka's error codes, and the exceptions of this package.
 
     WireError
+    ├── TooManyElements      no fault: the message has more elements than the caller wants to decode here
     ├── EncodeError          local fault: the message cannot be encoded in that version
     └── DecodeError          remote fault: the bytes do not decode as that message
         ├── UnknownApiKey        no API has this key
@@ -25,6 +26,10 @@ class WireError(Exception):
 
 class EncodeError(WireError):
     """The message cannot be encoded in that version: wrong type, value out of range, field that the version lacks."""
+
+
+class TooManyElements(WireError):
+    """The message has more elements than the caller wants to decode here and now. Nothing was allocated for them."""
 
 
 class DecodeError(WireError):

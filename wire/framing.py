@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from kce.wire.errors import EncodeError, LimitExceeded
 
@@ -15,20 +16,35 @@ _MAX_LENGTH = 2**31 - 1
 
 def frame(payload: bytes) -> bytes:
     """Prefix ``payload`` with its four-byte length. Raises EncodeError if the length does not fit an int32."""
+    return _prefix(payload) + payload
+
+
+def _prefix(payload: bytes) -> bytes:
     if len(payload) > _MAX_LENGTH:
         raise EncodeError(f"a frame holds at most {_MAX_LENGTH} bytes, this one has {len(payload)}")
-    return _LENGTH.pack(len(payload)) + payload
+    return _LENGTH.pack(len(payload))
+
+
+def frames(payloads: Sequence[bytes]) -> bytes:
+    """Several payloads, each with its length before it. Raises EncodeError."""
+    pieces: list[bytes] = []
+    for payload in payloads:
+        pieces += _prefix(payload), payload
+    return b"".join(pieces)
 
 
 class FrameBuffer:
     """Splits a byte stream into frames.
 
-    Buffers only bytes that were received: a length that a peer announces allocates nothing.
+    Buffers only bytes that were received: a length that a peer announces allocates nothing. Data that begins with a
+    frame is not copied but for the frames themselves.
     """
+
+    __slots__ = ("_buffer", "_start", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int = DEFAULT_MAX_FRAME_BYTES) -> None:
         self.max_frame_bytes = max_frame_bytes
-        self._buffer = bytearray()
+        self._buffer: bytes | bytearray = b""
         self._start = 0
 
     def __len__(self) -> int:
@@ -40,28 +56,43 @@ class FrameBuffer:
         return bytes(memoryview(self._buffer)[self._start :])
 
     def receive_data(self, data: bytes | bytearray | memoryview) -> None:
-        self._buffer += data
+        if self._start == len(self._buffer):
+            self._buffer, self._start = bytes(data), 0
+        elif isinstance(self._buffer, bytearray):
+            self._buffer += data
+        else:
+            rest = bytearray(memoryview(self._buffer)[self._start :])
+            rest += data
+            self._buffer, self._start = rest, 0
 
-    def next_frame(self) -> bytes | None:
-        """The next complete frame without its length, or None if more bytes are needed.
+    def announced_bytes(self) -> int | None:
+        """The length of the next frame; None if more bytes are needed to know it.
 
         Raises LimitExceeded if the length is negative or above ``max_frame_bytes``; the stream cannot recover from it.
         """
-        available = len(self)
-        if available < _LENGTH.size:
+        start = self._start
+        if len(self._buffer) - start < 4:
             return None
-        (length,) = _LENGTH.unpack_from(self._buffer, self._start)
+        (length,) = _LENGTH.unpack_from(self._buffer, start)
         if length < 0 or length > self.max_frame_bytes:
             raise LimitExceeded(f"frame length {length} is outside 0..{self.max_frame_bytes}")
-        if available < _LENGTH.size + length:
+        return int(length)
+
+    def next_frame(self) -> bytes | None:
+        """The next complete frame without its length, or None if more bytes are needed. Raises LimitExceeded."""
+        buffer = self._buffer
+        length = self.announced_bytes()
+        if length is None:
             return None
-        begin = self._start + _LENGTH.size
-        payload = bytes(memoryview(self._buffer)[begin : begin + length])
-        self._start = begin + length
-        if self._start == len(self._buffer):
-            self._buffer.clear()
-            self._start = 0
-        elif self._start > 65536:
-            del self._buffer[: self._start]
+        begin = self._start + 4
+        end = begin + length
+        if end > len(buffer):
+            return None
+        self._start = end
+        payload = buffer[begin:end] if isinstance(buffer, bytes) else bytes(memoryview(buffer)[begin:end])
+        if end == len(buffer):
+            self._buffer, self._start = b"", 0
+        elif end > 65536 and isinstance(buffer, bytearray):
+            del buffer[:end]
             self._start = 0
         return payload

@@ -21,6 +21,9 @@ ZERO_UUID = uuid.UUID(int=0)
 #: the largest int16 length; Kafka's generated code limits compact strings to it, too
 MAX_STRING_BYTES = 32767
 
+#: for limits on the number of elements: more than any frame holds
+UNLIMITED = 1 << 31
+
 
 class Refused(ConstructError):
     """A value cannot be encoded or decoded. ``kind`` is the WireError class for the caller."""

@@ -6,12 +6,11 @@ first fields of the body. The rest, which grows with the cluster, is encoded onc
 
 from __future__ import annotations
 
-import io
 import struct
 
 from kce.wire import errors
 from kce.wire.codegen import Run, code_of, parts_of
-from kce.wire.headers import Header, write_request_header
+from kce.wire.headers import Header, request_header
 from kce.wire.protocol import encode_request
 from kce.wire.registry import api
 from kce.wire.schema import Message, struct_for
@@ -31,14 +30,11 @@ class SharedRequest:
         self.message = message
         self.api_version = api_version
         whole = encode_request(message, api_version=api_version, correlation_id=0, client_id=client_id)
-        header = io.BytesIO()
         known = api(message.__api_key__)
-        write_request_header(
-            header, known, Header(api_key=known.key, api_version=api_version, correlation_id=0, client_id=client_id)
-        )
+        header = request_header(known, Header(known.key, api_version, correlation_id=0, client_id=client_id))
         offset = _offset_of_broker_epoch(type(message), api_version, api_version in known.flexible)
-        self._broker_epoch_at = None if offset is None else header.tell() + offset
-        cut = header.tell() if self._broker_epoch_at is None else self._broker_epoch_at + _BROKER_EPOCH.size
+        self._broker_epoch_at = None if offset is None else len(header) + offset
+        cut = len(header) if self._broker_epoch_at is None else self._broker_epoch_at + _BROKER_EPOCH.size
         self._start = whole[:cut]
         self.rest = memoryview(whole)[cut:]
 

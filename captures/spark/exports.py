@@ -39,7 +39,8 @@ def check_report(path: str | os.PathLike[str]) -> None:
 def write_report(found: Findings, path: str | os.PathLike[str], form: str = "html") -> None:
     """Raises CaptureError when the file cannot be written."""
     try:
-        Path(path).write_text(rendered(found, form), encoding="utf-8")
+        whole = rendered(found, form)  # first, so that a failure leaves no empty file
+        Path(path).write_text(whole, encoding="utf-8")
     except OSError as e:
         raise CaptureError(f"{os.fspath(path)}: cannot be written ({e.strerror or e})") from None
 

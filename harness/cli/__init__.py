@@ -13,18 +13,27 @@ import click
 from kce.captures.errors import CaptureError
 from kce.extras import MissingExtra
 from kce.harness.errors import HarnessError, plain_error
+from kce.harness.interrupts import Interrupted
 from kce.harness.java import JavaMissing
 
 #: command -> "module:function" in this package, and the line that `kce --help` shows for it
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo:demo", "Run a failover, a zombie and a restart; write a recording and a report."),
     "up": ("up:up", "Run ZooKeeper and a cluster of nodes until Ctrl-C."),
+    "controller": ("controller:controller", "Run one controller for a cluster of other brokers, such as real ones."),
     "topic": ("topic:topic", "Create, list, describe and delete topics."),
     "describe": ("describe:describe", "Show a cluster: controller, brokers, partitions, pending operations."),
     "kill": ("nodes:kill", "Kill a node of the running cluster."),
     "pause": ("nodes:pause", "Suspend a node (SIGSTOP)."),
     "resume": ("nodes:resume", "Resume a paused node."),
     "restart": ("nodes:restart", "Stop a node if it runs, then start it."),
+    "cut": ("nodes:cut", "Cut a node off from ZooKeeper."),
+    "heal": ("nodes:heal", "Connect a node to ZooKeeper again."),
+    "hold": ("nodes:hold", "Hold the control requests of a node."),
+    "release": ("nodes:release", "Release the held control requests of a node."),
+    "delete-controller": ("nodes:delete_controller", "Delete /controller by hand."),
+    "fault": ("fault:fault", "Add, list and remove faults: rules for requests and responses."),
+    "simulate": ("simulate:simulate_", "Run random schedules on clusters in memory and check invariants."),
     "capture": ("capture:capture", "Write the packets of a network interface to a pcapng."),
     "elect": ("elect:elect", "Contend for leadership; run a command while leading."),
     "leader": ("elect:leader", "Print the leader of an election: Flink's, ours, or Kafka's controller."),
@@ -78,11 +87,14 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `kce` and return its exit code: 0, 1 for a failure shown in one line, 2 for wrong usage, 130 after Ctrl-C."""
+    """Run `kce` and return its exit code: 0, 1 for a failure shown in one line, 2 for wrong usage, 130 after Ctrl-C.
+
+    See `kce.harness.interrupts` for signals.
+    """
     try:
         result: Any = cli.main(argv, prog_name="kce", standalone_mode=False)
     except BaseException as e:  # noqa: BLE001 - other errors are raised again
-        return _failure(plain_error(e, *SHOWN_IN_ONE_LINE, KeyboardInterrupt, BrokenPipeError))
+        return _failure(plain_error(e, *SHOWN_IN_ONE_LINE, Interrupted, KeyboardInterrupt, BrokenPipeError))
     return result if isinstance(result, int) else 0
 
 
@@ -100,6 +112,8 @@ def _failure(error: BaseException) -> int:
         case MissingExtra():
             click.echo(f"kce: {error}", err=True)
             return 2
+        case Interrupted():
+            return error.code
         case click.Abort() | KeyboardInterrupt():
             return 130
         case BrokenPipeError():  # the reader of a pipe has enough: `kce decode ... | head`

@@ -1,4 +1,4 @@
-"""`kce decode` and `kce analyze`: the messages in a capture, and their explanation."""
+"""`kce decode` and `kce analyze`: decode and analyse captures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
@@ -28,12 +29,13 @@ from kce.captures.tcp.incident import Incident
 from kce.captures.tcp.tls import Decrypted
 from kce.extras import SPARK, require
 from kce.harness.cli.options import ports_option
+from kce.harness.interrupts import remove_on_exit, temporary_files
 from kce.harness.java import find_java
 
-#: Limit of the temporary copy of stdin, made if it must be read twice (for --broker).
+#: Maximum size of a capture on stdin that must be read twice (for --broker) and is kept on disk.
 MAX_SPOOLED_BYTES = 4 * 1024**3
 
-#: Smaller files get no progress bar.
+#: Smaller files are read before a progress bar would show.
 _PROGRESS_FROM_BYTES = 8 * 1024**2
 _PROGRESS_EVERY = 500
 
@@ -44,7 +46,7 @@ _FILE = "-"
 
 
 def each(parse: Callable[[str], int]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """A callback that parses an option's values; the ValueError of ``parse`` describes a wrong one."""
+    """A callback that parses an option's values; a ValueError of ``parse`` is a usage error."""
 
     def convert(_ctx: click.Context, _param: click.Parameter, value: Any) -> Any:
         try:
@@ -79,7 +81,7 @@ traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printe
 )  # fmt: skip
 @click.option(
     "--broker", "brokers", multiple=True, metavar="ID|HOST:PORT",
-    help="Only requests to this broker, and its responses; may be repeated. UpdateMetadata maps ids to addresses.",
+    help="Only requests to this broker and its responses; may be repeated. Ids are learnt from UpdateMetadata.",
 )  # fmt: skip
 @click.option(
     "--since", "--from", "since_ns", metavar="TIME", callback=each(selection.time_ns),
@@ -93,7 +95,7 @@ traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printe
 )
 @ports_option
 @click.option("--tls-keys", metavar="FILE", help="Decrypt TLS with this key log (SSLKEYLOGFILE); needs tshark.")
-@click.option("--show-payloads", is_flag=True, help="With --json: include record sets and credentials, in hex.")
+@click.option("--show-payloads", is_flag=True, help="With --json: include records and credentials, as hex.")
 def decode(
     files: tuple[str, ...],
     as_json: bool,
@@ -108,14 +110,15 @@ def decode(
 ) -> int:
     """Print every request and response in a capture, one line each, in the order of the packets that complete them.
 
-    FILES are pcap or pcapng, uncompressed or with gzip or zstd. They may be globs or URIs of remote storage; - is
-    standard input. Several files are one incident: duplicates are dropped and clocks adjusted to the first file's.
+    FILES are pcap or pcapng, plain or compressed with gzip or zstd: paths, globs, URIs of remote storage, or - for
+    standard input. Several files are one incident: a packet captured by several hosts is printed once, and times are
+    those of the first host's clock.
     """
     names = expand(files)
     if len(names) > 1 and _FILE in names:
         raise CaptureError("standard input cannot be one of several files")
     if tls_keys is not None and len(names) > 1:
-        raise CaptureError("--tls-keys takes one file at a time")
+        raise CaptureError("--tls-keys needs a single file")
     file = names[0]
     with opened(names, tls_keys, twice=bool(brokers)) as open_capture:
         cluster = _learn(open_capture(), ports) if brokers else None
@@ -140,7 +143,7 @@ def decode(
                         )
                         sys.stdout.write(line + "\n")
                         if file == _FILE:
-                            sys.stdout.flush()  # for live captures
+                            sys.stdout.flush()  # for a live capture
                 sys.stdout.flush()
             except BrokenPipeError:  # `kce decode ... | head`
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -160,7 +163,7 @@ def _summarise(capture: CaptureFile | Source, decoder: Decoder, wanted: selectio
 
 @contextmanager
 def opened(names: list[str], tls_keys: str | None, *, twice: bool) -> Iterator[Callable[[], CaptureFile | Source]]:
-    """A function that opens the files; standard input is copied to disk if it must be opened ``twice``."""
+    """A function that opens the files; standard input is spooled to disk if it is opened ``twice``."""
     if len(names) > 1:
         yield lambda: Incident(names)
     elif tls_keys is not None:
@@ -194,7 +197,7 @@ def closing(capture: CaptureFile | Source) -> AbstractContextManager[CaptureFile
 
 
 def _learn(capture: CaptureFile | Source, ports: Ports) -> Cluster:
-    """Read a capture only for the brokers' ids and addresses."""
+    """Read a capture to learn about its cluster."""
     with closing(capture):
         decoder = Decoder(capture, ports)
         for _ in _with_progress(capture, decoder.messages()):
@@ -205,7 +208,7 @@ def _learn(capture: CaptureFile | Source, ports: Ports) -> Cluster:
 def _with_progress(
     capture: CaptureFile | Source, messages: Iterator[Request | Response]
 ) -> Iterator[Request | Response]:
-    """Show a progress bar for a large file, unless stdout is the same terminal."""
+    """Show a progress bar for a long file, unless output goes to the terminal."""
     if not isinstance(capture, CaptureFile):
         yield from messages
         return
@@ -223,7 +226,7 @@ def _with_progress(
 
 FORMATS = ("text", "html", "json", "parquet", "markdown")
 
-#: Severities for each value of ``--fail-on``.
+#: Severities that ``--fail-on`` counts.
 _FAILS = {"alarm": ("alarm",), "finding": ("alarm", "warning")}
 
 
@@ -242,7 +245,7 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--report", type=click.Path(), metavar="FILE",
-    help="Write a report, by default as HTML with pictures (see --format).",
+    help="Write a report, as HTML with pictures unless --format says otherwise.",
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(FORMATS),
@@ -254,14 +257,14 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
     metavar="DIR",
     help="Write all tables as Parquet.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace the tables in the folder of --out.")
+@click.option("--overwrite", is_flag=True, help="Replace tables in the folder of --out.")
 @click.option(
     "--only", multiple=True, metavar="NAME",
     help="Run only this analysis, named like its table; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--fail-on", type=click.Choice(list(_FAILS)),
-    help="Exit with 3 on an alarm; with `finding`, also on a warning.",
+    help="Exit with 3 at an alarm; with `finding`, at an alarm or a warning.",
 )  # fmt: skip
 @click.option(
     "--threshold", "thresholds", multiple=True, metavar="NAME=VALUE",
@@ -269,7 +272,7 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
     "isr_storm_shrinks (3); may be repeated.",
 )  # fmt: skip
 @ports_option
-@click.option("--show-payloads", is_flag=True, help="Include record sets and credentials in the evidence.")
+@click.option("--show-payloads", is_flag=True, help="Include records and credentials in the evidence.")
 @click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
 @click.option("--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Keep Spark's event log there.")
 def analyze(
@@ -286,10 +289,9 @@ def analyze(
     master: str | None,
     event_log: str | None,
 ) -> int:
-    """Explain with Spark what the control plane in captures did: controllers, leaders, fenced requests, latencies, and
-    the findings that follow.
+    """Analyse captures with Spark: controllers, leaders, fenced requests, latencies, outages, and what went wrong.
 
-    FILES are pcap or pcapng, compressed or not, globs or URIs; a connection may span several of them.
+    FILES are pcap or pcapng, compressed or not: paths, globs or URIs. A connection may span several files.
     """
     if form == "text" and report is not None:
         raise click.UsageError("--report is html, json, markdown or parquet; text is always printed")
@@ -307,7 +309,12 @@ def analyze(
     if unknown := [name for name in only if name not in ANALYSES]:
         raise click.UsageError(f"--only {unknown[0]}: no such analysis; there are {', '.join(ANALYSES)}")
     # a descriptor of its own: the output of Spark's JVM is redirected meanwhile
-    with os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal, _status(Console(file=terminal)) as progress:
+    with (
+        temporary_files(),
+        _removed_if_new(out),
+        os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
+        _status(Console(file=terminal)) as progress,
+    ):
         findings = run(
             files, report=report, form="html" if form in (None, "text") else form, out=out, overwrite=overwrite,
             only=only, payloads=show_payloads, evidence=form in ("html", "json"), ports=ports, master=master,
@@ -323,6 +330,11 @@ def analyze(
     if not findings.quality.sound:
         return 1
     return 3 if fail_on and any(f.severity in _FAILS[fail_on] for f in findings.findings()) else 0
+
+
+def _removed_if_new(out: str | None) -> AbstractContextManager[None]:
+    """A signal leaves no folder with only a part of the tables, unless it was there before."""
+    return nullcontext() if out is None or Path(out).exists() else remove_on_exit(out)
 
 
 def _thresholds(settings: tuple[str, ...]) -> Thresholds:
@@ -344,7 +356,7 @@ def _thresholds(settings: tuple[str, ...]) -> Thresholds:
 
 @contextmanager
 def _status(console: Console) -> Iterator[Callable[[str], None]]:
-    """Show progress on a terminal."""
+    """Show the current step on a terminal."""
     if not console.is_terminal:
         yield lambda step: None
         return

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import click
-import trio
 from rich.console import Console
 
 from kce.extras import SPARK, require
+from kce.harness import interrupts
 from kce.harness.cli.options import plain_console
 from kce.harness.demo import Step, play
 from kce.harness.errors import HarnessError
@@ -48,11 +48,12 @@ def demo(out: Path) -> int:
             if not progress.is_terminal:
                 progress.print(f"[{time.monotonic() - begin:4.1f} s] {text}", markup=False, soft_wrap=True)
 
-        steps = trio.run(play, capture, report_progress)
+        steps = interrupts.run(play, capture, report_progress)
         report_progress("Spark reads the recording")
         from kce.captures.spark import analyze  # here, for it takes a while to import
 
-        findings = analyze([str(capture)], report=str(report))
+        with interrupts.temporary_files():
+            findings = analyze([str(capture)], report=str(report))
     console = plain_console()
     console.print("[bold]Steps[/]")
     for number, step in enumerate(steps, start=1):

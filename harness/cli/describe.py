@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import click
-import trio
 from rich.console import Console
 from rich.table import Table
 
+from kce.harness import interrupts
 from kce.harness.cli.options import cluster_option, connected, plain_console, zookeeper_option
 from kce.harness.errors import HarnessError
 from kce.harness.supervisor import command, find_cluster
@@ -45,14 +46,14 @@ def describe(as_json: bool, show_all: bool, zookeeper: str | None, cluster_file:
         running = command(find_cluster(cluster_file), "describe")
         processes = {node["id"]: node for node in running["nodes"]}
         zookeeper = running["zookeeper"]
-    found = trio.run(_read, zookeeper)
+    found = interrupts.run(_read, zookeeper)
     for node_id, process in processes.items():
         known = found["brokers"].setdefault(
             node_id, {"listeners": process["listeners"], "broker_epoch": None, "rack": None}
         )
         known.update(pid=process["pid"], state=process["state"])
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(found | {"problems": problems(found)}, indent=2))
     else:
         _print(plain_console(), found, show_all=show_all)
     return 0
@@ -94,10 +95,37 @@ async def read_cluster(zk: KafkaZkClient, zookeeper: str) -> dict[str, Any]:
             "reassignments": [str(TopicPartition(p["topic"], p["partition"])) for p in partitions if _is_moving(p)],
             "requested_reassignments": {str(tp): list(target) for tp, target in requested.items()},
             "deletions": sorted(await zk.get_topic_deletions()),
-            "preferred_elections": sorted(map(str, await admin_nodes.get_preferred_replica_election(zk))),
+            "preferred_elections": sorted(map(str, await admin_nodes.get_preferred_replica_election(zk) or ())),
         },
         "partition_states": partitions,
     }
+
+
+def problems(found: dict[str, Any]) -> list[str]:
+    """What is unhealthy, a sentence each."""
+    brokers: dict[int, dict[str, Any]] = found["brokers"]
+    controller = found["controller"]
+    sentences = []
+    if controller is None:
+        sentences.append("There is no controller: nobody owns /controller.")
+    elif controller not in brokers or brokers[controller]["broker_epoch"] is None:
+        sentences.append(f"The controller, node {controller}, is not registered in /brokers/ids.")
+    for broker_id, broker in sorted(brokers.items()):
+        state = broker.get("state", "running")
+        if state != "running":
+            sentences.append(f"Node {broker_id} is {state}.")
+        elif broker["broker_epoch"] is None:
+            sentences.append(f"Node {broker_id} is running, but not registered in /brokers/ids.")
+    replicas = {replica for p in found["partition_states"] for replica in p["replicas"]}
+    if unknown := sorted(replicas - brokers.keys()):
+        sentences.append(f"Brokers {_ids(unknown)} have replicas, but are not registered.")
+    for count, text in (
+        (found["leaderless"], "without a leader"),
+        (found["under_replicated"], "under-replicated"),
+    ):
+        if count:
+            sentences.append(f"{count} of {found['partitions']} partitions {'is' if count == 1 else 'are'} {text}.")
+    return sentences
 
 
 def _partition(topic: TopicDescription, partition: PartitionDescription) -> Partition:
@@ -155,6 +183,9 @@ def _print(console: Console, found: dict[str, Any], *, show_all: bool) -> None:
         f"Topics      {found['topics']}, partitions {found['partitions']}, without leader {found['leaderless']}, "
         f"under-replicated {found['under_replicated']}"
     )
+    for title, sentence in zip_longest(["Unhealthy"], problems(found), fillvalue=""):
+        if sentence:
+            console.print(f"{title:<11} {sentence}", markup=False)
     pending = found["pending"]
     for title, things in (
         ("Moving", pending["reassignments"]),

@@ -27,6 +27,7 @@ from kce.election.paths import SinglePaths, zookeeper_path
 from kce.election.service import MultipleComponentLeaderElectionService
 from kce.election.session import ConnectionState, ElectionSession
 from kce.election.zookeeper import election_driver_factory, read_leader_node
+from kce.harness import interrupts
 from kce.harness.cli.options import cluster_option, connected_store, zookeeper_option
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
@@ -91,7 +92,7 @@ def elect(
             return await _contend(store, paths, command=command, **options)
 
     logging.getLogger("kce").setLevel(logging.ERROR)
-    return trio.run(run)
+    return interrupts.run(run)
 
 
 async def _contend(
@@ -232,7 +233,7 @@ def leader(path: str, watch: bool, zookeeper: str | None, cluster_file: Path | N
                 raise HarnessError(f"there is no leader at {paths[0]}")
             click.echo(text)
 
-    trio.run(run)
+    interrupts.run(run)
     return 0
 
 

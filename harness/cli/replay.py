@@ -1,4 +1,4 @@
-"""`kce replay`: sends recorded requests to live brokers, or recorded responses to a live controller."""
+"""`kce replay`: replays requests to live brokers, or plays a broker to a live controller."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from kce.captures.replay.replay import ANSWER_SECONDS, Outcome, Replay, Target, 
 from kce.captures.replay.restarts import Restart, needed, restarts
 from kce.captures.replay.rewrite import VOLATILE, Rewriter, newest_controller_epoch, whose_epoch
 from kce.captures.tcp.segments import endpoint_text
+from kce.harness import interrupts
 from kce.harness.cli.captures import closing, each, opened
 from kce.harness.cli.impersonate import be_broker
 from kce.harness.cli.options import cluster_option, connected, ports_option, zookeeper_option
@@ -63,7 +64,7 @@ The exit code is 1 if a response differs from the recorded one or is missing.
 )
 @click.option(
     "--to", "to", multiple=True, metavar="[ID=]HOST:PORT",
-    help="Target of the requests; with ID=, only of those to that broker. May be repeated.",
+    help="Target of the requests; with ID=, of the requests to that broker. May be repeated.",
 )  # fmt: skip
 @click.option(
     "--broker",
@@ -84,18 +85,16 @@ The exit code is 1 if a response differs from the recorded one or is missing.
 )
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="2 is twice as fast.")
 @click.option(
-    "--no-wait",
-    is_flag=True,
-    help="Ignore the recorded timing: send each request as soon as the one before is answered.",
+    "--no-wait", is_flag=True, help="Ignore the recorded timing; send as soon as earlier responses have arrived."
 )
 @click.option(
     "--controller-epoch", metavar="+N|N|current",
-    help="Change controller epochs: add N, or make the newest one N, or that of ZooKeeper.",
+    help="Shift all controller epochs: by N, or so that the newest becomes N or ZooKeeper's current one.",
 )  # fmt: skip
-@click.option("--broker-epoch", metavar="N|current", help="Replace broker epochs; current: by those in ZooKeeper.")
+@click.option("--broker-epoch", metavar="N|current", help="Replace broker epochs; current: with those in ZooKeeper.")
 @click.option(
     "--restart", is_flag=True,
-    help="Restart brokers of the running `kce up` where the recorded ones were restarted.",
+    help="Restart a broker of the running `kce up` where the recorded one was restarted.",
 )  # fmt: skip
 @click.option(
     "--answer-seconds",
@@ -109,8 +108,8 @@ The exit code is 1 if a response differs from the recorded one or is missing.
 )
 @click.option(
     "--volatile", "volatile", multiple=True, metavar="FIELD",
-    help="Ignore this field of responses, such as topic_id, cluster_id or port; may be repeated."
-    f" Always ignored: {', '.join(sorted(VOLATILE))}.",
+    help="Ignore this response field, such as topic_id, cluster_id or port; may be repeated."
+    f" Always: {', '.join(sorted(VOLATILE))}.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print the requests and their targets; send nothing.")
 @click.option(
@@ -118,7 +117,7 @@ The exit code is 1 if a response differs from the recorded one or is missing.
     "listeners",
     multiple=True,
     metavar="NAME",
-    help="With --as broker: offer these listeners instead of the recorded ones.",
+    help="With --as broker: listeners to offer instead of the recorded ones.",
 )
 @zookeeper_option
 @cluster_option
@@ -129,13 +128,13 @@ def replay(
     answer_seconds: float, record: str | None, volatile: tuple[str, ...], dry_run: bool, listeners: tuple[str, ...],
     zookeeper: str | None, cluster_file: Path | None,
 ) -> int:  # fmt: skip
-    """Send recorded requests again and compare the responses, or play a recorded broker to a live controller.
+    """Replay requests of a capture and compare the responses, or play a recorded broker to a live controller.
 
-    Connections and correlation ids are new; causal order and timing are kept. As controller, it sends the control
-    requests of controllers; as client, the requests of one connection. As broker, it registers in ZooKeeper with new
-    ports, and answers each request with the recorded response to the most similar request, until Ctrl-C.
+    Connections and correlation ids are new; causal order and timing are kept. As controller it sends the recorded
+    control requests; as client, the requests of one connection. As broker it registers in ZooKeeper with its own ports
+    and answers each request with the response of the best matching recorded one, until Ctrl-C.
 
-    FILE is read as by `kce decode`: several hosts, compressed, remote, or standard input (-).
+    FILE is read like `kce decode` does: several files of one incident, compressed, remote, or standard input (-).
     """
     if role == "broker" and broker_id is None:
         raise click.UsageError("--as broker needs --broker ID, the broker to play")
@@ -144,7 +143,7 @@ def replay(
     if record is not None and any(
         Path(file).exists() and Path(record).resolve() == Path(file).resolve() for file in files
     ):
-        raise click.UsageError(f"--record {record} would overwrite what is replayed")
+        raise click.UsageError(f"--record {record} would overwrite the recording")
     name = ", ".join(files)
     recording = _read(expand(files), ports, tls_keys)
     steps = recording.of_controllers() if role == "controller" else recording.steps
@@ -157,7 +156,7 @@ def replay(
         and (until_ns is None or step.request.place.time_ns < until_ns)
     ]  # fmt: skip
     if not recording.steps:
-        raise CaptureError(f"{name}: no request of Kafka that can be replayed")
+        raise CaptureError(f"{name}: contains no Kafka request to replay")
     if not steps:
         raise CaptureError(f"{name}: no request matches --as {role} and the filters")
     if role == "client":
@@ -177,13 +176,13 @@ def replay(
             offered = listeners or tuple(dict.fromkeys(one.name for one in own)) or ("PLAINTEXT",)
             rack = next((one.rack for one in own), None)
             registry = zookeeper or (to[0] if to else None), cluster_file
-            return trio.run(
+            return interrupts.run(
                 be_broker, Impersonator(steps, None if no_wait else speed), broker_id, rack, offered, registry, recorder
             )
         targets = _targets(to, steps) if to else _of_cluster(cluster_file, CONTROL if role == "controller" else DATA)
         for step in steps:
             target_of(step, targets)
-        rewriter = trio.run(_rewriter, steps, controller_epoch, broker_epoch, zookeeper, cluster_file)
+        rewriter = interrupts.run(_rewriter, steps, controller_epoch, broker_epoch, zookeeper, cluster_file)
         if dry_run:
             return _show(steps, targets, rewriter, recording)
         restarted = needed(restarts(recording.steps), steps)
@@ -195,7 +194,7 @@ def replay(
         if role == "controller" and not restart:
             _warn_of(restarted)
         try:
-            whole = trio.run(_run_until_signal, run)
+            whole = interrupts.run(_run_until_signal, run)
         except HarnessError:  # of a restart
             _print_outcomes(run.outcomes(), len(recording.left_out))
             raise
@@ -240,9 +239,7 @@ def _targets(to: tuple[str, ...], steps: list[Step]) -> dict[int | None, Target]
 
 def _of_cluster(cluster_file: Path | None, listener: str) -> dict[int | None, Target]:
     if cluster_file is None and not running_clusters():
-        raise click.UsageError(
-            "--to HOST:PORT, the target of the requests, is missing (no `kce up` of yours is running)"
-        )
+        raise click.UsageError("--to HOST:PORT is missing, and no `kce up` of yours is running")
     nodes: list[dict[str, Any]] = command(find_cluster(cluster_file), "describe")["nodes"]
     targets: dict[int | None, Target] = {}
     for node in nodes:
@@ -295,7 +292,7 @@ async def _broker_epochs(zk: KafkaZkClient) -> dict[int, int]:
 
 
 async def _restart(cluster: dict[str, Any], rewriter: Rewriter, broker_id: int) -> None:
-    """Restart the node, and read its new broker epoch if epochs are replaced."""
+    """Restart a node. Read its new broker epoch if epochs are rewritten."""
     answer = await trio.to_thread.run_sync(command, cluster, "restart", broker_id, abandon_on_cancel=True)
     click.echo(f"kce: {answer['text']}", err=True)
     if broker_id in rewriter.broker_epochs:
@@ -307,12 +304,12 @@ def _warn_of(restarted: Iterable[Restart]) -> None:
     for place, broker_id in restarted:
         click.echo(
             f"kce: broker {broker_id} was restarted before packet {place.packet} and lost its state; "
-            "--restart restarts the broker of the running `kce up` at this point", err=True,
+            "use --restart to restart that broker of the running `kce up`, too", err=True,
         )  # fmt: skip
 
 
 async def _run_until_signal(run: Replay) -> bool:
-    """False if a signal stopped it before the end. Its nursery holds the watcher of signals."""
+    """Run it; False if a signal stopped it. The nursery holds the signal watcher."""
     whole = False
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
@@ -355,7 +352,7 @@ def _show_answers(steps: list[Step], recording: Recording) -> int:
     answers = [step.response for step in steps if step.response is not None]
     for response in sorted(answers, key=lambda response: response.request.place):
         click.echo(f"{renderer.line(response.request)} <= {renderer.line(response)}")
-    click.echo(f"kce: {len(answers)} responses for requests like these", err=True)
+    click.echo(f"kce: {len(answers)} responses for matching requests", err=True)
     return 0
 
 
@@ -364,9 +361,12 @@ def _print_outcomes(outcomes: list[Outcome], left_out: int) -> int:
     for outcome in outcomes:
         if outcome.verdict in (Verdict.DIFFERENT, Verdict.MISSING):
             click.echo(str(outcome))
-    summary = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+    verdicts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
     sent = len(outcomes) - counts[Verdict.UNSENT]
-    click.echo(f"{sent} requests replayed: {summary}" + (f"; {left_out} in the capture cannot be" if left_out else ""))
+    click.echo(
+        f"{sent} requests replayed: {verdicts}"
+        + (f"; {left_out} in the capture could not be replayed" if left_out else "")
+    )
     return 1 if counts[Verdict.DIFFERENT] or counts[Verdict.MISSING] else 0
 
 

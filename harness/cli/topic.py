@@ -12,6 +12,7 @@ import click
 import trio
 from rich.table import Table
 
+from kce.harness import interrupts
 from kce.harness.cli.options import cluster_option, connected, plain_console, properties, zookeeper_option
 from kce.harness.errors import HarnessError
 from kce.zookeeper import admin, znodes
@@ -38,7 +39,7 @@ def _with_client(
             except admin.AdminError as e:
                 raise HarnessError(str(e)) from None
 
-    return trio.run(run)
+    return interrupts.run(run)
 
 
 async def _wait(condition: Callable[[], Awaitable[bool]], what: str) -> None:

@@ -215,6 +215,8 @@ class MemoryDisk(Disk):
             entry = self._entry(path)
             if isinstance(entry, _Content):
                 entry.flush()
+            elif entry is not None:
+                self.flush_folder(path)
 
     def rename(self, old: str, new: str) -> None:
         self.before(old, 0)

@@ -13,6 +13,7 @@ from random import Random
 
 import trio
 
+from kce.harness.background import BackgroundTasks
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.harness.world.network import MemoryListener, MemoryNetwork
 from kce.harness.world.port import ClusterWorld, Connected, World
@@ -85,7 +86,7 @@ class MemoryClusterWorld(ClusterWorld):
     def zookeeper_connect(self) -> str:
         return "memory:2181"
 
-    async def node(self, node_id: int, nursery: trio.Nursery) -> tuple[World, str]:
+    async def node(self, node_id: int, tasks: BackgroundTasks) -> tuple[World, str]:
         await trio.lowlevel.checkpoint()
         self.disks[_name(node_id)].release_locks()  # of the node's process before this one
         return MemoryWorld(self, _name(node_id)), self.zookeeper_connect
@@ -95,13 +96,17 @@ class MemoryClusterWorld(ClusterWorld):
 
     def cut(self, node_id: int) -> None:
         self._cut.add(_name(node_id))
-        for store in self._sessions[_name(node_id)]:
+        for store in self._living_sessions(node_id):
             self.server.disconnect(store)
 
     def heal(self, node_id: int) -> None:
         self._cut.discard(_name(node_id))
-        for store in self._sessions[_name(node_id)]:
+        for store in self._living_sessions(node_id):
             self.server.reconnect(store)
+
+    def _living_sessions(self, node_id: int) -> list[MemoryStore]:
+        """Those of a client that was killed stay as they are, until they expire."""
+        return [store for store in self._sessions[_name(node_id)] if not store.is_abandoned]
 
     def is_cut(self, node_id: int) -> bool:
         return _name(node_id) in self._cut

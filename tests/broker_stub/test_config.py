@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from kce.broker_stub import BrokerConfig, Endpoint
+from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.wire.configuration import ConfigError, broker_config
 from kce.wire.metadata_version import MetadataVersion
 from tests.broker_stub.support import TWO_LISTENERS
@@ -24,7 +25,7 @@ def test_defaults_are_kafkas_except_for_the_host() -> None:
     assert c.controller_listener_name == "PLAINTEXT"
     assert (c.num_network_threads, c.num_io_threads, c.queued_max_requests) == ({"PLAINTEXT": 3}, 8, 500)
     assert (c.socket_request_max_bytes, c.socket_listen_backlog_size) == (104_857_600, 50)
-    assert (c.connections_max_idle_ms, c.max_connections_per_ip) == (600_000, 2**31 - 1)
+    assert (c.connections_max_idle_ms, c.connection_limits) == (600_000, ConnectionLimits())
     assert (c.request_timeout_ms, c.controller_socket_timeout_ms) == (30_000, 30_000)
     assert (c.controlled_shutdown_enable, c.controlled_shutdown_max_retries) == (True, 3)
     assert c.controlled_shutdown_retry_backoff_ms == 5000
@@ -88,11 +89,14 @@ TWO = "listeners=A://:1,B://:2 listener.security.protocol.map=A:PLAINTEXT,B:PLAI
         ("listener.name.plaintext.num.network.threads=no", "listener.name.plaintext.num.network.threads=no: "),
         ("num.io.threads=1.5", "num.io.threads=1.5: "),
         ("queued.max.requests=0", "queued.max.requests=0: "),
+        ("queued.max.request.bytes=1000", "queued.max.request.bytes=1000: must be at least 104857600, which is socket"),
         ("socket.request.max.bytes=2147483648", "socket.request.max.bytes=2147483648: "),
         ("socket.listen.backlog.size=0", "socket.listen.backlog.size=0: "),
         ("max.connections.per.ip=0", "max.connections.per.ip=0: "),
-        ("max.connections=10", "max.connections=10: not supported here: leave the setting out"),
-        ("max.connections.per.ip.overrides=localhost:3", "max.connections.per.ip.overrides=localhost:3: "),
+        ("max.connections=-1", "max.connections=-1: "),
+        ("max.connections.per.ip.overrides=localhost", "'localhost' is not HOST:LIMIT"),
+        ("max.connections.per.ip.overrides=h:x", "max.connections.per.ip.overrides=h:x: 'h:x' is not HOST:LIMIT"),
+        ("listener.name.plaintext.max.connections=no", "listener.name.plaintext.max.connections=no: "),
         ("connections.max.idle.ms=0", "connections.max.idle.ms=0: must be a whole number -1 or from 1 to"),
         ("connections.max.idle.ms=-2", "connections.max.idle.ms=-2: "),
         ("controlled.shutdown.enable=yes", "controlled.shutdown.enable=yes: must be true or false"),
@@ -155,27 +159,27 @@ def test_ids_above_the_reserved_ones_are_allowed_without_id_generation() -> None
         assert BrokerConfig.from_properties(unset).broker_id == -1  # found or generated at startup
 
 
-def test_unused_kafka_settings_are_accepted_silently(caplog) -> None:
-    _config(zookeeper_connect="localhost:2181", log_dirs="/tmp/x", ssl_keystore_location="k", super_users="User:a")
-    BrokerConfig.from_properties(
-        {
-            "broker.id": "1",
-            "listener.name.data.ssl.keystore.location": "k",
-            "listener.name.data.plain.sasl.jaas.config": "j",
-            "max.connections": str(2**31 - 1),
-            "max.connections.per.ip.overrides": "",
-        }
-    )
+def test_unused_kafka_settings_log_a_warning_unless_they_are_at_their_default(caplog) -> None:
+    _config(zookeeper_connect="localhost:2181", log_dirs="/tmp/x", max_connections_per_ip_overrides="")
+    BrokerConfig.from_properties({"broker.id": "1", "max.connections": str(2**31 - 1), "background.threads": "10"})
     assert not caplog.records
+    unused = {"listener.name.data.ssl.keystore.location": "k", "log.retention.hours": "1"}
+    BrokerConfig.from_properties({"broker.id": "1", **unused})
+    assert [record.getMessage().partition(" has no effect")[0] for record in caplog.records] == [
+        f"{key}={value}" for key, value in unused.items()
+    ]
 
 
 @pytest.mark.parametrize(
     ("key", "warning"),
     [
-        ("num.io.thread", "Kafka has no setting num.io.thread; did you mean num.io.threads?"),
-        ("zookeper.connect", "Kafka has no setting zookeper.connect; did you mean zookeeper.connect?"),
-        ("listener.name.data.foo", "Kafka has no setting listener.name.data.foo"),
-        ("qqqqq", "Kafka has no setting qqqqq"),
+        ("num.io.thread", "num.io.thread has no effect: Kafka has no such setting; did you mean num.io.threads?"),
+        (
+            "zookeper.connect",
+            "zookeper.connect has no effect: Kafka has no such setting; did you mean zookeeper",
+        ),
+        ("listener.name.data.foo", "listener.name.data.foo has no effect: Kafka has no such setting"),
+        ("qqqqq", "qqqqq has no effect: Kafka has no such setting"),
     ],
 )
 def test_unknown_settings_log_a_warning(caplog, key, warning) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+from typing import Any
+
 import pytest
 
 from kce import wire
@@ -22,20 +25,24 @@ from tests.broker_stub.support import (
     update_metadata,
 )
 
-CONTROL_REQUESTS = [
-    pytest.param(leader_and_isr, (lai_state(),), id="LeaderAndIsr"),
-    pytest.param(update_metadata, (umr_state(),), id="UpdateMetadata"),
-    pytest.param(stop_replica, ((0, -1, False),), id="StopReplica"),
-]
+BUILT = ((leader_and_isr, (lai_state(),)), (update_metadata, (umr_state(),)), (stop_replica, ((0, -1, False),)))
+
+
+def control_requests(*cases: str) -> list[Any]:
+    """Parameters for LeaderAndIsr, UpdateMetadata and StopReplica, each marked with its upstream case if it has one."""
+    return [
+        pytest.param(build, states, id=build.__name__, marks=[pytest.mark.kafka(case)] if case else [])
+        for (build, states), case in zip_longest(BUILT, cases, fillvalue="")
+    ]
+
+
+CONTROL_REQUESTS = control_requests()
 
 
 EPOCH = 70
 
 
-@pytest.mark.kafka("KAT-1")
-@pytest.mark.kafka("KAT-4")
-@pytest.mark.kafka("KAT-7")
-@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+@pytest.mark.parametrize(("build", "states"), control_requests("KAT-4", "KAT-1", "KAT-7"))
 async def test_the_current_broker_epoch_is_accepted(build, states) -> None:  # rule 9.5
     node = Node()
     node.broker_epoch = EPOCH
@@ -43,10 +50,7 @@ async def test_the_current_broker_epoch_is_accepted(build, states) -> None:  # r
     assert node.replicas.controller_epoch == 1
 
 
-@pytest.mark.kafka("KAT-2")
-@pytest.mark.kafka("KAT-5")
-@pytest.mark.kafka("KAT-8")
-@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+@pytest.mark.parametrize(("build", "states"), control_requests("KAT-5", "KAT-2", "KAT-8"))
 async def test_a_newer_broker_epoch_is_accepted(build, states) -> None:  # rule 9.5
     node = Node()
     node.broker_epoch = EPOCH
@@ -54,10 +58,7 @@ async def test_a_newer_broker_epoch_is_accepted(build, states) -> None:  # rule 
     assert node.replicas.controller_epoch == 1
 
 
-@pytest.mark.kafka("KAT-3")
-@pytest.mark.kafka("KAT-6")
-@pytest.mark.kafka("KAT-9")
-@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+@pytest.mark.parametrize(("build", "states"), control_requests("KAT-6", "KAT-3", "KAT-9"))
 async def test_a_stale_broker_epoch_is_fenced_and_changes_nothing(build, states) -> None:  # rules 9.5, 9.6
     node = Node()
     node.broker_epoch = EPOCH
@@ -134,9 +135,7 @@ async def test_the_broker_epoch_is_checked_before_the_controller_epoch(build, st
     assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-@pytest.mark.kafka("LE-2")
-@pytest.mark.kafka("RMT-11")
-@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+@pytest.mark.parametrize(("build", "states"), control_requests("LE-2", "", "RMT-11"))
 async def test_a_stale_controller_epoch_is_fenced(build, states) -> None:  # rules 9.8, 9.9
     node = Node()
     await node.ask(update_metadata(umr_state(1), controller_epoch=5))

@@ -215,6 +215,7 @@ async def test_a_new_leader_epoch_allows_another_proposal() -> None:
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.FENCED_LEADER_EPOCH,
         pytest.param(ErrorCode.INVALID_UPDATE_VERSION, marks=pytest.mark.kafka("PT-23")),
+        pytest.param(ErrorCode.INVALID_UPDATE_VERSION, marks=pytest.mark.kafka("PT-10"), id="of an expansion"),
         pytest.param(ErrorCode.INVALID_REQUEST, marks=pytest.mark.kafka("PT-8")),
         pytest.param(ErrorCode.NEW_LEADER_ELECTED, marks=pytest.mark.kafka("PT-21")),
     ],

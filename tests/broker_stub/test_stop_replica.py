@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kce import wire
@@ -22,24 +24,31 @@ async def _node() -> Node:
     return node
 
 
-@pytest.mark.parametrize("delete", [False, True])
-@pytest.mark.parametrize(
-    ("epoch", "expected"),
-    [
-        pytest.param(CURRENT + 1, ErrorCode.NONE, marks=[pytest.mark.kafka("RMT-16"), pytest.mark.kafka("RMT-21")]),
-        pytest.param(CURRENT, ErrorCode.NONE, marks=[pytest.mark.kafka("RMT-18"), pytest.mark.kafka("RMT-24")]),
-        pytest.param(
-            CURRENT - 1,
-            ErrorCode.FENCED_LEADER_EPOCH,
-            marks=[pytest.mark.kafka("RMT-17"), pytest.mark.kafka("RMT-23")],
-        ),
+def epochs(*cases: str) -> list[Any]:
+    """Epochs with the expected code, each marked with its upstream case."""
+    newer, equal, older, not_given, deleting = cases
+    return [
+        pytest.param(CURRENT + 1, ErrorCode.NONE, marks=pytest.mark.kafka(newer)),
+        pytest.param(CURRENT, ErrorCode.NONE, marks=pytest.mark.kafka(equal)),
+        pytest.param(CURRENT - 1, ErrorCode.FENCED_LEADER_EPOCH, marks=pytest.mark.kafka(older)),
         pytest.param(0, ErrorCode.FENCED_LEADER_EPOCH),
-        pytest.param(-1, ErrorCode.NONE, marks=[pytest.mark.kafka("RMT-20"), pytest.mark.kafka("RMT-26")]),
-        pytest.param(-2, ErrorCode.NONE, marks=[pytest.mark.kafka("RMT-19"), pytest.mark.kafka("RMT-25")]),
+        pytest.param(-1, ErrorCode.NONE, marks=pytest.mark.kafka(not_given)),
+        pytest.param(-2, ErrorCode.NONE, marks=pytest.mark.kafka(deleting)),
         pytest.param(-3, ErrorCode.FENCED_LEADER_EPOCH),
-    ],
-)
-async def test_leader_epochs_are_checked(epoch, expected, delete) -> None:  # rules 9.30, 9.31, 9.34
+    ]
+
+
+@pytest.mark.parametrize(("epoch", "expected"), epochs("RMT-16", "RMT-18", "RMT-17", "RMT-20", "RMT-19"))
+async def test_leader_epochs_are_checked(epoch, expected) -> None:  # rules 9.30, 9.31, 9.34
+    await _leader_epochs_are_checked(epoch, expected, delete=False)
+
+
+@pytest.mark.parametrize(("epoch", "expected"), epochs("RMT-21", "RMT-24", "RMT-23", "RMT-26", "RMT-25"))
+async def test_leader_epochs_are_checked_before_a_deletion(epoch, expected) -> None:  # rules 9.30, 9.31, 9.34
+    await _leader_epochs_are_checked(epoch, expected, delete=True)
+
+
+async def _leader_epochs_are_checked(epoch, expected, *, delete) -> None:
     node = await _node()
     answer = await node.ask(stop_replica((0, epoch, delete)))
     assert answer.error_code == ErrorCode.NONE

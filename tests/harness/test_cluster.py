@@ -218,12 +218,3 @@ async def test_an_error_in_the_body_comes_out_as_it_is(zookeeper: str) -> None:
     with pytest.raises(ZeroDivisionError):
         async with Cluster(1, zookeeper=f"{zookeeper}/body"):
             raise ZeroDivisionError
-
-
-async def test_what_is_cancelled_ends(zookeeper: str) -> None:
-    """As by Ctrl-C: its nodes are cancelled at the same time as it lets them go."""
-    with trio.CancelScope() as scope:
-        async with Cluster(2, zookeeper=f"{zookeeper}/cancelled") as cluster:
-            scope.cancel()
-    assert scope.cancelled_caught
-    assert [member.state for member in cluster.members] == ["stopped", "stopped"]

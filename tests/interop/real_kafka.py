@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +73,8 @@ RELEASES = {
         ),
     )
 }
+#: of a JVM that lives for a test: quick to start, small
+SHORT_LIVED = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 START_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 60
 _IVY = """<ivy-module version="2.0"><info organisation="kce" module="kafka"/><dependencies>
@@ -126,8 +128,10 @@ class RealBroker:
         guard: Guard,
         settings: Mapping[str, str] | None = None,
         release: Release = RELEASES[VERSION],
+        jvm: Sequence[str] = SHORT_LIVED,
     ) -> None:
         self.id = broker_id
+        self._jvm = jvm
         self.release = release
         self.folder = folder / f"kafka-{broker_id}"
         self.folder.mkdir(parents=True)
@@ -174,6 +178,11 @@ class RealBroker:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def address(self) -> str:
         """Where clients reach it."""
         return f"127.0.0.1:{self.data_port}"
@@ -181,7 +190,7 @@ class RealBroker:
     async def start(self) -> None:
         earlier = len(self.log)
         command = [
-            find_java(), "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.sasl.client=false",
+            find_java(), *self._jvm, "-Dzookeeper.sasl.client=false",
             *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPEN),
             f"-Dlog4j.configuration=file:{self.folder / 'log4j.properties'}",
             "-cp", f"{kafka_jars(self.release.version)}/*", "kafka.Kafka", str(self.folder / "server.properties"),
@@ -216,12 +225,17 @@ class RealBroker:
 
 @asynccontextmanager
 async def real_brokers(
-    ids: list[int], zookeeper: str, folder: Path, release: Release = RELEASES[VERSION], **settings: str
+    ids: list[int],
+    zookeeper: str,
+    folder: Path,
+    release: Release = RELEASES[VERSION],
+    jvm: Sequence[str] = SHORT_LIVED,
+    **settings: str,
 ) -> AsyncIterator[dict[int, RealBroker]]:
     """Real brokers, all up, all gone at the end. ``settings`` are theirs, with _ for the dots."""
     properties = {name.replace("_", "."): value for name, value in settings.items()}
     with closing(Guard()) as guard:
-        brokers = {i: RealBroker(i, zookeeper, folder, guard, properties, release) for i in ids}
+        brokers = {i: RealBroker(i, zookeeper, folder, guard, properties, release, jvm) for i in ids}
         try:
             await trio.to_thread.run_sync(kafka_jars, release.version)
             async with trio.open_nursery() as nursery:

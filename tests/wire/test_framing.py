@@ -50,3 +50,16 @@ def test_buffer_releases_returned_frames() -> None:
         buffer.receive_data(b"\0\0\0")
         assert buffer.next_frame() == b""
     assert len(buffer) == 0
+
+
+def test_the_length_of_a_frame_is_known_before_it_is_complete() -> None:
+    buffer = wire.FrameBuffer()
+    assert buffer.announced_bytes() is None
+    buffer.receive_data(b"\0\0\0")
+    assert buffer.announced_bytes() is None
+    buffer.receive_data(b"\7ab")
+    assert buffer.announced_bytes() == 7
+    assert buffer.next_frame() is None
+    buffer.receive_data(b"cdefg")
+    assert buffer.next_frame() == b"abcdefg"
+    assert buffer.announced_bytes() is None

@@ -23,6 +23,10 @@ from kce.wire.configuration.definitions import (
 # change at run time; whether DescribeConfigs lists it; which parsers read it.
 _TABLE: Final[Mapping[Support, str]] = {
     Support.LIVE: """
+max.connection.creation.rate int max 0.. cluster described broker
+max.connections int max 0.. cluster described broker
+max.connections.per.ip int max 0.. cluster described broker
+max.connections.per.ip.overrides string empty any cluster described broker
 unclean.leader.election.enable boolean false any cluster described controller
 """,
     Support.HONOURED: """
@@ -43,6 +47,7 @@ default.replication.factor int 1 1..32767 static described broker
 delete.topic.enable boolean true any static described broker
 inter.broker.listener.name string - any static described broker
 inter.broker.protocol.version string 3.9-IV0 any static described broker
+kce.controller.only boolean false any static hidden node
 kce.metrics.port int - 0..65535 static hidden node
 leader.imbalance.check.interval.seconds long 300 1.. static described controller
 leader.imbalance.per.broker.percentage int 10 0.. static described controller
@@ -50,11 +55,13 @@ listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:
 listeners string PLAINTEXT://:9092 any broker described broker
 log.dir string /tmp/kafka-logs any static described broker
 log.dirs string - any static described broker
-max.connections.per.ip int max 1.. cluster described broker
 min.insync.replicas int 1 1.. cluster described node
 num.io.threads int 8 1.. cluster described broker
 num.network.threads int 3 1.. cluster described broker
 num.partitions int 1 1.. static described broker
+quota.window.num int 11 1.. static described broker
+quota.window.size.seconds int 1 1.. static described broker
+queued.max.request.bytes long -1 any static described broker
 queued.max.requests int 500 1.. static described broker
 request.timeout.ms int 30000 1.. static described broker
 reserved.broker.max.id int 1000 0.. static described broker
@@ -75,9 +82,7 @@ zookeeper.ssl.truststore.location string - any static hidden zookeeper
 zookeeper.ssl.truststore.type string - any static hidden zookeeper
 """,  # noqa: E501 - names of Java classes
     Support.REFUSED: """
-max.connection.creation.rate int max 0.. cluster described
-max.connections int max 0.. cluster described
-max.connections.per.ip.overrides string empty any cluster described
+client.quota.callback.class class - any static hidden
 zookeeper.ssl.cipher.suites list - any static hidden
 zookeeper.ssl.crl.enable boolean false any static hidden
 zookeeper.ssl.enabled.protocols list - any static hidden
@@ -87,11 +92,9 @@ zookeeper.ssl.ocsp.enable boolean false any static hidden
 allow.everyone.if.no.acl.found boolean false any static hidden
 alter.config.policy.class.name class - any static hidden
 authorizer.class.name class - any static described
-client.quota.callback.class class - any static hidden
 connections.max.reauth.ms long 0 any static described
 create.topic.policy.class.name class - any static hidden
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder any broker described
-queued.max.request.bytes long -1 any static described
 ssl.client.auth string none required|requested|none broker described
 super.users string empty any static hidden
 """,  # noqa: E501 - names of Java classes
@@ -244,8 +247,6 @@ process.roles list empty broker|controller static hidden
 producer.id.expiration.check.interval.ms int 600000 1.. static hidden
 producer.id.expiration.ms int 86400000 1.. cluster described
 producer.purgatory.purge.interval.requests int 1000 any static described
-quota.window.num int 11 1.. static described
-quota.window.size.seconds int 1 1.. static described
 remote.fetch.max.wait.ms int 500 1.. cluster hidden
 remote.log.index.file.cache.total.size.bytes long 1073741824 1.. cluster hidden
 remote.log.manager.copier.thread.pool.size int -1 -1|1.. static hidden

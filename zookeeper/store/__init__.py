@@ -49,6 +49,10 @@ class NoChildrenForEphemerals(NodeError):
     pass
 
 
+class TooLarge(NodeError):
+    """The request is larger than the server or Kafka's clients accept (`MAX_REQUEST_BYTES`)."""
+
+
 class Unimplemented(NodeError):
     """The server does not know the operation."""
 
@@ -70,6 +74,12 @@ class SessionExpired(Exception):
 
 class StoreUnavailable(StoreError):
     """The store could not be reached in time. The text has its address."""
+
+
+#: the server's default of jute.maxbuffer: it closes the connection on a larger request
+DEFAULT_JUTE_MAXBUFFER = 0xFFFFF
+#: no store sends a larger write: Kafka's clients could not read the node, whatever the server's limit (rule 1.6)
+MAX_REQUEST_BYTES = 4096 * 1024
 
 
 class Permission(enum.IntFlag):

@@ -35,6 +35,7 @@ from kce.zookeeper.store import (
     SetData,
     Stat,
     StoreError,
+    TooLarge,
     Unimplemented,
 )
 
@@ -103,11 +104,22 @@ def read(path: str, *, watch: bool = False) -> bytes:
     return _string(path) + bytes([watch])
 
 
+def op_bytes(op: Op) -> int:
+    """Upper bound of the operation's size in a request, without the chroot."""
+    return _OVERHEAD_BYTES + len(op.path) + (len(op.data) if isinstance(op, (Create, SetData)) else 0)
+
+
+def too_large(ops: Sequence[Op]) -> MultiFailed:
+    """The failure of a multi that is too large, at its largest operation."""
+    largest = max(range(len(ops)), key=lambda i: op_bytes(ops[i]))
+    return MultiFailed(largest, TooLarge(ops[largest].path))
+
+
 def batches(ops: Sequence[Op]) -> Iterator[range]:
     """Split operations into multis of limited count and size; an oversized operation is a part of its own."""
     begin, size = 0, 0
     for i, op in enumerate(ops):
-        needed = _OVERHEAD_BYTES + len(op.path) + (len(op.data) if isinstance(op, (Create, SetData)) else 0)
+        needed = op_bytes(op)
         if i > begin and (i - begin == _MULTI_MOST or size + needed > REQUEST_BYTES):
             yield range(begin, i)
             begin, size = i, 0

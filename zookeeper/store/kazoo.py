@@ -18,7 +18,7 @@ import logging
 import queue
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import kazoo.exceptions as kz
@@ -49,6 +49,7 @@ from kce.zookeeper.store import (
     jute,
 )
 from kce.zookeeper.store.buffered_socket import BufferedSocket, Poller, WakeUp
+from kce.zookeeper.store.interruptions import Interruptions, Verdict
 from kce.zookeeper.store.pipeline import Requests, in_trio, take_over
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,8 @@ _BULK_FROM = 4
 _BULK_FIRST, _GROWTH, _BULK_MOST, _BULK_WINDOW = 32, 8, 1000, 16
 
 KAZOO_VERSION: str = kazoo.version.__version__
+#: how long closing may take; a server that does not answer ends the session later
+CLOSE_TIMEOUT_S = 10.0
 #: the release whose private methods this file and `pipeline` replace; pyproject.toml requires it
 TESTED_KAZOO = "2.11"
 
@@ -160,10 +163,14 @@ class KazooStore(store.MetadataStore):
         # of the trio thread
         self._live_generation = 0
         self._connected = trio.Event()
+        self._disconnected = trio.Event()
+        #: counts connections
+        self._connections = 0
         self._expired = trio.Event()
         self._has_multi_read = True
         self._acls_of: Callable[[str], Acls] = _open
         self._restart_scope: trio.CancelScope | None = None
+        self._is_replacing = False
 
     @classmethod
     async def connect(
@@ -250,6 +257,9 @@ class KazooStore(store.MetadataStore):
         try:
             await trio.to_thread.run_sync(client.start, connection_timeout_ms / 1000, abandon_on_cancel=True)
             await made._settled()
+        except trio.Cancelled:
+            await made.aclose()
+            raise
         except (KazooTimeoutError, kz.AuthFailedError):
             if not made._was_refused:
                 encrypted = "" if tls is None else ", does it speak TLS, and do the certificates fit"
@@ -297,8 +307,8 @@ class KazooStore(store.MetadataStore):
                 self._client.stop()
             self._client.close()
 
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(stop)
+        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S):
+            await trio.to_thread.run_sync(stop, abandon_on_cancel=True)
 
     def abandon(self) -> None:
         """Drop the connection without ending the session, like a killed process. No operation works afterwards."""
@@ -490,15 +500,25 @@ class KazooStore(store.MetadataStore):
 
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
         chroot = self._client.chroot
+        sizes = [sum(map(jute.op_bytes, group)) for group in groups]
+        sent = [group for group, size in zip(groups, sizes, strict=True) if size <= store.MAX_REQUEST_BYTES]
+        large = {i for i, group in enumerate(sent) if sum(map(jute.op_bytes, group)) > store.DEFAULT_JUTE_MAXBUFFER}
 
         def body(i: int) -> bytes:
-            return jute.multi(groups[i], chroot, self._acls_of)
+            return jute.multi(sent[i], chroot, self._acls_of)
 
         def read(i: int, buffer: bytes, offset: int) -> list[OpResult] | MultiFailed:
-            return jute.read_multi(buffer, offset, groups[i], chroot)
+            return jute.read_multi(buffer, offset, sent[i], chroot)
 
-        answers = await self._batch(jute.MULTI, [group[0].path for group in groups], body, read)
-        return [answer if isinstance(answer, MultiFailed) else store.value(answer) for answer in answers]
+        paths = [group[-1].path for group in sent]  # not of the fence, which is the first
+        answers = iter(await self._batch(jute.MULTI, paths, body, read, large=large))
+        results: list[list[OpResult] | MultiFailed] = []
+        for group, size in zip(groups, sizes, strict=True):
+            answer = store.TooLarge(group[-1].path) if size > store.MAX_REQUEST_BYTES else next(answers)
+            if isinstance(answer, store.TooLarge):
+                answer = jute.too_large(group)
+            results.append(answer if isinstance(answer, MultiFailed) else store.value(answer))
+        return results
 
     async def set_acl(self, paths: Sequence[str], acls: Acls) -> list[Stat | StoreError]:
         def body(i: int) -> bytes:
@@ -515,9 +535,14 @@ class KazooStore(store.MetadataStore):
         body: Callable[[int], bytes],
         read: Callable[[int, bytes, int], T],
         failed: Callable[[int, int], Any] | None = None,
+        large: Container[int] = (),
     ) -> list[T | StoreError]:
         """Send the requests of all paths, and resend those that a connection loss interrupted. The callables are those
-        of Requests, with indexes of ``paths``."""
+        of Requests, with indexes of ``paths``.
+
+        If connections break repeatedly without an answer, requests in ``large`` fail with TooLarge; if that does not
+        help, the session ends, with SessionExpired: then another node, or this one in its next session, can go on.
+        """
 
         def error(i: int, code: int) -> StoreError:
             return jute.error(code, paths[i])
@@ -525,8 +550,9 @@ class KazooStore(store.MetadataStore):
         generation = self._live_generation
         answers: list[Any] = [None] * len(paths)
         todo: Sequence[int] = range(len(paths))
+        interruptions = Interruptions(self._session_timeout_ms)
         while todo:
-            done = trio.Event()
+            done, connection = trio.Event(), self._connections
             requests = Requests(
                 opcode, todo, body, read, failed or error, functools.partial(in_trio, self._token, done.set)
             )
@@ -546,8 +572,39 @@ class KazooStore(store.MetadataStore):
                     answers[index] = answer
             todo = again
             if todo:
+                if connection == self._connections and self._connected.is_set():
+                    await self._disconnected.wait()  # kazoo fails requests before it reports the loss
+                todo = self._after_interruption(interruptions, todo, paths, answers, large)
                 await self._reconnected(generation)
         return answers
+
+    def _after_interruption(
+        self,
+        interruptions: Interruptions,
+        unanswered: Sequence[int],
+        paths: Sequence[str],
+        answers: list[Any],
+        large: Container[int],
+    ) -> Sequence[int]:
+        """The requests to resend; fails others in ``answers``. Raises SessionExpired."""
+        verdict = interruptions.add(len(unanswered), trio.current_time())
+        what = f"{len(unanswered)} operations (on {paths[unanswered[0]]}, ...)"
+        log.warning("the connection to ZooKeeper at %s broke under %s", self._where, what)
+        if verdict is Verdict.REFUSE_LARGE and (refused := [i for i in unanswered if i in large]):
+            for i in refused:
+                log.error("ZooKeeper at %s refuses a write as large as that of %s", self._where, paths[i])
+                answers[i] = store.TooLarge(paths[i])
+            return [i for i in unanswered if i not in large]
+        if verdict is Verdict.GIVE_UP:
+            log.error(
+                "ZooKeeper at %s is unusable: %d connections broke under %s; ending the session",
+                self._where, interruptions.count, what,
+            )  # fmt: skip
+            if not self._is_replacing:
+                self._is_replacing = True
+                self._restart_soon(self._replace_session)
+            raise SessionExpired(f"ZooKeeper at {self._where} did not execute {what}")
+        return unanswered
 
     async def _reconnected(self, generation: int) -> None:
         """Wait for a reconnection. Raises SessionExpired if it has another session."""
@@ -635,11 +692,14 @@ class KazooStore(store.MetadataStore):
             log.exception("a handler of %s failed", event)
 
     def _report_session(self, state: SessionState) -> None:
+        self._connections += state is SessionState.CONNECTED
         if state in (SessionState.CONNECTED, SessionState.ESTABLISHED):
             self._connected.set()
+            self._disconnected = trio.Event() if self._disconnected.is_set() else self._disconnected
             self._expired = trio.Event() if self._expired.is_set() else self._expired
         else:
             self._connected = trio.Event() if self._connected.is_set() else self._connected
+            self._disconnected.set()
         if state is SessionState.EXPIRED:
             self._live_generation += 1
             self._expired.set()
@@ -652,17 +712,33 @@ class KazooStore(store.MetadataStore):
         """kazoo ends its thread when authentication fails, and does not reconnect."""
         self._report_session(SessionState.AUTH_FAILED)
         if self._connected_once:
-            self._restart_scope = trio.CancelScope()
-            trio.lowlevel.spawn_system_task(self._restart, self._restart_scope)
+            log.info("authenticating with ZooKeeper at %s again in %d ms", self._where, AUTH_RETRY_MS)
+            self._restart_soon(self._restart)
 
-    async def _restart(self, scope: trio.CancelScope) -> None:
-        with scope:
-            await trio.sleep(AUTH_RETRY_MS / 1000)
-            log.info("authenticating with ZooKeeper at %s again", self._where)
-            try:
-                await trio.to_thread.run_sync(self._client.start_async)
-            except Exception:
-                log.exception("ZooKeeper at %s: the connection could not be started again", self._where)
+    def _restart_soon(self, restart: Callable[[], Awaitable[None]]) -> None:
+        async def run(scope: trio.CancelScope) -> None:
+            with scope:
+                await restart()
+
+        self._restart_scope = trio.CancelScope()
+        trio.lowlevel.spawn_system_task(run, self._restart_scope)
+
+    async def _replace_session(self) -> None:
+        """Close the session, and start another one after a delay."""
+        with trio.move_on_after(self._session_timeout_ms / 1000):
+            await self._settled()  # without a connection, the session would last until its timeout
+        self._is_replacing = False
+        if not self._expired.is_set():
+            await trio.to_thread.run_sync(self._client.stop)
+            await self._restart()
+
+    async def _restart(self) -> None:
+        """Start kazoo's thread again after a delay."""
+        await trio.sleep(AUTH_RETRY_MS / 1000)
+        try:
+            await trio.to_thread.run_sync(self._client.start_async)
+        except Exception:
+            log.exception("ZooKeeper at %s: the connection could not be started again", self._where)
 
 
 def _open(path: str) -> Acls:

@@ -19,6 +19,7 @@ from kce.zookeeper import store
 from kce.zookeeper.store import (
     ANY_VERSION,
     AUTH_RETRY_MS,
+    MAX_REQUEST_BYTES,
     OPEN_ACL,
     Acl,
     Acls,
@@ -45,6 +46,7 @@ from kce.zookeeper.store import (
     StoreError,
     WatchEvent,
     WatchType,
+    jute,
 )
 
 log = logging.getLogger(__name__)
@@ -82,6 +84,12 @@ def _identity(scheme: str, credential: str) -> tuple[str, str]:
     return scheme, f"{credential.partition(':')[0]}:{digest}"
 
 
+def _order_of_rearmed_watches(event: WatchEvent) -> tuple[bool, bool, str]:
+    """A server fires the watches of a reconnected client in the order of its setWatches request: on existing nodes, on
+    missing nodes, on children; each sorted by path."""
+    return event.type is WatchType.CHILDREN, event.type is WatchType.CREATED, event.path
+
+
 def _split(path: str) -> tuple[str, str]:
     parent, _, name = path.rpartition("/")
     return parent or "/", name
@@ -112,6 +120,11 @@ class MemoryZooKeeper:
         """A client with a new session. ``auth`` supports only digests."""
         identities = frozenset(_identity(scheme, credential) for scheme, credential in auth)
         return MemoryStore(self, next(self._sessions), session_timeout_ms, identities, acls_of)
+
+    def peek(self, path: str) -> tuple[bytes, int] | None:
+        """Content and version of a node, without a session and without a delay."""
+        node = self._nodes.get(path)
+        return None if node is None else (node.data, node.version)
 
     def expire(self, client: MemoryStore) -> None:
         """Expire the client's session, and give it a new one."""
@@ -207,6 +220,8 @@ class MemoryZooKeeper:
 
     def _multi(self, client: MemoryStore, ops: Sequence[Op]) -> list[OpResult]:
         """Execute all of ``ops`` or none. Raises MultiFailed."""
+        if sum(map(jute.op_bytes, ops)) > MAX_REQUEST_BYTES:
+            raise jute.too_large(ops)
         undo: list[Callable[[], None]] = []
         fires: list[Callable[[], None]] = []
         results: list[OpResult] = []
@@ -453,6 +468,11 @@ class MemoryStore(store.Session):
         """Whether the store was closed or abandoned: no operation works."""
         return self._abandoned or not self._session_id
 
+    @property
+    def is_abandoned(self) -> bool:
+        """Its client is dead: nothing reconnects it."""
+        return self._abandoned
+
     def abandon(self) -> None:
         self._abandoned = True
         self._connected.set()  # what waits for a connection fails
@@ -495,7 +515,7 @@ class MemoryStore(store.Session):
             self._disconnections += 1
             self._report_session(SessionState.CONNECTED)
             held_back, self._held_back = self._held_back, []
-            for event in held_back:
+            for event in sorted(held_back, key=_order_of_rearmed_watches):
                 self.on_watch(event)
 
     def _expired(self, new_session_id: int) -> None:

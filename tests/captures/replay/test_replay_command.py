@@ -53,13 +53,13 @@ def test_dry_run_shows_what_would_be_sent_and_where():
     [
         (["--as", "controller", "--to", "127.0.0.1:1"], "the requests went to brokers 1, 2, 3: choose one"),
         (["--as", "controller", "--to", "1=127.0.0.1:1"], "for which there is no --to"),
-        (["--as", "controller", "--broker", "2"], "--to HOST:PORT, the target of the requests, is missing"),
-        (["--as", "controller", "--broker", "9", "--to", "127.0.0.1:1"], "no request matches --as controller"),
+        (["--as", "controller", "--broker", "2"], "--to HOST:PORT is missing"),
+        (["--as", "controller", "--broker", "9", "--to", "127.0.0.1:1"], "no request matches --as"),
         (["--as", "controller", "--to", "nowhere"], "--to nowhere: not HOST:PORT or ID=HOST:PORT"),
         (["--as", "controller", "--broker", "2", "--to", "127.0.0.1:1", "--broker-epoch", "x"], "an epoch is a number"),
         (["--as", "client", "--to", "127.0.0.1:1"], "connections; a client is one of them, by --connection"),
         (["--as", "broker"], "--as broker needs --broker ID"),
-        (["--as", "controller", "--record", ZOMBIE], "would overwrite what is replayed"),
+        (["--as", "controller", "--record", ZOMBIE], "would overwrite the recording"),
         (["--as", "client", "--connection", "93", "--restart"], "--restart needs --as controller"),
         (["--as", "controller", "--broker", "3", "--to", "127.0.0.1:1", "--controller-epoch", "0"], "would be below 0"),
         (["--as", "controller", "--broker", "3", "--to", "127.0.0.1:70000"], "--to 127.0.0.1:70000: not HOST:PORT"),
@@ -128,7 +128,7 @@ async def test_at_a_live_cluster_as_controller_as_client_and_as_broker(zookeeper
         await broker.wait()
         assert "UpdateMetadata v8 #0: answered" in told
         assert "LeaderAndIsr v7" in told
-        assert "0 of them without a response" in told
+        assert "0 of them without a recorded response" in told
 
 
 #: What a new cluster has of its own: what it made up when it was formed, which node was elected, which ports were free.

@@ -121,7 +121,7 @@ def test_without_a_report_the_format_is_printed(analysed, capfd, form):
     asked = analysed(SOUND)
     assert main(["analyze", "x.pcapng", "--format", form, "--only", "zombies", "--only", "latency"]) == 0
     out = capfd.readouterr().out
-    assert {"json": "{", "markdown": "# Control", "html": "<!DOCTYPE html>"}[form] in out[:20]
+    assert {"json": "{", "markdown": "# Control plane", "html": "<!DOCTYPE html>"}[form] in out[:20]
     assert asked["only"] == ("zombies", "latency")
     assert asked["evidence"] == (form != "markdown")
     assert not asked["payloads"]

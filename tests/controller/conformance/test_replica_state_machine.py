@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from kce.controller.context import ReplicaState
 from kce.controller.runtime import ControllerRuntime
-from kce.zookeeper.model import BrokerId
+from kce.zookeeper.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership
 from tests.controller.conformance.bench import TP, bench, ids, leader_and_isr, leadership, replica, stored
 from tests.controller.support import World, put_replica_state, texts, world
 
@@ -85,6 +85,7 @@ async def test_rejected(
 async def test_startup_with_a_live_broker(autojump_clock: MockClock) -> None:  # rule 6.32
     async with world([1]) as w:
         runtime = await bench(w)
+        assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
         await runtime.replicas.startup()
         assert runtime.context.replica_state(R1) is ONLINE
 
@@ -94,6 +95,7 @@ async def test_startup_without_live_broker(autojump_clock: MockClock) -> None:  
     async with world([1]) as w:
         runtime = await bench(w)
         runtime.context.remove_live_brokers([BrokerId(1)])
+        assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
         await runtime.replicas.startup()
         assert runtime.context.replica_state(R1) is OFFLINE
 
@@ -102,6 +104,7 @@ async def test_startup_without_live_broker(autojump_clock: MockClock) -> None:  
 async def test_startup_with_a_replica_on_an_unknown_broker(autojump_clock: MockClock) -> None:  # rules 6.27, 6.32
     async with world([1]) as w:
         runtime = await bench(w, {0: [1, 9]})
+        assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
         await runtime.replicas.startup()
         assert runtime.context.replica_state(R1) is ONLINE
         assert runtime.context.replica_state(replica(9)) is OFFLINE
@@ -140,9 +143,8 @@ async def gets_state_again(w: World, before: ReplicaState) -> bool:
     await w.settle()
     sent = w.take()
     (state,) = leader_and_isr(sent, 1)
-    return (state.leader, state.leader_epoch, state.isr, state.is_new) == (2, 7, (1, 2), False) and not leader_and_isr(
-        sent, 2
-    )
+    assert (state.leader, state.leader_epoch, state.isr, state.replicas) == (2, 7, (1, 2), (1, 2))
+    return not state.is_new and not leader_and_isr(sent, 2)
 
 
 @pytest.mark.kafka("RSM-18")
@@ -158,12 +160,14 @@ async def test_online_to_offline(autojump_clock: MockClock) -> None:  # rules 6.
         await stored(w, runtime, TP, leadership(1, [1, 2]))
         assert await change(runtime, ONLINE, OFFLINE) is OFFLINE
         assert await w.state("t") == (-1, 1, (2,))
-        known = runtime.context.leadership[TP].leader_and_isr
-        assert (known.leader, known.leader_epoch, known.isr) == (-1, 1, (2,))
+        written = LeaderAndIsr(BrokerId(-1), ids(2), 1, partition_epoch=1)
+        assert runtime.context.leadership[TP] == Leadership(written, ControllerEpoch(1))
         await w.settle()
         sent = w.take()
         assert texts(sent, 1) == ["UMR alive=[1, 2] t-0:-1@1[2]", "SR t-0@0"]
         assert texts(sent, 2) == ["LAI t-0:-1@1[2]", "UMR alive=[1, 2] t-0:-1@1[2]"]
+        (state,) = leader_and_isr(sent, 2)
+        assert (state.replicas, state.is_new) == ((1, 2), False)
 
 
 @pytest.mark.kafka("RSM-25")
