@@ -30,7 +30,7 @@ TABLE = Table(
         Column("gap_ms", pa.float64(), "longest time between two good responses"),
         Column("gap_time", TIME, "when that gap began"),
         *SPAN,
-        *evidence_columns("the good responses before and after the gap"),
+        *evidence_columns("the requests of the good responses before and after the gap"),
     ),
 )
 
@@ -39,7 +39,7 @@ def run(of: Frames) -> DataFrame:
     key = ("client_id", "client", "api")
     good = "response_time is not null and errors is null"
     of_clients = of.exchanges.where("api in ('Produce', 'Fetch')")
-    place = f.struct(f.col("response_packet").alias("packet"), f.col("response_file").alias("file"))
+    place = f.struct("packet", "file")
     in_order = Window.partitionBy(*key).orderBy("response_time", "response_packet")
     gaps = (
         of_clients.where(good)
