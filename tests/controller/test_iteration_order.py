@@ -32,8 +32,6 @@ def test_known_orders() -> None:
     assert trie_order([2**31 - 1, -1, -(2**31), 0, 7]) == [7, 0, -(2**31), 2**31 - 1, -1]
     names = [f"t{i}" for i in range(14)]
     assert table_order(names) == [names[i] for i in (4, 5, 6, 7, 8, 9, 10, 12, 11, 13, 0, 1, 2, 3)]
-        f"t{i}" for i in (4, 5, 6, 7, 8, 9, 10, 12, 11, 13, 0, 1, 2, 3)
-    ]
     assert (hash_code("a"), hash_code("ab"), hash_code(-1)) == (97, 31 * 97 + 98, 2**32 - 1)
     assert hash_code(TopicPartition("a", 2)) == 31 * (31 + 2) + 97
 
