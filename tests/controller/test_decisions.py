@@ -7,7 +7,9 @@ import trio
 from trio.testing import MockClock
 
 from kce import wire
+from kce.controller import dispatch
 from kce.controller import events as ev
+from kce.controller.errors import BrokenBatch
 from kce.controller.kafka_controller import KafkaController
 from kce.controller.partition_states import update_leader_and_isr
 from kce.wire import ErrorCode
@@ -139,3 +141,40 @@ async def test_a_state_of_another_controller_is_not_our_lost_write(
         await w.store.write([SetData(path, found)])
         result = await update_leader_and_isr(zk, {TP: wanted}, ControllerEpoch(1), EpochZkVersion(1))
         assert (list(result.updated), result.retry) == (([TP], []) if is_ours else ([], [TP]))
+
+
+async def test_leaders_are_rebalanced_at_every_interval(autojump_clock: MockClock) -> None:  # rule 11.37
+    async with world(brokers=(2,)) as w:
+        controller = await w.start_controller(1, leader_imbalance_check_interval_seconds=10)
+        started = trio.current_time()
+        due: list[int] = []
+        scheduler = controller._role._scheduler
+        put = scheduler._put
+
+        def noted(event: ev.ControllerEvent) -> None:
+            due.append(round(trio.current_time() - started))
+            put(event)
+
+        scheduler._put = noted
+        await trio.sleep(40)
+        assert due == [5, 15, 25, 35]
+
+
+async def test_a_controlled_shutdown_that_breaks_a_batch_ends_the_reign(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rules 2.20, 11.42
+    """Other errors do not."""
+    async with world() as w:
+        controller = await w.start_controller(1)
+        answers: list[wire.Message | None] = []
+        request = wire.ControlledShutdownRequest(broker_id=2, broker_epoch=-1)
+        for error, failovers in ((KeyError(9), 1), (BrokenBatch("broken"), 2)):
+
+            async def fails(*_: object, error: Exception = error) -> None:
+                raise error
+
+            monkeypatch.setattr(dispatch, "shut_down_broker", fails)
+            controller.submit(request, 3, answers.append)
+            await w.settle()
+            assert answers.pop() == wire.ControlledShutdownResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+            assert controller.failovers == failovers

@@ -25,6 +25,13 @@ def test_known_orders() -> None:
     assert small_order([3, 1, 2, 1]) == [3, 1, 2]
     assert small_order([9, 8, 7, 6, 5]) == trie_order([5, 6, 7, 8, 9])
     assert table_order([17, 1, 16]) == [16, 1, 17]
+    assert trie_order(range(1000, 1024)) == [
+        1005, 1001, 1013, 1020, 1021, 1012, 1016, 1002, 1007, 1011, 1022, 1018,
+        1003, 1010, 1017, 1006, 1015, 1000, 1023, 1008, 1019, 1004, 1009, 1014,
+    ]  # fmt: skip
+    assert trie_order([2**31 - 1, -1, -(2**31), 0, 7]) == [7, 0, -(2**31), 2**31 - 1, -1]
+    names = [f"t{i}" for i in range(14)]
+    assert table_order(names) == [names[i] for i in (4, 5, 6, 7, 8, 9, 10, 12, 11, 13, 0, 1, 2, 3)]
     assert (hash_code("a"), hash_code("ab"), hash_code(-1)) == (97, 31 * 97 + 98, 2**32 - 1)
     assert hash_code(TopicPartition("a", 2)) == 31 * (31 + 2) + 97
 
