@@ -37,10 +37,11 @@ test-fast: setup ## run the tests without JVM and Spark on a sample of inputs, o
 fuzz: setup ## fuzz every decoder with a million damaged messages, in some ten minutes (FUZZ_INPUTS=n for another number)
 	KCE_FUZZ_INPUTS=$(FUZZ_INPUTS) $(BIN)/python -m pytest tests/wire/test_fuzz.py -q
 
-kill-points: setup ## kill -9 a controller's process at each point of its operations, in some five minutes
-	KCE_KILL_EVERY=1 $(BIN)/python -m pytest tests/harness/test_kill_points.py -q
+kill-points: setup ## kill -9 a controller at each point of its operations, Ctrl-C each command at 20 moments: 20 minutes
+	KCE_KILL_EVERY=1 KCE_SIGNAL_MOMENTS=20 $(BIN)/python -m pytest tests/harness/test_kill_points.py \
+		tests/harness/test_interrupts.py -q
 
-conformance: setup ## list ported upstream test cases, the others, and why they are not ported
+conformance: setup ## count the upstream test cases that have tests here, whole or in part, and say why others have none
 	$(BIN)/python -m tests.conformance
 
 interop: setup ## run real Kafka brokers under our controller and under Kafka's, side by side; write docs/interop.md

@@ -8,14 +8,14 @@ packets/...   Arrow rows of all packets, with payloads; against dpkt, which walk
               scapy, on the first packets only: it takes minutes). Without what a process takes to start: each reads
               the first packets before its time begins
 spark-...     the exchanges by API in Spark's local[2] (``benchmarks.captures_spark``), against the same tshark: warm
-              (the second of two runs in a session, of the columns that tshark is asked for), warm-all (all columns),
+              (the second of two runs in a session, tshark's columns only), warm-all (all columns),
               shuffle (segments shuffled by connection; both the second run, too) and cold (from nothing)
 memory/...    the largest resident size of these processes
 
 The traffic is small requests and answers, of which some hundred thousand pass a second in a broker: Produce requests
 of 300 bytes on 20 connections and a control request for every hundredth, each answer acknowledged, one packet in a
-thousand sent twice; 190 bytes a packet, as in captures of real Kafka. Every process is started anew, ours right after
-its peer; told are the medians, and the median of the repeats' ratios. What was counted is held against the truth.
+thousand sent twice; 190 bytes a packet, as in captures of real Kafka. Each measurement starts a new process, ours
+right after its peer. Values are medians; a ratio is the median of the repeats' ratios. All counts are checked.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def single(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[s
                 checked("Spark", json.loads(cold.output)["exchanges"])
                 mine.setdefault("cold", []).append(cold.seconds)
             for what in WARM if session is not None else ():
-                session.seconds(what)  # the second run is told
+                session.seconds(what)  # the second run counts
                 seconds, exchanges = session.seconds(what)
                 checked("Spark", exchanges)
                 mine.setdefault(what, []).append(seconds)
@@ -186,7 +186,7 @@ def single(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[s
     }
 
 
-#: what a session of Spark is asked for that has done the same before
+#: the rows of a warm Spark session
 WARM = ("warm", "warm-all", "shuffle")
 
 
@@ -214,8 +214,8 @@ class Session:
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"Spark's process ended with {self._process.wait()}")
-        told = json.loads(line)
-        return told["seconds"], told["exchanges"]
+        measured = json.loads(line)
+        return measured["seconds"], measured["exchanges"]
 
 
 def packets(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[str, dict[str, Any]]:
@@ -229,9 +229,9 @@ def packets(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[
     scapy_count, scapy_seconds = json.loads(ours("scapy", file).output)
     results = {}
     for peer, of_peer in (("dpkt", rates["dpkt"]), ("scapy", [scapy_count / scapy_seconds] * repeats)):
-        told = compared(of_peer, rates["packets"], "packets/s", peer)
-        told["value"], told["peer_value"] = told["peer_value"], told["value"]
-        results[f"packets/{name}" if peer == "dpkt" else f"packets-{peer}/{name}"] = told
+        row = compared(of_peer, rates["packets"], "packets/s", peer)
+        row["value"], row["peer_value"] = row["peer_value"], row["value"]
+        results[f"packets/{name}" if peer == "dpkt" else f"packets-{peer}/{name}"] = row
     return results
 
 
@@ -244,7 +244,7 @@ def measure(folder: Path, args: argparse.Namespace) -> dict[str, dict[str, Any]]
         file = folder / f"{name}.pcap"
         truth = generate(file, megabytes * 1_000_000, **TRAFFIC)
         print(f"{name}: {truth['packets']:,} packets", flush=True)
-        ours("exchanges", file)  # compiles what is not yet
+        ours("exchanges", file)  # compiles the kernels
         if megabytes == args.small:
             ours("packets", file)
             results |= packets(name, file, truth, repeats)
@@ -258,7 +258,7 @@ def main() -> None:
     parser.add_argument("--small", type=int, default=200, metavar="MB")
     parser.add_argument("--large", type=int, default=1000, metavar="MB", help="0: not")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--folder", type=Path, help="where the captures are written meanwhile")
+    parser.add_argument("--folder", type=Path, help="folder for the captures")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--do", choices=DO, help=argparse.SUPPRESS)
     parser.add_argument("file", nargs="?", help=argparse.SUPPRESS)

@@ -3,12 +3,12 @@
     python -m benchmarks.captures_spark FILE [warm|warm-all|shuffle|cold ...]
 
 warm      the level exchanges of the data source, in which each task has a share of the connections: no shuffle;
-          with the columns that tshark is asked for
+          with tshark's columns
 warm-all  the same with all columns
 shuffle   segments, shuffled by connection and put together then, as `kce analyze` does; with the columns of warm
-cold      the same as warm; whoever started this process measures how long it took, Java and all
+cold      the same as warm; the parent process measures the time, Java's start included
 
-All are done in one session, one after the other; without any, those that are asked for on stdin, a line each. Prints
+All run in one session, one after the other; without arguments, their names are read from stdin, one per line. Prints
 JSON for each: how many seconds it took, and what was found.
 """
 
@@ -33,7 +33,7 @@ from kce.captures.tables.rows import LEVELS
 TASKS = 2
 
 
-#: what tshark is asked for
+#: tshark's columns
 FIELDS = ("packet", "time", "api_key", "api", "version", "correlation_id", "client_id")
 
 

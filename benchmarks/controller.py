@@ -1,9 +1,9 @@
 """Our controller beside the one of real Kafka 3.9.1, on the same ZooKeeper and the same data, in one run.
 
-    python benchmarks/controller.py [--sizes 1000,10000,100000] [--repeats 3] [--json FILE]
+    python benchmarks/controller.py [--sizes 1000,10000,100000] [--repeats N] [--fsync] [--json FILE]
 
-Ten brokers, replication 3, 100 partitions a topic. The brokers are raw sockets that read what they are sent and answer
-it; a controller in a process of its own (node 100) is the subject. Measured, in seconds:
+Ten brokers, replication 3, 100 partitions a topic. The brokers are raw sockets that read control requests and answer
+them; a controller in a process of its own (node 100) is the subject. Measured, in seconds:
 
 failover             from the deletion of /controller until the last control request is answered
 broker-death         from the end of a broker's session until the last control request is answered
@@ -11,9 +11,13 @@ controlled-shutdown  from the request for a broker that leads a tenth of the par
                      last control request is
 memory               peak resident memory of the subject, in MB
 
-Node 100 of ours is the controller alone: its own UpdateMetadata goes to one of the sockets; Kafka's broker takes its
-own, and nobody waits for it. After every step the states in ZooKeeper are compared with what must have happened, and
-the bytes that the brokers were sent are printed, so that both are seen to have done the same work.
+Both subjects are warm: each first runs --warm-up repeats that are not counted. Repeats: 10 up to 10,000 partitions, 3
+above. Values are medians; a ratio is one of medians. ZooKeeper does not sync its log to disk, which favours neither;
+with --fsync it does.
+
+Node 100 of ours is the controller alone: one of the sockets receives its own UpdateMetadata; Kafka's broker receives
+its own, and nothing waits for it. After every step the states in ZooKeeper are compared with the expected ones, and
+the bytes sent to the brokers are printed, to show that both did the same work.
 """
 
 from __future__ import annotations
@@ -51,12 +55,12 @@ from kce.harness.world import RealWorld
 from kce.wire.metadata_version import LATEST
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import (
-    Broker,
     BrokerId,
     ControllerEpoch,
     Endpoint,
     LeaderAndIsr,
     Leadership,
+    RegisteredBroker,
     ReplicaAssignment,
     TopicPartition,
 )
@@ -76,9 +80,9 @@ from tests.interop.real_kafka import kafka_jars
 BROKERS = range(10)
 NODE = 100
 PER_TOPIC = 100
-#: nothing more is expected when all that must be sent was, and then nothing for so long
+#: a step is over when everything expected was sent, and then nothing more for so long
 QUIET_S = {1000: 1.0, 10_000: 1.5, 100_000: 3.0}
-#: bytes that UpdateMetadata takes for a partition, at least
+#: the least bytes of a partition in UpdateMetadata
 STATE_BYTES = 40
 
 
@@ -87,7 +91,7 @@ def now_ms() -> int:
 
 
 class Acceptors:
-    """Sockets that answer control requests, in one thread. Of a request only the header is looked at and kept."""
+    """Sockets that answer control requests, in one thread. They keep only the header of a request."""
 
     def __init__(self, brokers: Sequence[int]) -> None:
         self._selector = selectors.DefaultSelector()
@@ -127,7 +131,7 @@ class Acceptors:
                     self._read(key.fileobj, key.data)
 
     def _read(self, connection: socket.socket, state: list) -> None:
-        """``state``: the first bytes of the request, and how many more of it are to come."""
+        """``state``: the first bytes of the request, and how many of its bytes are missing."""
         try:
             got = connection.recv_into(self._chunk)
         except BlockingIOError:
@@ -210,7 +214,7 @@ class Cluster:
                 value(answer)
 
     async def reset(self) -> None:
-        """All partitions led by their first replica, all brokers registered, and the controller has told them so.
+        """All partitions led by their first replica, all brokers registered, and the controller has notified them.
 
         The states are changed behind the controller's back: a failover must follow.
         """
@@ -252,7 +256,7 @@ class Cluster:
     async def settled(self, since: float, share: float = 0.0) -> float:
         """Seconds from ``since`` to the last answer, when nothing has been sent for a while after it.
 
-        ``share`` of the partitions must have been told to all brokers but one by then, some of them twice.
+        By then ``share`` of the partitions must have been sent to all brokers but one, some of them twice.
         """
         quiet, needed = QUIET_S.get(self.size, 3.0), share * self.size * STATE_BYTES * (len(BROKERS) - 1)
         with trio.fail_after(300):
@@ -263,8 +267,8 @@ class Cluster:
                 await trio.sleep(0.1)
 
 
-def registration(broker: int, control_port: int, data_port: int) -> Broker:
-    return Broker(
+def registration(broker: int, control_port: int, data_port: int) -> RegisteredBroker:
+    return RegisteredBroker(
         BrokerId(broker),
         (
             Endpoint("CONTROL", "PLAINTEXT", "127.0.0.1", control_port),
@@ -397,44 +401,55 @@ async def shut_down(port: int, broker: int) -> None:
 Start = Callable[[str, Path, int], Subject]
 
 
-async def measure(start: Start, name: str, cluster: Cluster, args: argparse.Namespace) -> dict[str, float]:
+def default_repeats(size: int) -> int:
+    return 10 if size <= 10_000 else 3
+
+
+async def measure(start: Start, name: str, cluster: Cluster, args: argparse.Namespace) -> dict[str, list[float]]:
     acceptors, size = cluster.acceptors, cluster.size
     await cluster.reset()
     times: dict[str, list[float]] = {}
 
-    def note(what: str, seconds: float) -> None:
-        times.setdefault(what, []).append(seconds)
+    def note(what: str, seconds: float, counted: bool) -> None:
+        if counted:
+            times.setdefault(what, []).append(seconds)
         sent = ", ".join(f"{count} {api}" for api, count in sorted(acceptors.requests.items()))
-        print(f"  {name} {what}/{size}: {seconds:.3f} s, {acceptors.bytes / 1e6:.2f} MB in {sent}", flush=True)
+        kind = "" if counted else " (warm-up)"
+        print(f"  {name} {what}/{size}{kind}: {seconds:.3f} s, {acceptors.bytes / 1e6:.2f} MB in {sent}", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
         acceptors.reset()
         running = start(cluster.zookeeper, Path(folder), acceptors.ports[NODE])
         try:
             await cluster.settled(0, share=1.0)
-            for repeat in range(args.repeats):
+            for repeat in range(-args.warm_up, args.repeats or default_repeats(size)):
+                counted = repeat >= 0
                 await cluster.reset()
                 begin = time.monotonic()
                 value((await cluster.store.write([Delete(CONTROLLER)]))[0])
-                note("failover", await cluster.settled(begin, share=1.0))
+                note("failover", await cluster.settled(begin, share=1.0), counted)
                 acceptors.reset()
                 victim = repeat % len(BROKERS)
                 begin = time.monotonic()
                 await cluster.sessions.pop(victim).aclose()
-                note("broker-death", await cluster.settled(begin, share=0.4))  # a tenth is led by it, and told twice
+                # a tenth of the partitions is led by it, and each of these is sent twice
+                note("broker-death", await cluster.settled(begin, share=0.4), counted)
                 for leader, isr, replicas in await cluster.states():
                     assert leader in isr
                     assert victim not in isr
                     assert leader == next(r for r in replicas if r != victim)
-            await cluster.reset()
-            value((await cluster.store.write([Delete(CONTROLLER)]))[0])
-            await cluster.settled(0, share=1.0)
-            acceptors.reset()
-            begin = time.monotonic()
-            await shut_down(running.port, 0)
-            answered = time.monotonic() - begin
-            note("controlled-shutdown", max(answered, await cluster.settled(begin, share=0.3)))
-            assert all(leader != 0 and 0 not in isr for leader, isr, _ in await cluster.states())
+                await cluster.reset()
+                value((await cluster.store.write([Delete(CONTROLLER)]))[0])
+                await cluster.settled(0, share=1.0)
+                acceptors.reset()
+                begin = time.monotonic()
+                await shut_down(running.port, victim)
+                answered = time.monotonic() - begin
+                note("controlled-shutdown", max(answered, await cluster.settled(begin, share=0.3)), counted)
+                assert all(leader != victim and victim not in isr for leader, isr, _ in await cluster.states())
+                acceptors.reset()  # it registers again in the next reset, as a broker that restarts does
+                await cluster.sessions.pop(victim).aclose()
+                await cluster.settled(0)
             peak = running.peak_mb()
         except BaseException:
             print((Path(folder) / "out.log").read_text()[-4000:], file=sys.stderr)
@@ -445,13 +460,14 @@ async def measure(start: Start, name: str, cluster: Cluster, args: argparse.Name
     print(f"  {name} peak memory at {size}: {peak:.0f} MB", flush=True)
     with trio.fail_after(90):  # the registration of a process that was killed goes with its session
         await cluster.store.write([Delete(CONTROLLER), Delete(f"/brokers/ids/{NODE}")])
-    return {**{what: statistics.median(seconds) for what, seconds in times.items()}, "memory": peak}
+    return {**times, "memory": [peak]}
 
 
 @asynccontextmanager
-async def prepared(size: int) -> AsyncIterator[Cluster]:
+async def prepared(size: int, *, fsync: bool) -> AsyncIterator[Cluster]:
+    jvm = () if fsync else ("-Dzookeeper.forceSync=no",)
     with tempfile.TemporaryDirectory() as folder:
-        async with embedded_zookeeper(Path(folder)) as address:
+        async with embedded_zookeeper(Path(folder), jvm=jvm) as address:
             store = await KazooStore.connect(address, session_timeout_ms=60_000, connection_timeout_ms=10_000)
             acceptors = Acceptors([*BROKERS, NODE])
             cluster = Cluster(address, size, acceptors, store)
@@ -468,25 +484,34 @@ async def prepared(size: int) -> AsyncIterator[Cluster]:
 async def run(args: argparse.Namespace) -> dict[str, dict[str, object]]:
     results: dict[str, dict[str, object]] = {}
     for size in args.sizes:
-        async with prepared(size) as cluster:
+        async with prepared(size, fsync=args.fsync) as cluster:
             ours = await measure(start_ours, "ours", cluster, args)
             peer = await measure(start_kafka, "Kafka", cluster, args) if not args.alone else {}
         for what, took in ours.items():
             count = size // len(BROKERS) if what == "controlled-shutdown" else size
             results[f"{what}/{count}"] = {
-                "value": took,
+                "value": statistics.median(took),
                 "unit": "MB" if what == "memory" else "s",
                 "peer": "Kafka 3.9.1",
-                "peer_value": peer.get(what),
-                "ratio": peer[what] / took if peer else None,
+                "peer_value": statistics.median(peer[what]) if peer else None,
+                "ratio": statistics.median(peer[what]) / statistics.median(took) if peer else None,
+                "spread": [min(took), max(took)],
+                "peer_spread": [min(peer[what]), max(peer[what])] if peer else None,
+                "repeats": len(took),
             }
     return results
+
+
+def spread(ends: list[float]) -> str:
+    return "{:.3f} - {:.3f}".format(*ends)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=lambda text: [int(n) for n in text.split(",")], default=[1000, 10_000, 100_000])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, help="counted repeats (default: 10 up to 10,000 partitions, 3 above)")
+    parser.add_argument("--warm-up", type=int, default=3, help="repeats of each subject that are not counted")
+    parser.add_argument("--fsync", action="store_true", help="ZooKeeper syncs its log to disk before it answers")
     parser.add_argument("--alone", action="store_true", help="ours only, for profiling")
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--subject", metavar="ZOOKEEPER", help=argparse.SUPPRESS)
@@ -496,10 +521,12 @@ def main() -> None:
         trio.run(subject, args.subject, *map(int, args.ports.split(",")))
         return
     results = trio.run(run, args)
-    print(f"{'':30}{'ours':>10}{'Kafka':>10}{'ratio':>8}")
+    print(f"{'':30}{'ours':>10}{'spread':>20}{'Kafka':>10}{'spread':>20}{'ratio':>8}")
     for name, r in results.items():
-        peer = f"{r['peer_value']:>10.3f}{r['ratio']:>8.2f}" if r["ratio"] else ""
-        print(f"{name:30}{r['value']:>10.3f}{peer} {r['unit']}")
+        line = f"{name:30}{r['value']:>10.3f}{spread(r['spread']):>20}"
+        if r["ratio"]:
+            line += f"{r['peer_value']:>10.3f}{spread(r['peer_spread']):>20}{r['ratio']:>8.2f}"
+        print(line, r["unit"])
     if args.json:
         Path(args.json).write_text(json.dumps(results, indent=2))
 

@@ -55,7 +55,7 @@ async def ours(address: str, contenders: int, sessions: int, hand_overs: int) ->
         await elected.wait()
         times, woken = [], []
         for leader in latches[: min(hand_overs, contenders - 1)]:
-            for client in clients:  # what is under way is answered first
+            for client in clients:  # operations in flight complete first
                 await client.store.exists(["/latch"])
             before = [latch.checks for latch in latches]
             elected = trio.Event()

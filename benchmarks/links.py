@@ -1,4 +1,4 @@
-"""What the links cost when nobody looks: pipelined ApiVersions requests through them, beside a connection without them.
+"""The cost of links without subscribers: pipelined ApiVersions requests through them, beside a connection without them.
 
     python benchmarks/links.py [--bursts 20] [--json FILE]
 

@@ -2,11 +2,17 @@
 
     python benchmarks/store.py [--nodes 20000] [--repeats 5] [--json FILE]
 
-Data are partition states. ZooKeeper runs as it is shipped: it writes to its disk before it answers, and Java compiles
-it as well as it can (those of tests and demos are told to do neither). ``write/fenced`` is what the controller does,
-many writes in a multi behind the check of its epoch; ``write/one-by-one`` a multi for each. Every repeat measures each
-of ours right after its peer; what is printed is the median, and the ratio the median of the repeats' ratios, so that a
-busy machine disturbs both alike.
+Data are partition states. ZooKeeper runs with its shipped settings: it syncs its log to disk before it answers, and the
+JVM may compile fully (tests and demos turn both off). Rows:
+
+write/fenced          many writes in each multi, behind a check of the controller's epoch: what the controller does.
+                      Its peer does the same in kazoo's best way: multis of 100 writes by ``commit_async``, pipelined.
+write/fenced-vs-set   the same against one synchronous ``set`` after another, as a program written the simple way does
+write/one-by-one      a multi of one write each, behind the same check, pipelined, against kazoo's ``commit_async``
+read/...              bulk reads with and without ZooKeeper's multiRead, against kazoo's ``get_async``, pipelined
+
+Each repeat measures ours right after its peer. Values are medians; a ratio is the median of the repeats' ratios, and
+the spread is their lowest and highest.
 """
 
 from __future__ import annotations
@@ -31,8 +37,10 @@ from kce.zookeeper.znodes import encode_partition_state
 
 ISR = tuple(BrokerId(i) for i in (1, 2, 3))
 STATE = encode_partition_state(Leadership(LeaderAndIsr(BrokerId(1), ISR, 17), ControllerEpoch(4)))
-#: a synchronous write is slow enough that few of them tell
+#: synchronous writes are slow: this many are enough for a rate
 SYNCHRONOUS = 1000
+#: writes in a multi of the peer; larger ones are not faster
+MULTI = 100
 
 
 def rate(count: int, work: Callable[[], object]) -> float:
@@ -53,22 +61,27 @@ def kazoo(address: str):
 
 
 def kazoo_reads(client: KazooClient, paths: list[str]) -> None:
-    """Stock kazoo, pipelined."""
-    asked = [client.get_async(path) for path in paths]
-    assert all(result.get()[0] == STATE for result in asked)
+    """Pipelined reads."""
+    pending = [client.get_async(path) for path in paths]
+    assert all(result.get()[0] == STATE for result in pending)
 
 
 def kazoo_writes(client: KazooClient, paths: list[str]) -> None:
+    """Synchronous writes, without a check."""
     for path in paths:
         client.set(path, STATE)
 
 
-def kazoo_multis(client: KazooClient, paths: list[str]) -> None:
-    for path in paths:
+def kazoo_multis(client: KazooClient, paths: list[str], size: int) -> None:
+    """Pipelined multis of ``size`` writes, each behind the check."""
+    pending = []
+    for start in range(0, len(paths), size):
         transaction = client.transaction()
         transaction.check("/bench", 0)
-        transaction.set_data(path, STATE)
-        assert not any(isinstance(result, Exception) for result in transaction.commit())
+        for path in paths[start : start + size]:
+            transaction.set_data(path, STATE)
+        pending.append(transaction.commit_async())
+    assert not any(isinstance(result, Exception) for commit in pending for result in commit.get())
 
 
 class Bench:
@@ -103,22 +116,25 @@ class Bench:
                 measured = await trio.to_thread.run_sync(rate, len(paths), lambda: work(client, paths))
                 self.rates.setdefault(name, []).append(measured)
 
-            await peer("peer/write", kazoo_writes, self.paths[:SYNCHRONOUS])
+            await peer("peer/multis", lambda c, paths: kazoo_multis(c, paths, MULTI), self.paths)
             await self.timed("write/fenced", count, lambda: self.ours_writes(Check("/bench", 0)))
-            await peer("peer/multi", kazoo_multis, self.paths[:SYNCHRONOUS])
+            await peer("peer/set", kazoo_writes, self.paths[:SYNCHRONOUS])
+            await peer("peer/multi", lambda c, paths: kazoo_multis(c, paths, 1), self.paths)
             await self.timed("write/one-by-one", count, self.ours_multis)
             await peer("peer/read", kazoo_reads, self.paths)
             await self.timed("read/multiRead", count, self.ours_reads)
-            self.store._has_multi_read = False  # as a server before 3.6 would have told
+            self.store._has_multi_read = False  # as with a server before 3.6
             await self.timed("read/without-multiRead", count, self.ours_reads)
             self.store._has_multi_read = True
 
 
-PEERS = {
-    "write/fenced": ("peer/write", "kazoo, synchronous set"),
-    "write/one-by-one": ("peer/multi", "kazoo, synchronous multi of the same"),
-    "read/multiRead": ("peer/read", "kazoo, pipelined get_async"),
-    "read/without-multiRead": ("peer/read", "kazoo, pipelined get_async"),
+#: row: (rate of ours, rate of the peer, the peer's name)
+ROWS = {
+    "write/fenced": ("write/fenced", "peer/multis", f"kazoo, pipelined multis of {MULTI} by commit_async"),
+    "write/fenced-vs-set": ("write/fenced", "peer/set", "kazoo, synchronous set"),
+    "write/one-by-one": ("write/one-by-one", "peer/multi", "kazoo, pipelined multis of 1 by commit_async"),
+    "read/multiRead": ("read/multiRead", "peer/read", "kazoo, pipelined get_async"),
+    "read/without-multiRead": ("read/without-multiRead", "peer/read", "kazoo, pipelined get_async"),
 }
 
 
@@ -132,14 +148,15 @@ async def measure(args: argparse.Namespace) -> dict[str, dict[str, object]]:
                 await bench.repeat()
             await store.aclose()
     results: dict[str, dict[str, object]] = {}
-    for name, (peer, text) in PEERS.items():
-        ratios = [ours / theirs for ours, theirs in zip(bench.rates[name], bench.rates[peer], strict=True)]
+    for name, (ours, peer, text) in ROWS.items():
+        ratios = [a / b for a, b in zip(bench.rates[ours], bench.rates[peer], strict=True)]
         results[name] = {
-            "value": statistics.median(bench.rates[name]),
+            "value": statistics.median(bench.rates[ours]),
             "unit": "nodes/s",
             "peer": text,
             "peer_value": statistics.median(bench.rates[peer]),
             "ratio": statistics.median(ratios),
+            "spread": [min(ratios), max(ratios)],
         }
     return results
 
@@ -151,9 +168,11 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     results = trio.run(measure, args)
-    print(f"{'':26}{'ours':>14}{'peer':>14}{'ratio':>8}  peer")
+    print(f"{'':26}{'ours':>14}{'peer':>14}{'ratio':>8}  {'spread':12}  peer")
     for name, r in results.items():
-        print(f"{name:26}{r['value']:>12,.0f}/s{r['peer_value']:>12,.0f}/s{r['ratio']:>8.1f}  {r['peer']}")
+        spread = "{:.1f} - {:.1f}".format(*r["spread"])
+        line = f"{name:26}{r['value']:>12,.0f}/s{r['peer_value']:>12,.0f}/s{r['ratio']:>8.2f}  {spread:12}  {r['peer']}"
+        print(line)
     if args.json:
         Path(args.json).write_text(json.dumps(results, indent=2))
 

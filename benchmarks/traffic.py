@@ -124,12 +124,12 @@ def _produce(size: int) -> tuple[bytes, bytes]:
     body = wire.ProduceRequest(
         acks=1, timeout_ms=1000, topic_data=(wire.TopicProduceData(name="orders", partition_data=(records,)),)
     )
-    asked = wire.encode_request(body, api_version=8, correlation_id=0, client_id="producer")
+    request = wire.encode_request(body, api_version=8, correlation_id=0, client_id="producer")
     partition = wire.PartitionProduceResponse(index=0, error_code=0, base_offset=7)
     answer = wire.ProduceResponse(
         responses=(wire.TopicProduceResponse(name="orders", partition_responses=(partition,)),)
     )
-    return bytes(asked), bytes(wire.encode_response(answer, api_version=8, correlation_id=0))
+    return bytes(request), bytes(wire.encode_response(answer, api_version=8, correlation_id=0))
 
 
 def _metadata() -> Iterator[tuple[bytes, bytes]]:

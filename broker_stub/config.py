@@ -1,8 +1,8 @@
 """A broker's configuration under Kafka's names, with Kafka's defaults and rules; checked once, then immutable.
 
 `BrokerConfig.from_properties` takes the content of a server.properties file. An error is one line: key, value, what is
-allowed. Kafka's settings that this broker does not use are accepted silently, so that a real broker's file works
-unchanged; keys that Kafka does not have log a warning.
+allowed. A key without effect logs a warning, so that a real broker's file works; one that promises a limit or a
+protection that does not exist here is an error.
 
 A listener without a host binds 127.0.0.1, where Kafka binds every interface (rule B1.14), so that a stub is not
 reachable from outside by accident. To expose it, configure 0.0.0.0 and an advertised address.
@@ -72,8 +72,8 @@ class BrokerConfig:
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
         """Raises ConfigError."""
         read = Properties(properties)
-        for key, meant in read.unknown():
-            log.warning("Kafka has no setting %s%s", key, f"; did you mean {meant}?" if meant else "")
+        for warning in read.check():
+            log.warning("%s", warning)
         _check_replica_lag(read)
         protocols = _security_protocols(read)
         listeners = _listeners(read, "listeners", protocols)

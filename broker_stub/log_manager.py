@@ -27,7 +27,7 @@ class LogManager(Protocol):
         """
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Does nothing if there is no log. Raises KafkaStorageError."""
+        """Does nothing if there is no log. Raises KafkaStorageError; the log is gone all the same (rule 9.32)."""
 
 
 class InMemoryLogManager:

@@ -69,7 +69,7 @@ def _partition(partition: Partition, min_insync_replicas: int) -> Iterator[Named
 
 
 def _is_under_replicated(partition: Partition) -> bool:
-    return len(partition.isr) < len(partition.replicas) - len(partition.adding_replicas)
+    return len(partition.isr) < len(set(partition.replicas).difference(partition.adding_replicas))
 
 
 def _network(broker: Broker) -> Iterator[Named]:

@@ -1,4 +1,5 @@
-"""What a broker needs from outside, as Protocols: connections, stores, a disk, a controller. Its owner passes them in.
+"""What a broker needs from outside, as Protocols: connections, stores, a controller; its disk is in `disk`. Its owner
+passes them in.
 
 Nothing in this package opens a socket or imports the controller. So connections can be recorded and disturbed, and the
 same broker runs with any controller or none. Outgoing connections come from `wire.transport.Dial`.
@@ -89,22 +90,6 @@ class Bind(Protocol):
         self, host: str, port: int, *, listener: str, max_frame_bytes: int, memory: FrameMemory | None = None
     ) -> ListeningSocket:
         """Raises OSError."""
-
-
-class Disk(Protocol):
-    """The files that a broker keeps. All methods raise OSError."""
-
-    def read(self, path: str) -> bytes | None:
-        """The content; None if there is no such file."""
-
-    def write(self, path: str, content: bytes) -> None:
-        """Create or replace a file, parent folders included. A crash may lose it until ``flush``."""
-
-    def flush(self, path: str) -> None:
-        """Make content and name of a file durable (fsync)."""
-
-    def rename(self, old: str, new: str) -> None:
-        """Replace ``new`` atomically. A crash may undo it until ``flush(new)``."""
 
 
 class IsrStore(Protocol):

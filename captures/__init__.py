@@ -1,27 +1,17 @@
-"""Captures of Kafka's traffic: read, decoded, recorded, explained. Knows only ``wire``.
+"""Captures of Kafka's traffic: read, decoded, recorded, replayed, analysed. Knows only ``wire``.
 
-    file -> packet -> segment -> bytes in order -> frame -> request and response -> line, row, finding
+    file -> packets -> TCP segments -> streams -> frames -> requests and responses -> lines, rows, findings
 
-locations      paths, globs, URIs                         byte_source    a file or a pipe behind a cursor
-formats        what pcap and pcapng are made of           index          where a file may be cut, proven
-pcap           packets out of pcap and pcapng             quality        what could not be read, counted
-segments       link layers, IP, TCP -> segments           tcp_streams    what each side sent, in order; gaps
-ports          of listeners, where they are given         tcp_directions one side of that
-recognise      what is a Kafka request, what is not       framing        frames out of a stream with gaps
-exchanges      requests and their responses, decoded      cluster        whose listener an address is
-incident       several files of one incident              tls            encrypted connections, through tshark
-decode         all of these
-render         as text and as JSON                        selection      by API, broker and time
-rows           the one definition of all columns          tabulate       exchanges as rows
-assembly       segments in, messages out                  bulk           the same by the thousand, and equal to it
-columns        rows by the thousand, as Arrow             walkers        packets by the thousand
-*_kernels      their loops                                body_programs  what is run over frames
-recorder       live streams into pcapng; merge            pcapng_writer  the file format
-replay         requests again, at live brokers            rewrite        their epochs; answers compared
-impersonation  recorded answers for live requests
-live           an interface into pcapng, rotating         packet_filter  the kernel looks for ports
-spark/         the same at any size, analyses, report     samples/       captures of real Kafka, with the truth
+files      pcap and pcapng: packets, and where a file may be split
+tcp        segments out of packets, stream reassembly, several files of one incident, TLS
+exchanges  requests and responses: recognised, framed, paired, decoded, rendered  (the slow path, the reference)
+tables     the columns of all tables, and exchanges as rows
+fast       the same rows by the thousand  (the fast path)
+record     live streams and network interfaces into pcapng
+replay     playback: recorded requests to live brokers, recorded responses to live requests
+spark      the data source, the analyses and the report
+samples    captures of real Kafka clusters, with the ground truth
 
-Whatever the bytes, what escapes from here is ``CaptureError``, one line that names the file and the place; what can
-still be read is read, and the rest is told in ``Quality``.
+A wing imports those above it. Whatever the bytes, the only exception is ``CaptureError``: one line that names the file
+and the place. What can still be read is read, and the rest is counted in ``Quality``.
 """

@@ -1,7 +1,7 @@
-"""What an election is to those who take part: contender and listener on one side, the services on the other.
+"""The interfaces of an election: contenders and listeners on one side, services on the other, drivers below.
 
-A token names one win of one contender: a random UUID with Flink (rule E4.1), the controller's epoch with Kafka (rule
-2.9). Contenders and listeners are called one at a time, in the order in which things happened (rule E3.6).
+A token identifies one win of one contender: a random UUID in Flink (rule E4.1), the controller's epoch in Kafka (rule
+2.9). Contenders and listeners are called one at a time, in the order of events (rule E3.6).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ TokenT = TypeVar("TokenT")
 
 
 class LeaderContender(ABC, Generic[TokenT]):
-    """Wants to lead. None of its methods should take long: a loss of leadership waits until they return."""
+    """Contends for leadership. Its methods should return soon: a revocation waits for them."""
 
     @abstractmethod
     async def grant_leadership(self, session_id: TokenT) -> None:
-        """The election is won. The contender confirms when others may come to it, from here or later."""
+        """The election is won. The contender confirms when it can be reached, from here or later."""
 
     @abstractmethod
     async def revoke_leadership(self) -> None:
-        """The leadership last granted is over, confirmed or not; another may lead already."""
+        """The last granted leadership is over, confirmed or not. Another contender may lead already."""
 
     @abstractmethod
     async def handle_error(self, error: Exception) -> None:
-        """Something went wrong that the service cannot mend; the leadership is as it was."""
+        """The service failed and cannot recover by itself. Leadership does not change."""
 
     @property
     def description(self) -> str:
@@ -38,52 +38,52 @@ class LeaderContender(ABC, Generic[TokenT]):
 
 
 class LeaderElectionService(ABC):
-    """Lets one contender take part in one election (section 3 of docs/election-semantics.md)."""
+    """One contender's part in one election (section 3 of docs/election-semantics.md)."""
 
     @abstractmethod
     async def start(self, contender: LeaderContender[UUID]) -> None:
-        """Take part. Raises ValueError without a contender, IllegalElectionState when called again, even after stop."""
+        """Contend. Raises ValueError without a contender, IllegalElectionState if called again, even after stop."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Leave. A contender that leads is revoked before this returns (rule E11.13); afterwards it is never called."""
+        """Stop contending. Revokes a leader before it returns (rule E11.13), and calls the contender never again."""
 
     @abstractmethod
     async def confirm_leadership(self, session_id: UUID, address: str) -> bool:
-        """Publish that the contender leads at ``address``; whether that was accepted.
+        """Publish the leader's address. Returns whether the confirmation was accepted.
 
-        It is refused, and logged, for any id but the one issued last, and without leadership (rule E4.7). Returns
-        after the write was attempted; if that fails the contender is told (E4.11). It may be called from within
+        Any id but the last issued one is refused and logged, and so is a contender without leadership (rule E4.7).
+        Returns after the write; the contender's ``handle_error`` gets its failure (E4.11). May be called from within
         ``grant_leadership``. Raises IllegalElectionState for an id that was confirmed before (E4.8).
         """
 
     @abstractmethod
     def has_leadership(self, session_id: UUID) -> bool:
-        """Whether the contender leads, under this very id. Raises ValueError without an id (rule E4.4)."""
+        """Whether the contender leads under this id. Raises ValueError without an id (rule E4.4)."""
 
     @abstractmethod
     async def run_if_leader(self, session_id: UUID, work: Callable[[], Awaitable[None]]) -> None:
-        """Do ``work`` if the contender still leads under that id when its turn comes (rule E3.17).
+        """Run ``work`` if the contender leads under that id when its turn comes (rule E3.17).
 
-        No revocation is told while it runs. Raises LeadershipLost if it does not lead under that id, or what ``work``
-        raises; returns without having run it if the service was stopped.
+        The contender is not revoked meanwhile. Raises LeadershipLost if it does not lead under that id, and what
+        ``work`` raises. Returns without running it if the service was stopped.
         """
 
 
 class LeaderRetrievalListener(ABC):
-    """Wants to know who leads."""
+    """Is notified of the leader."""
 
     @abstractmethod
     async def notify_leader_address(self, address: str | None, session_id: UUID | None) -> None:
-        """There is another leader, or, with (None, None), none that is known of (rule E8.2)."""
+        """The leader changed; (None, None) means that no leader is known (rule E8.2)."""
 
     @abstractmethod
     async def handle_error(self, error: Exception) -> None:
-        """What was found is no leader's, or could not be read; the leader told last stays."""
+        """The leader information is malformed or could not be read. The last notified leader stays."""
 
 
 class LeaderRetrievalService(ABC):
-    """Tells one listener who leads (section 8)."""
+    """Notifies one listener of the leader (section 8)."""
 
     @abstractmethod
     async def start(self, listener: LeaderRetrievalListener) -> None:
@@ -91,14 +91,14 @@ class LeaderRetrievalService(ABC):
 
     @abstractmethod
     async def stop(self) -> None:
-        """No call of the listener begins after this has returned."""
+        """The listener is not called after this has returned."""
 
 
-# what a driver has to offer, and whom it reports to
+# drivers, and what they report to
 
 
 class LeaderElectionListener(Protocol):
-    """Told by a driver. Nothing here waits; grant and revoke alternate (rule E6.8)."""
+    """Called by a driver. No method waits; grants and revocations alternate (rule E6.8)."""
 
     def on_grant_leadership(self, session_id: UUID) -> None: ...
 
@@ -112,21 +112,21 @@ class LeaderElectionListener(Protocol):
 
 
 class LeaderElectionDriver(Protocol):
-    """One participant in some backend's election (rule E9.15). It may report while it is made, and not once closed."""
+    """One participant in a backend's election (rule E9.15). It may report during its creation, not after its end."""
 
     @property
     def has_leadership(self) -> bool: ...
 
     def watch(self, component_id: str) -> None:
-        """Report changes of this component's information from now on."""
+        """Start to report changes of this component's information."""
         ...
 
     async def publish_leader_information(self, component_id: str, information: LeaderInformation) -> None:
-        """Ignored without leadership; raises IllegalElectionState once closed (rule E4.14)."""
+        """Does nothing without leadership. Raises IllegalElectionState once closed (rule E4.14)."""
         ...
 
     async def delete_leader_information(self, component_id: str) -> None:
-        """Ignored without leadership (rule E11.14)."""
+        """Does nothing without leadership (rule E11.14)."""
         ...
 
     async def aclose(self) -> None: ...
@@ -136,7 +136,7 @@ LeaderElectionDriverFactory = Callable[[LeaderElectionListener], Awaitable[Leade
 
 
 class LeaderRetrievalEventHandler(Protocol):
-    """Told by a driver; nothing here waits."""
+    """Called by a driver. No method waits."""
 
     def on_leader_information(self, information: LeaderInformation) -> None: ...
 

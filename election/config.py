@@ -1,6 +1,6 @@
-"""Flink's ``high-availability.*`` settings, as far as they are about election (rules E10.1, E10.9-E10.20).
+"""Flink's ``high-availability.*`` settings that concern elections (rules E10.1, E10.9-E10.20).
 
-What is about storage, checkpoints or YARN is out of scope: it is accepted, and said to be ignored.
+Settings of storage, checkpoints and YARN are out of scope: they are accepted, and a warning says that they are ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNITS_MS = {"ms": 1, "s": 1000, "sec": 1000, "min": 60_000, "m": 60_000, "h": 3
 class HighAvailabilityMode(enum.Enum):
     NONE = "none"
     ZOOKEEPER = "zookeeper"
-    #: the mode's text names what makes the services
+    #: the mode's text names the factory of the services
     FACTORY = "factory"
 
     @property
@@ -115,7 +115,7 @@ _OUT_OF_SCOPE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HighAvailabilityConfig:
-    """Made by ``from_properties``. ``remarks`` is what was said about settings that change nothing."""
+    """Made by ``from_properties``. ``remarks``: warnings about ignored settings."""
 
     mode_text: str = "NONE"
     cluster_id: str = "/default"

@@ -1,4 +1,4 @@
-"""Election within one process: contenders queue, the first leads, listeners are told what it confirmed (E9.5-E9.13)."""
+"""Election within one process: the first contender in the queue leads, and listeners get its address (E9.5-E9.13)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class EmbeddedLeaderService:
-    """The leader of one component of this process. First come, first served; services are independent of each other."""
+    """Elects the leader of one component of this process: first come, first served. Services are independent."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -47,30 +47,30 @@ class EmbeddedLeaderService:
         return _RetrievalService(self, self._nursery)
 
     async def shutdown(self) -> None:
-        """Every contender is revoked once; listeners are dropped without a word. Twice is as good as once."""
+        """Revoke every contender once, and drop the listeners without notifying them. May be called again."""
         self._is_shut_down = True
         self._listeners.clear()
         errors = []
         for service in self._running:
             try:
                 await service.terminate()
-            except Exception as e:  # noqa: BLE001 - the others are revoked all the same; the first is raised
+            except Exception as e:  # noqa: BLE001 - revoke the others, then raise the first error
                 errors.append(e)
         self._running.clear()
         raise_first(errors)
 
-    # for tests of those who contend (E9.11)
+    # for tests of contenders (E9.11)
 
     def revoke_leadership(self) -> None:
-        """Take it from whoever leads; nobody does until ``grant_leadership``, or a contender comes or goes."""
+        """Revoke the leader. Nobody leads until ``grant_leadership``, or until a contender joins or leaves."""
         self._check_running()
         leader, self._leader = self._leader, None
         if leader is not None:
             leader.listener.on_revoke_leadership()
-            self._tell(EMPTY)
+            self._notify(EMPTY)
 
     def grant_leadership(self) -> None:
-        """Let the first in the queue lead, if nobody does."""
+        """Elect the first contender in the queue, if nobody leads."""
         self._check_running()
         self._elect()
 
@@ -97,13 +97,13 @@ class EmbeddedLeaderService:
         if self._queue:
             self._elect()
         elif led:
-            self._tell(EMPTY)
+            self._notify(EMPTY)
 
     def _confirm(self, driver: _Driver, information: LeaderInformation) -> None:
         if self._leader is driver:
-            self._tell(information)
+            self._notify(information)
 
-    def _tell(self, information: LeaderInformation) -> None:
+    def _notify(self, information: LeaderInformation) -> None:
         self._confirmed = information
         for listener in list(self._listeners):
             listener.on_leader_information(information)
@@ -134,7 +134,7 @@ class _Driver(LeaderElectionDriver):
         return self._service._is_leader(self)
 
     def watch(self, component_id: str) -> None:
-        """Nobody but the leader can change what it has confirmed."""
+        """Does nothing: only the leader changes its own information."""
 
     async def publish_leader_information(self, component_id: str, information: LeaderInformation) -> None:
         await trio.lowlevel.checkpoint()
@@ -210,7 +210,7 @@ class _ElectionService(LeaderElectionService):
 
 
 class _RetrievalService(LeaderRetrievalService):
-    """Tells whatever is confirmed, the same twice as well (rule E9.9)."""
+    """Notifies of every confirmation, repeated ones included (rule E9.9)."""
 
     def __init__(self, service: EmbeddedLeaderService, nursery: trio.Nursery) -> None:
         self._service = service

@@ -1,11 +1,11 @@
-"""What can go wrong in an election.
+"""The exceptions of elections.
 
 ElectionException           base
-  LeaderElectionException   told to contenders; its cause is what the driver met
-  LeaderRetrievalException  told to listeners
-  IllegalElectionState      a call that the state does not allow: our caller's mistake
-  LeadershipLost            the work was not done, for we do not lead (any more)
-  ConfigurationError        a setting names what does not exist; the text says which
+  LeaderElectionException   contenders get it; its cause is the driver's error
+  LeaderRetrievalException  listeners get it
+  IllegalElectionState      a call that the state does not allow: the caller's mistake
+  LeadershipLost            the work was not done: the contender does not lead
+  ConfigurationError        an invalid setting; the text names it
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ConfigurationError(ElectionException):
 
 
 def raise_first(errors: list[Exception]) -> None:
-    """Raise the first, the others attached as notes; nothing if there is none (rules E3.9, E10.5)."""
+    """Raise the first error with the others as notes. Does nothing without errors (rules E3.9, E10.5)."""
     if errors:
         for other in errors[1:]:
             errors[0].add_note(f"also: {other!r}")

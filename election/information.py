@@ -1,4 +1,4 @@
-"""Who leads, as values: an address and the id of the leader's session, and a register of them by component.
+"""Leader information: an address and the id of the leader's session; and a register of them by component.
 
 Source: rules E9.1, E9.16.
 """
@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-#: where there is nothing to fence: standalone services (rule E9.1)
+#: of standalone services, which need no fencing (rule E9.1)
 DEFAULT_LEADER_ID = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderInformation:
-    """Known (both parts), or empty (neither): nobody leads."""
+    """Has both parts, or neither: no leader is known."""
 
     session_id: UUID | None = None
     address: str | None = None
@@ -36,7 +36,7 @@ EMPTY = LeaderInformation()
 
 
 class LeaderInformationRegister(Mapping[str, LeaderInformation]):
-    """Component id -> known information. It never changes, and holds nothing empty (rule E9.16)."""
+    """Component id -> known information. Immutable, without empty entries (rule E9.16)."""
 
     __slots__ = ("_known",)
 
@@ -56,11 +56,11 @@ class LeaderInformationRegister(Mapping[str, LeaderInformation]):
         return f"LeaderInformationRegister({self._known})"
 
     def for_component_id(self, component_id: str) -> LeaderInformation:
-        """What is known of the component; empty if nothing is."""
+        """The component's information, empty if unknown."""
         return self._known.get(component_id, EMPTY)
 
     def merge(self, component_id: str, information: LeaderInformation) -> LeaderInformationRegister:
-        """A register with this entry put, or taken out if it is empty."""
+        """A register with this entry, or without the component if the information is empty."""
         return LeaderInformationRegister({**self._known, component_id: information})
 
     def clear(self, component_id: str) -> LeaderInformationRegister:

@@ -1,8 +1,8 @@
-"""The bytes of a leader node: what Java's ObjectOutputStream makes of writeUTF(address), writeObject(session id).
+"""The bytes of a leader node: Java's ObjectOutputStream after writeUTF(address), writeObject(session id).
 
-The reader knows this one grammar and nothing of deserialization in general. It takes what Java takes: blocks cut
-anywhere, reset marks, fields of the class in any order and primitive ones besides, anything after the object. What
-Java refuses it refuses, with the offset. Nothing is allocated by a length that the bytes claim. Rules E2.1-E2.12.
+The reader knows only this grammar, not deserialization in general. It accepts what Java accepts: blocks of any size,
+reset marks, fields of the class in any order, further primitive fields, and anything after the object. It refuses what
+Java refuses, with the offset. No length in the bytes sizes an allocation. Rules E2.1-E2.12.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UUID_DESCRIPTOR = (
 
 
 class LeaderNodeFormatError(ValueError):
-    """The bytes are not what a leader writes. ``offset`` is where that shows."""
+    """Malformed content of a leader node, detected at ``offset``."""
 
     def __init__(self, offset: int, problem: str) -> None:
         super().__init__(f"leader node, offset {offset}: {problem}")
@@ -59,9 +59,9 @@ def encode_leader_node(address: str, session_id: UUID) -> bytes:
 
 
 def decode_leader_node(data: bytes) -> tuple[str, UUID | None]:
-    """Address and session id; the id is None where a null was written. Raises LeaderNodeFormatError.
+    """Address and session id, None for a null. Raises LeaderNodeFormatError.
 
-    No data at all is not for here: it means that there is no leader (rule E2.9).
+    Callers handle empty data, which means that there is no leader (rule E2.9).
     """
     reader = _Reader(data)
     reader.expect(MAGIC, "stream header")
@@ -168,7 +168,7 @@ def _to_modified_utf8(text: str) -> bytes:
 
 
 def _from_modified_utf8(text: bytes, at: int) -> str:
-    """As Java reads it: overlong forms and lone surrogates pass, four-byte forms do not."""
+    """Decode as Java does: accept overlong forms and lone surrogates, refuse four-byte forms."""
     units = []
     i = 0
     while i < len(text):

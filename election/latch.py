@@ -1,7 +1,7 @@
-"""The fair latch: ephemeral sequential nodes in one directory, the lowest leads (sections 1 and 11).
+"""The fair latch: ephemeral sequential nodes in one directory; the lowest one leads (sections 1 and 11).
 
-Each contender watches one node: its predecessor's, and once it leads its own. So a hand-over wakes one contender,
-and a leader whose node is taken away knows it.
+Each contender watches one node: its predecessor's, and its own while it leads. So a hand-over wakes one contender, and
+a leader notices the deletion of its node.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import trio
 
-from kce.election.session import ConnectionState, ElectionSession, Unsubscribe, void
+from kce.election.session import ConnectionState, ElectionSession, Unsubscribe
 from kce.zookeeper.store import Create, NoNode, SessionExpired, StoreError, WatchType, value
 
 log = logging.getLogger(__name__)
@@ -22,9 +22,9 @@ _MARK = "latch-"
 
 
 class LeaderLatch:
-    """One contender. ``on_change`` is told whether it leads, at once and never twice the same.
+    """One contender. Calls ``on_change`` with whether it leads, at once, and only on a change.
 
-    All it does is done in one task; a watch or a change of the connection only wakes it.
+    One task does everything; watches and changes of the connection only wake it.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LeaderLatch:
     ) -> None:
         self.path = path
         self.has_leadership = False
-        #: how often the queue was looked at
+        #: counts reads of the queue
         self.checks = 0
         self._session = session
         self._on_change = on_change
@@ -49,24 +49,24 @@ class LeaderLatch:
         self._wake = trio.Event()
         self._closed = False
         self._ended = trio.Event()
-        #: the id of the attempt to have a node (E1.8), the session it was made in, and the node's name once known
+        #: the id of the attempt to create a node (E1.8), the session of the attempt, and the node's name once known
         self._attempt = ""
         self._attempt_session = 0
         self._node: str | None = None
-        #: attempts given up whose node may still turn up (E11.2)
+        #: abandoned attempts, whose nodes may still appear (E11.2)
         self._abandoned: set[str] = set()
         self._unwatch: Unsubscribe = lambda: None
         self._unsubscribe: Unsubscribe = lambda: None
 
     def start(self) -> None:
-        """Never blocks; without a connection it takes part when there is one (rule E1.13)."""
+        """Never blocks. Without a connection, it joins the queue on the next one (rule E1.13)."""
         self._unsubscribe = self._session.subscribe(self._connection_changed)
         self._session.start_soon(self._run)
 
     async def aclose(self) -> None:
-        """Leave the queue; a loss of leadership is not told (rule E1.14).
+        """Leave the queue without reporting a loss of leadership (rule E1.14).
 
-        Without a connection the node is deleted once there is one again, or ends with its session.
+        Without a connection, the node is deleted after the next connection, or with its session.
         """
         if not self._closed:
             self._closed = True
@@ -96,7 +96,7 @@ class LeaderLatch:
                         await self._check()
                 except SessionExpired:
                     self._set(False)
-                    # what comes next needs another session; it may be there before this is told
+                    # the next attempt needs another session, which may exist already
                     patience = 0 if self._session.session_id != self._attempt_session else self._retry_wait_s
                 except StoreError as e:
                     log.error("latch %s: %s", self.path, e)
@@ -110,7 +110,7 @@ class LeaderLatch:
             self._ended.set()
 
     async def _check(self) -> None:
-        """Rules E1.10-E1.12: until it leads or waits for its predecessor."""
+        """Repeat until it leads or watches its predecessor (rules E1.10-E1.12)."""
         while not self._closed:
             epoch = self._session.epoch
             if not self._attempt or self._attempt_session != self._session.session_id:
@@ -136,10 +136,10 @@ class LeaderLatch:
                 return
 
     def _place(self, names: list[str]) -> tuple[str | None, str | None]:
-        """Our node and its predecessor among the names, compared by what follows the last ``latch-`` (rule E1.9).
+        """Our node and its predecessor among the names, ordered by what follows the last ``latch-`` (rule E1.9).
 
-        A create that was sent again after its reply was lost has made two nodes: the first is ours (E1.8), the other
-        is deleted, as are those of attempts given up.
+        A create that was resent after a lost response may have created two nodes: the first is ours (E1.8). Deletes the
+        other one, and those of abandoned attempts.
         """
         mine = sorted((name for name in names if self._attempt in name), key=_order)
         given_up = {attempt: [name for name in names if attempt in name] for attempt in self._abandoned}
@@ -154,7 +154,7 @@ class LeaderLatch:
         return mine[0], before and before[1]
 
     async def _join(self) -> None:
-        """Have a node. It is known by the attempt's id, whatever becomes of the reply."""
+        """Create a node. The attempt's id identifies it, even if the response is lost."""
         self._abandon()
         self._attempt, self._attempt_session = str(uuid4()), self._session.session_id
         create = Create(f"{self.path}/_c_{self._attempt}-{_MARK}", ephemeral=True, sequential=True)
@@ -178,14 +178,14 @@ class LeaderLatch:
         self._attempt, self._node = "", None
 
     async def _own(self) -> bool:
-        """Whether our node is there and this session's (rule E11.3); watches it."""
+        """Watch our node. Returns whether it exists and belongs to this session (rule E11.3)."""
         path = f"{self.path}/{self._node}"
         self._watch(path)
         (stat,) = await self._session.store.exists([path], watch=True)
         return stat is not None and stat.ephemeral_owner == self._session.session_id
 
     async def _follow(self, predecessor: str) -> bool:
-        """Watch it; whether it is there."""
+        """Watch the predecessor. Returns whether it exists."""
         path = f"{self.path}/{predecessor}"
         self._watch(path)
         (answer,) = await self._session.store.get_data([path], watch=True)
@@ -198,7 +198,7 @@ class LeaderLatch:
         self._unwatch()
 
         def fired(kind: WatchType) -> None:
-            if kind is WatchType.CHANGED:  # none of our business (E1.11), but the watch is used up
+            if kind is WatchType.CHANGED:  # irrelevant (E1.11), but it used up the watch
                 self._session.start_soon(partial(self._watch_again, path))
             else:
                 self._wake.set()
@@ -210,7 +210,7 @@ class LeaderLatch:
             self._wake.set()
 
     async def _leave(self) -> None:
-        """Delete what we have in the directory; a session that ends does it for us."""
+        """Delete our nodes. If the session ends, the server does it."""
         try:
             if self._node is not None:
                 await self._session.delete_if_there(f"{self.path}/{self._node}")
@@ -221,7 +221,7 @@ class LeaderLatch:
                     if any(attempt and attempt in name for attempt in attempts):
                         await self._session.delete_if_there(f"{self.path}/{name}")
         except SessionExpired:
-            void("the session took them along")
+            log.debug("latch %s: the session ended, and our nodes with it", self.path)
 
 
 def _order(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The node that holds a leader: watched, written while leading, and read by retrievers."""
+"""The node with the leader's address: the leader writes it, all watch it."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 
 
 class WatchedNode:
-    """Tells the node's data when it has changed: None where there is no node. Quick changes are told as one (E8.6).
+    """Reports the node's data on each change, None if the node does not exist. Quick changes become one report (E8.6).
 
-    Reads again after every reconnection, for a watch may have been missed.
+    Reads again after every reconnection, which may have lost a watch.
     """
 
     def __init__(
@@ -45,8 +45,8 @@ class WatchedNode:
         self._on_data = on_data
         self._on_error = on_error
         self._retry_wait_s = retry_wait_s
-        #: czxid and mzxid of what was told last; None is no node
-        self._told: tuple[int, int] | str | None = None
+        #: czxid and mzxid of the last report; None is no node
+        self._reported: tuple[int, int] | str | None = None
         self._fired = False
         self._wake = trio.Event()
         self._scope = trio.CancelScope()
@@ -60,14 +60,14 @@ class WatchedNode:
         self._session.start_soon(self._run)
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """Stop reporting."""
         for cancel in self._cancel:
             cancel()
         self._scope.cancel()
 
     def forget(self) -> None:
-        """Tell what the next reading finds, even if it was told before (rule E7.11)."""
-        self._told = "nothing was told"
+        """Report the next read, even if nothing changed (rule E7.11)."""
+        self._reported = "nothing"
 
     def _connection_changed(self, state: ConnectionState) -> None:
         if state is ConnectionState.RECONNECTED:
@@ -85,7 +85,7 @@ class WatchedNode:
                 try:
                     await self._look()
                 except SessionExpired:
-                    # a new session brings a reconnection, which wakes us unless it has come already
+                    # the next session's reconnection wakes us, unless it has happened already
                     patience = self._retry_wait_s if not self._session.is_connected else 0
                 except StoreError as e:
                     self._on_error(e)
@@ -102,12 +102,12 @@ class WatchedNode:
                 break
         identity = found and (found.stat.czxid, found.stat.mzxid)
         came_and_went = fired and found is None
-        if identity != self._told or came_and_went:
-            self._told = identity
+        if identity != self._reported or came_and_went:
+            self._reported = identity
             self._on_data(found.data if found else None)
 
     async def _read(self) -> NodeData | None:
-        """A watch is set either way."""
+        """Set a watch, whether the node exists or not."""
         while True:
             (found,) = await self._session.store.get_data([self.path], watch=True)
             if not isinstance(found, NoNode):
@@ -119,9 +119,9 @@ class WatchedNode:
 async def write_leader_node(
     session: ElectionSession, path: str, data: bytes, has_leadership: Callable[[], bool]
 ) -> None:
-    """Make the node ours with this data, as long as we lead (rules E4.9-E4.12).
+    """Write this data to a node of our session, while we lead (rules E4.9-E4.12).
 
-    What is right already is not written again, so that the echo of a write ends there (E5.5). Raises StoreError.
+    Does not write correct data again, so our own write's watch has no effect (E5.5). Raises StoreError.
     """
     while has_leadership():
         (found,) = await session.store.get_data([path])
@@ -134,7 +134,7 @@ async def write_leader_node(
             return
         else:
             op = SetData(path, data)
-        if not has_leadership():  # looked at again at the moment of writing (E11.11)
+        if not has_leadership():  # it may be lost since the read (E11.11)
             return
         (answer,) = await session.store.write([op])
         if isinstance(answer, NoNode) and isinstance(op, Create):

@@ -1,4 +1,4 @@
-"""Where an election has its nodes: pure (rules E1.1-E1.6).
+"""Paths of an election's nodes (rules E1.1-E1.6). Pure.
 
 A layout is named after the first Flink release that has it:
 
@@ -46,17 +46,17 @@ class PathLayout(enum.Enum):
 
 
 def zookeeper_path(*parts: str) -> str:
-    """The parts as one absolute path: slashes around and repeated ones dropped, and parts that are empty (E1.1)."""
+    """The parts as one absolute path, without empty parts and superfluous slashes (E1.1)."""
     return "/" + "/".join(name for part in parts for name in part.split("/") if name)
 
 
 def is_job_id(component_id: str) -> bool:
-    """A job's id prints as 32 lowercase hex digits (E1.4)."""
+    """Whether this is a job's id: 32 lowercase hex digits (E1.4)."""
     return _JOB_ID.fullmatch(component_id) is not None
 
 
 class Paths(Protocol):
-    """Where a component contends, where its leader stands, and what to delete when it withdraws while leading."""
+    """Paths of a component's latch and leader node, and what to delete when its leader withdraws."""
 
     def latch_path(self, component_id: str) -> str: ...
 
@@ -67,7 +67,7 @@ class Paths(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SinglePaths(Paths):
-    """One election, at nodes that are given. By default side by side below one path, as in layout 1.14."""
+    """One election with given nodes; ``below`` puts them side by side, as in layout 1.14."""
 
     latch: str
     leader: str
@@ -112,13 +112,13 @@ class ElectionPaths(Paths):
         return zookeeper_path(self._component(component_id), "connection_info")
 
     def owned_path(self, component_id: str) -> str:
-        """What to delete when the component is withdrawn while it leads (E6.6)."""
+        """What to delete when the component's leader withdraws (E6.6)."""
         if self.layout is PathLayout.ONE_LATCH:
             return self._component(component_id)
         return self.leader_path(component_id)
 
     def job_paths(self, job_id: str) -> list[str]:
-        """What the clean-up of a job deletes (E10.8)."""
+        """Nodes that the clean-up of a job deletes (E10.8)."""
         if self.layout is PathLayout.TWO_DIRECTORIES:
             return [zookeeper_path(self.root, directory, job_id) for directory in (self.latch, self.leader)]
         return [zookeeper_path(self.root, "jobs", job_id)]

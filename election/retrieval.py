@@ -1,4 +1,4 @@
-"""Retrieval as a service: a listener is told once for each change, whatever the driver (section 8)."""
+"""Retrieval as a service, for any driver: notifies a listener once of each change (section 8)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 
 class DefaultLeaderRetrievalService(LeaderRetrievalService, LeaderRetrievalEventHandler):
-    """Tells of a leader that differs from the one told last; at first that is nobody (rule E8.3).
+    """Notifies of a leader that differs from the last one, at first from no leader (rule E8.3).
 
-    With ``only_changes`` False it tells whatever the driver reports.
+    With ``only_changes`` False, it notifies of everything that the driver reports.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class DefaultLeaderRetrievalService(LeaderRetrievalService, LeaderRetrievalEvent
         self._listener: LeaderRetrievalListener | None = None
         self._driver: LeaderRetrievalDriver | None = None
         self._running = False
-        self._told = EMPTY
+        self._notified = EMPTY
 
     async def start(self, listener: LeaderRetrievalListener) -> None:
         if listener is None:
@@ -64,23 +64,23 @@ class DefaultLeaderRetrievalService(LeaderRetrievalService, LeaderRetrievalEvent
 
     def on_leader_information(self, information: LeaderInformation) -> None:
         if self._running:
-            self._calls.post(partial(self._tell, information))
+            self._calls.post(partial(self._notify, information))
 
     def on_error(self, error: Exception) -> None:
         if self._running:
-            self._calls.post(partial(self._tell_error, error))
+            self._calls.post(partial(self._notify_error, error))
 
-    async def _tell(self, information: LeaderInformation) -> None:
-        if self._listener is None or (self._only_changes and information == self._told):
+    async def _notify(self, information: LeaderInformation) -> None:
+        if self._listener is None or (self._only_changes and information == self._notified):
             return
-        self._told = information
+        self._notified = information
         log.debug("the leader is now: %s", information)
         try:
             await self._listener.notify_leader_address(information.address, information.session_id)
         except Exception as e:  # noqa: BLE001 - its own failure goes to its own handler (E9.13)
-            await self._tell_error(e)
+            await self._notify_error(e)
 
-    async def _tell_error(self, error: Exception) -> None:
+    async def _notify_error(self, error: Exception) -> None:
         """Rule E8.9."""
         if self._listener is None:
             return
@@ -91,11 +91,11 @@ class DefaultLeaderRetrievalService(LeaderRetrievalService, LeaderRetrievalEvent
         try:
             await self._listener.handle_error(error)
         except Exception:
-            log.exception("a listener could not be told of %r", error)
+            log.exception("the error handler of a listener failed on %r", error)
 
 
 class _Search(LeaderRetrievalListener):
-    """Keeps the leader told last; ``changed`` is set when there is another."""
+    """Keeps the last leader; ``changed`` is set when it changes."""
 
     def __init__(self) -> None:
         self.leader = EMPTY
@@ -114,9 +114,9 @@ async def wait_for_leader(
     retrieval: LeaderRetrievalService,
     accept: Callable[[LeaderInformation], Awaitable[bool]] | None = None,
 ) -> LeaderInformation:
-    """The first leader with an address that ``accept`` takes; "no leader" is waited out (rule E8.12).
+    """Wait for the first leader with an address that ``accept`` accepts (rule E8.12).
 
-    Starts the service and stops it. Leaders that follow while one is being judged are judged after it, the last always.
+    Starts the service and stops it. ``accept`` is called for one leader at a time, and always for the last.
     """
     search = _Search()
     await retrieval.start(search)
@@ -133,9 +133,9 @@ async def wait_for_leader(
 
 
 async def find_connecting_address(retrieval: LeaderRetrievalService, *, timeout_s: float) -> str:
-    """The address of ours from which the leader, at host:port, can be reached; without one in time, this host's own.
+    """The local address of a connection to the leader, at host:port; after the timeout, this host's own address.
 
-    A leader that cannot be reached is taken for an old one, and its successor waited for.
+    If a leader cannot be reached, waits for its successor.
     """
     found: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Calls made one at a time, in the order in which they were asked for (rules E3.6, E3.18)."""
+"""A queue of calls, run one at a time, in order (rules E3.6, E3.18)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Call = Callable[[], Awaitable[None]]
 
 
 def start_unless_over(nursery: trio.Nursery, task: Callable[..., Awaitable[None]], *args: object) -> bool:
-    """Start it, unless the nursery is being left: what is reported that late is dropped (rule E11.16)."""
+    """Start the task, unless the nursery is closing: reports that late are dropped (rule E11.16)."""
     try:
         nursery.start_soon(task, *args)
     except RuntimeError as e:
@@ -25,9 +25,9 @@ def start_unless_over(nursery: trio.Nursery, task: Callable[..., Awaitable[None]
 
 
 class SerialCalls:
-    """A queue, and at most one task that empties it; the task ends with the queue.
+    """A queue, and a task that runs while it is not empty.
 
-    Who needs the same exclusion in a task of their own takes a ``turn``.
+    ``turn`` gives other tasks the same exclusion.
     """
 
     def __init__(self, nursery: trio.Nursery) -> None:
@@ -47,12 +47,12 @@ class SerialCalls:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this very task has the turn."""
+        """Whether the current task has the turn."""
         return self._lock.statistics().owner is trio.lowlevel.current_task()
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Nothing else is called meanwhile. A task that has the turn may take it again."""
+        """Exclude all other calls. Reentrant."""
         if self.is_mine:
             yield
         else:

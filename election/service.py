@@ -1,8 +1,8 @@
-"""Election as a service: what is issued, what is confirmed, and who is told, whatever the driver.
+"""Election as a service, for any driver: issues session ids, takes confirmations, calls contenders.
 
-Many components share one driver, and so one latch and one session id for each win (rule E4.2); a service for a single
-component is one with a driver of its own. Drivers only report; contenders are called in one task (E3.18), so a slow
-contender holds up neither ZooKeeper nor the repair of leader nodes (E5.10).
+Many components share one driver, and so one latch and one session id for each win (rule E4.2). A service for a single
+component has a driver of its own. Drivers only report; one task calls the contenders (E3.18), so a slow contender
+delays neither ZooKeeper nor the repair of leader nodes (E5.10).
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ ErrorHandler = Callable[[Exception], None]
 
 
 def _log_error(error: Exception) -> None:
-    log.debug("no contender is there to be told of %r", error)
+    log.debug("no contender handles %r", error)
 
 
 @dataclass(slots=True, eq=False)
 class _Registration:
-    """A contender that takes part: the id that it was granted, and what it has confirmed since."""
+    """A contender, the session id that it was granted, and what it has confirmed."""
 
     component_id: str
     contender: LeaderContender[UUID]
     granted: UUID | None = None
     confirmed: LeaderInformation = EMPTY
-    #: of the write under way, if there is one
+    #: of the write under way
     writing: trio.CancelScope = field(default_factory=trio.CancelScope)
     correction_is_due: bool = False
     #: work that waits for its turn
@@ -51,10 +51,10 @@ class _Registration:
 
 
 class MultipleComponentLeaderElectionService:
-    """Elections of any number of components through one driver, made when the first contender comes (rule E3.12).
+    """Elections of many components through one driver, created for the first contender (rule E3.12).
 
-    Its tasks live in ``nursery`` and end by themselves. Driver errors that no contender is there for go to
-    ``fallback_error_handler``.
+    Its tasks run in ``nursery`` and end by themselves. Driver errors go to ``fallback_error_handler`` while there are
+    no contenders.
     """
 
     def __init__(
@@ -72,41 +72,40 @@ class MultipleComponentLeaderElectionService:
         self._writes = trio.Lock()
         self._driver: LeaderElectionDriver | None = None
         self._reports: _Reports | None = None
-        #: what the driver said last, and what of it the contenders were told
+        #: the driver's last report, and what the contenders were granted
         self._won: UUID | None = None
         self._issued: UUID | None = None
         self._closed = False
 
     def create_leader_election(self, component_id: str) -> DefaultLeaderElectionService:
-        """An election for one contender; nothing is touched before it starts. Raises IllegalElectionState if closed."""
-        if self._closed:
-            raise IllegalElectionState(f"the election service is closed: no election of {component_id}")
+        """An election for one contender; it does nothing until it starts.
+
+        Raises IllegalElectionState if closed, and for a component that has a contender (rule E3.11).
+        """
+        self._check_free(component_id)
         return DefaultLeaderElectionService(self, component_id)
 
     async def aclose(self) -> None:
-        """Raises IllegalElectionState while a contender takes part (rule E3.13)."""
+        """Raises IllegalElectionState while there is a contender (rule E3.13)."""
         if self._contenders:
-            raise IllegalElectionState(f"contenders still take part: {', '.join(sorted(self._contenders))}")
+            raise IllegalElectionState(f"these contenders are not stopped: {', '.join(sorted(self._contenders))}")
         self._closed = True
         self._calls.clear()
 
     async def terminate(self) -> None:
-        """Close although contenders take part: each of them is revoked, whether it leads or not (rule E9.12)."""
+        """Close, and revoke every contender, whether it leads or not (rule E9.12)."""
         self._closed = True
         async with self._calls.turn():
             errors = [e for r in list(self._contenders.values()) for e in await self._remove(r, revoke=True)]
             self._calls.clear()
         raise_first(errors)
 
-    # for the services of single components
+    # called by the services of single components
 
     async def register(self, component_id: str, contender: LeaderContender[UUID]) -> _Registration:
-        """Raises IllegalElectionState for a component that has a contender, which stays (E3.11), and if closed."""
+        """Raises IllegalElectionState if closed, and for a component that has a contender, which stays (E3.11)."""
         async with self._calls.turn():
-            if self._closed:
-                raise IllegalElectionState(f"the election service is closed: no election of {component_id}")
-            if component_id in self._contenders:
-                raise IllegalElectionState(f"component {component_id} has a contender already")
+            self._check_free(component_id)
             registration = self._contenders[component_id] = _Registration(component_id, contender)
             try:
                 if self._driver is None:
@@ -120,11 +119,17 @@ class MultipleComponentLeaderElectionService:
                 raise
             if self._issued is not None:  # E4.3
                 self._calls.post(partial(self._grant_one, registration, self._issued))
-            log.info("%s: %s takes part", component_id, contender.description)
+            log.info("%s: %s contends", component_id, contender.description)
             return registration
 
+    def _check_free(self, component_id: str) -> None:
+        if self._closed:
+            raise IllegalElectionState(f"the election service is closed: no election of {component_id}")
+        if component_id in self._contenders:
+            raise IllegalElectionState(f"component {component_id} has a contender already")
+
     async def remove(self, registration: _Registration) -> None:
-        """Rule E6.6. Raises the first of what failed, the others attached."""
+        """Rule E6.6. Raises the first error, with the others attached."""
         async with self._calls.turn():
             errors = await self._remove(registration, revoke=registration.granted is not None)
         raise_first(errors)
@@ -147,7 +152,7 @@ class MultipleComponentLeaderElectionService:
         for step in steps:
             try:
                 await step()
-            except Exception as e:  # noqa: BLE001 - the other steps are due all the same; the first is raised
+            except Exception as e:  # noqa: BLE001 - run the other steps, then raise the first error
                 errors.append(e)
         log.info("%s: %s has left", registration.component_id, registration.contender.description)
         return errors
@@ -166,7 +171,7 @@ class MultipleComponentLeaderElectionService:
         return self._contenders.get(registration.component_id) is registration
 
     def has_leadership(self, registration: _Registration, session_id: UUID) -> bool:
-        """False as soon as the driver lost leadership, told or not, and before a grant was told (rule E4.5)."""
+        """False before the contender was granted leadership, and as soon as the driver has lost it (rule E4.5)."""
         return (
             self._is_registered(registration)
             and self._driver is not None
@@ -205,7 +210,7 @@ class MultipleComponentLeaderElectionService:
         async def call() -> None:
             try:
                 await self._work(registration, session_id, work)
-            except Exception as e:  # noqa: BLE001 - it is its caller's
+            except Exception as e:  # noqa: BLE001 - raised in the caller
                 failures.append(e)
             done.set()
 
@@ -235,12 +240,12 @@ class MultipleComponentLeaderElectionService:
         self._calls.post(partial(self._revoke, self._reports))
 
     def _information_changed(self, component_id: str, information: LeaderInformation) -> None:
-        """Rules E5.1-E5.5: only what was confirmed is restored, and nothing is ever erased."""
+        """Restore confirmed information; never erase anything (rules E5.1-E5.5)."""
         registration = self._contenders.get(component_id)
         if registration is None or registration.confirmed.is_empty or registration.confirmed == information:
             return
         if self.has_leadership(registration, registration.confirmed.session_id or UUID(int=0)):
-            log.warning("%s: its leader information is %s, and is put right", component_id, information)
+            log.warning("%s: correcting the leader information, which is %s", component_id, information)
             if not registration.correction_is_due:
                 registration.correction_is_due = True
                 start_unless_over(self._nursery, self._correct, registration)
@@ -250,7 +255,7 @@ class MultipleComponentLeaderElectionService:
             self._information_changed(component_id, register.for_component_id(component_id))
 
     def _failed(self, error: Exception) -> None:
-        self._calls.post(partial(self._tell_error, error))
+        self._calls.post(partial(self._notify_error, error))
 
     # in turn
 
@@ -258,7 +263,7 @@ class MultipleComponentLeaderElectionService:
         if reports is not self._reports:
             return
         if self._issued is not None:
-            await self._tell_error(IllegalElectionState(f"{session_id} is won while {self._issued} is issued"))
+            await self._notify_error(IllegalElectionState(f"{session_id} is won while {self._issued} is issued"))
             return
         self._issued = session_id
         for registration in list(self._contenders.values()):
@@ -275,7 +280,7 @@ class MultipleComponentLeaderElectionService:
         if reports is not self._reports:
             return
         if self._issued is None:
-            await self._tell_error(IllegalElectionState("leadership is lost that was not issued"))
+            await self._notify_error(IllegalElectionState("leadership is lost that was not issued"))
             return
         self._issued = None
         for registration in list(self._contenders.values()):
@@ -288,24 +293,24 @@ class MultipleComponentLeaderElectionService:
     async def _call(self, registration: _Registration, call: Callable[[], Awaitable[None]]) -> None:
         try:
             await call()
-        except Exception as e:  # noqa: BLE001 - E3.16: the contenders are told
+        except Exception as e:  # noqa: BLE001 - the contenders handle it (E3.16)
             log.error("%s failed: %r", registration.contender.description, e)
-            await self._tell_error(e)
+            await self._notify_error(e)
 
-    async def _tell_error(self, error: Exception) -> None:
+    async def _notify_error(self, error: Exception) -> None:
         """Rule E3.14."""
+        contenders = list(self._contenders.values())
+        if not contenders:
+            self._fallback_error_handler(error)
         if not isinstance(error, LeaderElectionException):
             wrapped = LeaderElectionException(f"leader election failed: {error}")
             wrapped.__cause__ = error
             error = wrapped
-        contenders = list(self._contenders.values())
         for registration in contenders:
             try:
                 await registration.contender.handle_error(error)
             except Exception:
-                log.exception("%s could not be told of %r", registration.contender.description, error)
-        if not contenders:
-            self._fallback_error_handler(error)
+                log.exception("the error handler of %s failed on %r", registration.contender.description, error)
 
     # leader information
 
@@ -314,7 +319,7 @@ class MultipleComponentLeaderElectionService:
         await self._publish(registration)
 
     async def _publish(self, registration: _Registration) -> None:
-        """Write what is confirmed now; one write at a time (rule E4.13)."""
+        """Write the current confirmation; one write at a time (rule E4.13)."""
         async with self._writes:
             if registration.confirmed.is_empty or self._driver is None:
                 return
@@ -328,7 +333,7 @@ class MultipleComponentLeaderElectionService:
 
 
 class _Reports(LeaderElectionListener):
-    """What one driver reports to; deaf once another driver, or none, has taken its place (rule E3.8)."""
+    """Takes the reports of one driver, until another driver or none replaces it (rule E3.8)."""
 
     def __init__(self, service: MultipleComponentLeaderElectionService) -> None:
         self._service = service

@@ -1,7 +1,7 @@
-"""High-availability services: election and retrieval for each component of a process, made by one configuration.
+"""High-availability services: election and retrieval for each component of a process, from one configuration.
 
 NONE         fixed addresses, or within one process an embedded election
-ZOOKEEPER    one client, and the layout that was asked for
+ZOOKEEPER    one client, and the configured layout
 NAME         a factory registered as entry point NAME in the group below (rule E10.2)
 """
 
@@ -37,7 +37,7 @@ Connect = Callable[[HighAvailabilityConfig], Awaitable[MetadataStore]]
 
 
 class ClientHighAvailabilityServices(ABC):
-    """What a client needs: where the REST server leads (rule E10.3)."""
+    """What a client needs: retrieval of the REST server's leader (rule E10.3)."""
 
     @abstractmethod
     def leader_retrieval(self, component_id: str, default_address: str | None = None) -> LeaderRetrievalService:
@@ -46,7 +46,7 @@ class ClientHighAvailabilityServices(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """End services and client; no data is deleted (rule E10.5). Raises the first failure, the others attached."""
+        """End services and client; deletes no data (rule E10.5). Raises the first error, with the others attached."""
 
 
 class HighAvailabilityServices(ClientHighAvailabilityServices):
@@ -55,16 +55,16 @@ class HighAvailabilityServices(ClientHighAvailabilityServices):
         """A new service, not started. Raises IllegalElectionState once closed."""
 
     async def clean_up_all_data(self) -> None:
-        """Delete what the cluster has left; it does not close (rules E10.6, E10.7)."""
+        """Delete the cluster's data; does not close (rules E10.6, E10.7)."""
 
     async def clean_up_job_data(self, job_id: str) -> None:
-        """Delete what is kept for the job. Raises ValueError for what is no job id."""
+        """Delete the job's data. Raises ValueError for an invalid job id."""
         if not is_job_id(job_id):
-            raise ValueError(f"{job_id!r} is no job id of 32 lowercase hex digits")
+            raise ValueError(f"{job_id!r} is not a job id: 32 lowercase hex digits")
 
 
 class HighAvailabilityServicesFactory(Protocol):
-    """What an entry point gives: made without arguments, asked for services."""
+    """The class of an entry point, instantiated without arguments."""
 
     async def create_services(
         self, config: HighAvailabilityConfig, nursery: trio.Nursery
@@ -103,7 +103,7 @@ class StandaloneHaServices(HighAvailabilityServices):
 
 
 class EmbeddedHaServices(HighAvailabilityServices):
-    """One leader service per component and, when first asked for, per job."""
+    """One leader service per component and per job, created on first use."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -111,7 +111,7 @@ class EmbeddedHaServices(HighAvailabilityServices):
         self._closed = False
 
     def leader_service(self, component_id: str) -> EmbeddedLeaderService:
-        """Also for tests, which may take leadership away and give it (rule E9.11)."""
+        """Also for tests, which may revoke and grant leadership (rule E9.11)."""
         if self._closed:
             raise IllegalElectionState("the high-availability services are closed")
         if component_id not in self._services:
@@ -125,13 +125,13 @@ class EmbeddedHaServices(HighAvailabilityServices):
         return self.leader_service(component_id).create_leader_retrieval_service()
 
     async def aclose(self) -> None:
-        """All of them (rule E9.14)."""
+        """Shut down all services (rule E9.14)."""
         self._closed = True
         await _each([service.shutdown for service in self._services.values()])
 
 
 class ZooKeeperHaServices(HighAvailabilityServices):
-    """One client for everything; a latch for each component or one for all, as the layout has it."""
+    """One client for all; a latch for each component or one for all, depending on the layout."""
 
     def __init__(
         self,
@@ -177,13 +177,13 @@ class ZooKeeperHaServices(HighAvailabilityServices):
         return DefaultLeaderRetrievalService(factory, self._nursery)
 
     async def aclose(self) -> None:
-        """Elections that still go on end with the session, unless they refuse: who contends has to stop first."""
+        """Stop contenders first: an election with a contender fails to close, and ends with the session."""
         if not self._closed:
             self._closed = True
             await _each([*(election.aclose for election in self._elections), self.session.aclose])
 
     async def clean_up_all_data(self) -> None:
-        """The cluster's namespace, and above it what is empty then (rule E10.6)."""
+        """Delete the cluster's namespace, and its parents that are empty then (rule E10.6)."""
         path = self._paths.root
         await self.session.delete_tree(path)
         while (path := zookeeper_path(path.rpartition("/")[0])) != "/":
@@ -200,18 +200,18 @@ class ZooKeeperHaServices(HighAvailabilityServices):
 
 
 async def _each(steps: list[Callable[[], Awaitable[None]]]) -> None:
-    """All of them, whatever fails; then the first failure is raised."""
+    """Run all steps, then raise the first error."""
     errors: list[Exception] = []
     for step in steps:
         try:
             await step()
-        except Exception as e:  # noqa: BLE001 - the first is raised, the others are attached
+        except Exception as e:  # noqa: BLE001 - raised below
             errors.append(e)
     raise_first(errors)
 
 
 async def connect_to_zookeeper(config: HighAvailabilityConfig) -> MetadataStore:
-    """As often as ``max-retry-attempts`` and ``retry-wait`` have it. Raises StoreUnavailable."""
+    """Connect, with ``max-retry-attempts`` retries after ``retry-wait``. Raises StoreUnavailable."""
     wait_s = config.retry_wait_ms / 1000
     for attempt in range(config.max_retry_attempts + 1):
         try:
@@ -240,10 +240,10 @@ async def create_high_availability_services(
     fatal_error_handler: FatalErrorHandler | None = None,
     connect: Connect = connect_to_zookeeper,
 ) -> HighAvailabilityServices:
-    """The services that ``config`` asks for. Without high availability: those of one process, or fixed ``addresses``.
+    """The configured services. Without high availability: those of one process, or fixed ``addresses``.
 
-    Raises ConfigurationError for a factory that is not there or fails, StoreUnavailable without a ZooKeeper; that one
-    is told to ``fatal_error_handler`` as well.
+    Raises ConfigurationError for a factory that is missing or fails. Without a ZooKeeper, it calls
+    ``fatal_error_handler`` and raises StoreUnavailable.
     """
     if config.mode is HighAvailabilityMode.FACTORY:
         try:
@@ -268,7 +268,7 @@ async def create_client_high_availability_services(
     rest_address: str | None = None,
     connect: Connect = connect_to_zookeeper,
 ) -> ClientHighAvailabilityServices:
-    """For those who only look for the REST server."""
+    """Services for clients of the REST server."""
     if config.mode is HighAvailabilityMode.FACTORY:
         try:
             return await _factory(config).create_client_services(config, nursery)

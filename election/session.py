@@ -1,7 +1,7 @@
-"""One client of the metadata store for any number of latches, leader nodes and retrievers.
+"""One client of the metadata store for many latches, leader nodes and retrievers.
 
-It tells its users of watches by path, and of the connection in Curator's four states (section 7). The store knows
-of no "lost" while the server is silent: that is timed here, by the negotiated session timeout (rules E7.6, E7.13).
+Users subscribe to watches by path, and to the connection in Curator's four states (section 7). The store does not
+report "lost" while the server is silent; this module does, after the negotiated session timeout (rules E7.6, E7.13).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FatalErrorHandler = Callable[[Exception], None]
 
 
 class ConnectionState(enum.Enum):
-    """Each is told once per change; SUSPENDED never follows LOST (rule E7.8)."""
+    """Subscribers get each change once; SUSPENDED never follows LOST (rule E7.8)."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -48,8 +48,8 @@ class ConnectionState(enum.Enum):
         return self in (ConnectionState.CONNECTED, ConnectionState.RECONNECTED)
 
 
-#: what the store reports -> the state before -> the state after. Whoever is SUSPENDED becomes LOST, too, when the
-#: session has timed out (rule E7.6).
+#: the store's report -> the state before -> the state after. SUSPENDED also becomes LOST after the session timeout
+#: (rule E7.6).
 TRANSITIONS: Mapping[SessionState, Mapping[ConnectionState, ConnectionState]] = {
     SessionState.CONNECTED: {
         ConnectionState.SUSPENDED: ConnectionState.RECONNECTED,
@@ -68,7 +68,7 @@ def _log_fatal(error: Exception) -> None:
 
 
 class ElectionSession:
-    """Owns the store's callbacks, and closes it. Background tasks live in ``nursery``; one that fails is told to
+    """Owns the store's callbacks, and closes it. Runs background tasks in ``nursery``; their errors go to
     ``fatal_error_handler`` (rule E3.15)."""
 
     def __init__(
@@ -76,7 +76,7 @@ class ElectionSession:
     ) -> None:
         self.store = store
         self.state = ConnectionState.CONNECTED
-        #: changes with the connection's state: what was read under another epoch may be outdated
+        #: changes with the connection's state: a read under another epoch may be outdated
         self.epoch = 0
         self._nursery = nursery
         self._fatal_error_handler = fatal_error_handler
@@ -95,7 +95,7 @@ class ElectionSession:
         return self.state.is_connected
 
     def start_soon(self, task: Callable[[], Awaitable[None]]) -> None:
-        """Run it beside everything else, whatever becomes of who asked for it."""
+        """Run a background task, independent of its caller."""
         start_unless_over(self._nursery, self._guarded, task)
 
     async def _guarded(self, task: Callable[[], Awaitable[None]]) -> None:
@@ -103,11 +103,11 @@ class ElectionSession:
             await task()
         except SessionExpired as e:
             log.debug("the session ended under %s: %s", task, e)
-        except Exception as e:  # noqa: BLE001 - whoever runs the process decides
+        except Exception as e:  # noqa: BLE001 - the handler decides
             self._fatal_error_handler(e)
 
     def watch(self, path: str, fired: Callable[[WatchType], None]) -> Unsubscribe:
-        """Call ``fired`` when a watch that a read has set on the node fires. It sets none itself."""
+        """Call ``fired`` when a watch on the node fires. Reads set watches; this does not."""
         key = object()
         self._watchers.setdefault(path, {})[key] = fired
 
@@ -119,47 +119,51 @@ class ElectionSession:
 
         return cancel
 
-    def subscribe(self, told: Callable[[ConnectionState], None]) -> Unsubscribe:
+    def subscribe(self, on_change: Callable[[ConnectionState], None]) -> Unsubscribe:
         key = object()
-        self._subscribers[key] = told
-        return lambda: void(self._subscribers.pop(key, None))
+        self._subscribers[key] = on_change
+
+        def cancel() -> None:
+            self._subscribers.pop(key, None)
+
+        return cancel
 
     async def while_connected(self, event: trio.Event) -> None:
-        """Until the event is set, or there is no connection."""
+        """Wait until the event is set, or the connection is lost."""
         with trio.CancelScope() as scope, self._cancelled_by_disconnection(scope):
             await event.wait()
 
     @contextlib.contextmanager
     def _cancelled_by_disconnection(self, scope: trio.CancelScope) -> Iterator[None]:
-        def told(state: ConnectionState) -> None:
+        def changed(state: ConnectionState) -> None:
             if not state.is_connected:
                 scope.cancel()
 
-        told(self.state)
-        unsubscribe = self.subscribe(told)
+        changed(self.state)
+        unsubscribe = self.subscribe(changed)
         try:
             yield
         finally:
             unsubscribe()
 
     async def aclose(self) -> None:
-        """End the session. That it is lost is not told: it is no news (rule E7.14)."""
+        """End the session. Subscribers are not notified of its loss (rule E7.14)."""
         self._closed = True
         await self.store.aclose()
 
-    # writes that several users need
+    # writes that several users share
 
     async def make_parents(self, path: str, *, container: bool = False) -> None:
-        """The nodes above ``path``, as far as they are missing (rule E1.15)."""
+        """Create missing parents of ``path`` (rule E1.15)."""
         names = path.strip("/").split("/")[:-1]
         parents = accumulate(names, lambda parent, name: f"{parent}/{name}", initial="")
         ops = [Create(parent, container=container) for parent in parents if parent]
         for answer in await self.store.write(ops):
-            if not isinstance(answer, (NodeExists, NoNode)):  # gone again at once: whoever needs it starts over
+            if not isinstance(answer, (NodeExists, NoNode)):  # NoNode: deleted again meanwhile; the caller retries
                 value(answer)
 
     async def delete_tree(self, path: str) -> None:
-        """The node and all below it; whatever others delete meanwhile is as good (rule E11.17)."""
+        """Delete the node and its descendants; others may delete them meanwhile (rule E11.17)."""
         while True:
             (children,) = await self.store.get_children([path])
             if isinstance(children, NoNode):
@@ -177,7 +181,7 @@ class ElectionSession:
         if not isinstance(answer, NoNode):
             value(answer)
 
-    # told by the store
+    # called by the store
 
     def _on_watch(self, event: WatchEvent) -> None:
         if event.type is not WatchType.CHILDREN:
@@ -207,9 +211,5 @@ class ElectionSession:
             "the connection to ZooKeeper is %s",
             state.value,
         )
-        for told in list(self._subscribers.values()):
-            told(state)
-
-
-def void(_: object) -> None:
-    pass
+        for on_change in list(self._subscribers.values()):
+            on_change(state)

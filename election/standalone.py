@@ -1,4 +1,4 @@
-"""Election and retrieval without anything to elect by: the leader is fixed (E9.1-E9.3), or set by hand."""
+"""Services without an election: the leader is fixed (E9.1-E9.3), or set by hand."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ log = logging.getLogger(__name__)
 
 
 class StandaloneLeaderElectionService(LeaderElectionService):
-    """Whoever starts it leads at once, under a fixed id; it may be started again after it was stopped."""
+    """Its contender leads at once, under a fixed id. It may be started again after it was stopped."""
 
     def __init__(self, session_id: UUID = DEFAULT_LEADER_ID) -> None:
         self._session_id = session_id
         self._contender: LeaderContender[UUID] | None = None
 
     async def start(self, contender: LeaderContender[UUID]) -> None:
-        """Returns after the contender was granted leadership."""
+        """Grant leadership to the contender, then return."""
         if contender is None:
             raise ValueError("a leader election needs a contender")
         if self._contender is not None:
@@ -29,7 +29,7 @@ class StandaloneLeaderElectionService(LeaderElectionService):
         self._contender = contender
         try:
             await contender.grant_leadership(self._session_id)
-        except Exception as e:  # noqa: BLE001 - as in every other election the contender is told
+        except Exception as e:  # noqa: BLE001 - the contender handles it, as in every election
             await contender.handle_error(e)
 
     async def stop(self) -> None:
@@ -58,7 +58,7 @@ class StandaloneLeaderElectionService(LeaderElectionService):
 
 
 class SettableLeaderRetrievalService(LeaderRetrievalService):
-    """Tells of the leader that was set, at the start and whenever another is set."""
+    """Notifies of the leader that was set, at the start and on each change."""
 
     def __init__(self, leader: LeaderInformation = EMPTY) -> None:
         self._leader = leader
@@ -83,7 +83,7 @@ class SettableLeaderRetrievalService(LeaderRetrievalService):
 
 
 class StandaloneLeaderRetrievalService(SettableLeaderRetrievalService):
-    """Tells of one fixed leader, once, before ``start`` returns; it may be started again after it was stopped."""
+    """Notifies once of a fixed leader, before ``start`` returns. It may be started again after it was stopped."""
 
     def __init__(self, address: str, session_id: UUID = DEFAULT_LEADER_ID) -> None:
         super().__init__(LeaderInformation(session_id, address))

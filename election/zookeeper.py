@@ -1,4 +1,4 @@
-"""Election and retrieval through ZooKeeper, or its twin in memory: a latch, and a leader node for each component."""
+"""Election and retrieval through ZooKeeper, real or in memory: a latch, and a leader node for each component."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ LeaderNodeDecoder = Callable[[bytes], tuple[str, UUID | None]]
 
 
 def read_leader_node(data: bytes | None, decode: LeaderNodeDecoder = decode_leader_node) -> LeaderInformation:
-    """What the node says; empty where there is no node, or no data (rule E2.9).
+    """Decode the node's data; empty without a node or without data (rule E2.9).
 
-    Raises LeaderNodeFormatError, for an address without an id as well (rule E8.8).
+    Raises LeaderNodeFormatError, also for an address without an id (rule E8.8).
     """
     if not data:
         return EMPTY
@@ -45,7 +45,7 @@ def read_leader_node(data: bytes | None, decode: LeaderNodeDecoder = decode_lead
 
 
 class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
-    """A place in the latch that ``component_id`` has, and the leader nodes of the components that it is told of."""
+    """Contends in the latch of ``component_id``, and writes the leader nodes of all watched components."""
 
     def __init__(
         self,
@@ -86,13 +86,13 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
         if leads:
             self._listener.on_grant_leadership(uuid4())
             return
-        for scope in self._writes:  # E4.10: what waits for the connection must not be written when it is back
+        for scope in self._writes:  # E4.10: a write that waits for the connection must not happen after it
             scope.cancel()
         self._listener.on_revoke_leadership()
 
     def _connection_changed(self, state: ConnectionState) -> None:
         if state is ConnectionState.RECONNECTED:
-            for node in self._nodes.values():  # what was written before may have been undone unseen
+            for node in self._nodes.values():  # somebody may have overwritten them unseen
                 node.forget()
 
     def watch(self, component_id: str) -> None:
@@ -107,7 +107,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
             node.start()
 
     def _node_changed(self, component_id: str, data: bytes | None) -> None:
-        """What nobody can read counts as nothing, and so is put right by who leads (rule E5.7)."""
+        """Treat malformed data as empty, so that the leader corrects it (rule E5.7)."""
         try:
             information = read_leader_node(data)
         except LeaderNodeFormatError as e:
@@ -116,7 +116,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
         self._listener.on_leader_information_change(component_id, information)
 
     async def publish_leader_information(self, component_id: str, information: LeaderInformation) -> None:
-        """Rules E4.9-E4.14. Raises StoreError, and ValueError for an address that is too long to be written."""
+        """Rules E4.9-E4.14. Raises StoreError, and ValueError for an address that is too long."""
         if self._closed:
             raise IllegalElectionState(f"{self} is closed")
         if not self.has_leadership:
@@ -148,7 +148,7 @@ class ZooKeeperLeaderElectionDriver(LeaderElectionDriver):
 
 
 class ZooKeeperLeaderRetrievalDriver(LeaderRetrievalDriver):
-    """Reports what the leader node says, and nobody while the connection does not let it be known (E7.9-E7.11)."""
+    """Reports the leader node's content, and no leader while the connection is lost (E7.9-E7.11)."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class ZooKeeperLeaderRetrievalDriver(LeaderRetrievalDriver):
         try:
             information = read_leader_node(data, self._decode)
         except LeaderNodeFormatError as e:
-            self._handler.on_error(e)  # the leader told last stays (E8.7)
+            self._handler.on_error(e)  # the last leader stays (E8.7)
         else:
             self._handler.on_leader_information(information)
 
@@ -198,7 +198,7 @@ def election_driver_factory(
     tolerate_suspended_connections: bool = False,
     retry_wait_s: float = 5.0,
 ) -> LeaderElectionDriverFactory:
-    """Drivers that contend for ``component_id``; with one latch for all, whatever component is named."""
+    """Drivers that contend for ``component_id``; a shared latch ignores which component it is."""
 
     async def make(listener: LeaderElectionListener) -> LeaderElectionDriver:
         return ZooKeeperLeaderElectionDriver(

@@ -2,6 +2,6 @@
 
 import sys
 
-from kce.harness.cli import main
+from kce.harness.command import main
 
 sys.exit(main())

@@ -1,4 +1,4 @@
-"""A cluster on command: ZooKeeper, nodes, and everything that can be done to them.
+"""A cluster: ZooKeeper, nodes, and the operations on them.
 
     async with harness.Cluster(brokers=3) as cluster:
         await cluster.create_topic("orders", partitions=4, replication_factor=3)
@@ -6,14 +6,15 @@
         await cluster.kill(old.id)
         new = await cluster.wait_for_controller(other_than=old)
 
-Nodes run in this process, or each in its own with ``processes=True`` (then they can also be paused and killed for
-good). ZooKeeper is an embedded real one, or yours with ``zookeeper="host:port/chroot"``. Whatever ends the ``async
-with`` block, nothing is left running.
+Nodes run in this process, or each in its own with ``processes=True``; only processes can be paused. ZooKeeper is an
+embedded real one, or yours with ``zookeeper="host:port/chroot"``. However the ``async with`` block ends, nothing is
+left running.
 """
 
 from __future__ import annotations
 
 import uuid
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -24,10 +25,13 @@ from typing import Self
 
 import trio
 
+from kce.harness.background import BackgroundTasks
 from kce.harness.cluster_config import DATA, ClusterConfig
-from kce.harness.errors import HarnessError, plain_error
+from kce.harness.errors import HarnessError, SettingWarning, plain_error
+from kce.harness.faults import CONTROLLER, Rule, hold_control_requests
 from kce.harness.guard import Guard
-from kce.harness.links import FrameEvent, Hold, Links, hold_control_requests
+from kce.harness.history import History
+from kce.harness.links import FrameEvent, Links
 from kce.harness.members import InProcessMember, Member, ProcessMember
 from kce.harness.node import NodeStatus
 from kce.harness.recordings import Recordings
@@ -37,16 +41,16 @@ from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import AdminError, TopicDescription
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.store import Delete, MetadataStore, StoreUnavailable
+from kce.zookeeper.store import Delete, Session, SessionState, StoreUnavailable
 
-#: how long the ``wait_for`` methods wait unless told otherwise
-PATIENCE_S = 60.0
+#: default timeout of the ``wait`` methods
+WAIT_TIMEOUT_S = 60.0
 POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveController:
-    """Who holds /controller, and under which epoch."""
+    """The active controller: the owner of /controller, and the controller epoch."""
 
     id: int
     epoch: int
@@ -59,6 +63,8 @@ class Cluster:
         self,
         brokers: int = 3,
         *,
+        controllers: int = 0,
+        racks: Sequence[str] = (),
         world: ClusterWorld | None = None,
         processes: bool = False,
         zookeeper: str | None = None,
@@ -68,24 +74,33 @@ class Cluster:
         metrics_port: int | None = None,
         first_id: int = 1,
         properties: Mapping[str, str | None] | None = None,
+        nodes: Mapping[int, Mapping[str, str | None]] | None = None,
         record: str | Path | None = None,
+        history: bool | None = None,
         data: str | Path | None = None,
         log_level: str = "INFO",
     ) -> None:
-        """``world``: `kce.memory(seed=7)` simulates everything in this process; by default the real one,
+        """``world``: `kce.memory(seed=7)` simulates everything in this process. The default is the real world
         with your ``zookeeper`` ("host:port/chroot") or an embedded one.
 
-        ``properties``: Kafka's, for every node; None takes away what the cluster sets, such as its control plane.
+        ``properties``: Kafka's, for every node; None removes one that the cluster sets, such as the control plane.
+        ``controllers``: this many more nodes, which contend for controller and take no replicas. ``racks`` are given to
+        the nodes in turn. ``nodes``: properties of single nodes by id. A setting without effect is a SettingWarning.
 
         ``record``: a pcapng file for all traffic between nodes, written when the cluster ends.
 
-        ``metrics_port``: where Prometheus finds the first node's metrics; those of the others count up.
+        ``history``: whether `history` keeps the frames; by default it does for nodes in this process.
+
+        ``metrics_port``: serves the first node's metrics for Prometheus; the others count up.
         ``data``: a folder for logs and ZooKeeper's data, kept afterwards; by default a temporary one that is removed.
         """
         self._config = ClusterConfig(
-            range(first_id, first_id + brokers), processes, zookeeper_port, control_port, data_port, metrics_port,
-            properties or {}, log_level,
+            range(first_id, first_id + brokers + controllers), processes, zookeeper_port, control_port, data_port,
+            metrics_port, properties or {}, log_level, nodes or {}, racks,
+            range(first_id + brokers, first_id + brokers + controllers),
         )  # fmt: skip
+        for warning in self._config.check():
+            warnings.warn(warning, SettingWarning, stacklevel=2)
         self._data_given = Path(data).absolute() if data else None
         self._stack = AsyncExitStack()
         self._world = world or real(zookeeper)
@@ -95,22 +110,31 @@ class Cluster:
             raise HarnessError("nodes in memory run inside this process: leave out processes=True")
         #: every frame that passes, and rules for them
         self.links = Links(self._config.node_ids)
-        self._held: dict[int, Hold] = {}
-        #: set when ZooKeeper or a frame says that something may have changed
+        #: every frame, for nodes in this process, or with ``history=True``
+        self.history = History(self.links)
+        self._keeps_history = not processes if history is None else history
+        self._held: dict[int, Rule] = {}
+        self._rule_numbers: dict[Rule, int] = {}
+        #: set when a ZooKeeper watch fires or a frame passes
         self._progress = trio.Event()
         self._members: dict[int, Member] = {}
         self._recordings = Recordings(Path(record).absolute() if record else None)
         self.record_problems: list[str] = []
-        #: wall-clock ns since 1970 at which /controller was last seen to vanish; 0 before
+        #: whether the cluster itself has a connection to its ZooKeeper
+        self.zookeeper_connected = True
+        #: wall-clock time, in ns since 1970, of the last deletion of /controller; 0 before the first
         self.controller_gone_ns = 0
 
-    # life
+    # start and end
 
     async def __aenter__(self) -> Self:
         try:
             await self._start()
         except BaseException as e:
-            await self._stack.aclose()
+            try:
+                await self._stack.aclose()
+            finally:
+                self.record_problems = self._recordings.merge()
             if (plain := plain_error(e)) is not e:
                 raise plain from None
             raise
@@ -119,7 +143,7 @@ class Cluster:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # the body's exception goes on as it is: through the stack it would come out of the nursery in a group
+        # the body's exception does not pass through the stack: the nursery would wrap it in a group
         try:
             await self._stack.aclose()
         finally:
@@ -134,18 +158,29 @@ class Cluster:
         self.store = await self._connect()
         stack.push_async_callback(self.store.aclose)
         new_uuid = uuids(self._observer.random("uuids"))
+        self.store.on_session = self._session_changed
         self.zk = KafkaZkClient(self.store, now_ms=lambda: self._observer.now_ns() // 1_000_000, new_uuid=new_uuid)
         await self._watch_controller()
         await self.zk.create_top_level_paths()
         self.cluster_id = await self.zk.get_or_create_cluster_id()
-        nursery = await stack.enter_async_context(_cancelled_nursery())
+        tasks = await stack.enter_async_context(BackgroundTasks.running())
         stack.push_async_callback(self._stop_members)
         for node_id in sorted(self.links.members):
-            await self._add_member(node_id, nursery)
-        self._report_frames(nursery)
+            await self._add_member(node_id, tasks)
+        self._report_frames(tasks)
+        if self._keeps_history:
+            stack.enter_context(self.links.listen(self.history.record))
         async with trio.open_nursery() as starting:
             for member in self._members.values():
                 starting.start_soon(member.start)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state in (SessionState.CONNECTED, SessionState.DISCONNECTED):
+            self.zookeeper_connected = state is SessionState.CONNECTED
+
+    @property
+    def world(self) -> ClusterWorld:
+        return self._world
 
     @property
     def zookeeper(self) -> str:
@@ -159,33 +194,33 @@ class Cluster:
 
     @property
     def guard(self) -> Guard:
-        """Cleans up after a process that is killed. Raises HarnessError where nothing has to be."""
+        """Cleans up after a process that was killed. Raises HarnessError in memory, which needs none."""
         if not isinstance(self._world, RealClusterWorld):
-            raise HarnessError("a cluster in memory leaves nothing behind: it has no guard")
+            raise HarnessError("a cluster in memory has no guard: it leaves nothing behind")
         return self._world.guard
 
-    def _report_frames(self, nursery: trio.Nursery) -> None:
-        """Nodes in processes of their own report frames while somebody in this one subscribes."""
+    def _report_frames(self, tasks: BackgroundTasks) -> None:
+        """Node processes report frames while this process has subscribers."""
 
         def subscribe(wanted: bool) -> None:
-            for process in self._running_processes():
-                nursery.start_soon(process.subscribe, wanted)
+            for process in self._processes():
+                tasks.start_soon(process.subscribe, wanted)
 
         self.links.on_subscribers = subscribe
 
-    def _running_processes(self) -> list[ProcessMember]:
+    def _processes(self) -> list[ProcessMember]:
         """Nodes that have links of their own."""
-        return [m for m in self._members.values() if isinstance(m, ProcessMember) and m.state == "running"]
+        return [m for m in self._members.values() if isinstance(m, ProcessMember)]
 
-    async def _connect(self) -> MetadataStore:
+    async def _connect(self) -> Session:
         try:
             return await self._observer.zookeeper(self._config.zookeeper_client(self.zookeeper))
         except (ConfigError, StoreUnavailable) as e:
             raise HarnessError(str(e)) from None
 
-    async def _add_member(self, node_id: int, nursery: trio.Nursery) -> None:
+    async def _add_member(self, node_id: int, tasks: BackgroundTasks) -> None:
         config = self._config
-        world, zookeeper_connect = await self._world.node(node_id, nursery)
+        world, zookeeper_connect = await self._world.node(node_id, tasks)
         properties = config.node_properties(node_id, zookeeper_connect)
 
         def record() -> Path | None:
@@ -194,13 +229,13 @@ class Cluster:
         if config.processes:
             assert self.logs is not None
             self._members[node_id] = ProcessMember(
-                node_id, properties, record, nursery, self.guard, self.links, self.logs, config.log_level
+                node_id, properties, record, tasks, self.guard, self.links, self.logs, config.log_level
             )
         else:
-            self._members[node_id] = InProcessMember(node_id, properties, record, nursery, world, self.links)
+            self._members[node_id] = InProcessMember(node_id, properties, record, tasks, world, self.links)
 
     async def _stop_members(self) -> None:
-        """All at once, and without controlled shutdown: there is nobody left to take over."""
+        """All at once and without controlled shutdown, because no node is left to take over."""
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
                 for member in self._members.values():
@@ -222,15 +257,15 @@ class Cluster:
             raise HarnessError(f"there is no node {node_id} in this cluster; there are {known}") from None
 
     async def registered(self) -> set[int]:
-        """Ids of the brokers that ZooKeeper knows to be alive."""
+        """Ids of the brokers that are registered in ZooKeeper."""
         return {int(broker) for broker in await self.zk.get_brokers(watch=False)}
 
     def bootstrap_servers(self) -> str:
-        """The data listeners of all running nodes, as Kafka's clients take them."""
+        """The data listeners of all running nodes, for bootstrap.servers of a client."""
         return ",".join(m.addresses[DATA] for m in self._members.values() if m.state == "running" and m.addresses)
 
     async def kill(self, node_id: int) -> None:
-        """As by kill -9: ZooKeeper finds out when the session expires."""
+        """As by kill -9: ZooKeeper notices when the session expires."""
         await self.member(node_id).kill()
 
     async def stop(self, node_id: int) -> None:
@@ -238,7 +273,7 @@ class Cluster:
         await self.member(node_id).stop()
 
     async def start(self, node_id: int) -> None:
-        """Start a node that was stopped or killed, on its old ports, once ZooKeeper has let go of its id."""
+        """Start a stopped node on its old ports, as soon as its old registration is gone from ZooKeeper."""
         member = self.member(node_id)
         await self.wait_until(lambda: self._is_unregistered(node_id), f"broker {node_id} to be gone from ZooKeeper")
         await member.start()
@@ -248,16 +283,61 @@ class Cluster:
 
     async def restart(self, node_id: int) -> None:
         """Stop if it runs, then start."""
-        if self.member(node_id).state != "stopped":
-            await self.stop(node_id)
+        await self._stop_if_running(self.member(node_id))
         await self.start(node_id)
 
+    async def _stop_if_running(self, member: Member) -> None:
+        if member.state != "stopped":
+            await member.stop()
+
     async def pause(self, node_id: int) -> None:
-        """Stop the process in its tracks (SIGSTOP)."""
+        """Suspend the process (SIGSTOP)."""
         await self.member(node_id).pause()
 
     async def resume(self, node_id: int) -> None:
         await self.member(node_id).resume()
+
+    async def proxy(self, node_id: int, port: int, *, listener: str = DATA, host: str = "127.0.0.1") -> str:
+        """Put a proxy of yours before a listener of a node: restart the node so that it advertises ``host:port``.
+
+        Returns the host:port to which the proxy has to forward. ``port`` 0 removes the proxy.
+        """
+        member = self.member(node_id)
+        await self._stop_if_running(member)
+        addresses = dict(member.bound)
+        if listener not in addresses:
+            raise HarnessError(f"node {node_id} has no listener {listener}; there are {', '.join(addresses)}")
+        target = addresses[listener]
+        addresses[listener] = f"{host}:{port}" if port else target
+        member.properties["advertised.listeners"] = ",".join(f"{name}://{at}" for name, at in addresses.items())
+        await self.start(node_id)
+        return target
+
+    async def reset(self) -> None:
+        """Make the cluster as new, for the next test: no faults, all nodes running, no topics, no history."""
+        for node_id, member in self._members.items():
+            await self.heal(node_id)
+            if member.state == "paused":
+                await member.resume()
+        self._held.clear()
+        for rule in tuple(self._rule_numbers):
+            await self.remove_rule(rule)
+        for node_id, member in self._members.items():
+            if member.state == "stopped":
+                await self.start(node_id)
+        await self.wait_until(self._all_are_registered, "all nodes to be registered")
+        await self.wait_for_controller()
+        for topic in await self.describe_topics():
+            if not topic.marked_for_deletion:
+                await self.delete_topic(topic.name, wait=False)
+        await self.wait_until(self._has_no_topics, "all topics to be deleted")
+        self.history.clear()
+
+    async def _all_are_registered(self) -> bool:
+        return await self.registered() == self._members.keys()
+
+    async def _has_no_topics(self) -> bool:
+        return not await self.describe_topics()
 
     # faults
 
@@ -271,31 +351,64 @@ class Cluster:
         self._world.heal(node_id)
 
     async def hold_control_requests(self, node_id: int) -> None:
-        """Keep back what the node sends as controller, until ``release_control_requests``."""
+        """Hold the control requests of this node until ``release_control_requests``."""
         self.member(node_id)
         if node_id in self._held:
             return
-        rule = self._held[node_id] = hold_control_requests(node_id)
-        self.links.add(rule)
-        for process in self._running_processes():
-            await process.hold(node_id)
+        self._held[node_id] = hold_control_requests(node_id)
+        await self.add_rule(self._held[node_id])
 
     async def release_control_requests(self, node_id: int) -> None:
         self.member(node_id)
         rule = self._held.pop(node_id, None)
-        if rule is None:
-            return
-        rule.release()
+        if rule is not None:
+            await self.remove_rule(rule)
+
+    async def add_rule(self, rule: Rule) -> None:
+        """Apply a rule from now on. Raises HarnessError where nodes are processes and the rule holds a function."""
+        fields = rule.to_json() if self._config.processes else {}
+        rule.newest = {str(b): int(e) for b, (_, e) in (await self.zk.get_brokers(watch=False)).items()}
+        if (epoch := await self.zk.get_controller_epoch()) is not None:
+            rule.newest[CONTROLLER] = int(epoch[0])
+        number = self._rule_numbers[rule] = max(self._rule_numbers.values(), default=0) + 1
+        self.links.add(rule)
+        for process in self._processes():
+            await process.add_rule(number, {"fields": fields, "newest": rule.newest})
+
+    async def remove_rule(self, rule: Rule) -> None:
+        """Remove a rule; frames that it holds go on. Afterwards its counts are those of all nodes."""
         self.links.remove(rule)
-        for process in self._running_processes():
-            await process.release(node_id)
+        number = self._rule_numbers.pop(rule)
+        for process in self._processes():
+            matched, fired = await process.remove_rule(number)
+            rule.matched, rule.fired = rule.matched + matched, rule.fired + fired
+
+    @asynccontextmanager
+    async def faults(self, rule: Rule, *more: Rule, must_fire: bool = True) -> AsyncIterator[Rule]:
+        """Apply rules during the block; yields the first. A rule that has not fired at the end is an AssertionError
+        that shows what came instead, unless ``must_fire`` is False."""
+        rules = (rule, *more)
+        for each in rules:
+            await self.add_rule(each)
+        try:
+            yield rule
+        finally:
+            with trio.CancelScope(shield=True):
+                for each in rules:
+                    await self.remove_rule(each)
+        for each in rules:
+            if must_fire and not each.fired:
+                raise AssertionError(
+                    f"the rule for {each.describe()} did not fire, of {each.matched} frames that matched; "
+                    f"{self.history.last_frames()}"
+                )
 
     async def delete_controller(self) -> None:
         """Delete /controller by hand (rule 2.22)."""
         await self.store.write([Delete(znodes.CONTROLLER)])
 
     async def node_status(self, node_id: int) -> NodeStatus:
-        """What the node's controller module believes, which may be outdated: ask ZooKeeper by ``controller()``."""
+        """The node's own view, which may be stale; ``controller()`` reads ZooKeeper."""
         return await self.member(node_id).status()
 
     # controller
@@ -304,13 +417,13 @@ class Cluster:
         return await self.zk.get_controller_id()
 
     async def controller(self) -> ActiveController | None:
-        """Who is controller now; None while nobody is."""
+        """The active controller, or None."""
         controller_id = await self.zk.get_controller_id()
         epoch = await self.zk.get_controller_epoch()
         return None if controller_id is None or epoch is None else ActiveController(controller_id, epoch[0])
 
     async def wait_for_controller(self, *, other_than: ActiveController | None = None) -> ActiveController:
-        """Until there is one, of a later epoch than ``other_than``. Raises HarnessError after PATIENCE_S."""
+        """Wait for a controller of a later epoch than ``other_than``. Raises HarnessError after WAIT_TIMEOUT_S."""
         found: list[ActiveController] = []
 
         async def elected() -> bool:
@@ -324,7 +437,7 @@ class Cluster:
         return found[-1]
 
     async def _watch_controller(self) -> None:
-        """Note when /controller vanishes."""
+        """Record when /controller is deleted."""
 
         def changed() -> None:
             self._progress.set()
@@ -367,7 +480,7 @@ class Cluster:
         return described.has_leaders
 
     async def delete_topic(self, topic: str, *, wait: bool = True) -> None:
-        """Mark it for deletion and wait until it is gone. Raises HarnessError."""
+        """Mark the topic for deletion and wait until it is deleted. Raises HarnessError."""
         with _admin_errors():
             await admin.delete_topic(self.zk, topic)
         if wait:
@@ -377,7 +490,7 @@ class Cluster:
         return not await self.exists(znodes.topic_path(topic))
 
     async def describe_topics(self, topics: Sequence[str] | None = None) -> list[TopicDescription]:
-        """As ZooKeeper has them. Raises HarnessError for one that does not exist."""
+        """The topics in ZooKeeper. Raises HarnessError for one that does not exist."""
         with _admin_errors():
             return await admin.describe_topics(self.zk, topics)
 
@@ -387,42 +500,34 @@ class Cluster:
         return (await self.store.exists([path]))[0] is not None
 
     async def wait_until(
-        self, condition: Callable[[], Awaitable[bool]], what: str, patience_s: float = PATIENCE_S
+        self, condition: Callable[[], Awaitable[bool]], what: str, timeout_s: float = WAIT_TIMEOUT_S
     ) -> None:
-        """Wait until ``condition`` holds. It is tried when a frame passes, when /controller changes, and every 50 ms.
+        """Wait until ``condition`` holds. It is checked when a frame passes, when /controller changes, and every 50 ms.
 
-        Raises HarnessError that names ``what`` was waited for.
+        Raises HarnessError that names ``what``.
         """
 
         def passed(event: FrameEvent) -> None:
             self._progress.set()
 
-        with trio.move_on_after(patience_s), self._frames_of_this_process(passed):
+        with trio.move_on_after(timeout_s), self._frames_of_this_process(passed):
             while not await condition():
                 with trio.move_on_after(POLL_S):
                     await self._progress.wait()
                 self._progress = trio.Event()
             return
         where = f"; the logs of the nodes are in {self.logs}" if self.logs else ""
-        raise HarnessError(f"waited {patience_s:g} s in vain for {what}{where}")
+        raise HarnessError(f"timed out after {timeout_s:g} s waiting for {what}{where}")
 
     def _frames_of_this_process(self, callback: Callable[[FrameEvent], None]) -> AbstractContextManager[None]:
-        """Frames of nodes in other processes are not worth their way here for this."""
+        """Node processes do not report frames only for this: polling is cheaper."""
         return nullcontext() if self._config.processes else self.links.listen(callback)
 
 
 @contextmanager
 def _admin_errors() -> Iterator[None]:
-    """What an administrator is refused, as HarnessError."""
+    """Raise AdminError as HarnessError."""
     try:
         yield
     except AdminError as e:
         raise HarnessError(str(e)) from None
-
-
-@asynccontextmanager
-async def _cancelled_nursery() -> AsyncIterator[trio.Nursery]:
-    """Holds proxies and in-process nodes; what still runs at the end is cancelled."""
-    async with trio.open_nursery() as nursery:
-        yield nursery
-        nursery.cancel_scope.cancel()

@@ -1,9 +1,9 @@
-"""A cluster's bad day in one recording: what `kce demo` plays, on real sockets with a real ZooKeeper.
+"""The scenario of `kce demo`: several failures in one recording, on real sockets with a real ZooKeeper.
 
 Three nodes, each a process; two topics; the active controller is killed; the next one is cut off from ZooKeeper while
-its requests are under way, another is elected, and the zombie's requests arrive after all and are fenced; a broker is
-restarted; /controller is deleted by hand. The facts of each step are what ZooKeeper said at the time; the figures of
-each failover are taken from the recording afterwards.
+its requests are in flight, another is elected, and the zombie's requests arrive late and are fenced; a broker is
+restarted; /controller is deleted by hand. The state of each step is read from ZooKeeper at the time, the figures of
+each failover from the recording afterwards.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Leaders = dict[str, int]
 
 @dataclass(slots=True)
 class Step:
-    """What was done and what was seen. ``gone_ns``: when /controller vanished, if it did; times in ns since 1970."""
+    """One step and its outcome. ``gone_ns``: when /controller was deleted, in ns since 1970; 0 if it was not."""
 
     title: str
     before: ActiveController | None = None
@@ -44,23 +44,23 @@ class Step:
     gone_ns: int = 0
     failover_ms: float | None = None
     control_requests: int = 0
-    #: requests of the controller of ``before`` that brokers fenced, where that was the point of the step
+    #: in the step that shows fencing: the epoch of the zombie, and how many of its requests were fenced
     zombie_epoch: int = 0
     fenced: int = 0
 
     @property
     def moved(self) -> dict[str, tuple[int, int]]:
-        """Partitions whose leader is another one now: (before, after)."""
+        """Partitions whose leader changed: (before, after)."""
         after = self.leaders_after
         return {p: (was, after[p]) for p, was in sorted(self.leaders_before.items()) if p in after and after[p] != was}
 
 
 class Story:
-    """Plays the steps on a running cluster; ``tell`` hears of each as it begins."""
+    """Plays the steps on a running cluster; ``progress`` is called with the title of each as it begins."""
 
-    def __init__(self, cluster: Cluster, tell: Callable[[str], None]) -> None:
+    def __init__(self, cluster: Cluster, progress: Callable[[str], None]) -> None:
         self._cluster = cluster
-        self._tell = tell
+        self._progress = progress
         self.steps: list[Step] = []
 
     async def play(self) -> None:
@@ -73,11 +73,11 @@ class Story:
 
     @asynccontextmanager
     async def _step(self, title: str) -> AsyncIterator[Step]:
-        self._tell(title)
+        self._progress(title)
         step = Step(title, before=await self._cluster.controller(), leaders_before=await self._leaders())
         gone_before = self._cluster.controller_gone_ns
         yield step
-        await self._quiet()
+        await self._settle()
         step.after = await self._cluster.controller()
         step.leaders_after = await self._leaders()
         if self._cluster.controller_gone_ns != gone_before:
@@ -92,12 +92,12 @@ class Story:
             if p.state is not None
         }
 
-    async def _quiet(self) -> None:
-        """Until the controller has told the brokers all, and exactly the live replicas are in the ISRs."""
+    async def _settle(self) -> None:
+        """Wait until no control request is pending and every ISR holds exactly the live replicas."""
 
         async def settled() -> bool:
             active = await self._cluster.controller()
-            if active is None or not await self._has_told_all(active):
+            if active is None or not await self._has_no_pending_requests(active):
                 return False
             alive = await self._cluster.registered()
             return all(
@@ -134,34 +134,36 @@ class Story:
     async def _zombie(self) -> None:
         old = await self._active()
         async with self._step(
-            f"Node {old.id}, now controller, is cut off from ZooKeeper with requests under way"
+            f"Node {old.id}, now controller, is cut off from ZooKeeper with requests in flight"
         ) as step:
             await self._cluster.hold_control_requests(old.id)
             await self._cluster.create_topic("audit", replication_factor=3)
-            await self._cluster.wait_until(lambda: self._holds_back(old), f"requests of node {old.id} to be under way")
+            await self._cluster.wait_until(
+                lambda: self._has_requests_for_all(old), f"requests of node {old.id} to be in flight"
+            )
             await self._cluster.cut_from_zookeeper(old.id)
             new = await self._cluster.wait_for_controller(other_than=old)
-            await self._cluster.wait_until(lambda: self._has_told_all(new), f"node {new.id} to tell the brokers")
+            await self._cluster.wait_until(lambda: self._has_no_pending_requests(new), f"responses to node {new.id}")
             believes = await self._cluster.node_status(old.id)
         step.notes.append(
-            f"node {old.id} still believes to be controller of epoch {believes.controller_epoch}"
+            f"node {old.id} still believes that it is controller of epoch {believes.controller_epoch}"
             if believes.believes_active
-            else f"node {old.id} knows that it is controller no more"
+            else f"node {old.id} knows that it is no longer controller"
         )
-        async with self._step(f"The requests of node {old.id} from epoch {old.epoch} arrive after all") as step:
+        async with self._step(f"The requests of node {old.id} from epoch {old.epoch} arrive late") as step:
             step.zombie_epoch = old.epoch
             await self._cluster.release_control_requests(old.id)
-            await self._cluster.wait_until(lambda: self._has_told_all(old), f"the answers to node {old.id}")
-        async with self._step(f"Node {old.id} reaches ZooKeeper again, learns that its session expired, and resigns"):
+            await self._cluster.wait_until(lambda: self._has_no_pending_requests(old), f"responses to node {old.id}")
+        async with self._step(f"Node {old.id} reaches ZooKeeper again, finds its session expired, and resigns"):
             await self._cluster.heal(old.id)
             await self._cluster.wait_until(lambda: self._has_resigned(old), f"node {old.id} to resign and return")
 
-    async def _holds_back(self, controller: ActiveController) -> bool:
-        """Whether it has something to tell every broker."""
+    async def _has_requests_for_all(self, controller: ActiveController) -> bool:
+        """Whether a control request to every broker is pending."""
         unanswered = (await self._cluster.node_status(controller.id)).unanswered
         return len(unanswered) == NODES and all(unanswered.values())
 
-    async def _has_told_all(self, controller: ActiveController) -> bool:
+    async def _has_no_pending_requests(self, controller: ActiveController) -> bool:
         status = await self._cluster.node_status(controller.id)
         return status.controller_epoch == controller.epoch and not any(status.unanswered.values())
 
@@ -182,13 +184,13 @@ class Story:
             await self._cluster.wait_for_controller(other_than=old)
 
 
-async def play(record: Path, tell: Callable[[str], None]) -> list[Step]:
-    """Play it all, recorded to ``record``; gives the steps with their figures. Raises HarnessError."""
+async def play(record: Path, progress: Callable[[str], None]) -> list[Step]:
+    """Play all steps and record them to ``record``; returns the steps with their figures. Raises HarnessError."""
     properties = {"zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS)}
     async with Cluster(NODES, processes=True, record=record, properties=properties) as cluster:
-        story = Story(cluster, tell)
+        story = Story(cluster, progress)
         await story.play()
-    tell("The recording is put together")
+    progress("Merging the recording")
     await trio.to_thread.run_sync(measure, record, story.steps)
     return story.steps
 
@@ -196,8 +198,8 @@ async def play(record: Path, tell: Callable[[str], None]) -> list[Step]:
 def measure(record: Path, steps: list[Step]) -> None:
     """Fill in the figures of each step from the recording.
 
-    A failover lasts from the end of /controller to the last answer to the new controller: that after which its epoch
-    is silent for longer than any pause within a failover.
+    A failover lasts from the deletion of /controller to the last response in the new controller's first burst. The
+    burst ends with the first pause of more than _SILENCE_NS.
     """
     answers: dict[int, list[int]] = {}
     fenced: Counter[int] = Counter()

@@ -1,7 +1,6 @@
-"""A real ZooKeeper of our own: the server whose jars come inside the pyspark package, on loopback, for as long as it
-is wanted.
+"""Runs a real ZooKeeper on loopback, from the jars inside the pyspark package.
 
-    async with embedded_zookeeper(folder) as address: ...   # "127.0.0.1:41234"
+async with embedded_zookeeper(folder) as address: ...   # "127.0.0.1:41234"
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from kce.harness.java import find_java
 #: sessions are granted in multiples of it: a session timeout may be as short as two ticks
 TICK_MS = 250
 START_TIMEOUT_S = 60
-#: Java's options for a ZooKeeper that is gone soon: it starts fast, and does not wait for its disk
+#: options of Java for a short-lived ZooKeeper: it starts fast, and does not wait for its disk
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-Dzookeeper.forceSync=no")
 _TRIES = 5
 _LOGGING = """status=error
@@ -50,7 +49,7 @@ def spark_jars() -> Path:
 
 
 def free_port() -> int:
-    """A port that was free a moment ago; whoever binds it must be ready to lose the race and ask again."""
+    """A port that was free a moment ago. Another process may bind it first: be ready to retry."""
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port: int = s.getsockname()[1]
@@ -62,7 +61,7 @@ async def embedded_zookeeper(
     folder: Path, guard: Guard | None = None, *, port: int | None = None, settings: Mapping[str, str] | None = None,
     jvm: Sequence[str] = SHORT_LIVED,
 ) -> AsyncIterator[str]:  # fmt: skip
-    """Run ZooKeeper with its data under ``folder``; gives host:port, and stops it at the end.
+    """Run ZooKeeper with its data under ``folder``; yields host:port and stops it at the end.
 
     ``guard`` None is a guard of its own, ``port`` None a free one; ``settings`` are added to zoo.cfg, ``jvm`` are
     options of Java. Raises HarnessError when it does not come up, JavaMissing without Java, MissingExtra without
@@ -143,14 +142,14 @@ def _snapshots(data: Path) -> dict[str, int]:
 
 
 async def _is_up(process: subprocess.Popen[bytes], port: int, data: Path, before: dict[str, int]) -> bool:
-    """Whether it serves our folder on that port; False when it ended, or did not answer in time.
+    """Whether it serves our folder on that port; False if it ended or did not answer in time.
 
-    It must not be connected to before it has its database, or its network threads die of it for good; the snapshot it
-    takes at every start shows that it has one.
+    A connection before its database is loaded kills its network threads; the snapshot that it takes at every start
+    shows that the database is loaded.
     """
     with trio.move_on_after(START_TIMEOUT_S):
         while process.poll() is None:
-            # others may be gone, which are purged before it serves
+            # it purges old snapshots before it serves
             is_loaded = not _snapshots(data).items() <= before.items()
             if is_loaded and str(data) in await four_letter_word("127.0.0.1", port, "conf"):
                 return True
@@ -159,7 +158,7 @@ async def _is_up(process: subprocess.Popen[bytes], port: int, data: Path, before
 
 
 async def four_letter_word(host: str, port: int, word: str) -> str:
-    """What ZooKeeper answers to one of its four-letter words; nothing if it cannot be reached."""
+    """ZooKeeper's answer to a four-letter word; empty if it cannot be reached."""
     try:
         stream = await trio.open_tcp_stream(host, port)
         async with stream:
@@ -173,7 +172,7 @@ async def four_letter_word(host: str, port: int, word: str) -> str:
 
 
 def _last_line(output: str) -> str:
-    """The last error, or whatever came last."""
+    """The last error, or else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("\t")]
     lines = [line for line in lines if " ERROR " in line] or lines
     return lines[-1] if lines else "it printed nothing"

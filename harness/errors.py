@@ -1,16 +1,20 @@
-"""What a person is told in one line, without a traceback."""
+"""Errors that are shown in one line, without a traceback."""
 
 from __future__ import annotations
 
 
 class HarnessError(Exception):
-    """Something outside this program is not as it must be. The text names it, says where, and what to do."""
+    """Something outside this program is wrong. The text names it, where it is, and what to do."""
+
+
+class SettingWarning(UserWarning):
+    """A setting of a cluster has no effect."""
 
 
 def plain_error(error: BaseException, *kinds: type[BaseException]) -> BaseException:
     """The error itself; of a group whose members are all of ``kinds`` (HarnessError if none is given), the first one.
 
-    Trio's nurseries raise groups; who waits for one HarnessError is not to find it inside.
+    Trio's nurseries raise groups; callers catch a HarnessError.
     """
     if isinstance(error, BaseExceptionGroup):
         matched, rest = error.split(kinds or (HarnessError,))

@@ -1,10 +1,10 @@
-"""Leave nothing behind: a small process that outlives its parent by just long enough to clean up after it.
+"""A small process that cleans up after its parent, even after kill -9.
 
-The parent starts it, tells it over a pipe which processes and paths are its own, and holds the other end of that
-pipe. When the pipe closes, however the parent ended (kill -9 included), every process still listed is killed, paused
-ones too, and every path removed. A parent that ends well empties the list first.
+The parent sends it the processes and paths to clean up over a pipe, and keeps the pipe open. When the pipe closes,
+the guard kills every process that is still listed, paused ones too, and removes every path. A parent that ends
+normally empties the list first.
 
-Run as a script, with the standard library only, so that it is up in milliseconds. One line is one command:
+It runs as a script with the standard library only, so that it starts in milliseconds. One line is one command:
 ``watch PID``, ``forget PID``, ``remove PATH``.
 """
 
@@ -21,9 +21,9 @@ from pathlib import Path
 
 
 def birth(pid: int) -> str | None:
-    """What tells a process from a later one with the same number; None where there is no such process.
+    """Identifies a process beyond its reusable pid; None if there is no such process.
 
-    Linux: the start time in /proc. Elsewhere the number alone has to do.
+    On Linux it is the start time in /proc, elsewhere an empty string.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -39,7 +39,7 @@ def birth(pid: int) -> str | None:
 
 
 class Guard:
-    """The parent's side. Closing it without ``release`` is what a crash looks like."""
+    """The parent's side."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -47,7 +47,7 @@ class Guard:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C or a kill of our process group is not meant for it
+            start_new_session=True,  # it must survive a Ctrl-C or a kill of our process group
         )
 
     @property
@@ -55,22 +55,22 @@ class Guard:
         return self._process.pid
 
     def watch(self, pid: int) -> None:
-        self._say(f"watch {pid}")
+        self._send(f"watch {pid}")
 
     def forget(self, pid: int) -> None:
-        self._say(f"forget {pid}")
+        self._send(f"forget {pid}")
 
     def remove(self, path: Path) -> None:
-        """Remove this file, or this folder and all in it, at the end."""
-        self._say(f"remove {path}")
+        """Remove this file or folder at the end."""
+        self._send(f"remove {path}")
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(line.encode() + b"\n")
         self._process.stdin.flush()
 
     def close(self) -> None:
-        """Let it do what is left to do, and wait for it."""
+        """Let it clean up, and wait for it."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -81,7 +81,7 @@ def clean_up(processes: dict[int, str | None], paths: list[Path]) -> None:
     for pid, born in processes.items():
         if born is not None and birth(pid) == born:
             with contextlib.suppress(ProcessLookupError):
-                if os.getpgid(pid) == pid:  # what it has started in its own group goes with it
+                if os.getpgid(pid) == pid:  # with the processes that it started in its own group
                     os.killpg(pid, signal.SIGKILL)
                 else:
                     os.kill(pid, signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""Is there a Java that ZooKeeper, Spark and Kafka run on? Standard library only: `make` asks before it installs.
+"""Find a Java for ZooKeeper, Spark and Kafka. Standard library only: `make` runs it before it installs anything.
 
-Run as a program it prints nothing and exits with 0, or one line that says what to install, and 1.
+As a program it exits with 0, or prints one line with what to install and exits with 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INSTALL = (
 
 
 class JavaMissing(RuntimeError):
-    """No Java, or one that is too old; the text is one line that says what to install."""
+    """No Java, or one that is too old; the text is one line with what to install."""
 
 
 def find_java() -> str:

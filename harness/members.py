@@ -1,7 +1,6 @@
-"""The nodes of a cluster, in this process or each in its own: one way to lead both.
+"""The nodes of a cluster, in this process or each in its own, behind one interface.
 
-A member keeps its ports over restarts. What only a process can suffer (kill -9, being paused) an in-process member
-refuses in words.
+A member keeps its ports over restarts. Only a process can be paused: an in-process member raises HarnessError.
 """
 
 from __future__ import annotations
@@ -20,23 +19,29 @@ from typing import Any
 
 import trio
 
+from kce.harness.background import BackgroundTasks
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
-from kce.harness.links import FrameEvent, Hold, Links
+from kce.harness.links import FrameEvent, Links
+from kce.harness.logs import SERVER_LOG, last_words
 from kce.harness.node import Node, NodeStatus
 from kce.harness.world import World
 
 READY_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 20
+#: from the end of its output to the end of a process
+EXIT_TIMEOUT_S = 2
 
 
 class Member(ABC):
-    """One node. ``properties`` are those of the next start; ``addresses`` those of the running one, by listener."""
+    """One node. ``properties`` are those of the next start. ``addresses`` are advertised, ``bound`` those of
+    the sockets, by listener."""
 
     def __init__(self, node_id: int, properties: dict[str, str], record: Callable[[], Path | None]) -> None:
         self.id = node_id
         self.properties = properties
         self.addresses: dict[str, str] = {}
+        self.bound: dict[str, str] = {}
         self._record = record
 
     @property
@@ -50,23 +55,27 @@ class Member(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Returns when the node serves. Raises HarnessError with what the node said when it does not come up."""
+        """Return when the node serves. Raises HarnessError with the error of a node that does not start."""
 
     @abstractmethod
     async def stop(self) -> None:
-        """Graceful: controlled shutdown, then the end of its session."""
+        """Shut down gracefully: controlled shutdown, then close the session."""
 
     @abstractmethod
     async def quit(self) -> None:
-        """Stop serving and end the session, without controlled shutdown."""
+        """Stop serving and close the session, without controlled shutdown."""
 
     @abstractmethod
     async def kill(self) -> None:
-        """As if by kill -9: its connections break, its session lives on until it expires."""
+        """As by kill -9: its connections break, its session lasts until it expires."""
 
     @abstractmethod
     async def status(self) -> NodeStatus:
         """What its controller module believes."""
+
+    def end_reason(self) -> str:
+        """Why a stopped node has ended."""
+        return "it has ended"
 
     async def pause(self) -> None:
         raise HarnessError(f"node {self.id} runs inside this process and cannot be paused: use processes=True")
@@ -75,8 +84,8 @@ class Member(ABC):
         raise HarnessError(f"node {self.id} runs inside this process and cannot be resumed: use processes=True")
 
     def _keep_ports(self) -> None:
-        """Listeners of the next start are those of this one."""
-        self.properties["listeners"] = ",".join(f"{name}://{where}" for name, where in self.addresses.items())
+        """The next start uses the ports of this one."""
+        self.properties["listeners"] = ",".join(f"{name}://{where}" for name, where in self.bound.items())
 
 
 class InProcessMember(Member):
@@ -85,12 +94,12 @@ class InProcessMember(Member):
         node_id: int,
         properties: dict[str, str],
         record: Callable[[], Path | None],
-        nursery: trio.Nursery,
+        tasks: BackgroundTasks,
         world: World,
         links: Links,
     ) -> None:
         super().__init__(node_id, properties, record)
-        self._nursery = nursery
+        self._tasks = tasks
         self._world = world
         self._links = links
         self._ended = trio.Event()
@@ -111,9 +120,10 @@ class InProcessMember(Member):
             raise HarnessError(f"node {self.id} is running already")
         node = Node(self.properties, world=self._world, links=self._links, record=self._record())
         ended = trio.Event()
-        await self._nursery.start(self._run, node, ended)
+        await self._tasks.start(self._run, node, ended)
         self.node, self._ended = node, ended
         self.addresses = node.addresses()
+        self.bound = node.bound_addresses()
         self._keep_ports()
 
     async def _run(self, node: Node, ended: trio.Event, task_status: trio.TaskStatus[None]) -> None:
@@ -127,7 +137,11 @@ class InProcessMember(Member):
         await self._ended.wait()
 
     async def quit(self) -> None:
-        await self._running().shutdown(controlled=False)
+        node = self._running()
+        with trio.move_on_after(SHUTDOWN_TIMEOUT_S) as scope:
+            await node.shutdown(controlled=False)
+        if scope.cancelled_caught:
+            node.cancel()
         await self._ended.wait()
 
     async def kill(self) -> None:
@@ -144,21 +158,23 @@ class ProcessMember(Member):
         node_id: int,
         properties: dict[str, str],
         record: Callable[[], Path | None],
-        nursery: trio.Nursery,
+        tasks: BackgroundTasks,
         guard: Guard,
         links: Links,
         log_folder: Path,
         log_level: str,
     ) -> None:
         super().__init__(node_id, properties, record)
-        self._nursery = nursery
+        self._tasks = tasks
         self._guard = guard
         self._links = links
-        self.log_path = log_folder / f"node-{node_id}.log"
+        self._log_folder = log_folder / f"node-{node_id}"
+        self.log_path = self._log_folder / SERVER_LOG
         self._log_level = log_level
         self._process: trio.Process | None = None
         self._paused = False
-        self._saying = trio.Lock()
+        self._sending = trio.Lock()
+        self._rules: dict[int, dict[str, Any]] = {}
         self._answers: trio.MemoryReceiveChannel[dict[str, Any]]
 
     @property
@@ -179,6 +195,7 @@ class ProcessMember(Member):
     async def start(self) -> None:
         if self.state != "stopped":
             raise HarnessError(f"node {self.id} is running already")
+        self._log_folder.mkdir(exist_ok=True)
         with self.log_path.open("ab") as log:
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-m", "kce.harness.node_process"],
@@ -187,39 +204,51 @@ class ProcessMember(Member):
         self._guard.watch(process.pid)
         self._process, self._paused = process, False
         answers, self._answers = trio.open_memory_channel[dict[str, Any]](math.inf)
-        self._nursery.start_soon(self._read, process, answers)
+        self._tasks.start_soon(self._read, process, answers)
         record = self._record()
         begin = {
             "properties": self.properties,
             "record": str(record) if record else None,
             "log_level": self._log_level,
+            "log_folder": str(self._log_folder),
             "members": sorted(self._links.members),
-            "held": [rule.source for rule in self._links.rules if isinstance(rule, Hold)],
+            "rules": self._rules,
             "subscribed": self._links.has_subscribers,
         }
-        answer: dict[str, Any] = {"event": "failed", "error": f"it ended without a word, see {self.log_path}"}
+        answer: dict[str, Any] = {"event": "failed", "error": ""}
         with trio.move_on_after(READY_TIMEOUT_S) as scope:
             try:
-                await self._say(begin)
+                await self._send(begin)
                 answer = await self._answer()
             except (OSError, trio.BrokenResourceError, HarnessError):
                 pass  # it ended: what it wrote last is in its log
         if scope.cancelled_caught:
             answer["error"] = f"it did not come up within {READY_TIMEOUT_S} s, see {self.log_path}"
         if answer["event"] != "ready":
-            await self._end()
+            await self._end(0 if scope.cancelled_caught else EXIT_TIMEOUT_S)
+            answer["error"] = answer["error"] or self.end_reason()
             raise HarnessError(f"node {self.id}: {answer['error']}")
         self.addresses = answer["addresses"]
+        self.bound = answer["bound"]
         self._keep_ports()
 
-    async def _say(self, message: dict[str, Any]) -> None:
+    def end_reason(self) -> str:
+        """Why the process has ended, as far as its exit code and its log say."""
+        code = None if self._process is None else self._process.returncode
+        if code is None:
+            return "it has not ended"
+        how = f"with exit code {code}" if code >= 0 else f"by signal {signal.Signals(-code).name}"
+        why = last_words(self.log_path)
+        return f"it ended {how}{f': {why}' if why else ''} (log: {self.log_path})"
+
+    async def _send(self, message: dict[str, Any]) -> None:
         process = self._running()
         assert process.stdin is not None
-        async with self._saying:
+        async with self._sending:
             await process.stdin.send_all(json.dumps(message).encode() + b"\n")
 
     async def _read(self, process: trio.Process, answers: trio.MemorySendChannel[dict[str, Any]]) -> None:
-        """What the node writes: frames for the subscribers, and answers to commands."""
+        """Read the node's stdout: frames for the subscribers, and answers to commands."""
         assert process.stdout is not None
         buffer = b""
         with answers:
@@ -240,10 +269,11 @@ class ProcessMember(Member):
         try:
             return await self._answers.receive()
         except trio.EndOfChannel:
-            raise HarnessError(f"node {self.id} has ended, see {self.log_path}") from None
+            await self._end(EXIT_TIMEOUT_S)
+            raise HarnessError(f"node {self.id}: {self.end_reason()}") from None
 
     async def _end(self, patience_s: float = 0) -> None:
-        """Wait that long for the process to end, then make it."""
+        """Wait that long for the process to end, then kill it."""
         process = self._process
         if process is None:
             return
@@ -269,7 +299,7 @@ class ProcessMember(Member):
         if self._paused:
             await self.resume()
         with contextlib.suppress(OSError, trio.BrokenResourceError):
-            await self._say({"command": "quit"})
+            await self._send({"command": "quit"})
         await self._end(SHUTDOWN_TIMEOUT_S)
 
     async def kill(self) -> None:
@@ -284,21 +314,28 @@ class ProcessMember(Member):
         os.kill(self._running().pid, signal.SIGCONT)
         self._paused = False
 
-    async def hold(self, source: int) -> None:
-        """Keep back control requests of node ``source`` that arrive here."""
-        await self._say({"command": "hold", "source": source})
+    async def add_rule(self, number: int, rule: dict[str, Any]) -> None:
+        """Apply a rule in the node's process, also in the next one."""
+        self._rules[number] = rule
+        if self.state == "running":
+            await self._send({"command": "add rule", "number": number, "rule": rule})
 
-    async def release(self, source: int) -> None:
-        """Let them go."""
-        await self._say({"command": "release", "source": source})
+    async def remove_rule(self, number: int) -> tuple[int, int]:
+        """Remove it; returns how many frames matched there, and on how many it acted."""
+        self._rules.pop(number, None)
+        if self.state != "running":
+            return 0, 0
+        await self._send({"command": "remove rule", "number": number})
+        answer = await self._answer()
+        return answer["matched"], answer["fired"]
 
     async def subscribe(self, wanted: bool) -> None:
-        """Whether the node reports the frames that pass. One that ends meanwhile reports none."""
+        """Switch the node's reports of frames on or off. A node that ends meanwhile reports none."""
         with contextlib.suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError, HarnessError):
-            await self._say({"command": "subscribe", "wanted": wanted})
+            await self._send({"command": "subscribe", "wanted": wanted})
 
     async def status(self) -> NodeStatus:
-        await self._say({"command": "status"})
-        told = await self._answer()
-        unanswered = {int(broker): size for broker, size in told["unanswered"].items()}
-        return NodeStatus(told["believes_active"], told["controller_epoch"], unanswered)
+        await self._send({"command": "status"})
+        status = await self._answer()
+        unanswered = {int(broker): size for broker, size in status["unanswered"].items()}
+        return NodeStatus(status["believes_active"], status["controller_epoch"], unanswered)

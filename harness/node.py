@@ -2,7 +2,7 @@
 
 node = Node(properties)
 await nursery.start(node.run)      # registered, contending, serving
-await node.shutdown()              # says goodbye to the controller first; `run` returns
+await node.shutdown()              # controlled shutdown; then `run` returns
 """
 
 from __future__ import annotations
@@ -49,7 +49,15 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 3.0
 METRICS_PORT = "kce.metrics.port"
-#: what ends a node with one line
+CONTROLLER_ONLY = "kce.controller.only"
+_SESSION_NEWS = {
+    SessionState.CONNECTED: "connected to ZooKeeper at %s",
+    SessionState.DISCONNECTED: "lost the connection to ZooKeeper at %s",
+    SessionState.EXPIRED: "the session at ZooKeeper %s has expired",
+    SessionState.ESTABLISHED: "a new session at ZooKeeper %s is established",
+    SessionState.AUTH_FAILED: "ZooKeeper at %s rejects our authentication",
+}
+#: errors that end a node with one line
 _FAILURES = (BindError, BrokerFailure, BrokerIdInUse)
 
 
@@ -91,8 +99,8 @@ class Node:
 
     Everything from outside comes through ``world``, by default the real one; ``links`` are those of its cluster.
 
-    The names are Kafka's, but for `kce.metrics.port`: where Prometheus finds the node's metrics, nowhere without it,
-    on an ephemeral port if it is 0.
+    The names are Kafka's, but for two: `kce.metrics.port` serves the node's metrics for Prometheus, on an ephemeral
+    port if it is 0; with `kce.controller.only` the node contends for controller and takes no replicas.
     """
 
     def __init__(
@@ -106,8 +114,10 @@ class Node:
         """Raises HarnessError for a setting that cannot be."""
         self.properties = dict(properties)
         read = Properties(properties)
-        self.properties.pop(METRICS_PORT, None)  # not a broker's, so that brokers do not describe it
+        for ours in (METRICS_PORT, CONTROLLER_ONLY):  # not a broker's, so that brokers do not describe it
+            self.properties.pop(ours, None)
         try:
+            self._controller_only = read.boolean(CONTROLLER_ONLY)
             self._metrics_port = read.optional_integer(METRICS_PORT)
             self._min_insync_replicas = read.integer("min.insync.replicas")
             self.config = BrokerConfig.from_properties(self.properties)
@@ -120,7 +130,8 @@ class Node:
         self._record = record
         self._scope = trio.CancelScope()
         self.store: Session | None = None
-        #: where the metrics are served
+        self.is_up = False
+        #: port of the metrics' HTTP server
         self.metrics_port: int | None = None
 
     @property
@@ -129,11 +140,10 @@ class Node:
         return self.config.broker_id
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """From connecting to ZooKeeper to the end of ``shutdown``, in the order of rule 2.1.
+        """Run from the connection to ZooKeeper to the end of ``shutdown``, in the order of rule 2.1.
 
         Raises HarnessError when a port is taken, ZooKeeper cannot be reached, or the id is in use or contradicted.
-        Cancelling it is the death of the process; ``abandon`` beforehand makes that a death that ZooKeeper has to find
-        out by itself.
+        Cancelling it closes the session; after ``abandon`` the session lasts until it expires, as after a crash.
         """
         try:
             self.store = await self.world.zookeeper(self._zookeeper)
@@ -174,11 +184,14 @@ class Node:
                 dial=self.links.dial,
                 cluster_id=cluster_id,
                 controller=self.controller,
-                admin=ZkAdminManager(zk, self.config.inter_broker_protocol_version, self.world.random("placement")),
+                admin=ZkAdminManager(
+                    zk, self.config.inter_broker_protocol_version, self.world.random("placement"), self._controllers
+                ),
                 isr_store=ZkIsrStore(zk),
                 log_dir_events=ZkLogDirEvents(zk, self.id),
             )
             self._zk = zk
+            self._on_session(self._log_session)
             self.controller.metrics.add(
                 MetricName("kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs"), latency
             )
@@ -198,10 +211,10 @@ class Node:
             self._start_recording()
             await zk.check_endpoints_free(self._registration())
             await self._register()
-            write_metadata(self.world.disk, self.config.log_dirs, BrokerMetadata(cluster_id, self.id))
             await nursery.start(self.controller.run)
             self.broker.enable_request_processing()
             log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
+            self.is_up = True
             task_status.started()
 
     async def _follow_features(self, nursery: trio.Nursery) -> None:
@@ -221,11 +234,20 @@ class Node:
 
         self._zk.store.on_session = changed
 
+    def _log_session(self, state: SessionState) -> None:
+        where = self._zookeeper.connect_string
+        level = logging.INFO if state in (SessionState.CONNECTED, SessionState.ESTABLISHED) else logging.WARNING
+        log.log(level, "node %d: %s", self.id, _SESSION_NEWS[state] % where)
+
     async def _identify(self, zk: KafkaZkClient, cluster_id: str) -> None:
-        """Settle the broker's id (rule B11.7). Raises HarnessError."""
+        """Settle the broker's id and store it, before anything is registered (rules B11.1, B11.7).
+
+        Raises HarnessError.
+        """
         known = read_metadata(self.world.disk, self.config.log_dirs)
         check_cluster_id(self.config, cluster_id, known)
         broker_id = await choose_broker_id(zk, self.config, known)
+        write_metadata(self.world.disk, self.config.log_dirs, BrokerMetadata(cluster_id, broker_id))
         self.config = replace(self.config, broker_id=broker_id)
         self.links.node_id = broker_id
         self._controller_config = replace(self._controller_config, broker_id=BrokerId(broker_id))
@@ -244,7 +266,12 @@ class Node:
         yield from broker_metrics(self.broker, self._min_insync_replicas)
 
     def _registration(self) -> RegisteredBroker:
-        return RegisteredBroker(BrokerId(self.id), self.broker.endpoints, self.config.broker_rack)
+        return RegisteredBroker(
+            BrokerId(self.id), self.broker.endpoints, self.config.broker_rack, controller_only=self._controller_only
+        )
+
+    def _controllers(self) -> set[BrokerId]:
+        return self.controller.context.controller_only_ids
 
     async def _register(self) -> None:
         epoch = await self._zk.register_broker(
@@ -257,11 +284,15 @@ class Node:
         return self.world.now_ns() // 1_000_000
 
     def addresses(self) -> dict[str, str]:
-        """host:port by listener name."""
+        """host:port by listener name, as advertised."""
         return {e.listener: f"{e.host}:{e.port}" for e in self.broker.endpoints}
 
+    def bound_addresses(self) -> dict[str, str]:
+        """host:port by listener name, as bound: what is advertised may be a proxy's."""
+        return {e.listener: f"{e.host}:{e.port}" for e in self.broker.socket_server.bound_listeners()}
+
     def status(self) -> NodeStatus:
-        """What the node's controller module believes, right or wrong."""
+        """The node's own view of its controller, which may be stale."""
         return NodeStatus(
             believes_active=self.controller.is_active,
             controller_epoch=self.controller.context.epoch if self.controller.is_settled else 0,
@@ -279,17 +310,29 @@ class Node:
             self.links.recorder = Recorder(self._record, comment=comment, clock=self.world.now_ns)
 
     async def shutdown(self, *, controlled: bool = True) -> None:
-        """Controlled shutdown if enabled, then stop serving, resign, and end the session (rules 2.21, 11.48, 11.49)."""
+        """Controlled shutdown if enabled, then stop serving, resign, and end the session (rules 2.21, 11.48, 11.49).
+
+        An event of the controller that does not end, because ZooKeeper is gone, is given up. A node that is not up yet
+        only ends its session. Nothing happens if it has been shut down.
+        """
+        if not self.is_up or self._scope.cancel_called:
+            self.cancel()
+            return
         if controlled:
             await self.broker.shutdown(DRAIN_SECONDS)
         else:
             await self.broker.socket_server.shutdown(DRAIN_SECONDS)
         self.controller.close()
-        await self.controller.stopped.wait()
+        with trio.move_on_after(DRAIN_SECONDS):
+            await self.controller.stopped.wait()
+        self.cancel()
+
+    def cancel(self) -> None:
+        """End now: only the session is still closed."""
         self._scope.cancel()
 
     async def abandon(self) -> None:
-        """Die without a word: the session lives on in ZooKeeper until it expires."""
+        """Crash: the session lasts in ZooKeeper until it expires."""
         if self.store is not None:
             self.store.abandon()
-        self._scope.cancel()
+        self.cancel()

@@ -1,10 +1,11 @@
-"""A node as a process of its own: `python -m kce.harness.node_process`, started and led by `harness.members`.
+"""A node in its own process: `python -m kce.harness.node_process`, started and controlled by `harness.members`.
 
-It reads JSON lines on stdin, the first of which says what to be: {"properties": {...}, "record": path or null,
-"log_level": "INFO", "members": [ids of the cluster's nodes], "held": [ids whose control requests are held],
-"subscribed": false}. It answers on stdout with {"event": "ready", "addresses": {...}} or {"event": "failed", "error":
-text}, then obeys the commands of ``_obey``. While subscribed it writes {"event": "frame", ...} for each frame that
-passes its links. SIGTERM is a graceful shutdown. The end of stdin is the end of the parent, and ends the node at once.
+It reads JSON lines on stdin. The first is the configuration: {"properties": {...}, "record": path or null,
+"log_level": "INFO", "log_folder": path or null, "members": [ids of the cluster's nodes], "rules": {number: rule},
+"subscribed": false}. It responds on stdout with {"event": "ready", "addresses": {...}, "bound": {...}} or {"event":
+"failed", "error": text}, then executes the commands of ``_obey``. While subscribed it writes {"event": "frame", ...}
+for each frame that passes its links. SIGTERM is a graceful shutdown. When stdin closes, the parent is gone and the
+node ends at once.
 """
 
 from __future__ import annotations
@@ -22,20 +23,22 @@ from typing import Any
 import trio
 
 from kce.harness.errors import HarnessError, plain_error
-from kce.harness.links import Hold, Links, hold_control_requests
+from kce.harness.faults import Rule
+from kce.harness.links import Links
+from kce.harness.logs import log_to_folder, log_to_stderr
 from kce.harness.node import Node
 
 EXIT_FAILED = 1
 
 
 def collect_rarely() -> None:
-    """Let the garbage collector look for cycles rarely. A failover of a large cluster makes millions of objects that
-    stay and are in no cycle; looking at all of them again and again as they grow in number took a third of its time.
+    """Run the garbage collector rarely. A failover of a large cluster creates millions of long-lived objects without
+    cycles; scanning them repeatedly took a third of its time.
     """
     gc.set_threshold(100_000, 20, 20)
 
 
-def say(message: dict[str, Any]) -> None:
+def write(message: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
@@ -44,37 +47,33 @@ async def serve() -> int:
     """Its nursery holds the node, the reader of commands and the watcher of signals."""
     commands = Commands()
     begin = json.loads(await commands.next())
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=begin["log_level"],
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
-    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    log_to_stderr(begin["log_level"])
+    if begin["log_folder"]:
+        log_to_folder(Path(begin["log_folder"]))
     try:
         links = Links(begin["members"])
-        held = {source: _hold(links, source) for source in begin["held"]}
+        rules = {int(number): _add_rule(links, rule) for number, rule in begin["rules"].items()}
         node = Node(begin["properties"], links=links, record=Path(begin["record"]) if begin["record"] else None)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commands.die_with_parent)
             reporting = Reporting(links, nursery)
             reporting.want(begin["subscribed"])
-            await nursery.start(node.run)
-            nursery.start_soon(_obey, commands, node, held, reporting, nursery.cancel_scope)
+            nursery.start_soon(_obey, commands, node, rules, reporting, nursery.cancel_scope)
             nursery.start_soon(_shut_down_on_signal, node, nursery.cancel_scope)
-            say({"event": "ready", "addresses": node.addresses()})
+            await nursery.start(node.run)
+            write({"event": "ready", "addresses": node.addresses(), "bound": node.bound_addresses()})
     except (HarnessError, BaseExceptionGroup) as e:
         error = plain_error(e)
         if not isinstance(error, HarnessError):
             raise
         logging.getLogger(__name__).error("%s", error)
-        say({"event": "failed", "error": str(error)})
+        write({"event": "failed", "error": str(error)})
         return EXIT_FAILED
     return 0
 
 
 class Commands:
-    """Lines on stdin. Their end kills the process without further ado: nobody is left whom it could serve."""
+    """Lines on stdin. The end of stdin kills the process: its parent is gone."""
 
     def __init__(self) -> None:
         self._stream = trio.lowlevel.FdStream(os.dup(sys.stdin.fileno()))
@@ -99,7 +98,7 @@ class Commands:
             await self._read()
             self._more.set()
 
-    async def later(self) -> str:
+    async def next_read(self) -> str:
         """The next command, read by ``die_with_parent``."""
         while not self._lines:
             self._more = trio.Event()
@@ -108,7 +107,7 @@ class Commands:
 
 
 class Reporting:
-    """Writes frames to the parent while it subscribes."""
+    """Reports frames to the parent while it subscribes."""
 
     def __init__(self, links: Links, nursery: trio.Nursery) -> None:
         self._links = links
@@ -126,31 +125,32 @@ class Reporting:
     async def _report(self, scope: trio.CancelScope) -> None:
         with scope, self._links.subscribe() as frames:
             async for event in frames:
-                say({"event": "frame", **event.to_json()})
+                write({"event": "frame", **event.to_json()})
 
 
-def _hold(links: Links, source: int) -> Hold:
-    rule = hold_control_requests(source)
+def _add_rule(links: Links, given: dict[str, Any]) -> Rule:
+    rule = Rule.from_json(given["fields"])
+    rule.newest = given["newest"]
     links.add(rule)
     return rule
 
 
 async def _obey(
-    commands: Commands, node: Node, held: dict[int, Hold], reporting: Reporting, everything: trio.CancelScope
+    commands: Commands, node: Node, rules: dict[int, Rule], reporting: Reporting, everything: trio.CancelScope
 ) -> None:
     links = node.links.links
     while True:
-        match json.loads(await commands.later()):
-            case {"command": "hold", "source": source} if source not in held:
-                held[source] = _hold(links, source)
-            case {"command": "release", "source": source} if source in held:
-                rule = held.pop(source)
-                rule.release()
-                links.remove(rule)
+        match json.loads(await commands.next_read()):
+            case {"command": "add rule", "number": number, "rule": rule}:
+                rules[number] = _add_rule(links, rule)
+            case {"command": "remove rule", "number": number}:
+                removed = rules.pop(number)
+                links.remove(removed)
+                write({"event": "rule", "matched": removed.matched, "fired": removed.fired})
             case {"command": "subscribe", "wanted": wanted}:
                 reporting.want(wanted)
             case {"command": "status"}:
-                say({"event": "status", **asdict(node.status())})
+                write({"event": "status", **asdict(node.status())})
             case {"command": "quit"}:
                 await node.shutdown(controlled=False)
                 everything.cancel()
@@ -165,6 +165,6 @@ async def _shut_down_on_signal(node: Node, everything: trio.CancelScope) -> None
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for whoever leads us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the parent
     collect_rarely()
     sys.exit(trio.run(serve))

@@ -2,7 +2,7 @@
 
 `kafka.controller:type=KafkaController,name=ActiveControllerCount` becomes
 `kafka_controller_kafkacontroller_activecontrollercount`: the naming of the JMX exporter's rules for Kafka, so that
-what was made for those (dashboards, alerts) fits. Meters are counters; histograms and timers are summaries, in ms.
+existing dashboards and alerts work. Meters are counters; histograms and timers are summaries, in ms.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Recordings:
         return part
 
     def merge(self) -> list[str]:
-        """Write the target and remove the parts; returns what was wrong with them. Raises CaptureError."""
+        """Write the target and remove the parts; returns the problems of the parts. Raises CaptureError."""
         if self._target is None:
             return []
         parts = [part for part in self._parts if part.exists() and part.stat().st_size]

@@ -1,8 +1,8 @@
-"""`kce up` as others see it: a file that says where the cluster is, and a socket that takes commands for it.
+"""Remote control of `kce up`: a file with the cluster's addresses, and a socket for commands.
 
-The socket speaks JSON lines, one request and one answer each: {"command": "kill", "node": 2} -> {"ok": true, ...} or
-{"error": text}. The file (see ``describe``) lies in a folder of this user's, where `kce kill 2` finds it without being
-told; what is left of clusters that have died is removed in passing.
+The socket speaks JSON lines, one request and one response each: {"command": "kill", "node": 2} -> {"ok": true, ...} or
+{"error": text}. The file (see ``describe``) is in a folder of this user, where other `kce` commands find it. Files of
+clusters that have died are removed when they are found.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import trio
 
 from kce.harness.cluster import Cluster
 from kce.harness.errors import HarnessError
+from kce.harness.faults import Rule
 from kce.harness.guard import birth
 
 MAX_REQUEST_BYTES = 65536
@@ -36,7 +37,7 @@ def registry() -> Path:
 
 
 def describe(cluster: Cluster, socket_path: Path) -> dict[str, Any]:
-    """What `--ready-file` holds."""
+    """The content of `--ready-file`."""
     return {
         "pid": os.getpid(),
         "birth": birth(os.getpid()),
@@ -51,8 +52,8 @@ def describe(cluster: Cluster, socket_path: Path) -> dict[str, Any]:
     }
 
 
-def write_whole(path: Path, text: str) -> None:
-    """So that a reader finds the whole text or no file. Raises HarnessError."""
+def write_atomically(path: Path, text: str) -> None:
+    """Write atomically: a reader finds the whole text or no file. Raises HarnessError."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 class Supervisor:
-    """Serves the socket of one cluster, until cancelled. ``on_change`` is told in words what was done."""
+    """Serves the socket of one cluster until cancelled. ``on_change`` is called with a sentence for each action."""
 
     def __init__(self, cluster: Cluster, on_change: Callable[[str], None]) -> None:
         self._cluster = cluster
@@ -72,14 +73,16 @@ class Supervisor:
         self.socket_path = registry() / f"{name}.sock"
         self._file = registry() / f"{name}.json"
         self._busy = trio.Lock()
+        self._faults: dict[int, Rule] = {}
+        self._last_fault = 0
         for path in (self._file, self.socket_path):
             cluster.guard.remove(path)
 
     def publish(self, ready_file: Path | None) -> None:
         text = json.dumps(describe(self._cluster, self.socket_path), indent=2) + "\n"
-        write_whole(self._file, text)
+        write_atomically(self._file, text)
         if ready_file is not None:
-            write_whole(ready_file, text)
+            write_atomically(ready_file, text)
 
     def retract(self, ready_file: Path | None) -> None:
         for path in (self._file, self.socket_path, ready_file):
@@ -110,28 +113,56 @@ class Supervisor:
         try:
             request = json.loads(line)
             async with self._busy:
-                return {"ok": True, **await self._obey(request["command"], request.get("node"))}
+                return {"ok": True, **await self._obey(request)}
         except HarnessError as e:
             return {"error": str(e)}
         except (ValueError, KeyError, TypeError) as e:
             return {"error": f"not a command: {line[:100]!r} ({e})"}
 
-    async def _obey(self, command: str, node: int | None) -> dict[str, Any]:
+    async def _obey(self, request: dict[str, Any]) -> dict[str, Any]:
+        command = request["command"]
         if command == "describe":
             return describe(self._cluster, self.socket_path)
-        actions: dict[str, tuple[Callable[[int], Awaitable[None]], str]] = {
-            "kill": (self._cluster.kill, "killed"),
-            "pause": (self._cluster.pause, "paused"),
-            "resume": (self._cluster.resume, "resumed"),
-            "restart": (self._cluster.restart, "restarted"),
-        }
-        if command not in actions or node is None:
-            raise HarnessError(f"not a command: {command} of node {node}")
-        action, done = actions[command]
-        await action(node)
-        text = f"node {node} is {done}"
+        if command == "fault list":
+            return {"faults": {number: rule.to_json() for number, rule in self._faults.items()}}
+        text = await self._act(command, request)
         self._on_change(text)
         return {"text": text}
+
+    async def _act(self, command: str, request: dict[str, Any]) -> str:
+        """Execute a command that changes something; returns a sentence. Raises HarnessError."""
+        cluster = self._cluster
+        node_actions: dict[str, tuple[Callable[[int], Awaitable[None]], str]] = {
+            "kill": (cluster.kill, "killed"),
+            "pause": (cluster.pause, "paused"),
+            "resume": (cluster.resume, "resumed"),
+            "restart": (cluster.restart, "restarted"),
+            "cut": (cluster.cut_from_zookeeper, "cut off from ZooKeeper"),
+            "heal": (cluster.heal, "connected to ZooKeeper"),
+            "hold": (cluster.hold_control_requests, "held back: its control requests wait"),
+            "release": (cluster.release_control_requests, "released"),
+        }
+        match command, request:
+            case _, {"node": int(node)} if command in node_actions:
+                action, done = node_actions[command]
+                await action(node)
+                return f"node {node} is {done}"
+            case "delete-controller", _:
+                await cluster.delete_controller()
+                return "/controller is deleted"
+            case "fault add", {"rule": dict(fields)}:
+                rule = Rule.from_json(fields)
+                await cluster.add_rule(rule)
+                self._last_fault += 1
+                self._faults[self._last_fault] = rule
+                return f"fault {self._last_fault} is added: {rule.describe()}"
+            case "fault remove", {"number": int(number)}:
+                if number not in self._faults:
+                    raise HarnessError(f"there is no fault {number}; there are {', '.join(map(str, self._faults))}")
+                rule = self._faults.pop(number)
+                await cluster.remove_rule(rule)
+                return f"fault {number} is removed: {rule.matched} frames matched, it acted on {rule.fired}"
+        raise HarnessError(f"not a command: {command} of {request}")
 
 
 async def _read_line(stream: trio.SocketStream) -> bytes:
@@ -144,59 +175,59 @@ async def _read_line(stream: trio.SocketStream) -> bytes:
     return line
 
 
-# the other side
+# the client side
 
 
 def running_clusters() -> list[dict[str, Any]]:
-    """Every cluster of this user that is alive, the latest first."""
+    """Every running cluster of this user, the latest first."""
     found = []
     for path in registry().glob("*.json"):
         try:
-            told = json.loads(path.read_text())
-            alive = birth(told["pid"]) == told["birth"]
+            cluster = json.loads(path.read_text())
+            alive = birth(cluster["pid"]) == cluster["birth"]
         except (OSError, ValueError, KeyError):
             continue
         if alive:
-            found.append((path.stat().st_mtime, told))
+            found.append((path.stat().st_mtime, cluster))
         else:
             path.unlink(missing_ok=True)
             path.with_suffix(".sock").unlink(missing_ok=True)
-    return [told for _, told in sorted(found, key=lambda item: item[0], reverse=True)]
+    return [cluster for _, cluster in sorted(found, key=lambda item: item[0], reverse=True)]
 
 
 def find_cluster(ready_file: Path | None) -> dict[str, Any]:
     """The cluster that ``ready_file`` describes, or the only one that runs. Raises HarnessError."""
     if ready_file is not None:
         try:
-            told: dict[str, Any] = json.loads(ready_file.read_text())
+            cluster: dict[str, Any] = json.loads(ready_file.read_text())
         except OSError as e:
             raise HarnessError(f"{ready_file} cannot be read: {e.strerror or e}") from None
         except ValueError as e:
             raise HarnessError(f"{ready_file} was not written by `kce up --ready-file`: {e}") from None
-        return told
+        return cluster
     clusters = running_clusters()
     if not clusters:
         raise HarnessError("no cluster of yours is running: start one with `kce up`")
     if len(clusters) > 1:
         listed = ", ".join(f"pid {c['pid']} (ZooKeeper {c['zookeeper']})" for c in clusters)
         raise HarnessError(
-            f"{len(clusters)} clusters of yours are running: {listed}. Say which with --cluster FILE, "
+            f"{len(clusters)} clusters of yours are running: {listed}. Choose one with --cluster FILE, "
             "the file that `kce up --ready-file FILE` wrote"
         )
     return clusters[0]
 
 
-def command(told: dict[str, Any], name: str, node: int | None = None) -> dict[str, Any]:
-    """Send one command to a running cluster and give its answer. Raises HarnessError."""
+def command(cluster: dict[str, Any], name: str, node: int | None = None, **arguments: Any) -> dict[str, Any]:
+    """Send one command to a running cluster and return its response. Raises HarnessError."""
     try:
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(ANSWER_TIMEOUT_S)
-            s.connect(told["socket"])
-            s.sendall(json.dumps({"command": name, "node": node}).encode() + b"\n")
+            s.connect(cluster["socket"])
+            s.sendall(json.dumps({"command": name, "node": node, **arguments}).encode() + b"\n")
             with s.makefile("rb") as answers:
                 answer: dict[str, Any] = json.loads(answers.readline())
     except (OSError, ValueError) as e:
-        raise HarnessError(f"the cluster of pid {told.get('pid')} does not answer: {e}") from None
+        raise HarnessError(f"the cluster of pid {cluster.get('pid')} does not answer: {e}") from None
     if "error" in answer:
         raise HarnessError(answer["error"])
     return answer

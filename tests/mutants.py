@@ -92,7 +92,7 @@ TARGETS: dict[str, Sequence[str]] = {
     "controller/features.py": ["controller/conformance/test_update_features", "controller/test_features"],
     "controller/dispatch.py": [
         "controller/test_dispatch", "controller/test_event_loop", "controller/test_producer_ids",
-        "controller/test_brokers", "controller/test_isr_changes",
+        "controller/test_brokers", "controller/test_isr_changes", "controller/test_kafka_controller",
         "controller/conformance/test_controller_integration_reassignment",
     ],
     "controller/elector.py": [
@@ -195,7 +195,7 @@ def _is_negation(node: ast.expr) -> bool:
 
 
 def _conditions(node: ast.AST) -> list[ast.expr]:
-    """What is asked or answered with yes or no."""
+    """Expressions that are used as booleans."""
     if isinstance(node, (ast.If, ast.While, ast.IfExp)):
         return [node.test]
     if isinstance(node, ast.comprehension):
@@ -321,7 +321,7 @@ def judge(target: str, equivalent: dict[str, str], parallel: int) -> tuple[int, 
             if name not in equivalent:
                 print(f"  not noticed: line {found[name].line}, {name}", flush=True)
         elif name in equivalent:
-            print(f"  noticed, though it is said to change nothing: {name}", flush=True)
+            print(f"  noticed, though listed as equivalent: {name}", flush=True)
     total, noticed = len(found) - len(equivalent), len(found) - len(survivors | equivalent.keys())
     left_out = f"{len(equivalent)} equivalent" if equivalent else ""
     print(f"{target:<42}{noticed:>5} of {total:<5}{left_out:<14}{time.monotonic() - started:>6.0f} s", flush=True)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 MAX_LINES_UNTESTED = 100
 
 #: rooms that are held to it
-ROOMS = ("broker_stub", "captures", "controller", "election", "wire", "zookeeper")
+ROOMS = ("broker_stub", "captures", "controller", "election", "harness", "wire", "zookeeper")
 
 
 def modules(room: str) -> list[Path]:

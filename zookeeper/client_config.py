@@ -1,7 +1,7 @@
 """How a node connects to ZooKeeper: the `zookeeper.*` settings of a server.properties.
 
-Names and meanings are Kafka's. Who a node is to ZooKeeper is told by its TLS certificate, as Kafka can do since
-KIP-515; a Java login configuration (SASL) means nothing to Python, so that `zookeeper.set.acl` needs a certificate.
+Names and meanings are Kafka's. A TLS certificate authenticates the node, as in KIP-515. Java login configurations
+(SASL) are not supported, so `zookeeper.set.acl` needs a certificate.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SSL = "zookeeper.ssl"
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperClientConfig:
-    """``tls`` None is a plaintext connection. ``set_acl``: nodes belong to the identity that the certificate gives."""
+    """``tls`` None is a plaintext connection. ``set_acl``: nodes belong to the certificate's identity."""
 
     connect_string: str
     session_timeout_ms: int
@@ -61,13 +61,13 @@ class ZooKeeperClientConfig:
 
 
 def _tls(read: Properties) -> ssl.SSLContext | None:
-    """Trust the certificates of the trust store alone, or those of the machine where there is none."""
+    """Trusts only the certificates of the trust store, or those of the machine without one."""
     transport = read.text("zookeeper.clientCnxnSocket")
     if not read.boolean(f"{_SSL}.client.enable"):
         return None
     if transport == _NIO:
         raise ConfigError(f"{_SSL}.client.enable=true needs zookeeper.clientCnxnSocket={_NETTY}")
-    read.check_refused(_SSL)
+    read.check_zookeeper_tls()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     algorithm = read.text(f"{_SSL}.endpoint.identification.algorithm") or ""
     if algorithm.upper() not in ("HTTPS", ""):
@@ -91,7 +91,7 @@ def _pem(read: Properties, store: str) -> Path | None:
     if location is None:
         return None
     path = Path(location)
-    kind = read.text(f"{_SSL}.{store}.type") or path.suffix.lstrip(".")  # as ZooKeeper guesses it
+    kind = read.text(f"{_SSL}.{store}.type") or path.suffix.lstrip(".")  # ZooKeeper's default
     if kind.upper() != "PEM":
         raise read.refusal(f"{_SSL}.{store}.location", f"its type is {kind!r}, but only PEM is supported")
     if not path.is_file():

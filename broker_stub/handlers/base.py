@@ -23,6 +23,7 @@ from kce.wire import ErrorCode
 from kce.wire.steps import Steps
 
 log = logging.getLogger(__name__)
+state_change_log = logging.getLogger("state.change.logger")
 
 R = TypeVar("R", bound=wire.Message)
 
@@ -56,6 +57,27 @@ class Services:
         header = context.header
         strict = header.api_version >= strict_from
         return self.mutation_quotas.of_request(header.client_id, trio.current_time(), strict=strict)
+
+
+def logged(respond: Callable[[Any, RequestContext, Services], Any]) -> Callable[[Any, RequestContext, Services], Any]:
+    """Logs one line for each request of a controller, at WARNING if it is fenced."""
+
+    def respond_and_log(message: Any, context: RequestContext, services: Services) -> Any:
+        response = respond(message, context, services)
+        error = ErrorCode(response.error_code)
+        level = logging.INFO if error == ErrorCode.NONE else logging.WARNING
+        if state_change_log.isEnabledFor(level):
+            state_change_log.log(
+                level,
+                "[Broker id=%d] %s of controller %d epoch %d, broker epoch %d, correlation id %d, connection %s: %s",
+                services.config.broker_id, type(message).__name__.removesuffix("Request"), message.controller_id,
+                message.controller_epoch, message.broker_epoch, context.header.correlation_id,
+                context.connection.connection_id,
+                "accepted" if error == ErrorCode.NONE else f"fenced with {error.name}",
+            )  # fmt: skip
+        return response
+
+    return respond_and_log
 
 
 @dataclass(frozen=True, slots=True)

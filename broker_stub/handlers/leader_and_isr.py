@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kce.broker_stub.control_requests import leader_and_isr_states
-from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.base import Handler, Services, answering, logged
 from kce.broker_stub.reactor import RequestContext
 from kce.wire import (
     ErrorCode,
@@ -60,4 +60,4 @@ def _response(
     return LeaderAndIsrResponse(error_code=error, topics=topics)
 
 
-HANDLER: Final = Handler(LeaderAndIsrRequest, answering(respond), error_response)
+HANDLER: Final = Handler(LeaderAndIsrRequest, answering(logged(respond)), error_response)

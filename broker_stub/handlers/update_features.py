@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Final
 
 from kce.broker_stub.handlers.base import Services
-from kce.broker_stub.handlers.forwarded import forwarded
+from kce.broker_stub.handlers.forwarded import forwarded, with_message
 from kce.broker_stub.reactor import Request
 from kce.wire import ErrorCode, UpdateFeaturesRequest, UpdateFeaturesResponse
 
-_FORWARDED: Final = forwarded(UpdateFeaturesRequest, partial(UpdateFeaturesResponse, error_message=None))
+_FORWARDED: Final = forwarded(UpdateFeaturesRequest, with_message(UpdateFeaturesResponse))
 
 
 def handle(request: Request, message: UpdateFeaturesRequest, services: Services) -> None:

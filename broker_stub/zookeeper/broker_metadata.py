@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kce.broker_stub.config import NO_BROKER_ID, BrokerConfig
+from kce.broker_stub.disk import Disk, replace
 from kce.broker_stub.errors import BrokerFailure
-from kce.broker_stub.ports import Disk
 from kce.zookeeper.admin_nodes import generate_broker_id
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
@@ -43,20 +43,15 @@ def read_metadata(disk: Disk, log_dirs: Sequence[str]) -> BrokerMetadata:
 
 
 def write_metadata(disk: Disk, log_dirs: Sequence[str], metadata: BrokerMetadata) -> None:
-    """Write the file where it is missing, after registration; creates the directories. Raises BrokerFailure.
+    """Write the file where it says something else or is missing, before registration (rules B6.8, B11.1).
 
-    Each file is written atomically.
+    Creates the directories. Each file is written atomically. Raises BrokerFailure.
     """
     text = f"version={VERSION}\ncluster.id={metadata.cluster_id}\nbroker.id={metadata.broker_id}\n"
     for path in _files(log_dirs):
-        part = f"{path}.tmp"
         try:
-            if disk.read(path) is not None:
-                continue
-            disk.write(part, text.encode())
-            disk.flush(part)
-            disk.rename(part, path)
-            disk.flush(path)
+            if _read(disk, path) != metadata:
+                replace(disk, path, text.encode())
         except OSError as e:
             raise BrokerFailure(f"{path} cannot be written: {e}") from None
 

@@ -1,8 +1,9 @@
-"""Kafka requests and responses out of byte streams: recognised, framed, paired, decoded, shown.
+"""The slow path: Kafka requests and responses out of byte streams.
 
-recognise  what is a Kafka request, what is not   framing    frames out of a stream with gaps
-pairing    requests and their responses           messages   their bodies
-assembly   segments in, messages out              decode     a whole capture
-cluster    whose listener an address is           selection  by API, broker and time
-render     as text and as JSON
+recognise  is this a Kafka request?                framing    frames out of a stream with gaps
+pairing    responses matched with requests         messages   decoded bodies
+assembly   segments in, messages out               decode     a whole capture
+cluster    listeners, brokers and topics, learnt   selection  filters by API, broker and time
+render     messages as text and JSON               quality    counts of what could not be read
+ports      listener ports, if given
 """

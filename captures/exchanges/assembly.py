@@ -1,4 +1,4 @@
-"""TCP segments in, messages of Kafka out: what every task does that is about more than packets."""
+"""TCP segments in, Kafka messages out."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from kce.captures.tcp.streams import Connection, Streams
 
 
 class Assembly:
-    """The state of all connections that are under way. ``quality`` counts those that ended.
+    """The state of all open connections. ``quality`` has the counts of closed ones.
 
-    ``ports`` are those of listeners, if they are known. ``ended`` is told each connection that ended, and in which
-    requests were recognised.
+    ``ports`` are listener ports, if known. ``ended`` is called with the peers of each closed Kafka connection.
     """
 
     def __init__(
@@ -30,21 +29,21 @@ class Assembly:
 
     @property
     def waiting(self) -> bool:
-        """Whether messages may still come out of segments that were received before now."""
+        """Whether segments received so far may still complete messages."""
         return bool(self._waiting) or self._streams.waiting
 
     def under_way(self, key: tuple[bytes, int, bytes, int]) -> tuple[Connection, Conversation] | None:
-        """The connection between two ends (``connection_key``), once something was said on it."""
+        """The open connection with this ``connection_key``, once it has data."""
         connection = self._streams.connection(key)
         conversation = None if connection is None else self._conversations.get(connection)
         return None if connection is None or conversation is None else (connection, conversation)
 
     def receive(self, segment: Segment) -> Iterator[Message]:
-        """The messages that ``segment`` lets be told."""
+        """Messages completed by ``segment``."""
         return self._take(self._streams.receive(segment))
 
     def finish(self) -> Iterator[Message]:
-        """Nothing more comes: what is still to be told, above all what has gone without an answer."""
+        """The last messages, above all unanswered requests."""
         yield from self._take(self._streams.finish())
         self._streams = Streams()
 

@@ -1,8 +1,7 @@
-"""What a capture teaches about its cluster: which address is which broker's listener, which topic has which id.
+"""The cluster as learnt from a capture: listeners of brokers, names of topics, control and data planes.
 
-Control requests tell both: UpdateMetadata lists every broker with its listeners, LeaderAndIsr and UpdateMetadata name
-topics with their ids. Ports need not be given: where requests go, there is a listener, and what they ask for tells
-whether it is for control, for data or for both.
+UpdateMetadata lists every broker with its listeners; LeaderAndIsr and UpdateMetadata name topics with their ids. An
+address that receives requests is a listener, and their APIs show whether it serves control, data or both.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from kce.captures.exchanges.ports import NO_PORTS, Ports
 from kce.captures.tcp.segments import Endpoint, address_text
 from kce.wire.control import endpoints, topic_names
 
-#: What goes between controller and brokers: LeaderAndIsr, StopReplica, UpdateMetadata; and back ControlledShutdown,
+#: From the controller: LeaderAndIsr, StopReplica, UpdateMetadata; to the controller: ControlledShutdown,
 #: AlterPartition, Envelope, AllocateProducerIds
 CONTROL_PLANE_APIS = frozenset({4, 5, 6, 7, 56, 58, 67})
 
-#: What every client sends before it asks for anything.
+#: Requests that every client sends first.
 PREAMBLE_APIS = frozenset({17, 18, 36})
 
 
 class Listener(NamedTuple):
-    """One listener of one broker, as the controller announced it."""
+    """A listener of a broker, as announced by UpdateMetadata."""
 
     broker_id: int
     name: str
@@ -35,12 +34,12 @@ class Listener(NamedTuple):
 
 
 def announced_listeners(body: wire.UpdateMetadataRequest) -> list[Listener]:
-    """The listeners that an UpdateMetadata request announces, whatever its version."""
+    """Listeners announced by an UpdateMetadata request of any version."""
     return listeners_of(body.live_brokers)
 
 
 def listeners_of(brokers: Iterable[wire.UpdateMetadataBroker]) -> list[Listener]:
-    """The listeners of those that an UpdateMetadata request calls alive."""
+    """Listeners of the live brokers of an UpdateMetadata request."""
     return [
         Listener(broker.id, endpoint.listener, endpoint.host, endpoint.port, broker.rack)
         for broker in brokers
@@ -49,9 +48,9 @@ def listeners_of(brokers: Iterable[wire.UpdateMetadataBroker]) -> list[Listener]
 
 
 class Cluster:
-    """Learns from control requests; the last announcement counts, for a broker may come back on another port.
+    """Learns from control requests. The last announcement wins, because a broker may return on another port.
 
-    ``ports`` tell what listeners are for, where that is given and not to be found out.
+    ``ports`` may give the plane of each port.
     """
 
     def __init__(self, ports: Ports = NO_PORTS) -> None:
@@ -59,22 +58,22 @@ class Cluster:
         self.listeners: set[Listener] = set()
         self._by_address: dict[tuple[str, int], Listener] = {}
         self._by_port: dict[int, Listener] = {}
-        self._asked: dict[Endpoint, set[bool]] = {}
+        self._planes: dict[Endpoint, set[bool]] = {}
         self._topic_names: dict[uuid.UUID, str] = {}
 
-    def saw(self, server: Endpoint, api_key: int) -> None:
-        """``server`` was asked something."""
+    def observe_request(self, server: Endpoint, api_key: int) -> None:
+        """Note a request to ``server``."""
         if api_key not in PREAMBLE_APIS:
-            self._asked.setdefault(server, set()).add(api_key in CONTROL_PLANE_APIS)
+            self._planes.setdefault(server, set()).add(api_key in CONTROL_PLANE_APIS)
 
     def plane(self, server: Endpoint) -> str | None:
-        """By what an address was asked so far: ``control``, ``data``, ``both``; None if nothing tells (KIP-291)."""
+        """``control``, ``data`` or ``both``, by the requests to an address so far; None if unknown (KIP-291)."""
         if given := self._ports.get(server[1]):
             return given
-        asked = self._asked.get(server)
-        if not asked:
+        planes = self._planes.get(server)
+        if not planes:
             return None
-        return "both" if len(asked) == 2 else "control" if True in asked else "data"
+        return "both" if len(planes) == 2 else "control" if True in planes else "data"
 
     def learn(self, body: wire.Message | None) -> None:
         if isinstance(body, wire.UpdateMetadataRequest):
@@ -86,7 +85,7 @@ class Cluster:
             self._topic_names |= {topic_id: name for topic_id, name in topic_names(body).items() if topic_id.int}
 
     def listener_at(self, endpoint: Endpoint) -> Listener | None:
-        """Whose listener an address is, by what was announced last; None if that is not known."""
+        """The listener last announced at an address; None if unknown."""
         found = self._by_address.get((address_text(endpoint[0]), endpoint[1]))
         if found is not None:
             return found
@@ -94,9 +93,9 @@ class Cluster:
         return by_port if by_port is not None and self.listeners_at(endpoint) else None
 
     def listeners_at(self, endpoint: Endpoint) -> list[Listener]:
-        """All that was ever announced of an address: the same port may have been one broker's, then another's.
+        """All listeners ever announced at an address: brokers may reuse a port.
 
-        A broker may be announced by a name that packets do not show: then the port tells, if it is one broker's only.
+        Brokers may be announced by host name, which packets do not show; then a port of one broker alone decides.
         """
         address, port = address_text(endpoint[0]), endpoint[1]
         exact = [listener for listener in self.listeners if (listener.host, listener.port) == (address, port)]

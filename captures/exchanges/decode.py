@@ -1,4 +1,4 @@
-"""From a capture file, or several of one incident, to their messages, in the order of the packets that complete them.
+"""Decodes captures to messages, in the order of the packets that complete them.
 
     with CaptureFile("incident.pcapng") as capture:
         decoder = Decoder(capture)
@@ -6,9 +6,8 @@
             print(render.line(message, decoder.cluster))
     print(decoder.quality.lines())
 
-``packet`` and ``time`` of a message are those of the packet with which the last of its bytes was captured. While
-something older may still come out of a connection (bytes are missing and may yet arrive), newer messages wait, for
-``MAX_WAIT_NS`` of the capture's time at most.
+``packet`` and ``time`` of a message are those of the packet that completed it. While a connection may still give an
+older message (a hole in it may be filled), newer ones are held, for at most ``MAX_WAIT_NS`` of capture time.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from kce.captures.exchanges.cluster import Cluster
 from kce.captures.exchanges.pairing import Message, NoResponse, Request, Response
 from kce.captures.exchanges.ports import NO_PORTS, Ports
 from kce.captures.exchanges.quality import OF_OTHER_PORTS, Quality
+from kce.captures.files.chronology import chronological
 from kce.captures.files.pcap import CaptureFile, Packet
 from kce.captures.tcp.segments import Dissector, Place, Segment
 
@@ -30,7 +30,7 @@ MAX_WAITING_MESSAGES = 20_000
 
 
 class Source(Protocol):
-    """What is decoded: packets with the segment in each (or what it is instead), and afterwards what is to be told."""
+    """Input of ``Decoder``: packets with the segment in each (or what it is instead), then notes and problems."""
 
     problems: list[str]
     notes: list[str]
@@ -41,10 +41,9 @@ class Source(Protocol):
 
 
 class Decoder:
-    """Reads one capture, or an incident, once. ``ports``: those of listeners, if they are given, and what each is for
-    (``captures.exchanges.ports``); others are left out.
+    """Decodes one capture or incident, once. With ``ports``, only connections to and from these.
 
-    ``quality`` is complete when ``messages()`` has ended; ``cluster`` grows meanwhile.
+    ``quality`` is complete when ``messages()`` has ended; ``cluster`` is learnt meanwhile.
     """
 
     def __init__(self, capture: CaptureFile | Source, ports: Ports = NO_PORTS) -> None:
@@ -67,9 +66,9 @@ class Decoder:
         yield from self._due(0)
 
     def _segments(self) -> Iterator[Segment]:
-        """The segments to decode; everything else is counted."""
+        """Segments to decode; counts everything else."""
         capture, quality = self._capture, self.quality
-        for packet, segment in _dissected(capture) if isinstance(capture, CaptureFile) else capture:
+        for packet, segment in by_time(capture) if isinstance(capture, CaptureFile) else capture:
             quality.packets += 1
             quality.cut_packets += packet.wire_bytes > len(packet.data)
             if isinstance(segment, str):
@@ -91,12 +90,12 @@ class Decoder:
             return
         if isinstance(message, Request):
             self.cluster.learn(message.body)
-            self.cluster.saw(message.peers.server, message.api_key)
+            self.cluster.observe_request(message.peers.server, message.api_key)
         self._count += 1
         heapq.heappush(self._heap, (message.place, self._count, message))
 
     def _due(self, now_ns: int) -> Iterator[Request | Response]:
-        """The messages before which no other can come any more."""
+        """Messages that no older one can precede any more."""
         free = not self._assembly.waiting
         while self._heap:
             place = self._heap[0][0]
@@ -105,7 +104,19 @@ class Decoder:
             yield heapq.heappop(self._heap)[2]
 
 
-def _dissected(capture: CaptureFile) -> Iterator[tuple[Packet, Segment | str]]:
+def by_time(capture: CaptureFile) -> Iterator[tuple[Packet, Segment | str]]:
+    """Dissected packets, sorted by time unless the capture is a stream that may still grow."""
     dissector = Dissector(capture.name)
-    for packet in capture:
-        yield packet, dissector.dissect(packet)
+    segments = ((packet, dissector.dissect(packet)) for packet in capture)
+    if not capture.is_complete:
+        yield from segments
+        return
+    for order, (packet, segment) in enumerate(chronological(segments, _time_of), capture.first):
+        if packet.number != order and isinstance(segment, Segment):
+            yield packet, segment._replace(place=segment.place._replace(order=order))
+        else:
+            yield packet, segment
+
+
+def _time_of(item: tuple[Packet, Segment | str]) -> int:
+    return item[0].time_ns

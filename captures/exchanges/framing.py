@@ -1,8 +1,8 @@
-"""Kafka's frames out of one direction of a connection that may have gaps, with the place that completes each.
+"""Frames out of one direction of a connection with gaps, each with the place that completes it.
 
-A frame of which bytes are missing is handed out as well, as far as it goes: its length is known, so the next one is
-where it should be. Only when the missing bytes hide where a frame ends (or a length is no length) is the stream lost,
-until a ``Finder`` recognises a frame in it. (``wire.FrameBuffer`` is for live streams: there a bad length is final.)
+A frame with missing bytes is emitted incomplete: its length is known, so framing goes on behind it. If a gap hides
+where a frame ends, or a length is impossible, framing is lost until a ``Finder`` recognises a frame.
+(``wire.FrameBuffer`` is for live streams, where a bad length is final.)
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing import NamedTuple
 from kce.captures.exchanges.recognise import MAX_FRAME_BYTES, Verdict
 from kce.captures.tcp.segments import Place
 
-#: What is kept of a frame whose body nobody will read.
+#: Bytes kept of a frame whose body is not wanted.
 HEAD_BYTES = 64 * 1024
 
-#: A frame begins with its correlation id, or with its API's key and version.
+#: Bytes at the beginning of a frame: the correlation id, or API key and version.
 ID_BYTES = 4
 
-#: How much is kept while looking for a frame.
+#: Bytes kept while searching for a frame.
 MAX_LOST_BYTES = 1024 * 1024
 
 _LENGTH = struct.Struct(">i")
 
 Finder = Callable[[bytes, int, Collection[int], bool], tuple[Verdict, int]]
-"""(buffer, where to begin, where packets begin, whether what follows is missing) -> (YES, offset of a frame) or
-(MORE, where to begin next time)."""
+"""(buffer, offset to begin at, offsets where packets begin, whether a gap follows) -> (YES, offset of a frame) or
+(MORE, offset to begin at next time)."""
 
 
 _Chunk = tuple[bytes, Place]
 
 
 class Frame(NamedTuple):
-    """A frame without its length. ``payload`` is what was kept from its beginning, ``lost`` how much is missing.
+    """A frame without its length field. ``payload`` is the kept beginning, ``lost`` the number of missing bytes.
 
-    ``place`` is that of the packet with which the last of its bytes was captured.
+    ``place`` is that of the packet that completed it.
     """
 
     payload: bytes
@@ -51,12 +51,11 @@ class Frame(NamedTuple):
 class Framer:
     """Cuts one direction into frames.
 
-    ``wants`` is asked, with the first HEAD_BYTES of a longer frame and its length, if the rest is to be kept.
-    ``skipped`` counts bytes in which no frame was recognised, ``bad_lengths`` the lengths that could be none.
-    ``unfinished`` tells, at the end, whether a frame was begun and not completed. A ``patient`` one keeps what ``find``
-    has passed over, also from before a gap, for something new may be learnt by which to recognise a frame in it
-    (``search``). ``believes`` is asked, with the first ID_BYTES of a frame that is not whole yet, whether it may be
-    one: what was taken for a frame by mistake leads to lengths that would swallow all that follows.
+    ``wants`` (first HEAD_BYTES of a longer frame, length) decides whether to keep the whole frame. ``skipped`` counts
+    bytes in which no frame was recognised, ``bad_lengths`` lists impossible lengths, ``unfinished`` is set at the end
+    if the last frame is incomplete. A ``patient`` framer keeps searched bytes, also across gaps, because later
+    knowledge may help to find frames in them (``search``). ``believes`` (first ID_BYTES of an incomplete frame) decides
+    whether it may be a frame: after a wrong guess, a bogus length would swallow everything that follows.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class Framer:
         self._chunks: list[_Chunk] = []
         self._chunk_bytes = 0
         self._look_from = 0
-        self._aside: list[tuple[list[_Chunk], int]] = []  # what a patient one keeps from before a gap, and its size
+        self._aside: list[tuple[list[_Chunk], int]] = []  # (bytes from before a gap, size of the gap)
 
     @property
     def idle(self) -> bool:
@@ -91,12 +90,12 @@ class Framer:
 
     @property
     def waiting(self) -> bool:
-        """Whether bytes are kept in which no frame has been recognised yet."""
+        """Whether it keeps bytes in which no frame was recognised yet."""
         return bool(self._chunks or self._aside)
 
     @property
     def searching(self) -> bool:
-        """Whether it is not known where the next frame begins."""
+        """Whether framing is lost."""
         return self._lost
 
     def data(self, data: bytes, place: Place) -> list[Frame]:
@@ -104,7 +103,7 @@ class Framer:
         return self._feed([(data, place)])
 
     def search(self) -> list[Frame]:
-        """Look again in what is kept: something new may be known by which to recognise a frame."""
+        """Search the kept bytes again, with new knowledge."""
         for index, (chunks, size) in enumerate(self._aside):
             found, at = self._look(chunks, 0, final=True)
             if found is None:
@@ -122,7 +121,7 @@ class Framer:
         return self._feed(self._found())
 
     def gap(self, size: int) -> list[Frame]:
-        """``size`` bytes are missing here. The frames that thereby end, incomplete, and those recognised before it."""
+        """``size`` bytes are missing here. Frames that end incomplete in it, and frames recognised before it."""
         frames: list[Frame] = self._last_look()
         if self._lost:
             if self._patient:
@@ -143,7 +142,7 @@ class Framer:
         return frames
 
     def finish(self) -> list[Frame]:
-        """Nothing more comes: the frames that can still be recognised; tell what is left over."""
+        """The stream has ended: frames that can still be recognised."""
         frames = self.search() if self._aside else []
         frames += self._last_look()
         self._drop(len(self._chunks))
@@ -154,12 +153,12 @@ class Framer:
         return frames
 
     def _last_look(self) -> list[Frame]:
-        """In what is kept, behind which bytes are missing."""
+        """Search the kept bytes, behind which there is a gap."""
         self._look_from = 0
         return self._feed(self._found(final=True)) if self._chunks else []
 
     def _set_aside(self, size: int) -> None:
-        """A gap of ``size`` bytes follows what is kept."""
+        """Put the kept bytes aside; a gap of ``size`` bytes follows them."""
         if self._chunks:
             self._aside.append((self._chunks, size))
             self._chunks, self._chunk_bytes, self._look_from = [], 0, 0
@@ -186,11 +185,11 @@ class Framer:
         return frames
 
     def _cut(self, data: bytes, place: Place, frames: list[Frame]) -> bytes:
-        """Take frames off ``data``. If a length is none the stream is lost; what is then to be searched is returned."""
+        """Cut frames off ``data``. At an impossible length framing is lost, and the bytes to search are returned."""
         at, size = 0, len(data)
         while at < size:
             if self._length is None:
-                if not self._head and size - at >= 4:  # as a rule frames and packets begin together
+                if not self._head and size - at >= 4:  # usually frames and packets begin together
                     length = _LENGTH.unpack_from(data, at)[0]
                     end = at + 4 + length
                     if end <= size and length >= 4:
@@ -263,7 +262,7 @@ class Framer:
         self._look_from = 0
 
     def _found(self, *, final: bool = False) -> list[_Chunk]:
-        """What is kept, from where a frame begins; empty while none is recognised."""
+        """The kept bytes from where a frame begins; empty while none is recognised."""
         if not self._chunks:
             return []
         found, at = self._look(self._chunks, self._look_from, final=final)
@@ -277,7 +276,7 @@ class Framer:
         return found
 
     def _look(self, chunks: list[_Chunk], begin: int, *, final: bool) -> tuple[list[_Chunk] | None, int]:
-        """(``chunks`` from where a frame begins, the offset of that); (None, where to begin next time) if none does."""
+        """(``chunks`` from where a frame begins, its offset), or (None, offset to begin at next time)."""
         borders = _borders(chunks)
         verdict, at = self._find(b"".join(data for data, _ in chunks), begin, frozenset(borders), final)
         if verdict is not Verdict.YES:
@@ -289,7 +288,7 @@ class Framer:
         ], at
 
     def _find_again(self) -> None:
-        """The next byte begins a frame; nothing is kept any more."""
+        """Framing is found again: the next byte begins a frame."""
         self._chunks, self._chunk_bytes, self._look_from, self._lost = [], 0, 0, False
         self._aside.clear()
 
@@ -302,7 +301,7 @@ class Framer:
 
 
 def _borders(chunks: list[_Chunk]) -> list[int]:
-    """Where in their bytes each begins."""
+    """Offset of each chunk."""
     return list(itertools.accumulate((len(data) for data, _ in chunks), initial=0))[:-1]
 
 

@@ -1,11 +1,9 @@
-"""Requests and their responses out of the TCP connections of a capture, decoded with ``wire``.
+"""Matches responses with requests on one TCP connection.
 
-A connection is taken for Kafka's when its client's first bytes are a request (of a connection that was under way when
-the capture began: when requests are recognised in it, beyond doubt); all others are left alone and counted. Kafka
-answers in order, so a response belongs to the oldest request that waits; its correlation id proves it, or, after a
-gap, finds the right one. Produce requests with acks=0 are not answered.
-
-What a message is, and what it says where it cannot be decoded: ``messages``, whose names are here, too.
+A connection is Kafka's if its client's first bytes are a request or, in a connection older than the capture, if
+requests are recognised in it. Others are counted. Kafka answers in order, so a response belongs to the oldest request
+in flight; the correlation id confirms it or, after a gap, finds the right one. Produce requests with acks=0 have no
+response.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from kce.captures.exchanges.framing import Finder, Frame, Framer
+from kce.captures.exchanges.framing import ID_BYTES, Finder, Frame, Framer
 from kce.captures.exchanges.messages import (
     Message,
     NoResponse,
@@ -31,13 +29,14 @@ from kce.captures.exchanges.quality import Quality
 from kce.captures.exchanges.recognise import (
     FETCH,
     MAX_FRAME_BYTES,
-    Awaited,
+    InFlight,
     Start,
     Verdict,
     find_request,
     find_response,
     first_request,
     is_quorum_fetch,
+    is_response,
     other_protocol,
     request_start,
 )
@@ -50,30 +49,35 @@ __all__ = [
     "read_response", "start_of",
 ]  # fmt: skip
 
-#: What is kept of a connection while it is not known whether it is Kafka's.
+#: Bytes kept of a connection while it is unknown whether it is Kafka's.
 MAX_UNDECIDED_BYTES = 2 * 1024 * 1024
 
-#: Bytes of a connection looked at before it is taken for something other than Kafka. One that was under way when the
-#: capture began may have been in the middle of Kafka's longest frame.
+#: Bytes searched before a connection is declared not to be Kafka's. One that is older than the capture may begin in the
+#: middle of Kafka's longest frame.
 MAX_LOOKED_AT_BYTES = MAX_FRAME_BYTES + MAX_UNDECIDED_BYTES
 
-#: What a protocol is named by.
+#: Requests on a connection older than the capture that are believed without a response (acks=0).
+MIN_UNCONFIRMED = 8
+
+#: Bytes by which another protocol is named.
 _OPENING_BYTES = 64
 
-#: Requests that wait for their answer, and responses seen before their request (capture cards swap packets).
-MAX_AWAITED = 10_000
-MAX_EARLY = 64
-MAX_EARLY_BYTES = 4 * 1024 * 1024
+#: Requests in flight; bytes of responses that were captured before their request, or while the stream of requests waits
+#: for a hole to be filled, and what one of them counts besides its payload.
+MAX_IN_FLIGHT = 10_000
+MAX_EARLY_BYTES = 16 * 1024 * 1024
+_EARLY_OVERHEAD = 256
 
 _SASL_HANDSHAKE = BY_NAME["SaslHandshake"].key
 _KEY_AND_VERSION = struct.Struct(">hhi").unpack_from
 _CORRELATION_ID = struct.Struct(">i").unpack_from
+_LENGTH_AND_ID = struct.Struct(">ii").unpack_from
 
 
 class Conversation:
-    """One connection: takes its events, gives its messages, counts what happened to it in ``quality``.
+    """One connection: takes events, returns messages, counts in ``quality``.
 
-    ``ports`` are those of listeners, if they are known: then who the client is need not be found out.
+    ``ports`` are listener ports, if known; they show which side is the client.
     """
 
     def __init__(self, connection: Connection, ports: Collection[int] = ()) -> None:
@@ -88,44 +92,48 @@ class Conversation:
         self._looked_at = 0
         self._opening = [b"", b""]
         self._candidates: tuple[Framer, Framer] | None = None
+        self._unconfirmed: tuple[dict[int, InFlight], dict[int, InFlight]] = ({}, {})
+        self._heads: tuple[dict[int, tuple[bytes, int]], dict[int, tuple[bytes, int]]] = ({}, {})
+        self._first_id: int | None = None  # of the first request that a response confirmed
         self._requests: Framer
         self._responses: Framer
         self._last: Start | None = None
-        self._awaited: deque[Request] = deque()
-        self._early: OrderedDict[int, Frame] = OrderedDict()
-        self._sasl_tokens: int | None = None  # how many wait for their answer, while they may be exchanged
+        self._in_flight: deque[Request] = deque()
+        self._early: OrderedDict[int, Frame] = OrderedDict()  # in the order of the response stream
+        self._early_bytes = 0
+        self._sasl_tokens: int | None = None  # bare tokens in flight, while SASL may exchange them
 
     @property
     def waiting(self) -> bool:
-        """Whether messages may still come out of what was captured before now."""
+        """Whether events so far may still complete messages."""
         if self._peers is None:
             return bool(self._undecided)
         return bool(self._early) or self._requests.waiting or self._responses.waiting
 
     @property
     def peers(self) -> Peers | None:
-        """Who talks to whom; None while, or because, this is not known to be Kafka."""
+        """Client and server; None while or because the connection is not known to be Kafka's."""
         return self._peers
 
     @property
     def steady(self) -> bool:
-        """Whether next come frames, whole, responses in the order of their requests; or nothing at all, for what
-        others send is left alone. Then ``captures.fast.bulk`` may take many of them at once, and tells (``took``)."""
+        """Whether frames are whole and in order, or the connection is not Kafka's. Then ``captures.fast.bulk`` may
+        process its segments, and reports its progress with ``advance``."""
         if self._peers is None:
             return self._undecided is None
         return self._sasl_tokens is None and not self._early and self._requests.idle and self._responses.idle
 
     @property
-    def awaited(self) -> Sequence[Request]:
-        """Requests that wait for their answers."""
-        return self._awaited
+    def in_flight(self) -> Sequence[Request]:
+        """Requests without a response so far."""
+        return self._in_flight
 
-    def took(self, requests: int, responses: int, last: Start | None, awaited: Iterable[Request]) -> None:
-        """So many were taken in my place, ``last`` the last request; these are the ones that wait now."""
+    def advance(self, requests: int, responses: int, last: Start | None, in_flight: Iterable[Request]) -> None:
+        """The fast path processed these; ``last`` is its last request."""
         self.quality.requests += requests
         self.quality.responses += responses
         self._last = last or self._last
-        self._awaited = deque(awaited)
+        self._in_flight = deque(in_flight)
 
     def receive(self, event: Event) -> list[Message]:
         """The messages that ``event`` completes, in order."""
@@ -139,10 +147,10 @@ class Conversation:
             return []
         return self._decide(event, self._undecided)
 
-    # who speaks what
+    # recognition
 
     def _decide(self, event: Data | Gap, undecided: deque[Data | Gap]) -> list[Message]:
-        """Not known yet whether this is Kafka, or (its beginning was not captured) which side is the client."""
+        """Decide whether this is Kafka and, if the SYN was not captured, which side is the client."""
         client = self._connection.client
         undecided.append(event)
         if isinstance(event, Data):
@@ -165,21 +173,62 @@ class Conversation:
         else:
             new = [event]
         for event in new:
-            framer = self._candidates[event.side]
-            if client not in (None, event.side):
+            framer, side = self._candidates[event.side], event.side
+            if isinstance(event, Data) and self._confirms(event) and client in (None, 1 - side):
+                return self._begin(1 - side, lost=True)
+            if client not in (None, side):
                 continue
             frames = framer.gap(event.size) if isinstance(event, Gap) else framer.data(event.data, event.place)
-            if frames or not framer.searching:
-                return self._begin(event.side, lost=True)
+            if self._is_confirmed(side, frames):
+                return self._begin(side, lost=True)
+            if framer.searching:
+                self._unconfirmed[side].clear()  # these were no requests: what follows them is none
+            elif len(self._unconfirmed[side]) >= MIN_UNCONFIRMED and not self._opening[1 - side]:
+                return self._begin(side, lost=True)
         while self._undecided_bytes > MAX_UNDECIDED_BYTES:
             oldest = undecided.popleft()
             self._undecided_whole = False
             self._undecided_bytes -= len(oldest.data) if isinstance(oldest, Data) else 0
         return self._leave_alone() if self._looked_at > MAX_LOOKED_AT_BYTES else []
 
+    # A connection that is older than the capture may begin inside records that contain Kafka requests: requests are
+    # believed when a response answers one of them.
+
+    def _confirms(self, event: Data) -> bool:
+        """Whether a packet has a response to an unconfirmed request. Notes what may be responses to later ones."""
+        requests, heads = self._unconfirmed[1 - event.side], self._heads[event.side]
+        at = 0
+        while len(event.data) - at >= 8:
+            length, correlation_id = _LENGTH_AND_ID(event.data, at)
+            if not ID_BYTES <= length <= MAX_FRAME_BYTES:
+                break
+            begun = event.data[at + 4 : at + 4 + length]
+            if correlation_id in requests and is_response(begun, length, requests[correlation_id]):
+                self._first_id = correlation_id
+                return True
+            if len(heads) < MAX_IN_FLIGHT:
+                heads[correlation_id] = begun, length
+            at += 4 + length
+        return False
+
+    def _is_confirmed(self, side: int, frames: Iterable[Frame]) -> bool:
+        """Whether one of these requests was answered. Notes the others as unconfirmed."""
+        for frame in frames:
+            if len(frame.payload) < 8:
+                continue
+            key, version, correlation_id = _KEY_AND_VERSION(frame.payload)
+            request = InFlight(correlation_id, key, version)
+            head = self._heads[1 - side].get(correlation_id)
+            if head is not None and is_response(*head, request):
+                self._first_id = correlation_id
+                return True
+            self._unconfirmed[side][correlation_id] = request
+        return False
+
     def _begin(self, client: int, *, lost: bool) -> list[Message]:
-        """It is Kafka: take up what has been kept back."""
+        """It is Kafka: process the kept events."""
         undecided, self._undecided, self._candidates = self._undecided or deque(), None, None
+        self._heads = {}, {}
         endpoints = self._connection.endpoints
         self._client = client
         self._peers = Peers(self._connection.number, endpoints[client], endpoints[1 - client])
@@ -224,7 +273,7 @@ class Conversation:
         return messages
 
     def _earlier(self, event: Earlier) -> list[Message]:
-        """Requests from before the capture that were sent again, whole; what they asked for was answered before it."""
+        """Whole requests from before the capture that were retransmitted; their responses precede it."""
         messages: list[Message] = []
         if self._peers is None or event.side != self._client or self._last is None:
             return messages
@@ -257,7 +306,7 @@ class Conversation:
         key, version, correlation_id = _KEY_AND_VERSION(payload)
         api = BY_KEY.get(key)
         if key == _SASL_HANDSHAKE and version == 0:
-            self._sasl_tokens = 0  # after that version the tokens follow bare, not as SaslAuthenticate requests
+            self._sasl_tokens = 0  # bare tokens follow, not SaslAuthenticate requests
         request = read_request(self._peers, frame)
         self.quality.requests += 1
         count_decoding(self.quality, request, lost=frame.lost > 0)
@@ -271,43 +320,73 @@ class Conversation:
         if not request.answered:
             messages.append(NoResponse(request))
             return
-        self._awaited.append(request)
-        if len(self._awaited) > MAX_AWAITED:
+        self._in_flight.append(request)
+        if len(self._in_flight) > MAX_IN_FLIGHT:
             self._unanswered(messages)
-        early = self._early.pop(correlation_id, None)
-        if early is not None:
-            self._response(early, messages)
+        if correlation_id in self._early:
+            self._drop_early(until=correlation_id)
+            self._answer(correlation_id, self._take_early(correlation_id), messages)
 
     def _response(self, frame: Frame, messages: list[Message]) -> None:
         if len(frame.payload) < 4:
             self.quality.skipped_bytes += len(frame.payload)
             return
         (correlation_id,) = _CORRELATION_ID(frame.payload)
-        if not any(request.correlation_id == correlation_id for request in self._awaited):
+        if not any(request.correlation_id == correlation_id for request in self._in_flight):
             if self._sasl_tokens:
                 self._sasl_tokens -= 1
                 return
-            self._early[correlation_id] = frame
-            if len(self._early) > MAX_EARLY:
-                self._early.popitem(last=False)
-                self.quality.unmatched_responses += 1
+            self._keep_early(correlation_id, frame)
             return
-        while self._awaited[0].correlation_id != correlation_id:
-            self._unanswered(messages)  # Kafka answers in order: theirs were not captured
-        request = self._awaited.popleft()
+        self._drop_early()
+        self._answer(correlation_id, frame, messages)
+
+    def _answer(self, correlation_id: int, frame: Frame, messages: list[Message]) -> None:
+        while self._in_flight[0].correlation_id != correlation_id:
+            self._unanswered(messages)  # Kafka answers in order: their responses were not captured
+        request = self._in_flight.popleft()
         response = read_response(request, frame)
         self.quality.responses += 1
         count_decoding(self.quality, response, lost=frame.lost > 0)
         messages.append(response)
 
+    def _keep_early(self, correlation_id: int, frame: Frame) -> None:
+        """Keep a response whose request may still come; only its beginning if many bytes are kept already."""
+        if correlation_id in self._early:  # the client reused the id
+            self._take_early(correlation_id)
+            self.quality.unmatched_responses += 1
+        if self._early_bytes + len(frame.payload) > MAX_EARLY_BYTES:
+            frame = frame._replace(payload=frame.payload[:ID_BYTES])
+        self._early[correlation_id] = frame
+        self._early_bytes += len(frame.payload) + _EARLY_OVERHEAD
+        while self._early_bytes > MAX_EARLY_BYTES:
+            self._take_early(next(iter(self._early)))
+            self.quality.unmatched_responses += 1
+
+    def _take_early(self, correlation_id: int) -> Frame:
+        frame = self._early.pop(correlation_id)
+        self._early_bytes -= len(frame.payload) + _EARLY_OVERHEAD
+        return frame
+
+    def _drop_early(self, until: int | None = None) -> None:
+        """Drop early responses that precede a matched one: their requests precede its request and were not captured."""
+        while self._early and (correlation_id := next(iter(self._early))) != until:
+            self._take_early(correlation_id)
+            self.quality.unmatched_responses += 1
+
     def _unanswered(self, messages: list[Message]) -> None:
-        messages.append(NoResponse(self._awaited.popleft()))
+        messages.append(NoResponse(self._in_flight.popleft()))
         self.quality.unanswered += 1
 
     def _finish(self) -> list[Message]:
         messages: list[Message] = []
         if self._peers is None:
-            client = next((side for side, framer in enumerate(self._candidates or ()) if framer.finish()), None)
+            client = None
+            for side, framer in enumerate(self._candidates or ()):
+                found = self._is_confirmed(side, framer.finish()) or self._unconfirmed[side]
+                if found and (self._first_id is not None or not self._opening[1 - side]):
+                    client = side
+                    break
             if client is None:
                 return self._leave_alone()
             messages = self._begin(client, lost=True)
@@ -321,44 +400,50 @@ class Conversation:
                 self.quality.note(f"packet {place.packet} of {place.file}: a frame that announces {length} bytes")
         self.quality.unmatched_responses += len(self._early)
         self._early.clear()
-        while self._awaited:
+        while self._in_flight:
             self._unanswered(messages)
         return messages
 
-    # what the framers ask
+    # callbacks of the framers
 
     def _find_first(self, buffer: bytes, begin: int, borders: Collection[int], final: bool) -> tuple[Verdict, int]:
         return find_request(buffer, begin, borders, None, final=final)
 
     def _find_request(self, buffer: bytes, begin: int, borders: Collection[int], final: bool) -> tuple[Verdict, int]:
-        return find_request(buffer, begin, borders, self._last, final=final)
+        verdict, at = find_request(buffer, begin, borders, self._last, final=final)
+        while verdict is Verdict.YES and self._last is None and self._first_id is not None:
+            start = request_start(buffer, at)
+            if isinstance(start, Start) and start.correlation_id == self._first_id:
+                break
+            verdict, at = find_request(buffer, at + 1, borders, None, final=final)
+        return verdict, at
 
     def _find_response(self, buffer: bytes, begin: int, borders: Collection[int], _final: bool) -> tuple[Verdict, int]:
-        awaited = [Awaited(request.correlation_id, request.api_key, request.version) for request in self._awaited]
-        return find_response(buffer, begin, borders, awaited)
+        in_flight = [InFlight(request.correlation_id, request.api_key, request.version) for request in self._in_flight]
+        return find_response(buffer, begin, borders, in_flight)
 
     def _wants_request(self, head: bytes, _length: int) -> bool:
         key = _KEY_AND_VERSION(head)[0]
         return key in BY_KEY and message_class(key, "request") is not None
 
     def _believes_response(self, head: bytes) -> bool:
-        """Whether a response may begin so: to a request that was seen, or to one near those that were."""
+        """Whether a response may have this correlation id: that of a request in flight, or a near one."""
         (correlation_id,) = _CORRELATION_ID(head)
         if self._sasl_tokens is not None or self._last is None:
             return True
-        if abs(correlation_id - self._last.correlation_id) <= MAX_AWAITED:
+        if abs(correlation_id - self._last.correlation_id) <= MAX_IN_FLIGHT:
             return True
-        return any(request.correlation_id == correlation_id for request in self._awaited)
+        return any(request.correlation_id == correlation_id for request in self._in_flight)
 
     def _wants_response(self, head: bytes, length: int) -> bool:
         (correlation_id,) = _CORRELATION_ID(head)
-        for request in self._awaited:
+        for request in self._in_flight:
             if request.correlation_id == correlation_id:
                 return request.api is not None and message_class(request.api.key, "response") is not None
         # its request may come yet
-        return length + sum(len(frame.payload) for frame in self._early.values()) <= MAX_EARLY_BYTES
+        return length + self._early_bytes <= MAX_EARLY_BYTES
 
 
 def _searching(find: Finder) -> Framer:
-    """A framer that is there to find the first frame."""
+    """A framer that only searches for the first frame."""
     return Framer(find, lambda _head, _length: False, lost=True)

@@ -1,4 +1,4 @@
-"""How much of a capture could be read and what could not: counted while decoding, told before any conclusion."""
+"""Counts of what could and could not be read, reported before any conclusion."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
-#: Notes kept; what they tell one by one is counted in full besides.
+#: Single cases that are listed; all are counted.
 MAX_NOTES = 20
 
-#: What packets are that go to no port that was asked for, and come from none.
+#: Name of packets to and from other ports than the given ones.
 OF_OTHER_PORTS = "TCP of other ports"
 
 
@@ -18,16 +18,14 @@ OF_OTHER_PORTS = "TCP of other ports"
 class Quality:
     """Counts of one connection, one file, or all of them; they add up.
 
-    ``gaps``/``gap_bytes`` are stretches missing from connections that speak Kafka; ``skipped_bytes`` those in which no
-    frame could be recognised; ``unfinished`` frames begin and do not end before their connection does. ``unanswered``
-    requests should have been answered, and their answers were not seen; ``unmatched_responses`` answer no request that
-    was seen. ``undecodable`` messages are of an API and version that ``wire`` defines and still could not be decoded,
-    or of none that exists; ``left_over`` messages have bytes behind their body, which Kafka ignores. ``other_packets``
-    carried no TCP, ``other_connections`` no Kafka; ``kraft`` are the APIs met that only KRaft nodes speak.
-    ``dropped`` packets were missed while capturing, as the file itself says;
-    ``duplicates`` were seen by several hosts and are left out, ``sources`` tell how files were
-    read: how far apart their clocks are, what stayed encrypted.
-    ``unreadable`` files are no captures, ``problems`` those of others, ``notes`` tell single cases.
+    ``gaps`` and ``gap_bytes`` are missing from Kafka connections; in ``skipped_bytes`` no frame could be recognised;
+    ``unfinished`` frames do not end before their connection does. ``unanswered`` requests lack the response that Kafka
+    sends; ``unmatched_responses`` lack their request. ``incomplete`` messages, by API and kind, lack bytes.
+    ``undecodable`` messages are malformed, or of an unknown API or version; ``left_over`` messages have bytes behind
+    their body, which Kafka ignores. ``other_packets`` carry no TCP, ``other_connections`` no Kafka; ``kraft`` are APIs
+    that only KRaft nodes use. ``dropped`` packets were lost while capturing, as the file says; ``duplicates`` were
+    captured by several hosts. ``sources`` are remarks on how files were read, such as clock differences. ``unreadable``
+    files are no captures; ``problems`` are damage in others; ``notes`` are single cases.
     """
 
     packets: int = 0
@@ -49,13 +47,14 @@ class Quality:
     other_packets: Counter[str] = field(default_factory=Counter)
     other_connections: Counter[str] = field(default_factory=Counter)
     kraft: Counter[str] = field(default_factory=Counter)
+    incomplete: Counter[str] = field(default_factory=Counter)
     unreadable: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Keep ``text`` for people to read, unless there are many already."""
+        """Add a note, unless there are many."""
         if len(self.notes) < MAX_NOTES:
             self.notes.append(text)
 
@@ -82,61 +81,73 @@ class Quality:
 
     @property
     def sound(self) -> bool:
-        """Whether all that is in the capture was read, and is a ZooKeeper-mode cluster's. (Losses do not count.)"""
-        return not (self.problems or self.kraft or self.bad_lengths or self.undecodable) and self.requests > 0
+        """Whether everything in the capture was read and belongs to a ZooKeeper-mode cluster. Losses do not count."""
+        damage = self.unreadable or self.problems or self.bad_lengths or self.undecodable
+        return not (damage or self.truncated or self.kraft) and self.requests > 0
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the snap length hides messages: then findings may be missing."""
+        return self.cut_packets > 0 and bool(self.incomplete)
 
     def summary(self) -> str:
-        """The counts that any reader should know before all else, also where they are 0."""
+        """The main counts, including zeros."""
         return (
             f"{_count(self.packets, 'packet')}, {_count(self.requests, 'request')}, "
             f"{_count(self.responses, 'response')}; {_count(self.gaps, 'gap')} ({_count(self.gap_bytes, 'byte')}), "
             f"{_count(self.skipped_bytes, 'byte')} skipped, {self.cut_packets:,} cut short, "
-            f"{self.undecodable:,} not decoded"
+            f"{self.incomplete.total():,} incomplete, {self.undecodable:,} not decoded"
         )
 
     def lines(self) -> list[str]:
-        """What is to be told, in words, worst first. Empty where all is well."""
-        said = list(self.problems)
+        """Remarks, worst first; empty if all is well."""
+        lines = [*self.unreadable, *self.problems]
         if self.kraft:
-            said.append(
+            lines.append(
                 f"this capture holds KRaft traffic ({_names(self.kraft)}): there is no ZooKeeper-mode controller in it"
             )
         if not self.requests:
             what = _counted(self.other_connections, "connection") or _counted(self.other_packets, "packet")
-            said.append("no Kafka traffic was found" + (f", but {what}" if what else ""))
+            lines.append("no Kafka traffic was found" + (f", but {what}" if what else ""))
         elif self.other_connections:
-            said.append(f"left alone, for they are not Kafka: {_counted(self.other_connections, 'connection')}")
+            lines.append(f"not Kafka: {_counted(self.other_connections, 'connection')}")
         if self.dropped:
-            said.append(f"{_count(self.dropped, 'packet')} dropped while capturing, by the capture's own count")
+            lines.append(f"{_count(self.dropped, 'packet')} dropped while capturing, by the capture's own count")
         if self.duplicates:
-            said.append(f"{_count(self.duplicates, 'packet')} seen on several hosts, and counted once")
-        said += self.sources
+            lines.append(f"{_count(self.duplicates, 'packet')} captured on several hosts, counted once")
+        lines += self.sources
         if self.other_connections["TLS"]:
-            said.append("TLS is encrypted: kce decode --tls-keys opens it with a key log (SSLKEYLOGFILE)")
+            lines.append("TLS is encrypted: kce decode --tls-keys decrypts it with a key log (SSLKEYLOGFILE)")
+        if self.incomplete:
+            lines.append(f"{_count(self.incomplete.total(), 'message')} incomplete: {_kinds(self.incomplete)}")
         if self.cut_packets:
-            said.append(f"{_count(self.cut_packets, 'packet')} cut short when captured (snaplen)")
+            lines.append(f"{_count(self.cut_packets, 'packet')} truncated by the snap length")
         if self.gaps:
-            said.append(f"{_count(self.gaps, 'gap')} in connections, {_count(self.gap_bytes, 'byte')} missing")
+            lines.append(f"{_count(self.gaps, 'gap')} in connections, {_count(self.gap_bytes, 'byte')} missing")
         if self.bad_lengths:
-            said.append(f"{_count(self.bad_lengths, 'frame length')} negative or above the limit")
-        said += self.notes
+            lines.append(f"{_count(self.bad_lengths, 'frame length')} negative or above the limit")
+        lines += self.notes
         if self.skipped_bytes:
-            said.append(f"{_count(self.skipped_bytes, 'byte')} skipped in which no frame could be recognised")
+            lines.append(f"{_count(self.skipped_bytes, 'byte')} skipped, no frame recognised")
         if self.unfinished:
-            said.append(f"{_count(self.unfinished, 'frame')} broken off at the end of a connection")
+            lines.append(f"{_count(self.unfinished, 'frame')} incomplete at the end of a connection")
         if self.undecodable:
-            said.append(f"{_count(self.undecodable, 'message')} that could not be decoded")
+            lines.append(f"{_count(self.undecodable, 'message')} that could not be decoded")
         if self.left_over:
-            said.append(f"{_count(self.left_over, 'message')} with bytes behind the body, which Kafka ignores")
+            lines.append(f"{_count(self.left_over, 'message')} with bytes behind the body, which Kafka ignores")
         if self.unmatched_responses:
-            said.append(f"{_count(self.unmatched_responses, 'response')} to requests that were not captured")
+            lines.append(f"{_count(self.unmatched_responses, 'response')} to requests that were not captured")
         if self.unanswered:
-            said.append(f"{_count(self.unanswered, 'request')} without an answer in the capture")
-        return said
+            lines.append(f"{_count(self.unanswered, 'request')} without an answer in the capture")
+        return lines
 
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _kinds(counter: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {what}" for what, number in counter.most_common())
 
 
 def _counted(counter: Counter[str], noun: str) -> str:

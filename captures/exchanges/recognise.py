@@ -1,6 +1,6 @@
-"""What is a Kafka request, seen in bytes that may be anything: in a connection's first bytes, or after a gap.
+"""Recognises Kafka requests in arbitrary bytes: at the beginning of a connection, or after a gap.
 
-The length must be sane, the API key known, the version one that Kafka has (or will soon), the client id printable.
+The length must be possible, the API key known, the version one of Kafka's (or soon to be), the client id printable.
 Nothing here raises on any input.
 """
 
@@ -18,19 +18,20 @@ from kce.wire.registry import BY_KEY, BY_NAME, ApiKey, message_class
 #: `socket.request.max.bytes` of Kafka: no frame is longer (rule B1.34)
 MAX_FRAME_BYTES = wire.DEFAULT_MAX_FRAME_BYTES
 
-#: Versions beyond those of Kafka 3.9 that a first request may still have: its sender may be newer.
+#: Versions beyond those of Kafka 3.9 that a first request may have, because its sender may be newer.
 _NEWER_VERSIONS = 6
 
-#: The longest client id taken for one where there is doubt; Kafka itself would take 32,767 bytes.
-_MAX_CLIENT_ID_BYTES = 255
+#: The longest client id that is believed at an uncertain place; Kafka allows 32,767 bytes.
+_MAX_CLIENT_ID_BYTES = 1023
+_MAX_STRING_BYTES = 32_767
 
-#: Correlation ids rise by one for each request; after a gap the next one is within this.
+#: Correlation ids rise by one per request; after a gap the next one is within this.
 _MAX_CORRELATION_STEP = 1 << 20
 
-#: How much of a response may be missing for what there is to be looked into.
+#: An incomplete response is checked if no more than this is missing.
 _MAX_IMAGINED = 1 << 20
 
-#: Correlation ids sought at any offset, which takes a while for each.
+#: Correlation ids that are searched at every offset, which is slow.
 _MAX_SOUGHT = 64
 
 PRODUCE, FETCH = BY_NAME["Produce"].key, BY_NAME["Fetch"].key
@@ -43,10 +44,10 @@ _INT16 = struct.Struct(">h").unpack_from
 _INT32 = struct.Struct(">i").unpack_from
 _LENGTH_AND_ID = struct.Struct(">ii").unpack_from
 
-#: Anything that could be a request header, at any offset: a quick sieve before `_judge`.
+#: Anything that could be a request header, at any offset: a quick filter before `_judge`.
 _COULD_START = re.compile(
     rb"(?=(?!\x00\x00\x00[\x00-\x09])[\x00-\x06].{3}\x00[\x00-\x5f]\x00[\x00-\x1f][\x00-\x7f].{3}"
-    rb"(?:\xff\xff|\x00\x00|\x00[\x01-\xff][\x20-\x7e]))",
+    rb"(?:\xff\xff|\x00\x00|[\x00-\x03].[^\x00-\x1f\x7f]))",
     re.DOTALL,
 )
 
@@ -67,21 +68,24 @@ class Start(NamedTuple):
     client_id: str | None
 
 
-def request_start(data: bytes, at: int = 0, *, newer: bool = True) -> Start | Verdict:
-    """The request header at ``at``, where a frame's length is to stand; NO if that is none, MORE if it is too early."""
+def request_start(data: bytes, at: int = 0, *, certain: bool = True) -> Start | Verdict:
+    """The request header of the frame at ``at``; NO if it is none, MORE if bytes are missing.
+
+    Where a frame begins for ``certain``, versions may be newer than known, and client ids long.
+    """
     if len(data) - at < 14:
         return _short_start(data, at)
     length, key, version, correlation_id, client_id_bytes = _FIXED(data, at)
     api = BY_KEY.get(key)
     if api is None or not 8 <= length <= MAX_FRAME_BYTES or correlation_id < 0:
         return Verdict.NO
-    if not 0 <= version <= api.versions.last + (_NEWER_VERSIONS if newer else 0):
+    if not 0 <= version <= api.versions.last + (_NEWER_VERSIONS if certain else 0):
         return Verdict.NO
     if api.request_header_version(version) == 0:  # ControlledShutdown 0: no client id (rule 13.4)
         return Start(length, api, version, correlation_id, None)
     if client_id_bytes == -1:
         return Start(length, api, version, correlation_id, None)
-    if not 0 <= client_id_bytes <= min(_MAX_CLIENT_ID_BYTES, length - 10):
+    if not 0 <= client_id_bytes <= min(_MAX_STRING_BYTES if certain else _MAX_CLIENT_ID_BYTES, length - 10):
         return Verdict.NO
     text = data[at + 14 : at + 14 + client_id_bytes]
     try:
@@ -113,7 +117,7 @@ def first_request(data: bytes) -> Verdict:
     if is_zookeeper_connect(data):
         return Verdict.NO
     if start.api.key == PRODUCE and not start.client_id:
-        # zeros look like this, too: its body must bear it out
+        # zeros look like this, too: check the body
         if len(data) < min(4 + start.length, 64):
             return Verdict.MORE
         return Verdict.NO if produce_acks(data[4 : 4 + start.length]) is None else Verdict.YES
@@ -126,7 +130,7 @@ def is_zookeeper_connect(data: bytes) -> bool:
 
 
 def other_protocol(client: bytes, server: bytes) -> str:
-    """What a connection that is not Kafka's speaks, for people, by its first bytes."""
+    """The name of another protocol, by the first bytes of a connection."""
     for data in (client, server):
         if data[:2] == b"\x16\x03":
             return "TLS"
@@ -142,11 +146,10 @@ def other_protocol(client: bytes, server: bytes) -> str:
 def find_request(
     buffer: bytes, begin: int, borders: Collection[int], last: Start | None, *, final: bool = False
 ) -> tuple[Verdict, int]:
-    """Where from ``begin`` on a request starts, beyond doubt: (YES, its offset), else (MORE, where to look again).
+    """The offset from ``begin`` on at which a request certainly starts: (YES, offset), else (MORE, where to go on).
 
-    ``borders`` are the offsets in ``buffer`` at which a packet's bytes begin. ``last`` is the connection's last request
-    seen, if any: the next one has its client id and a somewhat higher correlation id. ``final``: what follows the
-    buffer is missing, so there is nothing to wait for.
+    ``borders`` are the offsets in ``buffer`` at which packets begin. ``last`` is the connection's last request, if any:
+    the next one has its client id and a higher correlation id. ``final``: a gap follows the buffer.
     """
     undecided: int | None = None
     for match in _COULD_START.finditer(buffer, begin):
@@ -157,14 +160,14 @@ def find_request(
         if verdict is Verdict.MORE and not final:
             undecided = at if undecided is None else undecided
             if at in borders:
-                break  # where a packet begins, a request that fills several begins more likely than inside one
+                break  # a long request begins more likely at the start of a packet
     if undecided is not None:
         return Verdict.MORE, undecided
     return Verdict.MORE, max(begin, len(buffer) - 14)
 
 
 def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None, *, final: bool) -> Verdict:
-    start = request_start(buffer, at, newer=False)
+    start = request_start(buffer, at, certain=False)
     if isinstance(start, Verdict):
         return start
     if is_zookeeper_connect(buffer[at : at + 32]):
@@ -185,7 +188,7 @@ def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None,
         try:
             wire.decode_request(frame)
         except wire.TrailingBytes:
-            # some clients send more than they should: what comes behind the frame must bear it out
+            # some clients send too many bytes: check what follows the frame
             if last is None and not start.client_id:
                 return Verdict.NO
         except wire.DecodeError:
@@ -198,18 +201,18 @@ def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None,
 
 
 def _follows(last: Start, start: Start) -> bool:
-    """Whether one client may have sent these in this order."""
+    """Whether one client may have sent both, in this order."""
     return start.client_id == last.client_id and 0 < start.correlation_id - last.correlation_id < _MAX_CORRELATION_STEP
 
 
 def _leads_to_a_border(buffer: bytes, start: Start, end: int, borders: Collection[int], *, broken_off: bool) -> Verdict:
-    """Whether requests of one client fill ``buffer`` from ``end`` to where a packet ends; the last need not be whole
-    if it is ``broken_off``.
+    """Whether requests of one client fill ``buffer`` from ``end`` to the end of a packet. The last may be incomplete if
+    the buffer is ``broken_off``.
 
-    A record may hold Kafka's requests, one behind the other, but hardly so that the last ends with a packet.
+    Records may contain Kafka requests, but the last one hardly ends with a packet.
     """
     while end < len(buffer) and end not in borders:
-        following = request_start(buffer, end, newer=False)
+        following = request_start(buffer, end, certain=False)
         if isinstance(following, Verdict):
             return following
         if not _follows(start, following):
@@ -219,8 +222,8 @@ def _leads_to_a_border(buffer: bytes, start: Start, end: int, borders: Collectio
     return Verdict.MORE if end > len(buffer) and not broken_off else Verdict.YES
 
 
-class Awaited(NamedTuple):
-    """A request that waits for its answer."""
+class InFlight(NamedTuple):
+    """A request without a response so far."""
 
     correlation_id: int
     api_key: int
@@ -228,16 +231,16 @@ class Awaited(NamedTuple):
 
 
 def find_response(
-    buffer: bytes, begin: int, borders: Collection[int], awaited: Sequence[Awaited]
+    buffer: bytes, begin: int, borders: Collection[int], in_flight: Sequence[InFlight]
 ) -> tuple[Verdict, int]:
-    """Where from ``begin`` on a response to one of ``awaited`` starts; as ``find_request``.
+    """The offset from ``begin`` on of a response to a request ``in_flight``; as ``find_request``.
 
-    Sought where packets begin, as responses do as a rule; those to the oldest requests are sought everywhere.
+    Searched where packets begin, where responses usually do; those to the oldest requests at every offset.
     """
-    if not awaited or len(buffer) - begin < 8:
+    if not in_flight or len(buffer) - begin < 8:
         return Verdict.MORE, begin
-    requests = {request.correlation_id: request for request in awaited}
-    pattern = b"|".join(re.escape(struct.pack(">i", request.correlation_id)) for request in awaited[:_MAX_SOUGHT])
+    requests = {request.correlation_id: request for request in in_flight}
+    pattern = b"|".join(re.escape(struct.pack(">i", request.correlation_id)) for request in in_flight[:_MAX_SOUGHT])
     places = {match.start(1) - 4 for match in re.finditer(rb"(?=(%b))" % pattern, buffer[begin + 4 :], re.DOTALL)}
     places = {begin + 4 + place for place in places if place >= -4}
     places.update(border for border in borders if begin <= border <= len(buffer) - 8)
@@ -257,13 +260,20 @@ def find_response(
     return Verdict.MORE, len(buffer) - 7 if undecided is None else undecided
 
 
-def _could_be_response(begun: bytes, length: int, request: Awaited) -> bool:
-    """Whether a response of that length may begin so: nothing in it is wrong if zeros follow."""
+def is_response(begun: bytes, length: int, request: InFlight) -> bool:
+    """Whether a frame of that length, of which ``begun`` may be only the beginning, is a response to ``request``."""
+    if len(begun) >= length:
+        return _is_response(begun[:length], request, fills_packets=True)
+    return _could_be_response(begun, length, request)
+
+
+def _could_be_response(begun: bytes, length: int, request: InFlight) -> bool:
+    """Whether a response of that length may begin like this: it decodes if zeros follow."""
     missing = length - len(begun)
     return missing > _MAX_IMAGINED or _is_response(begun + bytes(missing), request, fills_packets=True)
 
 
-def _is_response(frame: bytes, request: Awaited, fills_packets: bool) -> bool:
+def _is_response(frame: bytes, request: InFlight, fills_packets: bool) -> bool:
     if request.api_key not in BY_KEY or message_class(request.api_key, "response") is None:
         return fills_packets
     try:
@@ -276,9 +286,9 @@ def _is_response(frame: bytes, request: Awaited, fills_packets: bool) -> bool:
 
 
 def produce_acks(frame: bytes) -> int | None:
-    """``acks`` of a Produce request (without its length): 0 is not answered. None if it is none that can be.
+    """``acks`` of a Produce request without its length; None if it is not valid. With 0 there is no response.
 
-    Reads no further than acks and timeout, so the beginning of the frame is enough.
+    The beginning of the frame is enough.
     """
     try:
         version = _INT16(frame, 2)[0]
@@ -301,7 +311,7 @@ def produce_acks(frame: bytes) -> int | None:
 
 
 def is_quorum_fetch(frame: bytes, version: int, client_id: str | None) -> bool:
-    """Whether a Fetch request is a KRaft node's, of ``__cluster_metadata``, the only topic its quorum has."""
+    """Whether a Fetch request is a KRaft node's: of ``__cluster_metadata``, the only topic of its quorum."""
     if version < 13:
         return QUORUM_TOPIC in frame
     # header (with its empty tagged fields), then max_wait .. session_epoch, preceded by replica_id before version 15

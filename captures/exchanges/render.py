@@ -1,4 +1,4 @@
-"""Messages as lines of text for people, and as JSON for programs."""
+"""Messages as lines of text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from kce.wire.control import partition_count, partition_states
 from kce.wire.outline import outline
 from kce.wire.vocabulary import LEADER_DURING_DELETE
 
-#: Partitions told one by one; of more, the first so many and how many there are besides.
+#: Partitions listed in a line; of more, only their number.
 MAX_PARTITIONS = 4
 
-#: at the top of many responses: the error stands first in the line, and nobody asks for the throttling
+#: top-level fields that are left out: the error is shown first, throttling is of no interest
 _TOLD_ELSEWHERE = frozenset({"error_code", "throttle_time_ms"})
 
 _DIM, _BOLD, _RED, _CYAN, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[36m", "\x1b[0m"
@@ -37,12 +37,12 @@ def time_text(time_ns: int) -> str:
 
 
 def printable(text: str) -> str:
-    """``text`` with what would move a terminal's cursor, or break a line, written out."""
+    """``text`` with control characters escaped."""
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Renderer:
-    """Lines of text. Keeps the width of the widest connection so far, so that what follows stands in columns."""
+    """Lines of text, aligned to the widest connection so far."""
 
     def __init__(self, cluster: Cluster, *, colour: bool = False) -> None:
         self._cluster = cluster
@@ -93,7 +93,7 @@ class Renderer:
 
 
 def describe_request(body: wire.Message | None, cluster: Cluster) -> str:
-    """The epochs, topics and partitions of a request, in short."""
+    """Epochs, topics and partitions of a request, abbreviated."""
     match body:
         case None:
             return ""
@@ -134,7 +134,7 @@ def describe_request(body: wire.Message | None, cluster: Cluster) -> str:
 
 
 def describe_response(response: Response, cluster: Cluster) -> tuple[str, str]:
-    """(the name of the top-level error or "", what else there is to say in short)."""
+    """(name of the top-level error or "", other details, abbreviated)."""
     body, code = response.body, response.error_code
     error = "" if code is None else error_name(code)
     match body:
@@ -247,13 +247,13 @@ def _state(p: control.PartitionState) -> str:
 
 
 def _scalars(body: wire.Message) -> str:
-    """The numbers and names at the top of a body that say something: those which are not at their defaults."""
-    told = []
+    """Top-level numbers and strings of a body that differ from their defaults."""
+    shown = []
     for field in body.__fields__:
         value = getattr(body, field.name)
         if type(value) in (int, str, bool) and value != field.default and field.name not in _TOLD_ELSEWHERE:
-            told.append(f"{field.name} {value!r}")
-    return _join(*told)
+            shown.append(f"{field.name} {value!r}")
+    return _join(*shown)
 
 
 def _records(records: bytes | None) -> str:
@@ -269,7 +269,7 @@ def _some(items: Sequence[str]) -> str:
 
 
 def _first(items: Iterable[str], count: int) -> str:
-    """The first items, and how many of ``count`` are left."""
+    """The first items, and the number of others."""
     shown = "; ".join(itertools.islice(items, MAX_PARTITIONS))
     return f"{shown}; and {count - MAX_PARTITIONS} more" if count > MAX_PARTITIONS else shown
 

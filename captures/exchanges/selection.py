@@ -1,4 +1,4 @@
-"""Which messages somebody wants to see: by API, by broker, by time. Bad wishes raise ValueError with a hint."""
+"""Filters messages by API, broker and time. Bad values raise ValueError with a hint."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kce.wire.registry import API_KEYS, BY_KEY
 
 
 def api_key(text: str) -> int:
-    """The key of the API with that name, in any case, or that number. Raises ValueError with what it may have meant."""
+    """The key of the API with that name, in any case, or that number. Raises ValueError with a suggestion."""
     by_name = {api.name.lower(): api for api in API_KEYS}
     wanted = text.lower().removesuffix("request").removesuffix("response")
     if wanted in by_name:
@@ -26,7 +26,7 @@ def api_key(text: str) -> int:
 
 
 def time_ns(text: str) -> int:
-    """ISO 8601, UTC where it names no zone, to nanoseconds since 1970. Raises ValueError."""
+    """ISO 8601 (UTC without a zone) to nanoseconds since 1970. Raises ValueError."""
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -40,8 +40,8 @@ def time_ns(text: str) -> int:
 class Selection:
     """Messages of any of ``api_keys``, on connections to any of ``brokers``; empty means all.
 
-    A broker is an id, or an address as packets show it or as it was announced; ``cluster`` is what the whole capture
-    taught. ``since_ns`` is inclusive, ``until_ns`` exclusive; both are compared with the time of the packet that
+    A broker is an id, or an address as packets show it or as it was announced; ``cluster`` is learnt from the whole
+    capture. ``since_ns`` is inclusive, ``until_ns`` exclusive; both are compared with the time of the packet that
     completes the message. Raises ValueError for a broker id that the capture does not announce.
     """
 

@@ -1,8 +1,9 @@
-"""The same rows by the thousand, as Arrow, and equal to the exact lane's.
+"""The fast path: the same rows as the slow path's, by the thousand, as Arrow.
 
-blocks   packets as arrays       bulk            connections, assembled      columns   rows
-packet_columns, control_columns  rows of single levels                       body_programs  what is run over frames
-*_kernels                        their loops, compiled by numba
+blocks           packets as arrays           bulk             streams, frames and exchanges     columns   their rows
+packet_columns   rows of packets             control_columns  contents of control requests
+body_programs    programs that check frames  segment_counts   retransmissions and resets
+*_kernels        their loops, compiled by numba
 """
 
 from kce.extras import require

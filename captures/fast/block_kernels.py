@@ -1,4 +1,4 @@
-"""Loops over the rows of blocks (``captures.fast.blocks``), compiled by numba: choosing, dividing, and counting."""
+"""Loops over the rows of blocks, compiled by numba: select, divide and count."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ COUNT_COLUMNS = 11
 _SYN, _RST = 0x02, 0x04
 
 
-#: places of the table of connections that are looked at
+#: slots of the hash table that are probed
 MOST_TRIES = 32
-#: what a connection is expected to bring, in bytes, and a segment beside its payload
+#: estimated cost in bytes of a connection, and of a segment besides its payload
 NEW_CONNECTION, OF_A_SEGMENT = 1 << 16, 100
 
 
 @compiled
 def keep_share(packets, number, of, known, loads):
-    """Move the segments of connections of that share to the front. How many they are.
+    """Move the segments of a share's connections to the front. Returns their number.
 
-    Without ``known`` a connection's share is a matter of its ends. With it, a table of (mixed ends, share) whose share
-    is -1 where nothing is yet, a new connection belongs to the share that had the least until then: whoever goes
-    through the same packets in the same order finds the same. ``loads`` are the bytes of each share.
+    Without ``known`` a connection's share is a hash of its endpoints. With it, a hash table of (hash, share or -1), a
+    new connection gets the share with the least load so far, which is the same for all who process the same packets in
+    the same order. ``loads`` are the bytes of each share.
     """
     count = 0
     for index in range(len(packets)):
@@ -70,7 +70,7 @@ def keep_share(packets, number, of, known, loads):
                 if known[place, 1] < 0:
                     known[place, 0], known[place, 1] = mixed, np.argmin(loads)
                     loads[known[place, 1]] += NEW_CONNECTION
-                if known[place, 0] == mixed:  # or the table is full: as without it
+                if known[place, 0] == mixed:  # or the table is full: fall back to the hash
                     share = known[place, 1]
                 loads[share] += packet[SIZE] + OF_A_SEGMENT
         if share == number:
@@ -82,7 +82,7 @@ def keep_share(packets, number, of, known, loads):
 
 @compiled
 def keep_flows(packets, kept):
-    """Move the segments of connections (half of FLOW) that are kept to the front. How many they are."""
+    """Move the segments of kept connections (half of FLOW) to the front. Returns their number."""
     count = 0
     for index in range(len(packets)):
         packet = packets[index]
@@ -107,8 +107,8 @@ def buckets_of(flows, of):
 def pack(data, packets, buckets, ranks, count, rows, payload):
     """Divide segments, whose FLOW was numbered, by the bucket of their connection.
 
-    ``ranks`` are the places of connections among those of their bucket. Fills ``rows`` and ``payload``; gives the ends
-    of each bucket's part in both.
+    ``ranks`` are indexes of connections within their bucket. Fills ``rows`` and ``payload``; returns the ends of each
+    bucket's part in both.
     """
     row_ends = np.zeros(count + 1, np.int64)
     byte_ends = np.zeros(count + 1, np.int64)
@@ -138,7 +138,7 @@ def pack(data, packets, buckets, ranks, count, rows, payload):
 
 @compiled
 def unpack(rows, flows, file, packets):
-    """Segments, their payloads one behind the other, from packed ones."""
+    """Unpack segments whose payloads are concatenated."""
     at = 0
     for index in range(len(rows)):
         row, packet = rows[index], packets[index]
@@ -162,10 +162,9 @@ def unpack(rows, flows, file, packets):
 
 @compiled
 def count(packets, first, flows, table, used, counts):
-    """Count segments from ``first`` on by connection, until one is more than the next in its order, or there is no
-    room for its connection.
+    """Count segments from ``first`` on by connection, until one is out of order or its connection does not fit.
 
-    (where that is, its connection or -1 if there is no room, its side, connections so far)
+    Returns (its index, its connection or -1 if it does not fit, its side, connections so far).
     """
     for index in range(first, len(packets)):
         packet = packets[index]

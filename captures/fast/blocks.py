@@ -1,16 +1,17 @@
-"""TCP segments by the thousand, in blocks: out of captures, of some connections, in one order, and packed.
+"""Blocks of TCP segments: read from captures, filtered by connection, merged by time, divided and packed.
 
     quality = Quality()
     with CaptureFile("incident.pcapng") as capture:
         for block in dissected(capture, quality): ...
 
-A ``Divider`` divides blocks by connection, for others to put together what they are given (``undivided``, ``in_time``).
+A ``Divider`` divides blocks by connection for a shuffle; ``undivided`` and ``in_time`` restore them on the other side.
 """
 
 from __future__ import annotations
 
 import functools
 import struct
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,24 +22,25 @@ from kce.captures.exchanges.quality import OF_OTHER_PORTS, Quality
 from kce.captures.fast import block_kernels as b
 from kce.captures.fast import frame_kernels as f
 from kce.captures.files import packet_kernels as k
+from kce.captures.files.chronology import LOOKAHEAD, order_by_time
 from kce.captures.files.pcap import WINDOW_BYTES, CaptureFile, Packet
 from kce.captures.tcp.segment_kernels import dissect
 from kce.captures.tcp.segments import Dissector, Place, Segment, address_text, connection_text
 
 Rows = npt.NDArray[np.int64]
 
-#: Something of bytes that numpy can look at.
+#: Bytes that numpy can map.
 Buffer = Any
 
-#: Packets that no kernel takes are put together until they are so many, or a window's bytes.
+#: Packets that no kernel reads are collected up to this number, or a window's bytes.
 _TOGETHER = 1024
 
 
 class Block(NamedTuple):
     """Segments of a capture, in its order: rows of ``packet_kernels``, their PAYLOAD an offset in ``data``.
 
-    Rows whose KIND is not SEGMENT are to be passed over. Rows may be used again for the next block. ``begin_ns`` is
-    the latest time before them in the capture, or that of the first of them.
+    Ignore rows whose KIND is not SEGMENT. The arrays may be reused for the next block. ``begin_ns`` is the latest time
+    before them in the capture, or the time of the first.
     """
 
     data: npt.NDArray[np.uint8]
@@ -50,12 +52,17 @@ def dissected(
     capture: CaptureFile, quality: Quality, *, window_bytes: int = WINDOW_BYTES, file: int = 0,
     ports: Collection[int] = (),
 ) -> Iterator[Block]:  # fmt: skip
-    """The segments of a capture, or of the split of it that was opened; what else there is goes into ``quality``.
+    """The segments of a capture (or of the opened split) by time; everything else is counted in ``quality``.
 
     FILE of each is ``file``. With ``ports``, only segments to and from these.
     """
+    return sorted_by_time(_dissected(capture, quality, window_bytes, file, ports))
+
+
+def _dissected(
+    capture: CaptureFile, quality: Quality, window_bytes: int, file: int, ports: Collection[int]
+) -> Iterator[Block]:
     dissector = Dissector(capture.name)
-    begin_ns = 0
     for data, packets in _stretches(capture, window_bytes):
         wanted = packets[:, k.NUMBER] >= capture.first
         quality.packets += int(np.count_nonzero(wanted))
@@ -69,15 +76,13 @@ def dissected(
         if file:
             packets[:, k.FILE] = file
         if len(packets):
-            begin_ns = max(begin_ns, int(packets[0, k.TIME]))
-            yield Block(data, packets, begin_ns)
-            begin_ns = max(begin_ns, int(packets[:, k.TIME].max()))
+            yield Block(data, packets)
     quality.dropped += capture.dropped
     quality.problems += [f"{capture.name}: {problem}" for problem in capture.problems]
 
 
 def _leave_out_others(packets: Rows, ports: Collection[int], wanted: npt.NDArray[np.bool_], quality: Quality) -> None:
-    """Of the segments those with other ports."""
+    """Drop and count segments of other ports."""
     of_packets = packets[:, k.PORTS]
     known = np.array(sorted(ports))
     found = np.isin(of_packets >> k.PORT_BITS & 0xFFFF, known) | np.isin(of_packets & 0xFFFF, known)
@@ -118,7 +123,7 @@ def _as_rows(packets: list[Packet]) -> tuple[npt.NDArray[np.uint8], Rows]:
 def _dissect_others(
     dissector: Dissector, data: npt.NDArray[np.uint8], packets: Rows, wanted: npt.NDArray[np.bool_], quality: Quality
 ) -> npt.NDArray[np.uint8]:
-    """Those that were left UNSURE, by the exact code; where their payloads are, too."""
+    """Dissect UNSURE packets on the slow path; returns them with the data that holds their payloads."""
     payloads = [data]
     at = len(data)
     for index in np.flatnonzero(packets[:, k.KIND] == k.UNSURE).tolist():
@@ -189,13 +194,15 @@ def ends_of(flow: Rows) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
 
 @functools.lru_cache(maxsize=4096)
 def address_of(high: int, low: int, ports: int) -> bytes:
-    """As packets have it, of its halves."""
+    """The packed address, from its halves."""
     return struct.pack(">qq", high, low) if ports & k.IS_IPV6 else struct.pack(">I", low)
 
 
 class Shares:
-    """Which connections belong to which of ``of`` shares, so that the shares are about equal; see `keep_share`. All who
-    ask must go through the same packets in the same order."""
+    """Assigns connections to ``of`` shares of about equal size; see `keep_share`.
+
+    Every user must process the same packets in the same order.
+    """
 
     def __init__(self, of: int) -> None:
         self.known = np.full((_CONNECTIONS, 2), -1, np.int64)
@@ -216,7 +223,7 @@ class Chosen(NamedTuple):
     shares: Shares | None = None
 
     def of_block(self, block: Block, flows: Flows) -> Block:
-        """The segments of wanted connections, in the rows of ``block``."""
+        """The segments of selected connections, in the rows of ``block``."""
         packets = block.packets
         if self.of > 1:
             by = _NOTHING_KNOWN if self.shares is None else (self.shares.known, self.shares.loads)
@@ -231,7 +238,7 @@ class Chosen(NamedTuple):
 
 
 def segment_of(block: Block, index: int, order: int, files: Sequence[str]) -> Segment:
-    """One of a block's segments as the exact code has them; FILE is a place in ``files``."""
+    """One of a block's segments for the slow path; FILE is an index of ``files``."""
     packet = block.packets[index].tolist()
     ports, at = packet[k.PORTS], packet[k.PAYLOAD]
     return Segment(
@@ -243,14 +250,65 @@ def segment_of(block: Block, index: int, order: int, files: Sequence[str]) -> Se
     )  # fmt: skip
 
 
+# by time
+
+
+def sorted_by_time(blocks: Iterable[Block], lookahead: int = LOOKAHEAD) -> Iterator[Block]:
+    """The blocks of one capture with its segments in chronological order (``captures.files.chronology``)."""
+    begin_ns = 0
+    for block in _reordered(blocks, lookahead):
+        begin_ns = max(begin_ns, int(block.packets[0, k.TIME]))
+        yield block._replace(begin_ns=begin_ns)
+        begin_ns = max(begin_ns, int(block.packets[:, k.TIME].max()))
+
+
+def _reordered(blocks: Iterable[Block], lookahead: int) -> Iterator[Block]:
+    held: deque[Block] = deque()
+    count = 0
+    for block in blocks:
+        packets = block.packets[block.packets[:, k.KIND] == k.SEGMENT]
+        if not len(packets):
+            continue
+        times = packets[:, k.TIME]
+        in_order = (times[1:] >= times[:-1]).all() and (not held or times[0] >= held[-1].packets[-1, k.TIME])
+        held.append(block._replace(packets=packets))
+        count += len(packets)
+        if not in_order:
+            held = deque([_merged(held)])
+        while held and count - len(held[0].packets) >= lookahead:
+            count -= len(held[0].packets)
+            yield held.popleft()
+        if not in_order and held and count > 2 * lookahead:
+            whole = held.pop()
+            yield whole._replace(packets=whole.packets[:-lookahead])
+            held.append(whole._replace(packets=whole.packets[-lookahead:]))
+            count = lookahead
+    yield from held
+
+
+def _merged(blocks: Iterable[Block]) -> Block:
+    """One block of the segments of several, in chronological order."""
+    blocks = list(blocks)
+    packets = np.concatenate([block.packets for block in blocks])
+    data = np.empty(int(packets[:, k.SIZE].sum()), np.uint8)
+    at = 0
+    for block in blocks:
+        size = int(block.packets[:, k.SIZE].sum())
+        k.gather(block.data, block.packets[:, k.PAYLOAD], block.packets[:, k.SIZE], data[at : at + size])
+        at += size
+    packets[0, k.PAYLOAD] = 0
+    np.cumsum(packets[:-1, k.SIZE], out=packets[1:, k.PAYLOAD])
+    return Block(data, packets[order_by_time(packets[:, k.TIME].tolist())])
+
+
 # several captures
 
 
 def in_time(blocks: Iterable[Block], least_bytes: int = WINDOW_BYTES) -> Iterator[Block]:
-    """All segments by time, those of a capture in its own order, of blocks that come in the order of ``begin_ns``.
+    """Merge blocks by time; segments of one capture keep their order.
 
-    Blocks of one capture (FILE) come in its order, and first those of the capture with the lower number where they
-    begin at one time. What is given has about ``least_bytes``; what is kept are blocks that overlap in time.
+    Input is sorted by ``begin_ns``, then FILE. Output blocks have about ``least_bytes`` or more; blocks that overlap
+    in time are held.
     """
     pool: list[_Waiting] = []
     there = 0
@@ -270,7 +328,7 @@ def in_time(blocks: Iterable[Block], least_bytes: int = WINDOW_BYTES) -> Iterato
 
 
 class _Waiting:
-    """A block of which all before ``at`` was given."""
+    """A block that was emitted up to ``at``."""
 
     def __init__(self, block: Block, times: Rows, file: int) -> None:
         self.block = block
@@ -280,7 +338,7 @@ class _Waiting:
         self.bytes = int(block.packets[:, k.SIZE].sum()) + block.packets.nbytes
 
     def take(self, time_ns: int | None, file: int) -> tuple[Rows, Rows]:
-        """(times, rows) of what comes before a block of ``file`` that begins at a time; all without one."""
+        """(times, rows) before a block of ``file`` that begins at ``time_ns``; all of them if that is None."""
         end = len(self.times)
         if time_ns is not None:
             end = int(np.searchsorted(self.times, time_ns, "right" if self.file <= file else "left"))
@@ -313,10 +371,10 @@ def _before(pool: list[_Waiting], time_ns: int | None, file: int) -> Iterator[Bl
 
 
 class Divided(NamedTuple):
-    """The segments of a block by bucket of their connection, of ``buckets`` that have any.
+    """The segments of a block by bucket of their connection. ``buckets`` are the nonempty ones.
 
     Bucket i's are ``rows[row_ends[i] : row_ends[i + 1]]``, and so on; ``flows`` are its connections, ``payload`` the
-    data of its segments one behind the other. ``begin_ns`` and ``first`` are the first row's, as of a block of its own.
+    data of its segments one behind the other. ``begin_ns`` and ``first`` belong to the first row.
     """
 
     buckets: npt.NDArray[np.int64]
@@ -331,7 +389,7 @@ class Divided(NamedTuple):
 
 
 class Divider:
-    """Divides blocks among ``count`` buckets: every connection has one, whichever capture it is in."""
+    """Divides blocks among ``count`` buckets; a connection has the same bucket in every capture."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -358,7 +416,7 @@ class Divider:
 
 
 def undivided(rows: Buffer, flows: Buffer, payload: Buffer, begin_ns: int, file: int) -> Block:
-    """The block of one bucket, of what ``Divided`` has of it."""
+    """The block of one bucket, from its parts of ``Divided``."""
     packed = np.frombuffer(rows, np.int64).reshape(-1, b.PACKED_COLUMNS)
     packets = np.empty((len(packed), k.COLUMNS), np.int64)
     b.unpack(packed, np.frombuffer(flows, np.int64).reshape(-1, b.PACKED_FLOW), file, packets)

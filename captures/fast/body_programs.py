@@ -1,9 +1,8 @@
-"""Programs that ``body_kernels`` runs over frames: one proves frames of one API and version, if all is plain.
+"""Programs for ``body_kernels``: each checks frames of one API, version and direction.
 
-A program is written from the Construct that is the reference (``wire.schema``), once for each API, version and
-direction that is met. It proves what the decoder would: that a frame holds one whole message and nothing behind it;
-and it notes the few values that rows are made of. Whatever is unusual (text beyond ASCII, versions that are not known)
-it refuses: then the decoder says what it is.
+A program is compiled from the reference Construct (``wire.schema``) when the first such frame is met. It checks what
+the decoder checks, that a frame holds one whole message and nothing more, and extracts the few values that rows need.
+It refuses anything unusual (text beyond ASCII, unknown versions) and leaves it to the decoder.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from construct import Construct
 
-from kce import wire
 from kce.captures.tables.tabulate import BROKERS_TO_CONTROLLER
 from kce.wire.codegen import Run, code_of, is_numbers, parts_of, tags_of
 from kce.wire.primitives import Array, Bytes, NullableStruct, String
@@ -48,7 +46,6 @@ _NUMBERS = {
 _PARTITION_ARRAYS = frozenset({
     "ungrouped_partition_states", "partition_states", "ungrouped_partitions", "partition_indexes",
 })  # fmt: skip
-_LISTED_ERRORS = (wire.LeaderAndIsrResponse, wire.StopReplicaResponse)
 
 #: APIs from which on keys or versions are none that a program is kept for
 MOST_KEYS, MOST_VERSIONS = 128, 32
@@ -166,7 +163,7 @@ class _Writer:
                 self.present[GROUP_ID] = True
                 self.values[GROUP_ID + 1] = -1 if f.default is None else 0
         self.present[PARTITIONS] = asks and cls.__api_key__ in CONTROL_REQUESTS
-        self._counts_errors = issubclass(cls, _LISTED_ERRORS)
+        self._counts_errors = not asks
         self._struct(struct_for(cls, version, flexible), noted)
         self.emit(DONE)
         while self._tagged:

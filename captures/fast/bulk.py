@@ -1,17 +1,16 @@
-"""A capture's exchanges by the thousand: the fast lane beside the exact code, and equal to it.
+"""The fast path: exchanges by the thousand, equal to those of the slow path (``assembly``).
 
     with CaptureFile("incident.pcapng") as capture:
-        lane = FastLane.of(capture)
-        for taken in lane.windows():            # what a stretch of the file completes
-            taken.requests, taken.responses     # rows, of captures.frame_kernels
-            taken.messages                      # what the exact code had to read
-    lane.quality
+        path = FastPath.of(capture)
+        for window in path.windows():           # completed in one block of the file
+            window.requests, window.responses   # rows of frame_kernels
+            window.messages                     # from the slow path
+    path.quality
 
-The exact code (``assembly``) is the reference and keeps the state of every connection. While a connection is
-steady (its segments come in order, its frames are Kafka's, its responses follow its requests) kernels take its
-segments, a stretch of the file at a time; where something else comes, the exact code is told how far they have come,
-and takes over, until the connection is steady again. Where the kernels find something odd in the frames themselves,
-the exact code gets the same segments once more.
+The slow path is the reference and owns the state of every connection. While a connection is steady (segments in order,
+valid Kafka frames, responses in the order of requests), kernels process its segments, one block of the file at a time.
+At anything unusual the connection's position is handed back to the slow path, until it is steady again. If the kernels
+find something unusual inside frames, the slow path processes the same segments again.
 """
 
 from __future__ import annotations
@@ -49,20 +48,20 @@ from kce.wire.registry import BY_KEY
 
 Rows = npt.NDArray[np.int64]
 
-#: Of a frame that is not whole yet at the end of a stretch so much is kept here; a longer one is the exact code's.
+#: Limit of an incomplete frame kept between blocks; longer ones go to the slow path.
 _MAX_REST_BYTES = 1024 * 1024
 
 _NOTHING = np.zeros(0, np.uint8)
-_NO_ONE = np.zeros((0, 3), np.int64)
+_NONE_IN_FLIGHT = np.zeros((0, 3), np.int64)
 
 
 @dataclass(slots=True)
 class Window:
-    """What a stretch of the file has completed. Valid until the next one.
+    """Messages completed in one block of the file. Valid until the next window.
 
     Rows of ``requests`` and ``responses`` are those of ``captures.fast.frame_kernels``; their PACKET is a row of
     ``packets``, their AT an offset in ``data``, their TALK a place in ``talks``. A request whose response is in
-    ``messages``, or still to come, is AWAITED.
+    ``messages``, or still to come, is IN_FLIGHT.
     """
 
     packets: Rows
@@ -75,8 +74,8 @@ class Window:
 
 
 @dataclass(slots=True)
-class _Lane:
-    """A connection that the kernels take care of. ``rest`` are bytes of frames that are not whole yet."""
+class _FastFlow:
+    """A connection on the fast path. ``rest`` holds the bytes of incomplete frames, by side."""
 
     connection: Connection
     conversation: Conversation
@@ -85,7 +84,7 @@ class _Lane:
     rest_places: list[Place | None] = field(default_factory=lambda: [None, None])
 
 
-class FastLane:
+class FastPath:
     """Reads blocks, whose FILE is a place in ``files``, once. ``quality`` is complete when ``windows`` has ended.
 
     ``ports`` are those of listeners, if they are known.
@@ -104,11 +103,11 @@ class FastLane:
         self._flows = np.zeros((1024, f.FLOW_COLUMNS), np.int64)
         self._table = np.full(4096, -1, np.int64)
         self._used = 0
-        self._lanes: dict[int, _Lane] = {}
+        self._fast_flows: dict[int, _FastFlow] = {}
         self._stack = np.zeros((16, 6), np.int64)
         self._requests = np.empty((4096, f.FRAME_COLUMNS), np.int64)
         self._responses = np.empty((4096, f.FRAME_COLUMNS), np.int64)
-        self._asked = self._answered = 0
+        self._request_count = self._response_count = 0
         self._data = self._out = _NOTHING
         self._cursor = 0
         self._packets = np.empty((0, k.COLUMNS), np.int64)
@@ -116,7 +115,7 @@ class FastLane:
 
     @classmethod
     def of(cls, capture: CaptureFile, *, window_bytes: int = WINDOW_BYTES, ports: Collection[int] = ()) -> Self:
-        """All of one capture, or all of it that goes to ``ports`` and comes from them."""
+        """A whole capture, or its traffic from and to ``ports``."""
         quality = Quality()
         blocks = dissected(capture, quality, window_bytes=window_bytes, ports=ports)
         return cls(blocks, [capture.name], quality, ports=ports)
@@ -124,18 +123,18 @@ class FastLane:
     def windows(self) -> Iterator[Window]:
         for block in self._blocks:
             self._take_block(block)
-            if self._asked or self._answered or self._messages:
+            if self._request_count or self._response_count or self._messages:
                 yield self._window()
         self._packets = self._packets[:0]
-        self._asked = self._answered = 0
-        for row in list(self._lanes):
+        self._request_count = self._response_count = 0
+        for row in list(self._fast_flows):
             self._leave(row)
         self._messages = [*self._messages, *self.assembly.finish()]
         yield self._window()
 
     def _window(self) -> Window:
         messages, self._messages = self._messages, []
-        requests, responses = self._requests[: self._asked], self._responses[: self._answered]
+        requests, responses = self._requests[: self._request_count], self._responses[: self._response_count]
         talks, self._talks = list(self._talks), {}
         return Window(self._packets, self._out, requests, responses, talks, self.programs.present, messages)
 
@@ -143,28 +142,28 @@ class FastLane:
         self._passed += len(self._packets)
         packets = self._packets = block.packets
         self._data = block.data
-        self._asked = self._answered = self._cursor = 0
-        rests = sum(len(rest) for lane in self._lanes.values() for rest in lane.rest)
+        self._request_count = self._response_count = self._cursor = 0
+        rests = sum(len(rest) for fast in self._fast_flows.values() for rest in fast.rest)
         segments = packets[:, k.KIND] == k.SEGMENT
         needed = int(packets[segments, k.SIZE].sum()) + rests
         if len(self._out) < needed:
             self._out = np.empty(needed + needed // 8, np.uint8)
         index = 0
         while (index := f.route(packets, index, self._flows, self._table)) < len(packets):
-            self._exactly(self._segment(index), packets[index])
+            self._take_slow_path(self._segment(index), packets[index])
             index += 1
         for row in np.flatnonzero(self._flows[: self._used, f.FIRST] != f.NONE).tolist():
             if not self._take(row) or self._is_large(row):
                 self._leave(row)
 
-    # between the kernels and the exact code
+    # between fast and slow path
 
-    def _exactly(self, segment: Segment, packet: Rows) -> None:
-        """The exact code takes a segment, and its connection."""
+    def _take_slow_path(self, segment: Segment, packet: Rows) -> None:
+        """Process a segment, and from here on its connection, on the slow path."""
         if self._used == len(self._flows):
             self._make_room()
         row, self._used, is_higher = f.flow_of(self._flows, self._table, self._used, packet)
-        if row in self._lanes:
+        if row in self._fast_flows:
             self._take(row)
             self._leave(row)
         self._messages += self.assembly.receive(segment)
@@ -175,7 +174,7 @@ class FastLane:
             self._enter(row, *under_way)
 
     def _enter(self, row: int, connection: Connection, conversation: Conversation) -> None:
-        """The kernels take the connection from here on."""
+        """Move the connection to the fast path."""
         flow, peers = self._flows[row], conversation.peers
         client = 0 if peers is None else int(connection.endpoints[1] == peers.client)
         flow[f.MODE] = f.NOTHING if peers is None else f.FRAMES
@@ -185,78 +184,81 @@ class FastLane:
             flow[f.ACKED + side] = f.NONE
             since = connection.since(side)
             flow[f.SINCE + side] = f.NONE if since is None else since
-        self._lanes[row] = _Lane(connection, conversation, client)
+        self._fast_flows[row] = _FastFlow(connection, conversation, client)
 
     def _leave(self, row: int) -> None:
-        """The exact code learns how far the kernels have come."""
-        lane, flow = self._lanes.pop(row), self._flows[row]
-        flow[f.MODE] = f.EXACTLY
+        """Move the connection back to the slow path."""
+        fast, flow = self._fast_flows.pop(row), self._flows[row]
+        flow[f.MODE] = f.SLOW
         for side in range(2):
             expected, acked = int(flow[f.EXPECTED + side]), int(flow[f.ACKED + side])
-            lane.connection.passed(side, None if expected < 0 else expected, None if acked < 0 else acked)
-        self._give_rests(lane)
+            fast.connection.passed(side, None if expected < 0 else expected, None if acked < 0 else acked)
+        self._flush_rests(fast)
 
-    def _give_rests(self, lane: _Lane) -> None:
-        rests = [(place, side) for side, place in enumerate(lane.rest_places) if place is not None]
+    def _flush_rests(self, fast: _FastFlow) -> None:
+        rests = [(place, side) for side, place in enumerate(fast.rest_places) if place is not None]
         for place, side in sorted(rests):
-            self._messages += lane.conversation.receive(Data(side, lane.rest[side].tobytes(), place))
-        lane.rest, lane.rest_places = [_NOTHING, _NOTHING], [None, None]
+            self._messages += fast.conversation.receive(Data(side, fast.rest[side].tobytes(), place))
+        fast.rest, fast.rest_places = [_NOTHING, _NOTHING], [None, None]
 
     def _is_large(self, row: int) -> bool:
-        return any(len(rest) > _MAX_REST_BYTES for rest in self._lanes[row].rest)
+        return any(len(rest) > _MAX_REST_BYTES for rest in self._fast_flows[row].rest)
 
     def _take(self, row: int) -> bool:
-        """What the kernels make of the segments linked to a connection; False if the exact code had to take them."""
-        flow, lane = self._flows[row], self._lanes[row]
+        """Process a connection's linked segments. False if the slow path had to, and the connection is not steady."""
+        flow, fast = self._flows[row], self._fast_flows[row]
         if flow[f.FIRST] == f.NONE:
             return True
-        awaited, peers = lane.conversation.awaited, lane.conversation.peers
+        in_flight, peers = fast.conversation.in_flight, fast.conversation.peers
         assert peers is not None
         talk = self._talks.setdefault(peers, len(self._talks))
-        waiting = np.array([_expectation(r) for r in awaited], np.int64) if awaited else _NO_ONE
+        waiting = np.array([_key_of(r) for r in in_flight], np.int64) if in_flight else _NONE_IN_FLIGHT
         while True:
             programs = self.programs
-            came, cursor, asked, answered, *rest = f.take(
-                self._data, self._packets, flow, talk, lane.client, lane.rest[0], lane.rest[1],
+            outcome, cursor, request_count, response_count, *rest = f.take(
+                self._data, self._packets, flow, talk, fast.client, fast.rest[0], fast.rest[1],
                 self._out, self._cursor, waiting,
                 programs.ids, programs.starts, programs.code, programs.values,
-                self._requests, self._asked, self._responses, self._answered, self._stack,
+                self._requests, self._request_count, self._responses, self._response_count, self._stack,
             )  # fmt: skip
-            if came == f.NO_PROGRAM:
+            if outcome == f.NO_PROGRAM:
                 programs.write(rest[0], rest[1])
-            elif came == f.NO_ROOM:
+            elif outcome == f.NO_ROOM:
                 self._requests, self._responses = _doubled(self._requests), _doubled(self._responses)
             else:
                 break
-        if came == f.TOOK:
-            self._took(lane, peers, asked, answered)
-            self._keep_rests(lane, flow, rest)
-            self._cursor, self._asked, self._answered = cursor, asked, answered
+        if outcome == f.TAKEN:
+            self._advance(fast, peers, request_count, response_count)
+            self._keep_rests(fast, flow, rest)
+            self._cursor, self._request_count, self._response_count = cursor, request_count, response_count
         else:
-            self._give_rests(lane)
+            self._flush_rests(fast)
             index = int(flow[f.FIRST])
             while index != f.NONE:
                 row_of = self._packets[index]
                 data = self._data[row_of[k.PAYLOAD] : row_of[k.PAYLOAD] + row_of[k.SIZE]].tobytes()
-                self._messages += lane.conversation.receive(Data(int(row_of[k.FLOW]), data, self._place(index)))
+                self._messages += fast.conversation.receive(Data(int(row_of[k.FLOW]), data, self._place(index)))
                 index = int(row_of[k.FOLLOWING])
         flow[f.FIRST] = flow[f.LAST] = flow[f.LAST_OF] = flow[f.LAST_OF + 1] = f.NONE
-        return came == f.TOOK or lane.conversation.steady
+        return outcome == f.TAKEN or fast.conversation.steady
 
-    def _keep_rests(self, lane: _Lane, flow: Rows, rest: list[int]) -> None:
+    def _keep_rests(self, fast: _FastFlow, flow: Rows, rest: list[int]) -> None:
         for side in range(2):
             at, size = rest[2 * side], rest[2 * side + 1]
             last = int(flow[f.LAST_OF + side])
-            lane.rest[side] = self._out[at : at + size].copy() if size else _NOTHING
+            fast.rest[side] = self._out[at : at + size].copy() if size else _NOTHING
             if last != f.NONE:
-                lane.rest_places[side] = self._place(last)
+                fast.rest_places[side] = self._place(last)
             if not size:
-                lane.rest_places[side] = None
+                fast.rest_places[side] = None
 
-    def _took(self, lane: _Lane, peers: Peers, asked: int, answered: int) -> None:
-        """Tell the conversation; read exactly what the programs refused, and what runs across stretches."""
-        conversation = lane.conversation
-        requests, responses = self._requests[self._asked : asked], self._responses[self._answered : answered]
+    def _advance(self, fast: _FastFlow, peers: Peers, request_count: int, response_count: int) -> None:
+        """Update the conversation. Decode here what programs refused, and exchanges that span blocks."""
+        conversation = fast.conversation
+        requests, responses = (
+            self._requests[self._request_count : request_count],
+            self._responses[self._response_count : response_count],
+        )
         read: dict[int, Request] = {}
 
         def request_at(index: int) -> Request:
@@ -264,20 +266,20 @@ class FastLane:
                 read[index] = read_request(peers, self._frame(self._requests[index]))
             return read[index]
 
-        for index in (np.flatnonzero(requests[:, f.PROGRAM] < 0) + self._asked).tolist():
+        for index in (np.flatnonzero(requests[:, f.PROGRAM] < 0) + self._request_count).tolist():
             partner = int(self._requests[index, f.PARTNER])
             if partner >= 0:
                 self._responses[partner, f.PROGRAM] = REFUSED
             count_decoding(conversation.quality, request_at(index), lost=False)
             self._messages.append(request_at(index))
-        waiting = list(conversation.awaited)
-        of_before = 0
+        waiting = list(conversation.in_flight)
+        from_before = 0
         for index in np.flatnonzero((responses[:, f.PROGRAM] < 0) | (responses[:, f.PARTNER] < 0)).tolist():
             frame = responses[index]
             partner = int(frame[f.PARTNER])
             if partner < 0:
                 frame[f.PROGRAM] = REFUSED
-                of_before += 1
+                from_before += 1
             elif self._requests[partner, f.PROGRAM] >= 0:
                 self._requests[partner, f.PROGRAM] = REFUSED
                 self._messages.append(request_at(partner))
@@ -285,13 +287,13 @@ class FastLane:
             response = read_response(request, self._frame(frame))
             count_decoding(conversation.quality, response, lost=False)
             self._messages.append(response)
-        pending = np.flatnonzero(requests[:, f.PARTNER] == f.AWAITED) + self._asked
-        waiting = waiting[of_before:] + [request_at(index) for index in pending.tolist()]
-        last = self._start_at(asked - 1, request_at) if len(requests) else None
-        conversation.took(len(requests), len(responses), last, waiting)
+        pending = np.flatnonzero(requests[:, f.PARTNER] == f.IN_FLIGHT) + self._request_count
+        waiting = waiting[from_before:] + [request_at(index) for index in pending.tolist()]
+        last = self._start_at(request_count - 1, request_at) if len(requests) else None
+        conversation.advance(len(requests), len(responses), last, waiting)
 
     def _start_at(self, index: int, request_at: Callable[[int], Request]) -> Start | None:
-        """How a request begins, which is known without reading it."""
+        """The header of a request, without decoding it if a program accepted it."""
         row = self._requests[index]
         if row[f.PROGRAM] < 0:
             return start_of(request_at(index))
@@ -313,15 +315,15 @@ class FastLane:
         return segment_of(Block(self._data, self._packets), index, self._passed + index, self.files)
 
     def _make_room(self) -> None:
-        """Forget connections that are over; if that are few, have more rows."""
-        rows = [row for row in range(self._used) if row in self._lanes or self.assembly.under_way(self._key(row))]
+        """Drop rows of closed connections; if they are few, double the table."""
+        rows = [row for row in range(self._used) if row in self._fast_flows or self.assembly.under_way(self._key(row))]
         size = len(self._flows) * (2 if 2 * len(rows) > len(self._flows) else 1)
         flows = np.zeros((size, f.FLOW_COLUMNS), np.int64)
         flows[: len(rows)] = self._flows[rows]
         self._flows, self._used = flows, len(rows)
         self._table = np.full(4 * size, -1, np.int64)
         f.fill_table(self._flows, self._table, self._used)
-        self._lanes = {new: self._lanes[old] for new, old in enumerate(rows) if old in self._lanes}
+        self._fast_flows = {new: self._fast_flows[old] for new, old in enumerate(rows) if old in self._fast_flows}
 
     def _key(self, row: int) -> tuple[bytes, int, bytes, int]:
         """As ``connection_key``."""
@@ -329,7 +331,7 @@ class FastLane:
         return (*lower, *higher) if lower < higher else (*higher, *lower)
 
 
-def _expectation(request: Request) -> tuple[int, int, int]:
+def _key_of(request: Request) -> tuple[int, int, int]:
     return request.correlation_id, request.api_key, request.version
 
 

@@ -1,12 +1,11 @@
-"""Frames, exchanges and partitions as Arrow, by the thousand: the columns of ``captures.tables.rows``.
+"""Frames, exchanges and partitions as Arrow, with the columns of ``captures.tables.rows``.
 
     reading = Reading.of(capture)
     for window in reading.windows():
         reading.frames(window), reading.exchanges(window), reading.partitions(window)
 
-The rows are those that ``tabulate`` makes of the exact code's messages, and of these they are made where the
-fast lane (``bulk``) has left something to it. Their order is that of completion within a connection, but for
-rows of that kind, which come last in their batch.
+Rows equal those that ``tabulate`` makes on the slow path; messages of the slow path become rows that way. Within a
+connection rows are in the order of completion, except that rows of the slow path come last in their batch.
 """
 
 from __future__ import annotations
@@ -26,14 +25,15 @@ from kce.captures.fast import body_programs as p
 from kce.captures.fast import frame_kernels as f
 from kce.captures.fast.blocks import Block, Rows
 from kce.captures.fast.body_programs import Programs
-from kce.captures.fast.bulk import FastLane, Window
-from kce.captures.fast.control_columns import Said, said
+from kce.captures.fast.bulk import FastPath, Window
+from kce.captures.fast.control_columns import ControlColumns, control_columns
 from kce.captures.files import packet_kernels as k
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.tables.rows import DECODED, EXCHANGES, FRAMES, PARTITIONS, TIME, Table
 from kce.captures.tables.tabulate import (
     Evidence,
     decoded_row,
+    error_list,
     evidence_of,
     exchange_row,
     frame_row,
@@ -47,34 +47,34 @@ from kce.wire.registry import BY_KEY, CONTROL_REQUESTS
 
 _Mask = npt.NDArray[np.bool_]
 
-#: Given some numbers of rows by the columns' names (times in microseconds), which of them are wanted.
+#: Maps columns of numbers (times in microseconds) to a mask of the rows to keep.
 Wants = Callable[[Mapping[str, npt.NDArray[np.int64]]], _Mask]
 
 
 def read_exchanges(location: str) -> Iterator[tuple[pa.RecordBatch, pa.RecordBatch]]:
-    """EXCHANGES and PARTITIONS of one capture, some MiB of it at a time. Raises CaptureError for what is none."""
+    """EXCHANGES and PARTITIONS of one capture, some MiB of it at a time. Raises CaptureError."""
     with CaptureFile(location) as capture:
         reading = Reading.of(capture)
         for window in reading.windows():
             yield reading.exchanges(window), reading.partitions(window)
 
 
-_Makes = dict[str, Callable[[], pa.Array]]
+_Columns = dict[str, Callable[[], pa.Array]]
 
 
 class _Part(NamedTuple):
-    """Rows of a table, and how their columns are made; those that are missing are null."""
+    """A number of rows, and functions that make their columns; missing columns are null."""
 
     rows: int
-    made: _Makes
+    made: _Columns
 
 
-class Reading(FastLane):
-    """A fast lane whose windows can be had as tables.
+class Reading(FastPath):
+    """The fast path with its windows as tables.
 
-    ``names`` are the columns that are wanted, ``wants`` tells which rows are, by ``api_key``, ``version``,
-    ``correlation_id``, ``packet`` and ``time``, before more is made of them, ``wants_api`` which APIs may be among
-    these; None: all. Rows that are the exact code's are not chosen among.
+    ``names`` selects columns. ``wants`` selects rows by ``api_key``, ``version``, ``correlation_id``, ``packet`` and
+    ``time``, before their columns are made; ``wants_api`` names the APIs among them. None selects all. Rows of the slow
+    path are not filtered.
     """
 
     def __init__(
@@ -88,63 +88,79 @@ class Reading(FastLane):
 
     def frames(self, window: Window) -> pa.RecordBatch:
         """FRAMES, without bodies."""
-        asked = self._wanted(_Frames(window, _read(window.requests), self.files))
-        answered, of = self._answers(window, by_request=False)
+        requests = self._wanted(_Frames(window, _accepted(window.requests), self.files))
+        responses, of = self._answers(window, by_request=False)
         rows = [frame_row(message) for message in window.messages if not isinstance(message, NoResponse)]
-        told = of.made() | {
-            "is_response": lambda: pa.repeat(pa.scalar(True), len(answered)),
-            "packet": answered.packet,
-            "time": answered.time,
-            "frame_bytes": lambda: answered.number(f.LENGTH, pa.int32()),
+        response_columns = of.request_columns() | {
+            "is_response": lambda: pa.repeat(pa.scalar(True), len(responses)),
+            "packet": responses.packet,
+            "time": responses.time,
+            "frame_bytes": lambda: responses.number(f.LENGTH, pa.int32()),
             "request_file": of.file,
             "request_packet": of.packet,
-            "error_code": lambda: answered.noted(p.ERROR_CODE, pa.int16()),
-            "file": answered.file,
+            "error_code": lambda: responses.noted(p.ERROR_CODE, pa.int16()),
+            "file": responses.file,
         }
-        return _joined(FRAMES, self._names, [_Part(len(asked), asked.made()), _Part(len(answered), told)], rows)
+        parts = [_Part(len(requests), requests.request_columns()), _Part(len(responses), response_columns)]
+        return _joined(FRAMES, self._names, parts, rows)
 
     def exchanges(self, window: Window) -> pa.RecordBatch:
         """EXCHANGES."""
-        answered, asked = self._answers(window)
+        responses, requests = self._answers(window)
         rows = [exchange_row(*_pair(message)) for message in window.messages if not isinstance(message, Request)]
-        parts = [_Part(len(asked), _exchange(answered, asked)), self._unanswered(window)]
+        parts = [_Part(len(requests), _exchange(responses, requests)), self._without_response(window)]
         return _joined(EXCHANGES, self._names, parts, rows)
 
     def partitions(self, window: Window) -> pa.RecordBatch:
         """PARTITIONS."""
         parts = []
-        answered, asked = self._answers(window)
-        for at, told in self._said(answered, asked):
-            requests, responses = asked.of(at), answered.of(at)
-            made: _Makes = dict(requests.made())
-            made["response_error_code"] = functools.partial(responses.noted, p.ERROR_CODE, pa.int16())
-            repeated = {name: functools.partial(_taken, make, told.request) for name, make in made.items()}
-            parts.append(_Part(len(told.request), repeated | {n: _as_made(c) for n, c in told.columns.items()}))
+        responses, requests = self._answers(window)
+        for at, states in self._control_columns(responses, requests):
+            some_requests, some_responses = requests.of(at), responses.of(at)
+            made: _Columns = dict(some_requests.request_columns())
+            made["response_error_code"] = functools.partial(some_responses.noted, p.ERROR_CODE, pa.int16())
+            repeated = {name: functools.partial(_taken, make, states.request) for name, make in made.items()}
+            parts.append(_Part(len(states.request), repeated | {n: _as_made(c) for n, c in states.columns.items()}))
         pairs = [_pair(message) for message in window.messages if not isinstance(message, Request)]
         rows = [row for pair in pairs for row in partition_rows(*pair)]
         return _joined(PARTITIONS, self._names, parts, rows)
 
     def decoded(self, window: Window, evidence: Evidence) -> pa.RecordBatch:
-        """DECODED: exchanges with what they hold."""
-        answered, asked = self._answers(window)
-        control = functools.cache(lambda: list(self._said(answered, asked)))  # two columns are made of it, or none
-        made = _exchange(answered, asked) | {
-            "states": lambda: _scattered(len(asked), [(at, told.states()) for at, told in control()]),
-            "live_brokers": lambda: _scattered(len(asked), [(at, told.live_brokers()) for at, told in control()]),
+        """DECODED: exchanges with their partition states, brokers and evidence."""
+        responses, requests = self._answers(window)
+        control = functools.cache(lambda: list(self._control_columns(responses, requests)))  # for two columns, or none
+        kind = DECODED.schema.field("errors").type
+        made = _exchange(responses, requests) | {
+            "states": lambda: _scattered(len(requests), [(at, c.states()) for at, c in control()]),
+            "live_brokers": lambda: _scattered(len(requests), [(at, c.live_brokers()) for at, c in control()]),
+            "errors": lambda: pa.array(list(self._errors(window, responses, requests)), kind),
         }
         if evidence != "none":
-            told = self._evidence(window, answered, asked, evidence)
-            made["evidence"] = lambda: pa.array(list(told), pa.string())
+            texts = self._evidence(window, responses, requests, evidence)
+            made["evidence"] = lambda: pa.array(list(texts), pa.string())
         rows = [decoded_row(*_pair(m), evidence) for m in window.messages if not isinstance(m, Request)]
-        return _joined(DECODED, self._names, [_Part(len(asked), made), self._unanswered(window)], rows)
+        return _joined(DECODED, self._names, [_Part(len(requests), made), self._without_response(window)], rows)
 
-    def _evidence(self, window: Window, answered: _Frames, asked: _Frames, evidence: Evidence) -> Iterator[str | None]:
-        for response, row in zip(answered.rows, asked.rows, strict=True):
+    def _evidence(
+        self, window: Window, responses: _Frames, requests: _Frames, evidence: Evidence
+    ) -> Iterator[str | None]:
+        for response, row in zip(responses.rows, requests.rows, strict=True):
             if not has_evidence(int(row[f.KEY]), evidence):
                 yield None
                 continue
             request = read_request(window.talks[row[f.TALK]], self._frame_of(window, row))
             yield evidence_of(request, read_response(request, self._frame_of(window, response)), evidence)
+
+    def _errors(self, window: Window, responses: _Frames, requests: _Frames) -> Iterator[list[dict[str, Any]] | None]:
+        rows = responses.rows
+        has_code = window.present[rows[:, f.PROGRAM], p.ERROR_CODE] & (rows[:, f.NOTED + p.ERROR_CODE] != 0)
+        failed = has_code | (rows[:, f.NOTED + p.PARTITION_ERRORS] != 0)
+        for has_errors, response, row in zip(failed.tolist(), rows, requests.rows, strict=True):
+            if not has_errors:
+                yield None
+                continue
+            request = read_request(window.talks[row[f.TALK]], self._frame_of(window, row))
+            yield error_list(read_response(request, self._frame_of(window, response)))
 
     def _wanted(self, frames: _Frames) -> _Frames:
         if self._wants is None:
@@ -152,29 +168,31 @@ class Reading(FastLane):
         return frames.of(np.flatnonzero(self._wants(frames.numbers(frames))))
 
     def _answers(self, window: Window, *, by_request: bool = True) -> tuple[_Frames, _Frames]:
-        """Responses and their requests, where those (or the responses themselves) are wanted."""
-        answered = _Frames(window, _read(window.responses), self.files)
-        asked = _Frames(window, window.requests[answered.rows[:, f.PARTNER]], self.files)
+        """The wanted responses and their requests; ``by_request`` filters by the request."""
+        responses = _Frames(window, _accepted(window.responses), self.files)
+        requests = _Frames(window, window.requests[responses.rows[:, f.PARTNER]], self.files)
         if self._wants is None:
-            return answered, asked
-        at = np.flatnonzero(self._wants((asked if by_request else answered).numbers(asked)))
-        return answered.of(at), asked.of(at)
+            return responses, requests
+        at = np.flatnonzero(self._wants((requests if by_request else responses).numbers(requests)))
+        return responses.of(at), requests.of(at)
 
-    def _unanswered(self, window: Window) -> _Part:
+    def _without_response(self, window: Window) -> _Part:
         """Exchanges whose requests are not answered."""
         requests = window.requests
         of = requests[(requests[:, f.PARTNER] == f.NOT_ANSWERED) & (requests[:, f.PROGRAM] >= 0)]
         frames = self._wanted(_Frames(window, of, self.files))
-        return _Part(len(frames), frames.made())
+        return _Part(len(frames), frames.request_columns())
 
-    def _said(self, answered: _Frames, asked: _Frames) -> Iterator[tuple[npt.NDArray[np.int64], Said]]:
-        """What control requests say, those of an API and version at once, and which rows these are."""
-        keys, versions = asked.rows[:, f.KEY], asked.rows[:, f.VERSION]
+    def _control_columns(
+        self, responses: _Frames, requests: _Frames
+    ) -> Iterator[tuple[npt.NDArray[np.int64], ControlColumns]]:
+        """(rows, contents) of control requests, by API and version."""
+        keys, versions = requests.rows[:, f.KEY], requests.rows[:, f.VERSION]
         control = np.isin(keys, sorted(CONTROL_REQUESTS))
         for key, version in np.unique(np.stack([keys[control], versions[control]], axis=1), axis=0).tolist():
             at = np.flatnonzero((keys == key) & (versions == version))
-            requests, responses = asked.of(at), answered.of(at)
-            yield at, said(key, version, list(requests.payloads()), responses.payloads)
+            bodies = list(requests.of(at).payloads())
+            yield at, control_columns(key, version, bodies, responses.of(at).payloads)
 
     def _frame_of(self, window: Window, row: Rows) -> Frame:
         at, length, packet = int(row[f.AT]), int(row[f.LENGTH]), window.packets[row[f.PACKET]]
@@ -183,10 +201,10 @@ class Reading(FastLane):
         return Frame(window.data[at : at + length].tobytes(), length, 0, place)
 
 
-def _read(rows: Rows) -> Rows:
-    """Those that were not left to the exact code."""
-    read = rows[:, f.PROGRAM] >= 0
-    return rows if read.all() else rows[read]
+def _accepted(rows: Rows) -> Rows:
+    """Rows that were not left to the slow path."""
+    accepted = rows[:, f.PROGRAM] >= 0
+    return rows if accepted.all() else rows[accepted]
 
 
 def _pair(message: Response | NoResponse) -> tuple[Request, Response | None]:
@@ -194,7 +212,7 @@ def _pair(message: Response | NoResponse) -> tuple[Request, Response | None]:
 
 
 class _Frames:
-    """Rows of one kind, and the columns that they have in common."""
+    """Requests or responses of a window, and their common columns."""
 
     def __init__(self, window: Window, rows: Rows, files: Sequence[str]) -> None:
         self.rows = rows
@@ -211,19 +229,19 @@ class _Frames:
         """Some of them."""
         return self if len(at) == len(self) else _Frames(self._window, self.rows[at], self._files)
 
-    def numbers(self, asked: _Frames) -> dict[str, npt.NDArray[np.int64]]:
-        """What rows are chosen by; ``asked`` are the requests."""
+    def numbers(self, requests: _Frames) -> dict[str, npt.NDArray[np.int64]]:
+        """The columns that ``Wants`` sees."""
         of_request = {"api_key": f.KEY, "version": f.VERSION, "correlation_id": f.CORRELATION}
-        told = {name: asked.rows[:, column] for name, column in of_request.items()}
-        return told | {"packet": self._numbers, "time": self.time_ns // 1000}
+        values = {name: requests.rows[:, column] for name, column in of_request.items()}
+        return values | {"packet": self._numbers, "time": self.time_ns // 1000}
 
     def payloads(self) -> Iterator[bytes]:
         """The frames, without their lengths."""
         for at, length in self.rows[:, [f.AT, f.LENGTH]].tolist():
             yield self._window.data[at : at + length].tobytes()
 
-    def made(self) -> _Makes:
-        """The columns that a request tells."""
+    def request_columns(self) -> _Columns:
+        """Columns that come from the request."""
         rows = self.rows
         keys = rows[:, f.KEY]
         return {
@@ -256,8 +274,8 @@ class _Frames:
         }
 
     def _of_ends(self, place: int, kind: pa.DataType) -> pa.Array:
-        told = pa.array([peers_columns(peers)[place] for peers in self._window.talks], kind)
-        return told.take(pa.array(self.rows[:, f.TALK]))
+        values = pa.array([peers_columns(peers)[place] for peers in self._window.talks], kind)
+        return values.take(pa.array(self.rows[:, f.TALK]))
 
     def file(self) -> pa.Array:
         if len(self._files) == 1:
@@ -291,30 +309,30 @@ class _Frames:
         return pa.Array.from_buffers(pa.string(), len(at), [valid, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
-def _exchange(answered: _Frames, asked: _Frames) -> _Makes:
+def _exchange(responses: _Frames, requests: _Frames) -> _Columns:
     """The columns of requests with their responses."""
 
     def code() -> pa.Array:
-        return answered.noted(p.ERROR_CODE, pa.int16())
+        return responses.noted(p.ERROR_CODE, pa.int16())
 
-    return asked.made() | {
-        "generation_id": lambda: _first_of(answered, asked),
-        "response_file": answered.file,
-        "response_packet": answered.packet,
-        "response_time": answered.time,
-        "response_bytes": lambda: answered.number(f.LENGTH, pa.int32()),
-        "latency_ms": lambda: pa.array((answered.time_ns - asked.time_ns) / 1e6),
+    return requests.request_columns() | {
+        "generation_id": lambda: _first_of(responses, requests),
+        "response_file": responses.file,
+        "response_packet": responses.packet,
+        "response_time": responses.time,
+        "response_bytes": lambda: responses.number(f.LENGTH, pa.int32()),
+        "latency_ms": lambda: pa.array((responses.time_ns - requests.time_ns) / 1e6),
         "error_code": code,
         "error": lambda: _named(code(), error_name),
-        "partition_errors": lambda: answered.number(f.NOTED + p.PARTITION_ERRORS, pa.int32()),
+        "partition_errors": lambda: responses.number(f.NOTED + p.PARTITION_ERRORS, pa.int32()),
     }
 
 
-def _first_of(answered: _Frames, asked: _Frames) -> pa.Array:
-    """The generation that a response tells or, if it tells none, its request."""
+def _first_of(responses: _Frames, requests: _Frames) -> pa.Array:
+    """The generation in the response or, if there is none, in the request."""
     import pyarrow.compute  # here, for it takes a while to import
 
-    return pyarrow.compute.coalesce(*(frames.noted(p.GENERATION_ID, pa.int32()) for frames in (answered, asked)))
+    return pyarrow.compute.coalesce(*(frames.noted(p.GENERATION_ID, pa.int32()) for frames in (responses, requests)))
 
 
 def _named(numbers: pa.Array, name: Callable[[int], str]) -> pa.Array:

@@ -1,6 +1,6 @@
-"""What control requests say of partitions and brokers, as Arrow, many requests of one API and version at once.
+"""Partition states and brokers of many control requests of one API and version, as Arrow.
 
-The values are those that ``captures.tables.tabulate`` finds in them one by one.
+The values equal those of ``captures.tables.tabulate``.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _Columns = dict[str, npt.NDArray[Any]]
 _LISTS = frozenset({"isr", "replicas", "adding_replicas", "removing_replicas", "offline_replicas"})
 
 
-class Said(NamedTuple):
-    """``columns`` are those of PARTITION_STATE, ``request`` tells for each row which request says it."""
+class ControlColumns(NamedTuple):
+    """``columns`` are those of PARTITION_STATE, ``request`` is the index of each row's request."""
 
     requests: int
     request: npt.NDArray[np.int64]
@@ -44,18 +44,20 @@ class Said(NamedTuple):
     def live_brokers(self) -> pa.Array:
         """The listeners that each request announces; null if that is no UpdateMetadata."""
         kind = pa.list_(pa.struct([(c.name, c.type) for c in LIVE_BROKER]))
-        told = self.fields.get("request_live_brokers")
-        if told is None:
+        brokers = self.fields.get("request_live_brokers")
+        if brokers is None:
             return pa.nulls(self.requests, kind)
         names = [c.name for c in LIVE_BROKER]
-        listeners = [[(o.broker_id, o.name, o.host, o.port, o.rack) for o in listeners_of(each)] for each in told]
+        listeners = [[(o.broker_id, o.name, o.host, o.port, o.rack) for o in listeners_of(each)] for each in brokers]
         return pa.array([[dict(zip(names, one, strict=True)) for one in each] for each in listeners], kind)
 
     def _ends(self) -> npt.NDArray[np.int32]:
         return np.searchsorted(self.request, np.arange(self.requests + 1)).astype(np.int32)
 
 
-def said(api_key: int, version: int, requests: Sequence[bytes], responses: Callable[[], Iterator[bytes]]) -> Said:
+def control_columns(
+    api_key: int, version: int, requests: Sequence[bytes], responses: Callable[[], Iterator[bytes]]
+) -> ControlColumns:
     """What ``requests`` say, all of one API and version, and what is answered to each; both without their lengths."""
     fields = wire.columns(api_key, version, requests)
     topics = pa.array(fields["topic"])
@@ -78,15 +80,15 @@ def said(api_key: int, version: int, requests: Sequence[bytes], responses: Calla
     if api_key == STOP_REPLICA and "delete" not in columns:
         columns["delete"] = pa.array(fields["request_delete_partitions"][request])
     if api_key != UPDATE_METADATA:
-        columns |= _answers(api_key, version, fields, columns, request, responses())
-    return Said(len(requests), request, columns, fields)
+        columns |= _errors(api_key, version, fields, columns, request, responses())
+    return ControlColumns(len(requests), request, columns, fields)
 
 
-def _answers(
+def _errors(
     api_key: int, version: int, fields: _Columns, columns: dict[str, pa.Array], request: npt.NDArray[np.int64],
     responses: Iterator[bytes],
 ) -> dict[str, pa.Array]:  # fmt: skip
-    """The errors of partitions. Topics without an id are known by their name, others by both."""
+    """Error codes of partitions. Topics without an id are matched by name."""
     names: list[dict[uuid.UUID, str]] = [{} for _ in range(len(fields["request_correlation_id"]))]
     if "topic_id" in fields:
         for of, name, topic_id in zip(fields["topic_request"], fields["topic_name"], fields["topic_id"], strict=True):

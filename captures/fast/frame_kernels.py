@@ -1,16 +1,15 @@
-"""Loops over TCP segments and frames, compiled by numba: for connections on which nothing unusual happens.
+"""Loops over TCP segments and frames of steady connections, compiled by numba.
 
-``route`` follows each connection as long as its segments come in order, and links them; ``take`` cuts the segments
-linked so far into frames, pairs responses with requests, and has ``captures.fast.body_kernels`` look into them.
-Both stop at whatever is out of the ordinary, and have changed nothing then that the exact code (``tcp_streams``,
-``framing``, ``exchanges``) would have to know. ``captures.fast.bulk`` drives them.
+``route`` links the segments of each connection while they arrive in order. ``take`` cuts the linked segments into
+frames, pairs responses with requests, and checks bodies with ``body_kernels``. Both stop at anything unusual, and have
+then changed nothing that the slow path (``streams``, ``framing``, ``pairing``) needs to know. ``bulk`` drives them.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from kce.captures.exchanges.pairing import MAX_AWAITED
+from kce.captures.exchanges.pairing import MAX_IN_FLIGHT
 from kce.captures.exchanges.recognise import FETCH, MAX_FRAME_BYTES, PRODUCE, QUORUM_TOPIC
 from kce.captures.fast import body_programs as p
 from kce.captures.fast.body_kernels import run
@@ -39,33 +38,34 @@ from kce.captures.files.packet_kernels import (
 )
 from kce.wire.registry import API_VERSIONS
 
-# columns of a connection: its ends (the lower first), what is done with it, whether side 0 is the higher end, the exact
-# code's view of both sides, the segments that were linked (the first, the last, the last of each side), and where sides
-# begin that did so before the capture
+# columns of the flow table: endpoints (the lower first), mode, whether side 0 is the higher endpoint, next sequence
+# number and last acknowledgement by side, linked segments (first, last, last by side), and by side where the capture
+# begins, if the connection is older
 LOW_HIGH, LOW_LOW, HIGH_HIGH, HIGH_LOW, BOTH_PORTS = range(5)
 MODE, TURNED, EXPECTED, ACKED, FIRST, LAST, LAST_OF, SINCE = 5, 6, 7, 9, 11, 12, 13, 15
 FLOW_COLUMNS = 17
 
-# modes: every segment is the exact code's; Kafka's; something that is left alone
-EXACTLY, FRAMES, NOTHING = range(3)
+# modes: slow path; Kafka on the fast path; not Kafka
+SLOW, FRAMES, NOTHING = range(3)
 
-#: of an EXPECTED, ACKED or SINCE that is not known
+#: an unknown EXPECTED, ACKED or SINCE
 NONE = -1
 
-# columns of a frame, before the VALUES of its program
+# columns of a frame; the VALUES of its program follow
 TALK, PACKET, AT, LENGTH, KEY, VERSION, CORRELATION, PROGRAM, PARTNER = range(9)
 NOTED = 9
 FRAME_COLUMNS = NOTED + p.VALUES
 
-# partners of a request, if no response's number; of a response to a request of before, -1 - that request's place
-AWAITED, NOT_ANSWERED = -1, -2
+# PARTNER of a request: index of its response, or one of these; of a response to a request of an earlier block:
+# -1 - index among those in flight
+IN_FLIGHT, NOT_ANSWERED = -1, -2
 
-# what comes of `take`
-TOOK, UNUSUAL, NO_PROGRAM, NO_ROOM = range(4)
+# outcomes of `take`
+TAKEN, UNUSUAL, NO_PROGRAM, NO_ROOM = range(4)
 
 _FIN_SYN_RST, _ACK = 0x07, 0x10
 
-#: Of sequence numbers those so far behind, and no others, were there before.
+#: Sequence numbers up to this far behind are retransmissions.
 _MOST_BEHIND = 0x80000000
 _QUORUM_TOPIC = np.frombuffer(QUORUM_TOPIC, np.uint8)
 
@@ -89,7 +89,7 @@ def ends_of(packet):
 
 @compiled
 def mixed_ends(low_high, low_low, high_high, high_low, ports):
-    """A number below 2**44 that is the connection's, and looks like any other."""
+    """A hash of the connection's endpoints, below 2**44."""
     mixed = np.uint64(low_high) * np.uint64(0x9E3779B97F4A7C15) ^ np.uint64(low_low)
     mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9) ^ np.uint64(high_high)
     mixed = (mixed ^ (mixed >> np.uint64(32))) * np.uint64(0x94D049BB133111EB) ^ np.uint64(high_low)
@@ -119,7 +119,7 @@ def _find(flows, table, packet):
 
 @compiled
 def flow_of(flows, table, used, packet):
-    """The row of a segment's connection, which is made if there is none. There must be room.
+    """The row of a segment's connection; a new one if there is none. The table must have room.
 
     (row, rows used, whether the source is the higher end)
     """
@@ -133,7 +133,7 @@ def flow_of(flows, table, used, packet):
     flow[HIGH_HIGH], flow[HIGH_LOW] = packet[other], packet[other + 1]
     ports = packet[PORTS] & 0xFFFFFFFF
     flow[BOTH_PORTS] = (packet[PORTS] & IS_IPV6) | ((ports & 0xFFFF) << 16 | ports >> 16 if turned else ports)
-    flow[MODE] = EXACTLY
+    flow[MODE] = SLOW
     flow[FIRST] = flow[LAST] = flow[LAST_OF] = flow[LAST_OF + 1] = NONE
     return row, used + 1, turned
 
@@ -153,8 +153,9 @@ def fill_table(flows, table, used):
 
 @compiled
 def number_flows(packets, flows, table):
-    """Give every packet the number of its direction: twice its connection's, and 1 more if its source is the higher
-    end. How many connections there are; -1 if they have no room. ``flows`` and ``table`` are filled from empty.
+    """Set FLOW of every packet to twice the index of its connection, plus 1 if its source is the higher endpoint.
+
+    Returns the number of connections, -1 if they do not fit. ``flows`` and ``table`` are filled from empty.
     """
     used = np.int64(0)
     for index in range(len(packets)):
@@ -167,7 +168,7 @@ def number_flows(packets, flows, table):
 
 @compiled
 def route(packets, first, flows, table):
-    """Link the segments from ``first`` on to those before them, until one is for the exact code: its index."""
+    """Link segments from ``first`` on to their connections. Returns the index of the first for the slow path."""
     for index in range(first, len(packets)):
         packet = packets[index]
         if packet[KIND] == OTHER:
@@ -178,7 +179,7 @@ def route(packets, first, flows, table):
         if row < 0:
             return index
         flow = flows[row]
-        if flow[MODE] == EXACTLY or packet[FLAGS] & _FIN_SYN_RST or packet[CUT]:
+        if flow[MODE] == SLOW or packet[FLAGS] & _FIN_SYN_RST or packet[CUT]:
             return index
         side = np.int64(turned) ^ flow[TURNED]
         size = packet[SIZE]
@@ -188,7 +189,7 @@ def route(packets, first, flows, table):
             if expected < 0:
                 return index
             behind = (expected - packet[SEQUENCE]) & 0xFFFFFFFF
-            # nothing in it is new, and nothing from before the capture
+            # a retransmission, not from before the capture
             again = size <= behind < _MOST_BEHIND and expected - behind >= flow[SINCE + side]
             if behind and not again:
                 return index
@@ -209,7 +210,7 @@ def route(packets, first, flows, table):
 
 @compiled
 def _is_quorum_fetch(b, at, end, version, client_id_bytes):
-    """As ``recognise.is_quorum_fetch``; ``client_id_bytes`` is at most 0 where there is no client id."""
+    """As ``recognise.is_quorum_fetch``; ``client_id_bytes`` is at most 0 without a client id."""
     if version < 13:
         for k in range(at, end - len(_QUORUM_TOPIC) + 1):
             if b[k] == _QUORUM_TOPIC[0]:
@@ -230,7 +231,7 @@ def _is_quorum_fetch(b, at, end, version, client_id_bytes):
 
 @compiled
 def _accept(frame, program, out, starts, code, defaults, stack):
-    """Run a program over a frame, from behind its correlation id; what it noted, or that it refused."""
+    """Run a program over a frame behind its correlation id; store its values, or that it refused the frame."""
     for k in range(p.VALUES):
         frame[NOTED + k] = defaults[program, k]
     at = frame[AT]
@@ -243,18 +244,17 @@ def _accept(frame, program, out, starts, code, defaults, stack):
 @compiled
 def take(
     data, packets, flow, talk, client, rest_0, rest_1, out, cursor, waiting,
-    ids, starts, code, defaults, requests, asked, responses, answered, stack,
+    ids, starts, code, defaults, requests, request_count, responses, response_count, stack,
 ):  # fmt: skip
     """The frames in the segments that are linked to ``flow``.
 
-    Both sides' bytes are put behind one another into ``out`` from ``cursor`` on, each behind what was left of it
-    (``rest_0``, ``rest_1``); ``waiting`` are (correlation id, API, version) of requests that wait already. Rows of
-    ``requests`` from ``asked`` on and of ``responses`` from ``answered`` on are filled in.
+    The bytes of each side are appended to its rest (``rest_0``, ``rest_1``) in ``out`` from ``cursor`` on. ``waiting``
+    are (correlation id, API, version) of requests in flight. Rows are appended to ``requests`` and ``responses``.
 
-    (what came of it, cursor, asked, answered, where and how much is left of side 0, of side 1; or, if a program is
-    missing, API and version in their place)
+    Returns (outcome, cursor, request_count, response_count, offset and size of the rest of side 0, of side 1). With
+    NO_PROGRAM, API key and version stand in place of the rests.
     """
-    first_request, first_response = asked, answered
+    first_request, first_response = request_count, response_count
     left_at = np.zeros(2, np.int64)
     left = np.zeros(2, np.int64)
     for side in range(2):
@@ -276,23 +276,23 @@ def take(
             while cursor - at >= 4:
                 length = uint32(out, at)
                 if not 8 * (side == client) <= length <= MAX_FRAME_BYTES or length < 4:
-                    return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
+                    return UNUSUAL, cursor, request_count, response_count, 0, 0, 0, 0
                 if cursor - at - 4 < length:
                     break
                 if side == client:
-                    if asked == len(requests):
-                        return NO_ROOM, cursor, asked, answered, 0, 0, 0, 0
-                    frame = requests[asked]
-                    asked += 1
+                    if request_count == len(requests):
+                        return NO_ROOM, cursor, request_count, response_count, 0, 0, 0, 0
+                    frame = requests[request_count]
+                    request_count += 1
                     frame[KEY] = np.int64(np.int16(uint16(out, at + 4)))
                     frame[VERSION] = np.int64(np.int16(uint16(out, at + 6)))
                     frame[CORRELATION] = np.int64(np.int32(uint32(out, at + 8)))
-                    frame[PARTNER] = AWAITED
+                    frame[PARTNER] = IN_FLIGHT
                 else:
-                    if answered == len(responses):
-                        return NO_ROOM, cursor, asked, answered, 0, 0, 0, 0
-                    frame = responses[answered]
-                    answered += 1
+                    if response_count == len(responses):
+                        return NO_ROOM, cursor, request_count, response_count, 0, 0, 0, 0
+                    frame = responses[response_count]
+                    response_count += 1
                     frame[KEY] = -1
                     frame[CORRELATION] = np.int64(np.int32(uint32(out, at + 4)))
                 frame[TALK] = talk
@@ -304,38 +304,38 @@ def take(
         left_at[side], left[side] = at, cursor - at
 
     unanswered = 0
-    for k in range(first_request, asked):
+    for k in range(first_request, request_count):
         frame = requests[k]
         key, version = frame[KEY], frame[VERSION]
         if not (0 <= key < p.MOST_KEYS and 0 <= version < p.MOST_VERSIONS):
-            return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
+            return UNUSUAL, cursor, request_count, response_count, 0, 0, 0, 0
         program = ids[0, key, version]
         if program == p.UNKNOWN:
-            return NO_PROGRAM, cursor, asked, answered, key, version, 0, 0
+            return NO_PROGRAM, cursor, request_count, response_count, key, version, 0, 0
         if program == p.REFUSED:
-            return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
+            return UNUSUAL, cursor, request_count, response_count, 0, 0, 0, 0
         accepted = _accept(frame, program, out, starts, code, defaults, stack)
         if key == PRODUCE:
             if not accepted:
-                return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
+                return UNUSUAL, cursor, request_count, response_count, 0, 0, 0, 0
             if frame[NOTED + p.ACKS] == 0:
                 frame[PARTNER] = NOT_ANSWERED
                 unanswered += 1
         elif key == FETCH:
             end = frame[AT] + frame[LENGTH]
             if not accepted or _is_quorum_fetch(out, frame[AT], end, version, frame[NOTED + p.CLIENT_ID + 1]):
-                return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
+                return UNUSUAL, cursor, request_count, response_count, 0, 0, 0, 0
 
-    came = taken = 0  # of all that wait, first those of before
-    following, seen = first_request, first_request  # the next to be answered; those before `seen` came before
+    sent = taken = 0  # requests seen so far, and answered so far
+    following, seen = first_request, first_request  # the oldest in flight; the first sent after this response
     before = len(waiting)
-    for k in range(first_response, answered):
+    for k in range(first_response, response_count):
         frame = responses[k]
-        while seen < asked and requests[seen, PACKET] < frame[PACKET]:
-            came += requests[seen, PARTNER] != NOT_ANSWERED
+        while seen < request_count and requests[seen, PACKET] < frame[PACKET]:
+            sent += requests[seen, PARTNER] != NOT_ANSWERED
             seen += 1
-        if before + came - taken > MAX_AWAITED:
-            return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
+        if before + sent - taken > MAX_IN_FLIGHT:
+            return UNUSUAL, cursor, request_count, response_count, 0, 0, 0, 0
         if taken < before:
             correlation_id, key, version = waiting[taken, 0], waiting[taken, 1], waiting[taken, 2]
             frame[PARTNER] = -1 - taken
@@ -343,25 +343,25 @@ def take(
             while following < seen and requests[following, PARTNER] == NOT_ANSWERED:
                 following += 1
             if following == seen:
-                return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
+                return UNUSUAL, cursor, request_count, response_count, 0, 0, 0, 0
             request = requests[following]
             correlation_id, key, version = request[CORRELATION], request[KEY], request[VERSION]
             request[PARTNER] = k
             frame[PARTNER] = following
             following += 1
         if correlation_id != frame[CORRELATION]:
-            return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
+            return UNUSUAL, cursor, request_count, response_count, 0, 0, 0, 0
         taken += 1
         program = np.int64(p.REFUSED)
         if 0 <= key < p.MOST_KEYS and 0 <= version < p.MOST_VERSIONS:
             program = ids[1, key, version]
         if program == p.UNKNOWN:
-            return NO_PROGRAM, cursor, asked, answered, key, version, 0, 0
+            return NO_PROGRAM, cursor, request_count, response_count, key, version, 0, 0
         if program < 0 or (key == API_VERSIONS and frame[LENGTH] >= 6 and uint16(out, frame[AT] + 4) == 35):
             frame[PROGRAM] = -1
         else:
             _accept(frame, program, out, starts, code, defaults, stack)
         frame[VERSION] = version
-    if before + (asked - first_request) - unanswered - taken > MAX_AWAITED:
-        return UNUSUAL, cursor, asked, answered, 0, 0, 0, 0
-    return TOOK, cursor, asked, answered, left_at[0], left[0], left_at[1], left[1]
+    if before + (request_count - first_request) - unanswered - taken > MAX_IN_FLIGHT:
+        return UNUSUAL, cursor, request_count, response_count, 0, 0, 0, 0
+    return TAKEN, cursor, request_count, response_count, left_at[0], left[0], left_at[1], left[1]

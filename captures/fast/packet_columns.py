@@ -1,4 +1,4 @@
-"""Packets as Arrow, by the thousand: the rows that ``captures.tables.tabulate`` makes one by one.
+"""Packets as Arrow: the rows that ``captures.tables.tabulate`` makes one by one.
 
 with CaptureFile("incident.pcapng") as capture:
     for batch in packet_batches(capture): ...

@@ -1,4 +1,4 @@
-"""What happened to the segments between two endpoints: sent again, out of order, reset."""
+"""Counts retransmitted, out-of-order and reset segments per connection."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from kce.captures.fast import frame_kernels as f
 from kce.captures.fast.blocks import Block, Rows, ends_of
 from kce.captures.files import packet_kernels as k
 from kce.captures.tables.rows import MAX_EVIDENCE
-from kce.captures.tcp.segments import RST, SYN, Endpoint
+from kce.captures.tcp.segments import FIN, RST, SYN, Endpoint, address_text
 
-#: Holes remembered in one direction: of more, the oldest counts as filled.
+_NO_END = (None,) * 6
+
+#: Holes kept per direction; beyond, the oldest counts as filled.
 MAX_HOLES = 256
 
 
 class SegmentCounts:
-    """Counts the segments of blocks, which come in the order of their time, by connection; FILE is one of ``files``.
+    """Counts the segments of time-ordered blocks by connection; FILE is an index of ``files``.
 
-    What comes in order is counted by the thousand (``captures.fast.block_kernels``), the rest one by one here.
+    Segments in order are counted by ``block_kernels``, the others one by one here.
     """
 
     def __init__(self, files: Sequence[str]) -> None:
@@ -31,9 +33,10 @@ class SegmentCounts:
         self._used = 0
         self._holes: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._evidence: dict[int, list[tuple[int, str]]] = {}
+        self._ends: dict[int, tuple[object, ...]] = {}
 
     def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """``blocks``, counted."""
+        """Count blocks as they pass through."""
         for block in blocks:
             self.add(block.packets)
             yield block
@@ -43,12 +46,27 @@ class SegmentCounts:
         while True:
             index, row, side, self._used = b.count(packets, index, self._flows, self._table, self._used, self._counts)
             if index == len(packets):
-                return
+                break
             if row < 0:
                 self._make_room()
             else:
                 self._one(packets[index], row, side)
                 index += 1
+        ends = (packets[:, k.KIND] == k.SEGMENT) & ((packets[:, k.FLAGS] & (FIN | SYN | RST)) != 0)
+        for packet in packets[ends]:
+            self._note_end(packet)
+
+    def _note_end(self, packet: Rows) -> None:
+        """Note who ended a connection, and how; a SYN begins another one."""
+        row, _, is_higher = f.flow_of(self._flows, self._table, self._used, packet)
+        flags = int(packet[k.FLAGS])
+        if flags & SYN:
+            self._ends.pop(row, None)
+        elif row not in self._ends:
+            address, port = ends_of(self._flows[row])[is_higher]
+            kind = "RST" if flags & RST else "FIN"
+            time, number = int(packet[k.TIME]) // 1000, int(packet[k.NUMBER])
+            self._ends[row] = (kind, time, number, self._files[packet[k.FILE]], address_text(address), port)
 
     def connections(self) -> Iterator[tuple[tuple[Endpoint, Endpoint], tuple[object, ...]]]:
         """Both ends of each, the lower first, and its columns of CONNECTIONS from ``first_time`` on."""
@@ -56,10 +74,11 @@ class SegmentCounts:
             evidence = self._evidence.get(row, [])
             packets, files = [packet for packet, _ in evidence], [file for _, file in evidence]
             lower, higher = sorted(ends_of(self._flows[row]))
-            yield (lower, higher), (*self._counts[row, : b.RESETS + 1].tolist(), packets, files)
+            counts = self._counts[row, : b.RESETS + 1].tolist()
+            yield (lower, higher), (*counts, *self._ends.get(row, _NO_END), packets, files)
 
     def _one(self, packet: Rows, row: int, side: int) -> None:
-        """What more there is to a segment that is counted as such already."""
+        """Classify a segment that is out of order."""
         of = self._counts[row]
         flags, sequence = int(packet[k.FLAGS]), int(packet[k.SEQUENCE])
         size = int(packet[k.SIZE] + packet[k.CUT])
@@ -93,7 +112,7 @@ class SegmentCounts:
             self._counts[row, b.NEXT + side] = end
             return False, False
         if size == 1 and begin == following - 1:
-            return False, False  # a keep-alive: it repeats the last byte, to be acknowledged
+            return False, False  # a keep-alive repeats the last byte
         for at, (low, high) in enumerate(holes):
             if low <= begin and end <= high:
                 holes[at : at + 1] = [hole for hole in ((low, begin), (end, high)) if hole[0] < hole[1]]

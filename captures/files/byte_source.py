@@ -1,7 +1,4 @@
-"""Bytes of a file or a stream behind a cursor, read as they are needed and kept no longer.
-
-What goes wrong while reading ends the bytes, told in ``failure``.
-"""
+"""A file or stream behind a cursor, read on demand. A read error ends the bytes and sets ``failure``."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from kce.extras import require
 
 _CHUNK_BYTES = 1024 * 1024
 
-#: zstd data is asked for in pieces of this size: of what precedes damage, less than one piece is lost.
+#: zstd data is decompressed in pieces of this size: damage costs less than one piece of what precedes it.
 _ZSTD_STEP_BYTES = 1024
 
 
@@ -25,27 +22,27 @@ class Readable(Protocol):
 
 
 class ByteSource:
-    """A binary stream behind a cursor. Owns about one chunk beyond the largest request made of it."""
+    """A binary stream behind a cursor. Buffers about one chunk beyond the largest request."""
 
     def __init__(self, stream: BinaryIO | Readable) -> None:
-        # read1 returns what a pipe holds now, so that a live capture is not kept waiting for a full chunk
+        # read1 returns what a pipe holds now, so a live capture does not wait for a full chunk
         self._read = getattr(stream, "read1", stream.read)
         self.buffer = b""
         self.at = 0
         self.base = 0
-        # in a file what is left of a chunk is read again with the next one: that is cheaper than joining them
+        # in a file the rest of a chunk is read again with the next one, which is cheaper than joining them
         self._back = stream.back if isinstance(stream, Part) else _back(stream)
         self.failure: str | None = None
         self.chunk_bytes = _CHUNK_BYTES
-        self._last_bytes = 0  # of the last chunk: what is left of the buffer may be another's
+        self._last_bytes = 0  # of the last chunk; the buffer may hold more
 
     @property
     def offset(self) -> int:
-        """Of the cursor, from the start of the (decompressed) stream."""
+        """Of the cursor in the (decompressed) stream."""
         return self.base + self.at
 
     def have(self, count: int) -> bool:
-        """Whether ``count`` bytes stand at the cursor; reads on as far as needed."""
+        """Read until ``count`` bytes are at the cursor. False if the stream ends before."""
         while len(self.buffer) - self.at < count:
             rest = len(self.buffer) - self.at
             back = self._back if rest <= self._last_bytes and max(count, 2 * rest) <= self.chunk_bytes else None
@@ -60,7 +57,7 @@ class ByteSource:
         return True
 
     def skip(self, count: int) -> bool:
-        """Move the cursor by ``count`` without keeping what lies between. False if the stream ends before."""
+        """Skip ``count`` bytes. False if the stream ends before."""
         while count > (there := len(self.buffer) - self.at):
             count -= there
             self.base += len(self.buffer)
@@ -91,7 +88,7 @@ class ByteSource:
 
 
 class Rest(io.RawIOBase):
-    """What a ByteSource has not handed out yet, as a file object for GzipFile and pyarrow."""
+    """The rest of a ByteSource, as a file object for GzipFile and pyarrow."""
 
     def __init__(self, source: ByteSource) -> None:
         self.reads = 0
@@ -114,7 +111,7 @@ class Rest(io.RawIOBase):
 
 
 class Part:
-    """The next ``size`` bytes of a stream. ``back`` goes back in it, by so many bytes; None if it cannot."""
+    """The next ``size`` bytes of a stream. ``back(count)`` seeks back; None if the stream cannot."""
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
         self._stream = stream
@@ -133,7 +130,7 @@ class Part:
 
 
 def _back(stream: object) -> Callable[[int], object] | None:
-    """Goes back in a file by so many bytes; None for other streams."""
+    """A function that seeks back in a file; None for other streams."""
     if not isinstance(stream, io.FileIO) or not stream.seekable():
         return None
     return lambda count: stream.seek(-count, io.SEEK_CUR)
@@ -144,18 +141,18 @@ class ZstdError(Exception):
 
 
 class ZstdFile:
-    """What a zstd stream (of one frame or several) holds. Raises ZstdError after the last bytes that can be had."""
+    """A decompressed zstd stream of one or more frames. Raises ZstdError after the last readable bytes."""
 
     def __init__(self, source: ByteSource) -> None:
         require("pyarrow", purpose="reading zstd")
-        import pyarrow as pa  # here, for it takes a while to import and few captures are zstd
+        import pyarrow as pa  # imported late: slow to import, and few captures are zstd
 
         self._rest = Rest(source)
         self._stream: Any = pa.CompressedInputStream(pa.PythonFile(self._rest, "r"), "zstd")
         self._error: ZstdError | None = None
 
     def read(self, size: int, /) -> bytes:
-        """Up to ``size`` bytes: those of the compressed data that is there, so that a pipe is not waited for."""
+        """Up to ``size`` bytes; returns early rather than wait for a pipe."""
         if self._error is not None:
             raise self._error
         pieces: list[bytes] = []

@@ -1,17 +1,17 @@
-"""What pcap and pcapng files are made of, and how others begin.
+"""Constants of pcap and pcapng, and the magic numbers of other files.
 
 Sources: pcap-savefile(5) and draft-ietf-opsawg-pcapng.
 """
 
 from __future__ import annotations
 
-#: A longer packet or block is damage: the largest snaplen in use is 256 KiB, a TCP segment at most 64 KiB.
+#: A longer packet or block is damage: the largest snap length in use is 256 KiB, a TCP segment at most 64 KiB.
 MAX_BLOCK_BYTES = 16 * 1024 * 1024
 
-#: Times are kept in 64 bits: the year 2262.
+#: The limit of 64-bit times: the year 2262.
 MAX_TIME_NS = 2**63 - 1
 
-#: pcap's magic numbers: byte order, and nanoseconds in a unit of the fraction of its seconds
+#: pcap magic numbers: (byte order, nanoseconds per unit of the fraction)
 PCAP_MAGICS = {
     b"\xd4\xc3\xb2\xa1": ("<", 1000),
     b"\xa1\xb2\xc3\xd4": (">", 1000),
@@ -20,7 +20,7 @@ PCAP_MAGICS = {
 }
 PCAP_HEADER_BYTES = 24
 
-#: pcapng's byte-order magics, and kinds of blocks
+#: pcapng byte-order magics and block types
 BYTE_ORDERS = {b"\x4d\x3c\x2b\x1a": "<", b"\x1a\x2b\x3c\x4d": ">"}
 SECTION_HEADER = 0x0A0D0D0A
 SECTION_HEADER_BYTES = b"\n\r\r\n"  # in either order
@@ -36,7 +36,7 @@ PACKET_BLOCKS = frozenset({OBSOLETE_PACKET, SIMPLE_PACKET, ENHANCED_PACKET})
 #: Wireshark numbers journal entries among the packets.
 NUMBERED_BLOCKS = PACKET_BLOCKS | {JOURNAL_ENTRY}
 
-#: How other files begin, for saying what was found instead of a capture.
+#: Magic numbers of other files, for error messages.
 _OTHER_FILES = (
     (b"\x7fELF", "an ELF program"),
     (b"\xfd7zXZ\x00", "compressed with xz; decompress it first"),
@@ -51,7 +51,7 @@ _OTHER_FILES = (
 
 
 def other_file(head: bytes) -> str | None:
-    """What a file is that begins so and is no capture, for people; None if that is not known."""
+    """What kind of file begins with ``head``, for an error message; None if unknown."""
     for magic, what in _OTHER_FILES:
         if head.startswith(magic):
             return what

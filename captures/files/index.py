@@ -1,4 +1,4 @@
-"""Where a capture may be cut, so that several tasks can read it: exact, whatever the packets hold.
+"""Splits of large captures, so that several tasks can read one file. Exact, whatever the packets contain.
 
     splits("big.pcapng", 64 << 20)                          # all in one, or each piece somewhere else:
     join(location, [survey(location, *cut) for cut in cuts(location, 64 << 20)])
@@ -6,12 +6,12 @@
     with CaptureFile(location, split=split) as capture:
         for packet in capture: ...
 
-Neither pcap nor pcapng can be entered in the middle with certainty: a packet may well carry a capture itself. So
-``survey`` guesses where the first packet of its piece begins (a chain of headers that make sense) and walks from there
-to the first packet of the next piece. ``join`` proves the guesses: a piece that was walked from a true border ends at a
-true border, so each must begin exactly where the one before ended. One that does not is walked again from there.
+Neither format can be entered in the middle with certainty, because a packet may itself contain a capture. So
+``survey`` guesses the first packet of its piece (a chain of plausible headers) and walks from there to the first packet
+of the next piece. ``join`` verifies the guesses: a walk from a true border ends at a true border, so each piece must
+begin exactly where the one before ended. A piece that does not is walked again from there.
 
-Compressed files, and what is no capture, are one split.
+Compressed files, and files that are no captures, are one split.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ from kce.captures.files.formats import (
 from kce.captures.files.locations import location_bytes, open_location
 from kce.captures.files.split import WHOLE, Split
 
-#: Packets before a split which its reader reads besides, for IP fragments that began there (and for pcapng's packets
-#: without a time, which have that of the packet before). At least this many, if the file has them.
+#: Minimum number of packets before a split that its reader also reads: IP fragments may begin there, and pcapng packets
+#: without a time have that of the packet before.
 LEAD_PACKETS = 64
 
-#: A guess must be borne out by so many headers in a row, and is sought in so many bytes.
+#: A guess needs a chain of this many headers and is searched in this many bytes.
 _CHAIN = 6
 _GUESS_BYTES = 1024 * 1024
 
-#: What is read at a time.
+#: Bytes read at a time.
 _CHUNK_BYTES = 4 * 1024 * 1024
 
 _BLOCK_KINDS = np.array([1, 2, 3, 4, 5, 6, 9, 10, SECTION_HEADER], np.uint32)
 
-#: Beyond this distance in time from the file's first packet a guess is refused; if wrongly, it only costs a walk.
+#: A guess further in time from the file's first packet is rejected. If wrongly, it only costs another walk.
 _MAX_DISTANCE_S = 366 * 24 * 3600
 
 
 class Piece(NamedTuple):
-    """What ``survey`` found between two cuts: ``begin`` is a guess, None where there was none to be made.
+    """The result of ``survey`` between two cuts. ``begin`` is a guess, None if there is none.
 
-    ``declarations`` are pcapng's section headers and interfaces with their places, ``lead`` is where a reader of the
-    next piece begins, ``lead_packets`` before its end. After a piece that is ``broken`` nothing can be read.
+    ``declarations`` are pcapng section headers and interfaces with their offsets. A reader of the next piece begins at
+    ``lead``, ``lead_packets`` before the end. Nothing can be read after a ``broken`` piece.
     """
 
     cut: tuple[int, int]
@@ -90,7 +90,7 @@ def cuts(location: str | os.PathLike[str], target_bytes: int) -> list[tuple[int,
 
 
 def survey(location: str | os.PathLike[str], begin: int, end: int) -> Piece:
-    """The packets that begin between two cuts, if the guess where they do is right. The first piece's always is."""
+    """The packets that begin between two cuts, if the guess is right. That of the first piece is."""
     found = _format(location)
     assert found is not None, "only what has cuts is surveyed"
     if begin == 0:
@@ -105,7 +105,7 @@ def survey(location: str | os.PathLike[str], begin: int, end: int) -> Piece:
 
 
 def join(location: str | os.PathLike[str], pieces: Iterable[Piece]) -> list[Split]:
-    """The splits that ``pieces`` make, in the order of the file; those guessed wrongly are walked again."""
+    """The splits, in the order of the file. Pieces with a wrong guess are walked again."""
     pieces = list(pieces)
     if not pieces:
         return [WHOLE]
@@ -116,14 +116,14 @@ def join(location: str | os.PathLike[str], pieces: Iterable[Piece]) -> list[Spli
     made: list[Split] = []
     for piece in pieces:
         if at >= piece.cut[1]:
-            continue  # one long packet, or a guess that led further: the piece before has it all
+            continue  # one long packet covers the whole piece
         order = found.order_of(head)
         if (piece.begin, piece.order) != (at, order):
             piece = _walk(location, found, piece.cut, at, order)
         made.append(Split(at, piece.end, first, piece.packets, lead_head, lead, lead_packets))
         at, first = piece.end, first + piece.packets
         if piece.lead_packets < LEAD_PACKETS:
-            lead_packets += piece.packets  # few packets: what is before them leads here as well
+            lead_packets += piece.packets  # too few packets: the lead begins further back
         else:
             lead, lead_packets = piece.lead, piece.lead_packets
             lead_head = found.head_after(head, (block for offset, block in piece.declarations if offset < lead))
@@ -131,12 +131,12 @@ def join(location: str | os.PathLike[str], pieces: Iterable[Piece]) -> list[Spli
         if piece.broken:
             break
     last = made[-1]
-    made[-1] = last._replace(end=max(last.end or 0, location_bytes(location)))  # what is broken is told by its reader
+    made[-1] = last._replace(end=max(last.end or 0, location_bytes(location)))  # its reader reports the damage
     return made
 
 
 class _Pcap:
-    """Knows pcap's records. ``first`` is where they begin, ``head`` what stands before."""
+    """pcap records begin at ``first``, behind the header ``head``."""
 
     def __init__(self, header: bytes, first_seconds: int) -> None:
         self.order, self._ns_per_unit = PCAP_MAGICS[header[:4]]
@@ -144,7 +144,7 @@ class _Pcap:
         self._first_seconds = first_seconds
 
     def guess(self, window: bytes, offset: int, within: int) -> int | None:
-        """Where in the file the first record begins that is followed by others, if one does ``within`` bytes."""
+        """The offset of the first record ``within`` bytes that begins a chain of records; None if there is none."""
         limit = min(within, len(window) - 15)
         if limit <= 0:
             return None
@@ -176,14 +176,14 @@ class _Pcap:
 
 
 class _Pcapng:
-    """Knows pcapng's blocks; of its sections' byte orders the first's is taken for a guess."""
+    """pcapng blocks. Guesses assume the byte order of the first section."""
 
     def __init__(self, header: bytes) -> None:
         self.order = BYTE_ORDERS[header[8:12]]
         self.head, self.first = b"", 0
 
     def guess(self, window: bytes, offset: int, within: int) -> int | None:
-        skew = -offset % 4  # blocks have lengths that are multiples of four
+        skew = -offset % 4  # block lengths are multiples of four
         words = np.frombuffer(window[skew : skew + (len(window) - skew) // 4 * 4], self.order + "u4")
         limit = min(within // 4, len(words) - 2)
         if limit <= 0:
@@ -207,11 +207,11 @@ class _Pcapng:
         return None
 
     def order_of(self, head: bytes) -> str:
-        """Of the section that is in force."""
+        """Byte order of the current section."""
         return BYTE_ORDERS[head[8:12]] if head else self.order
 
     def head_after(self, head: bytes, declarations: Iterable[bytes]) -> bytes:
-        """A section header makes void what was declared before."""
+        """A section header ends the declarations before it."""
         for block in declarations:
             head = block if block[:4] == SECTION_HEADER_BYTES else head + block
         return head
@@ -235,7 +235,7 @@ def _read(stream: BinaryIO, count: int) -> bytes:
 
 
 def _words(data: bytes, order: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
-    """The 32-bit number at each offset of ``data``."""
+    """The 32-bit number at every offset of ``data``."""
     words = np.zeros(len(data), np.uint32)
     for shift in range(4):
         aligned = np.frombuffer(data, order + "u4", count=max(0, len(data) - shift) // 4, offset=shift)
@@ -244,7 +244,7 @@ def _words(data: bytes, order: str) -> np.ndarray[Any, np.dtype[np.uint32]]:
 
 
 class _Walked:
-    """Packets passed so far, the places of every ``LEAD_PACKETS``-th, and what was declared on the way."""
+    """State of a walk: packets so far, offsets of every ``LEAD_PACKETS``-th, declarations."""
 
     def __init__(self) -> None:
         self.packets = 0
@@ -252,14 +252,14 @@ class _Walked:
         self._marks = np.full((2, 2), -1, np.int64)  # of the last two: the offset, and the packets before it
 
     def one(self, offset: int) -> None:
-        """A packet, at ``offset``."""
+        """Count a packet at ``offset``."""
         if not self.packets % LEAD_PACKETS:
             self._marks[0] = self._marks[1]
             self._marks[1] = offset, self.packets
         self.packets += 1
 
     def many(self, step: Callable[..., tuple[int, int]], source: ByteSource, order: str, end: int) -> None:
-        """As many plain ones as ``step`` (of ``packet_kernels``) takes of those that begin before ``end``."""
+        """Count the ordinary packets that ``step`` (of ``packet_kernels``) passes before ``end``."""
         offset = np.array([source.base, 0])
         marks = self._marks - offset
         data = np.frombuffer(source.buffer, np.uint8)
@@ -268,7 +268,7 @@ class _Walked:
         self._marks = marks + offset
 
     def lead(self, end: int) -> tuple[int, int]:
-        """Where to begin before ``end``, and how many packets that is."""
+        """(offset of the lead before ``end``, number of its packets)."""
         for offset, packets in self._marks.tolist():
             if packets >= 0:
                 return offset, self.packets - packets
@@ -278,7 +278,7 @@ class _Walked:
 def _walk(
     location: str | os.PathLike[str], found: _Pcap | _Pcapng, cut: tuple[int, int], begin: int, order: str
 ) -> Piece:
-    """From packet to packet, from ``begin`` to the first that begins at or after the end of the cut."""
+    """Walk packets from ``begin`` to the first at or after the end of the cut."""
     walk = _walk_pcap if isinstance(found, _Pcap) else _walk_pcapng
     with open_location(location, os.fspath(location)) as stream:
         stream.seek(begin)

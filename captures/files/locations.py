@@ -4,7 +4,7 @@
         with open_location(name) as stream:
             ...
 
-Everything that is wrong with a location is a CaptureError, one line that names it.
+All errors are CaptureError, one line that names the location.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAGIC = re.compile(r"[*?[]")
 
 
 def expand(locations: Iterable[str | os.PathLike[str]]) -> list[str]:
-    """The files that ``locations`` name, globs resolved and sorted; what is no glob is returned as it is.
+    """The files that ``locations`` name; globs are expanded and sorted.
 
     ``**`` matches any depth of folders; in a URI ``?`` is no wildcard. Raises CaptureError for a glob without a match.
     """
@@ -64,7 +64,7 @@ def check_location(location: str | os.PathLike[str]) -> None:
 
 
 def location_bytes(location: str | os.PathLike[str]) -> int:
-    """How large the file is; 0 where that cannot be known."""
+    """Size of the file; 0 if unknown."""
     name = os.fspath(location)
     try:
         return int(_info(name)[2].size or 0) if is_uri(name) else os.stat(name).st_size
@@ -73,7 +73,7 @@ def location_bytes(location: str | os.PathLike[str]) -> int:
 
 
 def open_location(location: str | os.PathLike[str], name: str) -> BinaryIO:
-    """The file, unbuffered; ``name`` is what to call it in errors."""
+    """Open the file, unbuffered; ``name`` is for error messages."""
     text = os.fspath(location)
     try:
         if not is_uri(text):
@@ -87,7 +87,7 @@ def open_location(location: str | os.PathLike[str], name: str) -> BinaryIO:
 
 def _filesystem(uri: str) -> tuple[Any, str]:
     require("pyarrow", purpose=f"reading {uri}")
-    import pyarrow as pa  # here, for it takes a while to import and most captures are local
+    import pyarrow as pa  # imported late: slow to import, and most captures are local
     import pyarrow.fs
 
     try:
@@ -98,7 +98,7 @@ def _filesystem(uri: str) -> tuple[Any, str]:
 
 
 def _info(uri: str) -> tuple[Any, str, Any]:
-    """(file system, path in it, what it says about the file)."""
+    """(file system, path in it, file info)."""
     filesystem, path = _filesystem(uri)
     import pyarrow.fs
 

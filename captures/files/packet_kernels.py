@@ -1,10 +1,9 @@
 """Loops over many packets, compiled by numba: records of pcap, blocks of pcapng.
 
-They take what is plain (an ordinary record) exactly as ``pcap`` does, and leave everything else to that: the walkers
-stop there.
+Walkers read ordinary records exactly as ``pcap`` does, and stop at anything else.
 
-A packet is a row of an int64 array; what its columns hold is said below. Addresses are two big-endian halves, those of
-IPv4 in the second one. FOLLOWING, FLOW and FILE are for whoever has the packets.
+A packet is a row of an int64 array with the columns below. Addresses are two big-endian halves; IPv4 uses the second.
+FOLLOWING, FLOW and FILE belong to the caller.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ IS_IPV6 = 1 << 32
 # columns of a pcapng interface
 LINK_TYPE, NUMERATOR, DENOMINATOR, OFFSET_NS = range(4)
 
-# numba looks whether a signed index counts from the end, but not an unsigned one
+# unsigned indexes save numba the test for negative ones
 _1, _2, _3 = np.uint64(1), np.uint64(2), np.uint64(3)
 
 
 def compiled(function):
-    """What is compiled once is kept on disk, where there is a place to be had (numba asks for one when it is told)."""
+    """Compile with a cache on disk, if numba finds a place for it."""
     try:
         return numba.njit(cache=True, nogil=True)(function)
     except RuntimeError:
@@ -133,10 +132,10 @@ def walk_pcapng(b, at, big, interfaces, number, packets):
 
 @compiled
 def pass_pcap(b, at, limit, big, passed, every, marks):
-    """Pass the whole records that begin at ``at`` and up to ``limit``; ``passed`` were before them.
+    """Pass whole records that begin from ``at`` up to ``limit``; ``passed`` precede them.
 
-    ``marks`` are the places of the last two of which a multiple of ``every`` came before, and how many that were.
-    (where, passed)
+    ``marks`` are (offset, packets before) of the last two with a multiple of ``every`` packets before them.
+    Returns (offset, passed).
     """
     limit = min(limit, len(b) - 16)
     while at <= limit:

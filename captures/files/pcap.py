@@ -3,11 +3,10 @@
     with CaptureFile("incident.pcapng.gz") as capture:
         for packet in capture:
             ...
-    capture.problems        # what made the file not wholly readable; empty if nothing did
+    capture.problems        # why the file could not be read completely; empty if it could
 
-What is no capture at all raises CaptureError when it is opened. Whatever goes wrong after that (the file ends inside a
-packet, a block announces nonsense) ends the iteration, or skips the block where its borders are still known, and is
-told in ``problems``: nothing that could be read is lost to it.
+Opening raises CaptureError for a file that is no capture. Later damage (the file ends inside a packet, a block has an
+impossible length) ends the iteration, or skips the block if its end is known, and is added to ``problems``.
 """
 
 from __future__ import annotations
@@ -43,11 +42,13 @@ from kce.captures.files.split import WHOLE, Split
 from kce.captures.files.walkers import Interface, Stretch, Walk, pcap_walk, pcapng_walk
 from kce.extras import require
 
-#: Problems told in full; a file with more of them is told by these.
+#: How the problem of a file that ends too early begins.
+TRUNCATED = "ends inside"
+
+#: Problems listed per file.
 MAX_PROBLEMS = 20
 
-#: What is read at a time where packets are taken by the thousand, and for how many bytes of it there is a row: others
-#: follow in a stretch of their own.
+#: Bytes read at a time for stretches, and bytes per row of a stretch; further packets follow in another stretch.
 WINDOW_BYTES = 8 * 1024 * 1024
 _BYTES_PER_ROW = 100
 
@@ -59,7 +60,7 @@ class Packet(NamedTuple):
     """One packet. ``number`` counts from 1 over the file, as in Wireshark; ``time_ns`` is since 1970, UTC.
 
     ``link_type`` is a LINKTYPE_ number. ``wire_bytes`` is its length on the wire: more than ``len(data)`` where the
-    capture cut it.
+    snap length cut it.
     """
 
     number: int
@@ -70,12 +71,11 @@ class Packet(NamedTuple):
 
 
 class CaptureFile:
-    """An open capture, iterated once. Raises CaptureError, naming file and offset, for what is no capture.
+    """An open capture, iterated once. Raises CaptureError, with file and offset, for a file that is no capture.
 
-    ``source`` is a path or URI, or a binary stream with the name to call it by. ``comments`` are those of the
-    sections and interfaces read so far, ``dropped`` the packets that were missed, as the file itself says. Of a file
-    that was divided (``index``) only ``split`` is read; packets with a number below ``first`` are of the split
-    before, and only there for the fragments in them.
+    ``source`` is a path, a URI or a binary stream; ``name`` is for messages. ``comments`` are those of the sections and
+    interfaces so far, ``dropped`` the packets lost while capturing, as the file says. Only ``split`` is read; packets
+    with a number below ``first`` belong to the split before and are read for their IP fragments.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class CaptureFile:
         self._size = 0
         self._walk_with: Callable[[], Walk] | None = None
         self._last_time_ns = 0
+        self._is_complete = True
         if isinstance(source, (str, os.PathLike)):
             self.name = name or os.fspath(source)
             stream = open_location(source, self.name)
@@ -102,6 +103,7 @@ class CaptureFile:
         else:
             self.name = name or str(getattr(source, "name", "stream"))
             stream = source
+            self._is_complete = stream.seekable()
         try:
             self._input = self._unpack(ByteSource(stream)) if split.end is None else self._part(stream, split)
             self._packets = self._start()
@@ -114,9 +116,9 @@ class CaptureFile:
         self._end()
 
     def stretches(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Stretch | Packet]:
-        """The same packets in the same order, but plain ones by the thousand (``captures.files.packet_kernels``).
+        """The same packets in order, ordinary ones by the thousand (``captures.files.packet_kernels``).
 
-        About ``window_bytes`` of the file are read at a time.
+        Reads about ``window_bytes`` of the file at a time.
         """
         require("numpy", "numba", purpose="reading packets in bulk")
         import numpy as np  # both take a while to import
@@ -163,6 +165,11 @@ class CaptureFile:
     def progress(self) -> tuple[int, int] | None:
         """(bytes of the file read so far, bytes it has); None for streams, which have no end in sight."""
         return (self._file.tell(), self._size) if self._file is not None and self._size else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether this is a file, not a stream that may still grow."""
+        return self._is_complete
 
     @property
     def offset(self) -> int:
@@ -258,7 +265,7 @@ class CaptureFile:
 
     def _cut_short(self, where: str, needed: int) -> None:
         there = len(self._input.buffer) - self._input.at
-        self._problem(f"ends inside {where}, at offset {self._input.offset}: {there} of {needed} bytes are there")
+        self._problem(f"{TRUNCATED} {where}, at offset {self._input.offset}: {there} of {needed} bytes are there")
 
     # pcapng
 
@@ -285,7 +292,7 @@ class CaptureFile:
             if length > MAX_BLOCK_BYTES:
                 self._problem(f"{where} announces {length} bytes, above {MAX_BLOCK_BYTES}: it is skipped")
                 if not source.skip(length):
-                    self._problem(f"ends inside {where}")
+                    self._problem(f"{TRUNCATED} {where}")
                     return
                 continue
             if not source.have(length):

@@ -1,4 +1,4 @@
-"""One split of a capture file, as ``index`` makes them and ``pcap`` reads them."""
+"""A split of a capture file: made by ``index``, read by ``pcap``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 
 class Split(NamedTuple):
-    """The packets from ``begin`` to ``end``, numbered from ``first_packet``; all there is where ``end`` is None.
+    """The packets from ``begin`` to ``end``, numbered from ``first_packet``; ``end`` None is the end of the file.
 
-    A reader begins at ``lead``, with ``lead_packets`` packets that belong to what is before the split. ``head`` is what
-    it must know there: pcap's header, or the section header and interfaces in force.
+    A reader begins at ``lead``, with ``lead_packets`` packets that belong to the split before. ``head`` is what it
+    needs to know there: the pcap header, or the current section header and interfaces.
     """
 
     begin: int

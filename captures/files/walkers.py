@@ -1,5 +1,4 @@
-"""Packets by the thousand out of what is plain in a capture: the kernels of ``packet_kernels``, made ready for
-one file (pcap), or for the interfaces of one section (pcapng)."""
+"""Ordinary packets by the thousand: kernels of ``packet_kernels``, bound to a pcap file or a pcapng section."""
 
 from __future__ import annotations
 
@@ -15,9 +14,9 @@ from kce.captures.files.formats import MAX_TIME_NS
 
 
 class Stretch(NamedTuple):
-    """Packets that follow one another: rows of ``captures.files.packet_kernels``, whose offsets are those of ``data``.
+    """Consecutive packets: rows of ``captures.files.packet_kernels`` with offsets into ``data``.
 
-    Only what a walker fills in is there (NUMBER to WIRE). The rows are used again for the next stretch.
+    Only the columns NUMBER to WIRE are set. The array is reused for the next stretch.
     """
 
     data: npt.NDArray[np.uint8]
@@ -33,7 +32,7 @@ class Interface(NamedTuple):
 
 
 class Walk(Protocol):
-    """(data, where, number of the first packet, rows) -> (where it stopped, rows filled, bytes needed there)."""
+    """(data, offset, number of the first packet, rows) -> (offset of the end, rows filled, bytes needed to go on)."""
 
     def __call__(
         self, data: npt.NDArray[np.uint8], at: int, number: int, rows: npt.NDArray[np.int64], /
@@ -56,7 +55,7 @@ def pcapng_walk(order: str, described: Sequence[Interface]) -> Walk:
 
 
 def _reduced(interface: Interface) -> tuple[int, int, int, int]:
-    """A row of the walker's interfaces; its numerator is 0 where 64 bits do not hold the others."""
+    """An interface as a row for the walker; the numerator is 0 if the others do not fit 64 bits."""
     common = math.gcd(interface.numerator, interface.denominator)
     numerator, denominator = interface.numerator // common, interface.denominator // common
     if max(denominator, abs(interface.offset_ns)) > MAX_TIME_NS:

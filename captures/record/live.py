@@ -3,8 +3,8 @@
     with LiveSource("lo", ports=[9092]) as source, RotatingWriter("traffic.pcapng", max_bytes=100 << 20) as writer:
         record(source, writer, stop=stop_fd)
 
-What the kernel had to drop because nobody fetched it in time is counted, told, and written into the file (an interface
-statistics block), from where ``CaptureFile.dropped`` has it.
+Packets dropped by the kernel are counted, reported and written to the file (an interface statistics block), where
+``CaptureFile.dropped`` reads it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from kce.captures.errors import CaptureError
 from kce.captures.files.pcapng_writer import PcapngWriter
 from kce.captures.record.packet_filter import SocketFilter, port_filter
 
-#: As long a packet as there is: with segmentation offload a captured one has up to 64 KiB, jumbo ones 256 KiB.
+#: The longest packet: 64 KiB with segmentation offload, 256 KiB with jumbograms.
 MAX_PACKET_BYTES = 262_144
 
-#: What the kernel keeps for us while we write: at 1 GB/s of traffic, 60 ms.
+#: Kernel buffer: 60 ms of traffic at 1 GB/s.
 BUFFER_BYTES = 64 * 1024 * 1024
 
 ANY = "any"
@@ -81,7 +81,7 @@ class LiveSource:
             self._socket.close()
             if e.errno == errno.ENODEV:
                 there = ", ".join(name for _, name in socket.if_nameindex())
-                raise CaptureError(f"there is no interface {interface}: there are {there}, and {ANY}") from None
+                raise CaptureError(f"no interface {interface}; there are {there}, and {ANY}") from None
             raise CaptureError(f"capturing on {interface} failed ({e.strerror or e})") from None
         except BaseException:
             self._socket.close()
@@ -119,7 +119,7 @@ class LiveSource:
         self._socket.close()
 
     def waiting(self) -> Iterator[LivePacket]:
-        """What has come and was not fetched yet. Raises CaptureError when the interface goes down."""
+        """Packets in the kernel buffer. Raises CaptureError when the interface goes down."""
         view = memoryview(self._buffer)
         while True:
             try:
@@ -150,7 +150,7 @@ class LiveSource:
 
 
 def _bind_to_all(sock: socket.socket) -> None:
-    """As Python's ``bind`` insists on an interface, this is done without it: a sockaddr_ll with index 0."""
+    """Bind to a sockaddr_ll with index 0, which Python's ``bind`` cannot."""
     address = struct.pack("=HHiHBB8s", socket.AF_PACKET, socket.htons(_ETH_P_ALL), 0, 0, 0, 0, b"")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.bind(sock.fileno(), address, len(address)) != 0:
@@ -160,8 +160,8 @@ def _bind_to_all(sock: socket.socket) -> None:
 class RotatingWriter:
     """One pcapng file, or with ``max_bytes`` or ``max_seconds`` several: NAME-00001.pcapng and so on.
 
-    Of several, the one being written has ``.part`` behind its name until it is complete, so that who watches the folder
-    meets whole files only; of complete ones the last ``keep`` stay. Time is that of the packets.
+    Of several, the one being written ends in ``.part`` until it is complete, so that watchers of the folder see whole
+    files only; the last ``keep`` complete ones stay. Times are those of packets.
     """
 
     def __init__(
@@ -195,7 +195,7 @@ class RotatingWriter:
         self.close()
 
     def packet(self, packet: LivePacket, counted: tuple[int, int] = (0, 0)) -> None:
-        """``counted`` are the packets received and dropped so far. Raises CaptureError when the disk is full."""
+        """``counted`` is (packets received, packets dropped) so far. Raises CaptureError when the disk is full."""
         try:
             if self._is_full(packet.time_ns):
                 self._finish(*counted)
@@ -251,9 +251,9 @@ class RotatingWriter:
 
 
 def record(source: LiveSource, writer: RotatingWriter, *, stop: int, max_packets: int | None = None) -> int:
-    """Write what comes until ``stop``, a file descriptor, can be read from (or so many packets have come).
+    """Write packets until the file descriptor ``stop`` becomes readable, or ``max_packets`` are written.
 
-    Returns how many were written; what came before the stop is among them. Raises CaptureError.
+    Returns the number written, including those that arrived before the stop. Raises CaptureError.
     """
     poll = select.poll()
     poll.register(source, select.POLLIN)
@@ -272,7 +272,7 @@ def record(source: LiveSource, writer: RotatingWriter, *, stop: int, max_packets
                     source.count_dropped()
                     stopped = stopped or bool(select.select([stop], [], [], 0)[0])
                     if stopped:
-                        break  # there may always be one more
+                        break  # more may keep arriving
     finally:
         writer.close((source.received, source.count_dropped()))
     return written
@@ -290,4 +290,4 @@ def _index(name: str) -> int:
     try:
         return socket.if_nametoindex(name)
     except OSError:
-        return 0  # gone since
+        return 0  # it is gone

@@ -18,7 +18,7 @@ _NETWORK = 0xFFF00000
 
 _ALL, _NOTHING = 0x40000, 0
 
-#: What comes before TCP in IPv6; where one does, nobody looks for it in here: user space will see
+#: IPv6 extension headers before TCP: such packets pass, and user space filters them
 _IPV6_EXTENSIONS = (0, 43, 44, 51, 60)
 
 #: Jumps reach 255 instructions.
@@ -26,12 +26,12 @@ MAX_PORTS = 50
 
 
 def port_filter(ports: Sequence[int]) -> bytes:
-    """The instructions, 8 bytes each. Later fragments of a datagram are let through, for they do not show their ports.
+    """The instructions, 8 bytes each. Later fragments of a datagram pass, because they do not show their ports.
 
     Raises ValueError for more than MAX_PORTS.
     """
     if len(ports) > MAX_PORTS:
-        raise ValueError(f"{len(ports)} ports, of which the kernel can be asked for {MAX_PORTS}")
+        raise ValueError(f"{len(ports)} ports, the kernel filter takes up to {MAX_PORTS}")
     program: list[tuple[int, str, str, int] | str] = [
         (_LOAD_WORD, "", "", _ETHERTYPE),
         (_JUMP_IF_EQUAL, "v4", "", 0x0800),

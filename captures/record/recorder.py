@@ -1,16 +1,14 @@
-"""Recording live streams to pcapng, without privileges: the TCP/IP packets around the bytes are made up here.
+"""Records live streams to pcapng without privileges, with synthetic TCP/IP packets.
 
     recorder = Recorder("capture.pcapng", comment="node 1: control 127.0.0.1:9093, data 127.0.0.1:9092")
-    stream = record_accepted(recorder, stream)      # from here on, what goes through it is in the file
+    stream = record_accepted(recorder, stream)      # its traffic is recorded from here on
 
-or, without Trio, ``tap = recorder.connection(client, server)`` and ``tap.sent("client", data)``. Each connection is
-to be recorded at one of its ends only; by habit that is the end that accepted it. ``merge`` makes one file of those of
-several processes.
+or, without Trio, ``tap = recorder.connection(client, server)`` and ``tap.sent("client", data)``. Record a connection at
+one end only, usually the accepting one. ``merge`` joins the files of several processes.
 
 The packets are those of a connection without loss: handshake, segments with correct sequence numbers and checksums,
-FIN or RST. What is sent is recorded before it is sent, so that in a file an answer never precedes its question. A
-Recorder belongs to one thread. When its file cannot be written any more it says so once in the log and falls silent:
-the traffic goes on.
+FIN or RST. Data is recorded before it is sent, so in a file a response never precedes its request. A Recorder belongs
+to one thread. If its file cannot be written, it logs that once and stops recording; the traffic goes on.
 """
 
 from __future__ import annotations
@@ -51,10 +49,10 @@ _TCP_PROTOCOL = 6
 
 
 class Recorder:
-    """One pcapng file. ``comment`` (or several) is for people: which node has which control and data port.
+    """One pcapng file. ``comment`` (or several) names the node's control and data ports.
 
     ``target`` is a path or a binary stream; ``clock`` gives nanoseconds since 1970. Raises CaptureError when the file
-    cannot be created. ``failure`` tells why nothing is written any more, None while all is well.
+    cannot be created. ``failure`` is why recording stopped, None while it runs.
     """
 
     def __init__(
@@ -77,13 +75,13 @@ class Recorder:
         *,
         sequence_numbers: tuple[int, int] | None = None,
     ) -> ConnectionTap:
-        """Record the opening of a connection. Addresses are IPv4 or IPv6, both of one kind (ValueError).
+        """Record a handshake. Both addresses are IPv4, or both IPv6 (ValueError).
 
         ``sequence_numbers`` are the initial ones of client and server, for tests.
         """
         self._connections += 1
         if sequence_numbers is None:
-            # different for every connection, so that two between the same ports are told from each other
+            # different for every connection, to distinguish two between the same ports
             first = zlib.crc32(f"{client} {server} {self._connections} {self._clock()}".encode())
             sequence_numbers = first, first ^ 0x5A5A5A5A
         return ConnectionTap(self, _Path(client, server), sequence_numbers)
@@ -97,7 +95,7 @@ class Recorder:
             logger.error("%s: closing failed: %s", self._writer.name, e.strerror or e)
 
     def write(self, packet: Callable[[int], bytes]) -> None:
-        """Write the packet that ``packet`` makes of an IP identification."""
+        """Write the packet that ``packet`` makes for an IP identification."""
         if self.failure is not None:
             return
         self._datagrams = (self._datagrams + 1) & 0xFFFF
@@ -109,12 +107,12 @@ class Recorder:
 
 
 class ConnectionTap:
-    """The record of one connection; made by ``Recorder.connection``. After its end it ignores whatever comes."""
+    """Records one connection; made by ``Recorder.connection``. Ignores everything after its end."""
 
     def __init__(self, recorder: Recorder, path: _Path, sequence_numbers: tuple[int, int]) -> None:
         self._recorder = recorder
         self._path = path
-        # by side, 0 the client: the next sequence number, what of it the other side acknowledged, whether it finished
+        # by side, 0 the client: next sequence number, acknowledged by the other side, finished
         self._next = list(sequence_numbers)
         self._acknowledged = list(sequence_numbers)
         self._finished = [False, False]
@@ -148,12 +146,12 @@ class ConnectionTap:
             self._segment(1 - sender, ACK)
 
     def close(self, side: Side = "client") -> None:
-        """The connection ends in order; ``side`` closes first."""
+        """Close with FIN; ``side`` closes first."""
         self.finish(side)
         self.finish("server" if side == "client" else "client")
 
     def abort(self, side: Side = "client") -> None:
-        """``side`` breaks the connection off."""
+        """``side`` resets the connection."""
         if not self._over:
             self._over = True
             self._segment(_INDEX[side], RST | ACK)
@@ -227,8 +225,8 @@ def _checksum(data: bytes) -> bytes:
 class TappedStream(trio.abc.HalfCloseableStream):
     """A stream whose bytes are recorded. ``side`` says which end of the connection ``transport_stream`` is.
 
-    A send that fails or is cancelled leaves open how much of it arrived: the record of the connection ends there with
-    a reset, and the stream is to be closed, as Trio demands of it anyway.
+    After a send that fails or is cancelled it is unknown how much arrived: the recorded connection ends with a reset,
+    and the stream must be closed, as Trio requires anyway.
     """
 
     def __init__(self, transport_stream: trio.abc.Stream, tap: ConnectionTap, side: Side) -> None:
@@ -269,7 +267,7 @@ class TappedStream(trio.abc.HalfCloseableStream):
     async def send_eof(self) -> None:
         """Raises AttributeError where the stream below cannot half-close."""
         self.tap.finish(self._side)
-        await self.transport_stream.send_eof()  # type: ignore[attr-defined]  # asked of streams that have it
+        await self.transport_stream.send_eof()  # type: ignore[attr-defined]  # only some streams have it
 
     async def aclose(self) -> None:
         self.tap.close(self._side)
@@ -277,7 +275,7 @@ class TappedStream(trio.abc.HalfCloseableStream):
 
 
 def record_accepted(recorder: Recorder, stream: trio.SocketStream) -> trio.abc.HalfCloseableStream:
-    """The stream of a connection that was just accepted, recorded. As it is if the client is gone already."""
+    """Record a stream that was just accepted; unchanged if the client is already gone."""
     try:
         client, server = stream.socket.getpeername(), stream.socket.getsockname()
     except OSError:
@@ -292,9 +290,9 @@ def merge(
 ) -> list[str]:
     """One pcapng file of several captures, by the time of their packets, in constant memory.
 
-    It has the comments of all of them behind ``comment``. Each file is taken to be in the order of time itself, as
-    recorded files are; each may be broken off at its end: returned is what was wrong with them. Raises CaptureError
-    for a file that is no capture, and when writing fails.
+    The output has ``comment``, then the comments of all files. Each file must be sorted by time, as recordings are;
+    each may be truncated. Returns their problems. Raises CaptureError for a file that is no capture, and if writing
+    fails.
     """
     paths = list(paths)
     comments = [comment] if isinstance(comment, str) else list(comment)
@@ -305,7 +303,7 @@ def merge(
                 pass
             comments += [text for text in capture.comments if text not in comments]
             problems += [f"{capture.name}: {problem}" for problem in capture.problems]
-    part = f"{os.fspath(output)}.part"  # so that there is a whole file or none, even if it is among the paths
+    part = f"{os.fspath(output)}.part"  # a whole file or none, even if it is among the inputs
     with ExitStack() as stack:
         captures = [stack.enter_context(CaptureFile(path)) for path in paths]
         try:

@@ -1,4 +1,5 @@
-"""A recording played back: requests to live brokers (replay, restarts), answers to live requests (impersonation).
+"""Playback of a recording.
 
-rewrite: epochs of requests, and answers compared
+replay, restarts  requests to live brokers     impersonation  responses to live requests
+recording         what a capture has to replay rewrite        epochs of requests; responses compared
 """

@@ -1,4 +1,4 @@
-"""What a capture holds to be replayed: requests with their recorded answers.
+"""The replayable content of a capture: requests with their recorded responses.
 
 recording = Recording.read(CaptureFile("incident.pcapng"))
 steps = recording.of_controllers()                       # or .of_connection(12)
@@ -20,7 +20,7 @@ from kce.wire.registry import CONTROL_REQUESTS
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One recorded request and its recorded answer, if there was one, with the id of the broker it went to."""
+    """One recorded request, its response if there was one, and the id of the receiving broker."""
 
     request: Request
     broker_id: int | None
@@ -28,7 +28,7 @@ class Step:
 
 
 class Recording(NamedTuple):
-    """What a capture holds to be replayed: ``left_out`` are requests whose body is not there or is not understood."""
+    """The replayable content of a capture. ``left_out`` are requests without a decoded body."""
 
     steps: list[Step]
     left_out: list[Request]
@@ -54,14 +54,14 @@ class Recording(NamedTuple):
         return cls(list(steps.values()), left_out, decoder.cluster, decoder.quality)
 
     def of_controllers(self) -> list[Step]:
-        """What controllers told brokers."""
+        """Control requests of controllers to brokers."""
         return [step for step in self.steps if step.request.api_key in CONTROL_REQUESTS]
 
     def of_connection(self, number: int) -> list[Step]:
         return [step for step in self.steps if step.request.peers.connection == number]
 
     def connections(self) -> dict[Peers, int]:
-        """Who spoke with whom, and with how many requests."""
+        """Connections with their number of requests."""
         counts: dict[Peers, int] = {}
         for step in self.steps:
             counts[step.request.peers] = counts.get(step.request.peers, 0) + 1

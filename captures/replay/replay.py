@@ -1,12 +1,12 @@
-"""Recorded requests sent again, to brokers that are alive, and their answers compared with the recorded ones.
+"""Replay: sends recorded requests to live brokers and compares the responses with the recorded ones.
 
     steps = Recording.read(CaptureFile("incident.pcapng")).of_controllers()
     outcomes = await Replay(steps, {None: ("127.0.0.1", 9093)}, dial=trio.open_tcp_stream).run()
 
-Each recorded connection becomes a new one, with correlation ids of its own. Requests go out in the order in which they
-were recorded, each at its time (divided by ``speed``; ``speed`` None does not wait), and not before the answers that
-came before it in the recording have come now, too: what caused a request still causes it. An answer is waited for at
-most ``answer_seconds``. Where a recorded broker had been restarted, ``restart`` may see to it that the new one is, too.
+Each recorded connection becomes a new one with its own correlation ids. Requests are sent in the recorded order and
+with the recorded timing (divided by ``speed``; ``speed`` None does not wait). A request is not sent before the
+responses that precede it in the recording have arrived, so causes stay before effects. A response may take up to
+``answer_seconds``. Where a recorded broker was restarted, ``restart`` can restart the live one.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from kce.captures.replay.restarts import Restart, needed
 from kce.captures.replay.rewrite import VOLATILE, differences
 from kce.captures.tcp.segments import Place, endpoint_text
 
-#: How long an answer is waited for: Kafka's own `request.timeout.ms`.
+#: Timeout of a response: Kafka's own `request.timeout.ms`.
 ANSWER_SECONDS = 30.0
 
 _CHUNK_BYTES = 65536
 
-#: What is at one place in a recording happens in this order.
-_RESTART, _QUESTION, _ANSWER = range(3)
+#: Order of events that have the same place in the recording.
+_RESTART, _REQUEST, _RESPONSE = range(3)
 
 Target = tuple[str, int]
 """Host and port."""
 
 Dial = Callable[[str, int], Awaitable[trio.abc.Stream]]
-"""Opens a connection; raises OSError. What wraps the stream may record it."""
+"""Opens a connection; raises OSError. The stream may be wrapped, for example to record it."""
 
 
 class Verdict(enum.Enum):
     SAME = "same"
     DIFFERENT = "different"
     MISSING = "missing"
-    UNRECORDED = "no answer recorded"
+    UNRECORDED = "no response recorded"
     UNSENT = "not sent"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a replayed request was answered: ``fields`` are the differences, or why nothing was answered."""
+    """Result of one replayed request. ``fields`` lists the differences, or the reason why there is no response."""
 
     step: Step
     verdict: Verdict
@@ -65,7 +65,7 @@ class Outcome:
 
 
 def target_of(step: Step, targets: Mapping[int | None, Target]) -> Target:
-    """Where a request goes: ``targets`` are by broker id, that of None is for all others. Raises CaptureError."""
+    """The target of a request. ``targets`` maps broker ids; None is the default. Raises CaptureError."""
     target = targets.get(step.broker_id, targets.get(None))
     if target is None:
         broker = "an unknown broker" if step.broker_id is None else f"broker {step.broker_id}"
@@ -74,12 +74,12 @@ def target_of(step: Step, targets: Mapping[int | None, Target]) -> Target:
 
 
 class Replay:
-    """One run. ``rewrite`` gives the body to send; ``dial`` opens connections; ``volatile`` fields are not compared.
+    """One run. ``rewrite`` returns the body to send; ``dial`` opens connections; ``volatile`` fields are not compared.
 
-    ``restart`` is told the id of each broker of ``restarts`` that was sent something before, when its time has come.
-    ``run`` raises CaptureError where nobody can be reached at first, and what ``restart`` raises; what else goes wrong
-    is in ``outcomes``, also of a run that was cancelled. As Kafka's client does, it gives a connection up on which one
-    answer stays away for ``answer_seconds``, and an address at which that happens before anything was ever answered.
+    ``restart`` is called with the broker id of each of ``restarts`` that is needed, at its place in the recording.
+    ``run`` raises CaptureError if the first target is unreachable, and whatever ``restart`` raises. Other failures are
+    in ``outcomes``, also after cancellation. Like Kafka's client it closes a connection when a response times out; it
+    gives up a target if that happens before the target has answered anything.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Replay:
         self._speed = speed
         self._answer_seconds = answer_seconds
         self._volatile = volatile
-        self._asked: dict[Step, _Asked] = {}
+        self._in_flight: dict[Step, _InFlight] = {}
         self._connections: dict[tuple[int, Target], _Connection] = {}  # by the number of the recorded one
         self._silent: set[Target] = set()
 
@@ -126,46 +126,48 @@ class Replay:
         return self.outcomes()
 
     def outcomes(self) -> list[Outcome]:
-        """As far as they are known now."""
+        """Known so far."""
         return [
-            _compared(step, self._asked[step], self._volatile) if step in self._asked else Outcome(step, Verdict.UNSENT)
+            _compared(step, self._in_flight[step], self._volatile)
+            if step in self._in_flight
+            else Outcome(step, Verdict.UNSENT)
             for step in self._steps
         ]
 
     async def _walk(self, nursery: trio.Nursery) -> None:
-        """Through what was recorded, in its order: send what was sent, wait for what came."""
+        """Go through the recording in order: send each request, wait for each response."""
         events: list[tuple[Place, int, Step | Restart]] = [(each.place, _RESTART, each) for each in self._restarts]
-        events += [(step.request.place, _QUESTION, step) for step in self._steps]
-        events += [(step.response.place, _ANSWER, step) for step in self._steps if step.response is not None]
+        events += [(step.request.place, _REQUEST, step) for step in self._steps]
+        events += [(step.response.place, _RESPONSE, step) for step in self._steps if step.response is not None]
         events.sort(key=lambda event: event[:2])
         began, began_ns = trio.current_time(), self._steps[0].request.place.time_ns if self._steps else 0
         for place, kind, step in events:
             if isinstance(step, Restart):
                 assert self._restart is not None
                 await self._restart(step.broker_id)
-            elif kind == _ANSWER:
-                await self._answer_to(step)
+            elif kind == _RESPONSE:
+                await self._await_response(step)
             else:
                 if self._speed is not None:
                     await trio.sleep_until(began + (place.time_ns - began_ns) / 1e9 / self._speed)
-                self._asked[step] = await self._ask(step, nursery)
-        for step in self._steps:  # answers that did not come while recording may come now
-            await self._answer_to(step)
+                self._in_flight[step] = await self._send(step, nursery)
+        for step in self._steps:  # requests without a recorded response may get one now
+            await self._await_response(step)
 
-    async def _ask(self, step: Step, nursery: trio.Nursery) -> _Asked:
+    async def _send(self, step: Step, nursery: trio.Nursery) -> _InFlight:
         key = step.request.peers.connection, self._targets[step]
         connection = self._connections.get(key)
         if connection is None:
             connection = self._connections[key] = _Connection()
             await self._open(connection, self._targets[step], nursery)
-        return await connection.ask(step.request, self._rewrite(step.request), self._answer_seconds)
+        return await connection.send(step.request, self._rewrite(step.request), self._answer_seconds)
 
     async def _open(self, connection: _Connection, target: Target, nursery: trio.Nursery) -> None:
         host, port = target
         if target in self._silent:
-            connection.end(f"given up: {host}:{port} answers nothing")
+            connection.end(f"given up: {host}:{port} does not answer")
             return
-        why = f"it did not answer within {self._answer_seconds:g} s"
+        why = f"no connection within {self._answer_seconds:g} s"
         try:
             with trio.move_on_after(self._answer_seconds):
                 connection.stream = await self._dial(host, port)
@@ -174,32 +176,32 @@ class Replay:
             self._silent.add(target)
         except OSError as e:
             why = str(e.strerror or e)
-        unreachable = f"nobody can be reached at {host}:{port} ({why})"
-        if not self._asked:
+        unreachable = f"cannot connect to {host}:{port} ({why})"
+        if not self._in_flight:
             raise CaptureError(unreachable)
         connection.end(unreachable)
 
-    async def _answer_to(self, step: Step) -> None:
-        """Wait for it; whose answer does not come is not asked again."""
-        asked = self._asked[step]
-        if not asked.known.is_set():
-            with trio.move_on_at(asked.deadline):
-                await asked.known.wait()
-        if not asked.known.is_set():
-            asked.failed(f"nothing was answered within {self._answer_seconds:g} s")
+    async def _await_response(self, step: Step) -> None:
+        """Wait for the response. On a timeout, close the connection."""
+        in_flight = self._in_flight[step]
+        if not in_flight.known.is_set():
+            with trio.move_on_at(in_flight.deadline):
+                await in_flight.known.wait()
+        if not in_flight.known.is_set():
+            in_flight.failed(f"no response within {self._answer_seconds:g} s")
             target = self._targets[step]
             connection = self._connections[step.request.peers.connection, target]
-            connection.end(f"given up: the answer to the request of packet {step.request.place.packet} stayed away")
+            connection.end(f"closed: no response to the request of packet {step.request.place.packet}")
             if not any(each.has_answered for (_, at), each in self._connections.items() if at == target):
                 self._silent.add(target)
 
 
-class _NotAskedError(Exception):
-    """An answer to no question."""
+class _UnknownCorrelationIdError(Exception):
+    """A response with an unknown correlation id."""
 
 
-class _Asked:
-    """A request on its way: ``answer`` (None where Kafka gives none) or ``failure``, once that is ``known``."""
+class _InFlight:
+    """A request in flight. ``known`` is set with ``answer`` (None if Kafka sends none) or ``failure``."""
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
@@ -219,37 +221,37 @@ class _Asked:
 
 @dataclass(eq=False)
 class _Connection:
-    """A new connection in place of a recorded one. One task sends, one reads."""
+    """The live connection that replaces a recorded one. One task sends, one reads."""
 
     stream: trio.abc.Stream | None = None
-    waiting: dict[int, tuple[Request, _Asked]] = field(default_factory=dict)
+    waiting: dict[int, tuple[Request, _InFlight]] = field(default_factory=dict)
     correlation_id: int = 0
     has_answered: bool = False
     over: str | None = None
 
-    async def ask(self, request: Request, body: wire.Message, seconds: float) -> _Asked:
-        """Send it within ``seconds``, the time that its answer has, too."""
-        asked = _Asked(trio.current_time() + seconds)
+    async def send(self, request: Request, body: wire.Message, seconds: float) -> _InFlight:
+        """Send a request; sending and response share one timeout."""
+        in_flight = _InFlight(trio.current_time() + seconds)
         correlation_id = self.correlation_id
         self.correlation_id = (correlation_id + 1) & 0x7FFFFFFF
         if request.answered:
-            self.waiting[correlation_id] = request, asked
+            self.waiting[correlation_id] = request, in_flight
         payload = wire.encode_request(
             body, api_version=request.version, correlation_id=correlation_id, client_id=request.client_id
         )
         if self.over is None and self.stream is not None:
             try:
-                with trio.move_on_at(asked.deadline) as scope:
+                with trio.move_on_at(in_flight.deadline) as scope:
                     await self.stream.send_all(wire.frame(payload))
                 if scope.cancelled_caught:
-                    self.end(f"given up: a request was not taken within {seconds:g} s")
+                    self.end(f"given up: a request could not be sent within {seconds:g} s")
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self.end("the connection broke")
         if self.over is not None:
-            asked.failed(self.over)
+            in_flight.failed(self.over)
         elif not request.answered:
-            asked.answered(None)
-        return asked
+            in_flight.answered(None)
+        return in_flight
 
     async def read(self) -> None:
         assert self.stream is not None
@@ -261,27 +263,27 @@ class _Connection:
                     self._answered(frame)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.end("the connection broke")
-        except (wire.WireError, _NotAskedError) as e:
-            self.end(f"what came is no answer ({e})")
+        except (wire.WireError, _UnknownCorrelationIdError) as e:
+            self.end(f"received something that is no response ({e})")
         else:
-            self.end("the connection was closed" + (" in the middle of an answer" if len(buffer) else ""))
+            self.end("the connection was closed" + (" in the middle of a response" if len(buffer) else ""))
 
     def _answered(self, frame: bytes) -> None:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)
-        request, asked = self.waiting.pop(correlation_id, (None, None))
-        if request is None or asked is None:
-            raise _NotAskedError(f"correlation id {correlation_id} was not asked")
+        request, in_flight = self.waiting.pop(correlation_id, (None, None))
+        if request is None or in_flight is None:
+            raise _UnknownCorrelationIdError(f"unknown correlation id {correlation_id}")
         self.has_answered = True
         try:
-            asked.answered(wire.decode_response(frame, api_key=request.api_key, api_version=request.version)[1])
+            in_flight.answered(wire.decode_response(frame, api_key=request.api_key, api_version=request.version)[1])
         except wire.WireError as e:
-            asked.failed(f"the answer cannot be decoded ({e})")
+            in_flight.failed(f"the response cannot be decoded ({e})")
 
     def end(self, why: str) -> None:
-        """The first reason counts."""
+        """The first reason is kept."""
         self.over = self.over or why
-        for _, asked in self.waiting.values():
-            asked.failed(self.over)
+        for _, in_flight in self.waiting.values():
+            in_flight.failed(self.over)
 
     async def aclose(self) -> None:
         if self.stream is not None:
@@ -293,19 +295,19 @@ def _body(request: Request) -> wire.Message:
     return request.body
 
 
-def _compared(step: Step, asked: _Asked, volatile: frozenset[str]) -> Outcome:
+def _compared(step: Step, in_flight: _InFlight, volatile: frozenset[str]) -> Outcome:
     recorded = step.response
-    if not asked.known.is_set():
-        asked.failed("not answered before the end")
-    if not step.request.answered and asked.failure is None:
+    if not in_flight.known.is_set():
+        in_flight.failed("no response before the end")
+    if not step.request.answered and in_flight.failure is None:
         return Outcome(step, Verdict.SAME)
     if recorded is None or recorded.body is None:
-        return Outcome(step, Verdict.UNRECORDED, (), asked.answer)
-    if asked.answer is None:
-        return Outcome(step, Verdict.MISSING, (asked.failure or "",))
+        return Outcome(step, Verdict.UNRECORDED, (), in_flight.answer)
+    if in_flight.answer is None:
+        return Outcome(step, Verdict.MISSING, (in_flight.failure or "",))
     fields = differences(
         wire.as_dict(recorded.body, recorded.version),
-        wire.as_dict(asked.answer, step.request.version),
+        wire.as_dict(in_flight.answer, step.request.version),
         volatile=volatile,
     )
-    return Outcome(step, Verdict.DIFFERENT if fields else Verdict.SAME, tuple(fields), asked.answer)
+    return Outcome(step, Verdict.DIFFERENT if fields else Verdict.SAME, tuple(fields), in_flight.answer)

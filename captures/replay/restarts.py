@@ -1,8 +1,8 @@
-"""Which brokers of a recording ended and came back, with nothing left of what they had been told.
+"""Finds broker restarts in a recording: a restarted broker has lost its in-memory state.
 
-A broker that registers again gets a new broker epoch (KIP-380, rule 1.20), which the controllers' requests carry. It
-did so in a new process; or in the old one, whose ZooKeeper session had expired, and that one still knows its
-partitions. Connections tell which: none outlives the process that accepted it.
+A broker that registers again gets a new broker epoch (KIP-380, rule 1.20), which controllers' requests carry. Either
+its process is new, or only its ZooKeeper session expired, and then it still knows its partitions. Connections show
+which: none outlives the process that accepted it.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from kce.wire.registry import CONTROL_REQUESTS
 
 
 class Restart(NamedTuple):
-    """Broker ``broker_id`` was a new process when the request at ``place`` reached it, as the first of a controller."""
+    """Broker ``broker_id`` was a new process when the request at ``place``, the first of a controller, reached it."""
 
     place: Place
     broker_id: int
 
 
 def restarts(steps: Iterable[Step]) -> list[Restart]:
-    """In their order, from all ``steps`` of a recording: its other requests tell who lived on.
+    """All restarts in order. Needs all ``steps`` of a recording, because other requests show which connections live on.
 
-    A broker of which no connection is seen to outlive the change of its epoch is taken for restarted. Before Kafka 2.2
-    there were no broker epochs: of such a recording nothing is found.
+    A broker counts as restarted if none of its connections outlives the change of its epoch. Kafka before 2.2 had no
+    broker epochs, so nothing is found in such a recording.
     """
     by_broker: dict[int, list[Step]] = {}
     for step in sorted(steps, key=lambda step: step.request.place):
         if step.broker_id is not None:
             by_broker.setdefault(step.broker_id, []).append(step)
-    return sorted(Restart(place, broker_id) for broker_id, told in by_broker.items() for place in _of_one(told))
+    return sorted(Restart(place, broker_id) for broker_id, received in by_broker.items() for place in _of_one(received))
 
 
 def needed(restarts: Iterable[Restart], steps: Iterable[Step]) -> list[Restart]:
-    """Those of ``restarts`` before and after which their brokers are sent something by ``steps``."""
+    """Those of ``restarts`` whose brokers receive ``steps`` both before and after."""
     first: dict[int | None, Place] = {}
     last: dict[int | None, Place] = {}
     for step in steps:
@@ -50,19 +50,19 @@ def needed(restarts: Iterable[Restart], steps: Iterable[Step]) -> list[Restart]:
     ]
 
 
-def _of_one(told: Sequence[Step]) -> list[Place]:
-    """``told``: what one broker was told, by whomever, in order."""
+def _of_one(received: Sequence[Step]) -> list[Place]:
+    """Restarts of one broker, given all requests sent to it, in order."""
     opened: dict[int, Place] = {}
     answered: dict[int, Place] = {}
-    for step in told:
+    for step in received:
         connection = step.request.peers.connection
         opened.setdefault(connection, step.request.place)
         if step.response is not None:
             answered[connection] = max(step.response.place, answered.get(connection, step.response.place))
     found = []
     newest = -1
-    known_alive: Place | None = None  # when the process of the newest epoch is last known to have answered
-    for step in told:
+    known_alive: Place | None = None  # last response of the process that has the newest epoch
+    for step in received:
         if step.request.api_key not in CONTROL_REQUESTS:
             continue
         place, epoch = step.request.place, getattr(step.request.body, "broker_epoch", -1)

@@ -1,8 +1,8 @@
-"""Epochs of recorded control requests, as somebody else's cluster needs them to be; and how answers are compared.
+"""Rewrites the epochs of recorded control requests for another cluster, and compares responses.
 
-A recording's epochs belong to its ZooKeeper. To be taken by other brokers, the controller's epochs are shifted, all by
-the same distance (so that who was a zombie stays one), and the broker's are replaced: the newest that was known when a
-request was sent by the present one, an older one by one as much older (so that what was stale stays stale).
+A recording's epochs belong to its ZooKeeper. For other brokers, all controller epochs are shifted by the same distance,
+so a zombie stays a zombie. Broker epochs are replaced: the newest known at the time becomes the current one, and an
+older one stays older by as much, so a stale request stays stale.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _NO_EPOCH = -1
 
 
 class Rewriter:
-    """``controller_shift`` is added to every controller epoch. ``broker_epochs`` are the present ones, by broker id;
-    they may be changed as brokers come back, and those of other brokers are kept. ``requests`` are all that will be
-    replayed, with the ids of their brokers. Raises ValueError where a controller epoch would be below 0.
+    """``controller_shift`` is added to every controller epoch. ``broker_epochs`` maps broker ids to current epochs;
+    it may change when brokers restart; other brokers keep theirs. ``requests`` are all that will be replayed, with
+    their brokers' ids. Raises ValueError where a controller epoch would be below 0.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Rewriter:
     ) -> None:
         self._shift = controller_shift
         self.broker_epochs = dict(broker_epochs or {})
-        self._behind: dict[Request, tuple[int, int]] = {}  # broker, and by how much its epoch was not the newest
+        self._behind: dict[Request, tuple[int, int]] = {}  # (broker, how far its epoch was behind the newest)
         newest: dict[int, int] = {}
         for request, server_id in requests:
             broker_id = whose_epoch(request, server_id)
@@ -53,7 +53,7 @@ class Rewriter:
             body = self._shifted(body)
         if request in self._behind:
             broker_id, behind = self._behind[request]
-            # below 0 it would be none
+            # -1 means no epoch
             body = dataclasses.replace(body, broker_epoch=max(0, self.broker_epochs[broker_id] - behind))
         rewritten: wire.Message = body
         return rewritten
@@ -82,29 +82,29 @@ def whose_epoch(request: Request, server_id: int | None) -> int | None:
 
 
 def newest_controller_epoch(requests: Iterable[Request]) -> int | None:
-    """The highest of all controllers that speak in ``requests``; None if none does."""
+    """The highest controller epoch in ``requests``; None if there is none."""
     epochs = (getattr(r.body, "controller_epoch", None) for r in requests if r.api_key in CONTROL_REQUESTS)
     return max((epoch for epoch in epochs if epoch is not None), default=None)
 
 
-def named_anew(value: Any, ids: Mapping[uuid.UUID, uuid.UUID]) -> Any:
-    """A message whose ids of topics are replaced by others."""
+def with_topic_ids(value: Any, ids: Mapping[uuid.UUID, uuid.UUID]) -> Any:
+    """The message with its topic ids replaced."""
     if not ids:
         return value
     if isinstance(value, uuid.UUID):
         return ids.get(value, value)
     if isinstance(value, tuple):
-        return tuple(named_anew(inner, ids) for inner in value)
+        return tuple(with_topic_ids(inner, ids) for inner in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changes = {f.name: named_anew(getattr(value, f.name), ids) for f in dataclasses.fields(value)}
+        changes = {f.name: with_topic_ids(getattr(value, f.name), ids) for f in dataclasses.fields(value)}
         return dataclasses.replace(value, **changes)
     return value
 
 
-#: Fields that differ from one run to the next without meaning anything.
+#: Fields that differ between runs without meaning.
 VOLATILE = frozenset({"throttle_time_ms", "log_append_time_ms"})
 
-#: By what the elements of an array are known, where brokers give them in any order.
+#: Fields that identify the elements of arrays without an order.
 _IDENTITIES = ("topic_name", "name", "topic", "topic_id", "partition_index", "partition", "index", "api_key", "node_id")
 
 

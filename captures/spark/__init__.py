@@ -1,4 +1,4 @@
-"""Captures in Spark: a data source, reassembly by connection, analyses, and the job that puts them together.
+"""Captures in Spark: the data source, reassembly by connection, analyses, and the job that runs them.
 
     from kce.captures.spark import analyze
 
@@ -6,14 +6,14 @@
     for sentence in findings.sentences():
         print(sentence)
 
-``analyze`` needs Java 17 or later. It returns a ``Findings`` of plain values (``captures.spark.findings``) and raises
-``captures.errors.CaptureError``, in one line, for what it cannot read. This package alone imports pyspark.
+``analyze`` needs Java 17 or later. It returns ``Findings`` of plain values (``captures.spark.findings``) and raises a
+one-line ``captures.errors.CaptureError`` for files that it cannot read. Only this package imports pyspark.
 
 source       the data source; levels, pushdown, tail: its rows, filters and stream
-reassembly   captures -> exchanges, partitions, endpoints; buckets, segment_counts: what its tasks do
+reassembly   captures -> exchanges, partitions, endpoints; buckets: its tasks
 analyses     DataFrame -> DataFrame                   job          analyze()
-findings     what comes out; sentences: in words      report, exports, text: as HTML, JSON, Markdown, text
-session      a quiet local Spark                      schemas      captures.rows as Spark sees it
+findings     the results                              report, exports, text: as HTML, JSON, Markdown, text
+session      a quiet local Spark                      schemas      captures.tables.rows as Spark types
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ require("numpy", "numba", "pyarrow", "pyspark", purpose="the analysis")
 
 
 def __getattr__(name: str) -> Any:
-    """What is here, when it is asked for: Spark's workers import this package, too, and have no use for the job."""
+    """Import on first use: Spark's workers import this package, too, and do not need the job."""
     if name == "analyze":
         from kce.captures.spark.job import analyze
 

@@ -1,4 +1,4 @@
-"""What a task of ``captures.spark.reassembly`` does: BLOCKS rows in, sorted by bucket and time; DECODED rows out."""
+"""A reassembly task: BLOCKS rows in, sorted by bucket and time; DECODED rows out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def decoded(
     batches: Iterable[pa.RecordBatch], evidence: Evidence, names: frozenset[str] | None = None,
     ports: Collection[int] = (),
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
-    """DECODED of BLOCKS, with the columns ``names``, all without them; ``ports`` are those of listeners, if known."""
+    """DECODED rows with the columns ``names`` (None: all); ``ports`` are listener ports, if known."""
     given = [column.name for column in DECODED.of(names).columns]
     for batch in _decoded(batches, evidence, names, ports):
         yield batch.select(given)
@@ -55,7 +55,7 @@ def _decoded(
 
 
 def _rows(batches: Iterable[pa.RecordBatch], files: list[str], quality: Quality) -> Iterator[_Row]:
-    """The blocks; on the way the names of files are learnt, and what tasks before have counted."""
+    """The blocks; collects file names and the counts of reading tasks on the way."""
     for batch in batches:
         numbers = [batch.column(name).to_pylist() for name in ("bucket", "begin_ns", "number", "file", "quality")]
         data = [batch.column(name) for name in ("rows", "flows", "payload")]

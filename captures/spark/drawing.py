@@ -1,4 +1,4 @@
-"""What the pictures of the report share. They are SVG inside the page: no scripts, no fonts, nothing to load.
+"""Shared parts of the report's pictures, which are SVG inside the page: nothing to load.
 
 Colours, a figure of the page's width, a time axis, a legend, and ``svg``. The analyses draw (``spark/analyses``).
 """
@@ -28,7 +28,7 @@ BROKER_COLOURS = ("#1f5fa8", "#c47f17", "#3c8a5a", "#8450a0", "#a8476b", "#4b8f9
 NO_LEADER = ALARM
 JOINED = "#3c8a5a"
 
-#: Rows of one picture; more would be too small to read.
+#: Maximum rows of a picture.
 MAX_ROWS = 40
 
 _WIDTH = 10.0
@@ -48,7 +48,7 @@ _STYLE: Any = {
 
 
 def style() -> AbstractContextManager[None]:
-    """Figures have the page's style inside this context."""
+    """A context with the page's style."""
     return mpl.rc_context(_STYLE)
 
 
@@ -80,7 +80,7 @@ def _clock(at: float, form: str) -> str:
 
 
 def line(colour: str, label: str) -> Artist:
-    """An entry of a legend; so are the next three."""
+    """A legend entry, like the next three."""
     return Line2D([], [], color=colour, linewidth=2.5, label=label)
 
 
@@ -111,13 +111,13 @@ def duration(ms: float) -> str:
 
 
 def svg(drawn: Figure, name: str, label: str) -> str:
-    """The figure as an SVG element. ``name`` makes its ids unique in the page, ``label`` describes it to a reader."""
+    """The figure as an SVG element. ``name`` makes its ids unique in the page, ``label`` describes it."""
     text = io.StringIO()
-    with mpl.rc_context({"svg.hashsalt": name}):  # the same input gives the same page, and no id occurs twice in it
+    with mpl.rc_context({"svg.hashsalt": name}):  # reproducible and unique ids
         drawn.savefig(text, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     element = text.getvalue()
     element = element[element.index("<svg") :]
     element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
-    element = re.sub(r'<g id="[^"]*"', "<g", element)  # nothing refers to groups, and several pictures share a page
+    element = re.sub(r'<g id="[^"]*"', "<g", element)  # ids of groups are unused and would repeat
     view = rf'<svg \1 role="img" aria-label="{label}">'
     return re.sub(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', view, element, count=1)

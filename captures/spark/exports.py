@@ -30,7 +30,7 @@ def rendered(found: Findings, form: str) -> str:
 
 
 def check_report(path: str | os.PathLike[str]) -> None:
-    """Raises CaptureError if there is no folder to write it into."""
+    """Raises CaptureError if its folder does not exist."""
     folder = Path(path).absolute().parent
     if not folder.is_dir():
         raise CaptureError(f"{os.fspath(path)}: there is no folder {folder} for the report")
@@ -39,7 +39,8 @@ def check_report(path: str | os.PathLike[str]) -> None:
 def write_report(found: Findings, path: str | os.PathLike[str], form: str = "html") -> None:
     """Raises CaptureError when the file cannot be written."""
     try:
-        Path(path).write_text(rendered(found, form), encoding="utf-8")
+        whole = rendered(found, form)  # first, so that a failure leaves no empty file
+        Path(path).write_text(whole, encoding="utf-8")
     except OSError as e:
         raise CaptureError(f"{os.fspath(path)}: cannot be written ({e.strerror or e})") from None
 
@@ -67,9 +68,9 @@ def to_json(found: Findings) -> str:
 
 def to_markdown(found: Findings) -> str:
     """Quality, findings, and the tables that have rows."""
-    lines = ["# What the control plane did", "", ", ".join(f"`{_cell(file)}`" for file in found.files), ""]
+    lines = ["# Control plane report", "", ", ".join(f"`{_cell(file)}`" for file in found.files), ""]
     quality = found.quality
-    lines += ["## How much could be read", ""]
+    lines += ["## Capture quality", ""]
     lines += [f"{quality.packets:,} packets, {quality.requests:,} requests, {quality.responses:,} responses.", ""]
     lines += [f"- {_cell(line)}" for line in quality.lines()] + ["", "## Findings", ""]
     lines += [f"- **{finding.severity}**: {_cell(finding.text)}" for finding in found.findings()]
@@ -110,5 +111,5 @@ def _text(value: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """As Markdown shows it in one cell: names of topics may hold anything."""
+    """Escape a value for a Markdown cell."""
     return "".join("\\" + c if c in "\\`*_[]<>|#" else c for c in printable(text))

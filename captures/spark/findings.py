@@ -1,4 +1,4 @@
-"""What `kce analyze` found, as plain values."""
+"""The results of `kce analyze`, as plain values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from kce.captures.exchanges.quality import Quality
 from kce.captures.spark.analyses import ANALYSES
-from kce.captures.spark.analyses.analysis import Finding, Section, Severity, Shown
+from kce.captures.spark.analyses.analysis import THRESHOLDS, Finding, Section, Severity, Shown, Thresholds
 from kce.captures.tables.rows import ENDPOINTS, Table
 
 _SEVERITIES: tuple[Severity, ...] = ("alarm", "warning", "note")
@@ -25,7 +25,7 @@ def row_class(table: Table) -> type[Any]:
     return make_dataclass(table.name, columns, frozen=True, slots=True)
 
 
-#: Tables that only pictures need: they are neither written nor printed.
+#: Tables for pictures only; not written or printed.
 AUXILIARY = tuple(auxiliary.table for analysis in ANALYSES.values() for auxiliary in analysis.auxiliary)
 
 #: Name of a table -> the class of its rows.
@@ -34,7 +34,7 @@ ROWS: Mapping[str, type[Any]] = MappingProxyType({
     for table in (*(analysis.table for analysis in ANALYSES.values()), ENDPOINTS, *AUXILIARY)
 })  # fmt: skip
 
-#: The tables that people and programs get, in order.
+#: The output tables, in order.
 PRINTED = tuple(name for name in ROWS if name not in {table.name for table in AUXILIARY})
 
 _ENDPOINTS_SECTION = Section(
@@ -63,7 +63,7 @@ SECTIONS: tuple[tuple[str, Section], ...] = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request that a finding rests on. ``bodies`` are what was decoded of it and of its response."""
+    """A request that a finding cites, with the decoded ``bodies`` of request and response."""
 
     file: str
     packet: int
@@ -81,10 +81,9 @@ class Exchange:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything that `kce analyze` found. Each table (``ROWS``) is an attribute, empty if its analysis did not run.
+    """The results of a run. Each table (``ROWS``) is an attribute, empty if its analysis did not run.
 
-    ``ran`` are the tables that were asked for. ``exchanges`` are the requests that the findings rest on, if those were
-    asked for.
+    ``ran`` are the selected tables, ``exchanges`` the requests that findings cite, if ``evidence`` was requested.
     """
 
     files: tuple[str, ...]
@@ -92,6 +91,7 @@ class Findings:
     tables: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     exchanges: tuple[Exchange, ...] = field(default=(), repr=False)
     ran: frozenset[str] = frozenset(ROWS)
+    thresholds: Thresholds = THRESHOLDS
 
     def __getattr__(self, table: str) -> tuple[Any, ...]:
         if table not in ROWS:
@@ -99,11 +99,11 @@ class Findings:
         return self.tables.get(table, ())
 
     def findings(self) -> list[Finding]:
-        """The conclusions in words, most serious first."""
+        """All findings, most serious first."""
         ran = sorted((a for a in ANALYSES.values() if a.table.name in self.ran), key=lambda analysis: analysis.rank)
         found = [replace(finding, analysis=a.table.name) for a in ran for finding in a.findings(self)]
         return sorted(found, key=lambda finding: _SEVERITIES.index(finding.severity))
 
     def sentences(self) -> list[str]:
-        """The words of the findings."""
+        """The texts of the findings."""
         return [finding.text for finding in self.findings()]

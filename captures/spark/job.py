@@ -1,4 +1,4 @@
-"""The job behind `kce analyze`: captures in, findings, Parquet and a report out."""
+"""The job of `kce analyze`: captures in; findings, Parquet and a report out."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from kce.captures.exchanges.quality import Quality
 from kce.captures.files.locations import check_location, expand, location_bytes
 from kce.captures.spark import findings, reassembly
 from kce.captures.spark.analyses import ANALYSES
-from kce.captures.spark.analyses.analysis import Frames
+from kce.captures.spark.analyses.analysis import THRESHOLDS, Frames, Thresholds
 from kce.captures.spark.exports import check_report, write_report
 from kce.captures.spark.session import local_session
 from kce.captures.spark.source import register
 from kce.captures.spark.tables import check_folder, write_tables
 from kce.captures.tables.tabulate import Evidence
 
-#: Compressed bytes of capture that one task puts together again.
+#: Compressed bytes of capture per reassembly task.
 _BYTES_PER_TASK = 64 * 1024 * 1024
 
-#: Requests that a report shows decoded, of one finding and of all.
+#: Decoded requests in a report: per finding, and in all.
 _SHOWN_PER_FINDING = 20
 _SHOWN = 300
 
-#: Small jobs are mostly waiting for the driver: a few at a time keep the cores busy.
+#: Small jobs mostly wait for the driver; a few at a time keep the cores busy.
 _JOBS_AT_ONCE = 4
 
 T = TypeVar("T")
@@ -55,40 +55,41 @@ def analyze(
     ports: Ports = NO_PORTS,
     master: str | None = None,
     event_log: str | os.PathLike[str] | None = None,
+    thresholds: Thresholds = THRESHOLDS,
     spark: SparkSession | None = None,
     progress: Callable[[str], None] = lambda step: None,
 ) -> findings.Findings:
-    """Find out what the control plane in ``paths`` did. The captures are opened by Spark's tasks alone.
+    """Analyse what the control plane in ``paths`` did. Only Spark's tasks open the captures.
 
-    ``report`` is a file to write, in one of ``captures.spark.exports.FORMS``; ``out`` a folder for Parquet, which must
-    be empty unless ``overwrite``. ``only`` names the analyses to run (those of ``captures.spark.analyses.ANALYSES``),
-    all without it. ``evidence`` asks for the decoded requests that findings rest on, as a report does, ``payloads`` for
-    what is otherwise left out of these. ``ports`` are those of listeners, if they are given, and what each is for
-    (``captures.exchanges.ports``): others are left out. ``event_log`` is a folder for Spark's event log. ``spark`` is a
-    session to use; without one a session is started, on this machine or on the cluster ``master``, and stopped.
-    ``progress`` is told each step. Raises CaptureError for what is no capture, or holds no Kafka traffic.
+    ``report`` is a file to write in one of ``captures.spark.exports.FORMS``; ``out`` is a folder for Parquet, empty
+    unless ``overwrite``. ``only`` names the analyses to run (of ``captures.spark.analyses.ANALYSES``; none means
+    all). ``evidence`` adds the decoded requests that findings cite, ``payloads`` also their records and secrets.
+    With ``ports`` (``captures.exchanges.ports``), only connections to these. ``event_log`` is a folder for Spark's
+    event log. ``spark`` is a session to use; by default one is started, on this machine or on the cluster
+    ``master``, and stopped. ``thresholds`` decide which findings are warnings. ``progress`` is called with each
+    step. Raises CaptureError for a file that is no capture or has no Kafka traffic.
     """
     names = expand(paths)
     if not names:
-        raise CaptureError("no capture is given")
+        raise CaptureError("no capture given")
     for name in only:
         if name not in ANALYSES:
-            raise CaptureError(f"there is no analysis {name!r}: there are {', '.join(ANALYSES)}")
-    if report is not None:  # before anything is read: an hour's work is not to end in a folder that is not there
+            raise CaptureError(f"no analysis {name!r}; there are {', '.join(ANALYSES)}")
+    if report is not None:  # check the folder before an hour of work
         check_report(report)
     if out is not None:
         check_folder(out, overwrite=overwrite)
     with contextlib.ExitStack() as stack:
         if spark is None:
-            for name in names:  # only asked whether it is there, so that nobody waits for a JVM to hear that it is not
+            for name in names:  # report a missing file before starting the JVM
                 check_location(name)
             progress("starting Spark")
             brief = sum(map(location_bytes, names)) < _BYTES_PER_TASK
             spark = stack.enter_context(local_session(event_log, brief=brief, master=master))
         try:
             kind: Evidence = "none" if not evidence and report is None else "payloads" if payloads else "redacted"
-            found = _Job(spark, names, progress, stack, kind, ports).run(only or ANALYSES, out)
-        except (PySparkException, Py4JError, ConnectionError) as e:  # the last when the JVM is gone
+            found = _Job(spark, names, progress, stack, kind, ports, thresholds).run(only or ANALYSES, out)
+        except (PySparkException, Py4JError, ConnectionError) as e:  # ConnectionError: the JVM is gone
             first, *_ = str(e).strip().splitlines() or [type(e).__name__]
             raise CaptureError(f"Spark failed: {first}") from e
     if report is not None:
@@ -98,7 +99,7 @@ def analyze(
 
 
 class _Job:
-    """One run: the frames that several analyses share are kept until its end."""
+    """One run. It caches the DataFrames that several analyses share."""
 
     def __init__(
         self,
@@ -108,8 +109,10 @@ class _Job:
         stack: contextlib.ExitStack,
         evidence: Evidence,
         ports: Ports,
+        thresholds: Thresholds,
     ) -> None:
         self._names = names
+        self._thresholds = thresholds
         self._ports = ports
         self._progress = progress
         self._evidence = evidence
@@ -125,7 +128,7 @@ class _Job:
         stack.callback(self._decoded.unpersist)
 
     def run(self, only: Collection[str], out: str | os.PathLike[str] | None) -> findings.Findings:
-        self._progress("reading, and putting connections together")
+        self._progress("reading and reassembling")
         quality = self._quality()
         self._progress("analysing")
         endpoints = self._keep(reassembly.endpoints(self._decoded))
@@ -147,13 +150,15 @@ class _Job:
             large = {"exchanges": frames.exchanges, "partitions": frames.partitions, "connections": connections}
             write_tables(out, large, collected)
         rows = {name: _rows(findings.ROWS[name], table) for name, table in collected.items()}
-        found = findings.Findings(files=tuple(self._names), quality=quality, tables=rows, ran=frozenset(small))
+        found = findings.Findings(
+            files=tuple(self._names), quality=quality, tables=rows, ran=frozenset(small), thresholds=self._thresholds
+        )
         if self._evidence == "none":
             return found
         return replace(found, exchanges=self._exchanges(found, frames.exchanges))
 
     def _exchanges(self, found: findings.Findings, exchanges: DataFrame) -> tuple[findings.Exchange, ...]:
-        """The requests that the findings name."""
+        """The requests that findings cite."""
         places = {place for finding in found.findings() for place in finding.evidence[:_SHOWN_PER_FINDING]}
         if not places:
             return ()
@@ -168,11 +173,11 @@ class _Job:
         return _rows(findings.Exchange, shown.toArrow())
 
     def _quality(self) -> Quality:
-        """What the tasks counted; the first to ask of them to run at all."""
+        """The tasks' counts; the first action of the job."""
         quality = Quality()
         for row in self._decoded.where(f.col("quality").isNotNull()).select("quality").collect():
             quality.add(Quality.from_json(row["quality"]))
-        if quality.unreadable:
+        if quality.unreadable and not quality.packets:
             raise CaptureError("; ".join(sorted(quality.unreadable)))
         if not quality.requests:
             raise CaptureError(f"{', '.join(self._names)}: {'; '.join(quality.lines())}")
@@ -180,8 +185,8 @@ class _Job:
 
     def _keep(self, frame: DataFrame) -> DataFrame:
         if self._small:
-            # in one partition every analysis is one stage, and a checkpoint spares each of them the plan of what was
-            # before: little data would spend its time on shuffles and planning
+            # for little data, shuffles and planning cost most: one partition makes every analysis one stage, and a
+            # checkpoint cuts the plan
             return frame.coalesce(1).localCheckpoint()
         kept = frame.persist()
         self._stack.callback(kept.unpersist)
@@ -189,7 +194,7 @@ class _Job:
 
 
 def _rows(cls: type[T], table: pa.Table) -> tuple[T, ...]:
-    """The rows of a small table; Arrow keeps times in UTC, wherever this runs."""
+    """The rows of a small table. Arrow keeps times in UTC."""
     return tuple(
         cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
         for row in table.to_pylist()

@@ -1,8 +1,7 @@
-"""The rows of each level of the data source, as Arrow batches: what a task does with the files it was given.
+"""The rows of each level of the data source, as Arrow batches: the work of its tasks.
 
-A task of the level packets has one file, or a split of one. A task of the other levels has all of them, in the order of
-their time, and one share of the connections: so a connection that runs across files is whole, and no task waits for
-another.
+A task of level packets has a file or a split of one. A task of the other levels has all files, sorted by time, and one
+share of the connections: a connection that spans files is whole, and tasks are independent.
 """
 
 from __future__ import annotations
@@ -30,8 +29,9 @@ from kce.captures.spark.pushdown import Wanted
 from kce.captures.spark.work import Bodies, File, Share
 from kce.captures.tables.rows import BLOCKS, LEVELS, PACKETS, Table
 from kce.captures.tables.tabulate import body_json, exchange_row, frame_row, partition_rows
+from kce.wire.registry import CONTROL_REQUESTS
 
-#: An Arrow batch is handed to Spark when it has this many rows or bytes of payload.
+#: Rows and payload bytes of an Arrow batch.
 BATCH_ROWS = 4096
 BATCH_BYTES = 4 * 1024 * 1024
 
@@ -58,8 +58,8 @@ def block_batches(
                 yield _divided(divider.divide(block), file.name, number)
     except CaptureError as e:
         quality.unreadable.append(str(e))
-    told = {"bucket": number % buckets, "begin_ns": 0, "number": number, "packet": 0, "quality": quality.to_json()}
-    yield BLOCKS.batch([tuple(told.get(column.name) for column in BLOCKS.columns)])
+    messages = {"bucket": number % buckets, "begin_ns": 0, "number": number, "packet": 0, "quality": quality.to_json()}
+    yield BLOCKS.batch([tuple(messages.get(column.name) for column in BLOCKS.columns)])
 
 
 def _divided(divided: Divided, file: str, number: int) -> pa.RecordBatch:
@@ -91,20 +91,21 @@ def message_batches(
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """The rows of frames, exchanges or partitions. Raises CaptureError only with ``fail_fast``.
 
-    Rows for what is wrong with a file are told by the first share alone. ``names`` are the columns that are wanted,
-    ``ports`` those of listeners, if they are known.
+    Only the first share emits rows for damaged files. ``names`` selects columns; ``ports`` are listener ports, if
+    known.
     """
     batches = Batches(LEVELS[level], wanted, fail_fast, names)
     problems: list[Corrupt] = []
+    of_share: list[Corrupt] = []
     # of several files, which packets come first depends on those that were kept
     shares = Shares(share.of) if len(files) == 1 else None
     blocks = _blocks(files, Chosen(share.number, share.of, wanted.values("connection"), shares), ports, problems)
     named = [file.name for file in files]
     if bodies == "none":
-        yield from batches.each(_in_bulk(level, blocks, named, wanted, batches.needed, ports))
+        yield from batches.each(_in_bulk(level, blocks, named, wanted, batches.needed, ports, of_share))
     else:
         yield from _one_by_one(batches, blocks, named, ROWS[level](bodies), ports)
-    yield from batches.corrupt(problems if share.number == 0 else ())
+    yield from batches.corrupt([*of_share, *(problems if share.number == 0 else ())])
 
 
 def _packets(
@@ -113,14 +114,14 @@ def _packets(
     try:
         with CaptureFile(file.path, file.name, split=split) as capture:
             yield from packet_columns(capture, names, wanted.numbers if wanted.conditions else None)
-            problems += [Corrupt(file.name, capture.packets, f"{file.name}: {said}") for said in capture.problems]
+            problems += [Corrupt(file.name, capture.packets, f"{file.name}: {problem}") for problem in capture.problems]
     except CaptureError as e:
         problems.append(Corrupt(file.name, None, str(e)))
 
 
 def _in_bulk(
     level: str, blocks: Iterable[Block], files: Sequence[str], wanted: Wanted, names: frozenset[str] | None,
-    ports: Collection[int],
+    ports: Collection[int], problems: list[Corrupt],
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Frames, exchanges or partitions by the thousand, with ``_corrupt_record``."""
     wants = wanted.numbers if wanted.conditions else None
@@ -132,6 +133,8 @@ def _in_bulk(
         if len(window.requests) or len(window.responses) or window.messages:
             rows = make(window)
             yield rows.append_column("_corrupt_record", _corrupt_records(level, rows))
+            if level == "partitions":
+                problems += _without_states(window.messages)
 
 
 def _one_by_one(
@@ -155,14 +158,14 @@ def _one_by_one(
     yield from batches.rest()
 
 
-#: Of several files that are read at once so much is kept of each.
+#: Bytes kept of each file when several are read at once.
 _BLOCK_BYTES = WINDOW_BYTES // 8
 
 
 def _blocks(files: Sequence[File], chosen: Chosen, ports: Collection[int], problems: list[Corrupt]) -> Iterator[Block]:
-    """The wanted segments of all files, by time as far as each file is in order itself; FILE is its place in these.
+    """The wanted segments of all files, merged by time; FILE is the index in ``files``.
 
-    A file is opened when its time has come, so that those of a rotation are open one or two at a time.
+    A file is opened when its time comes, so only one or two of a rotation are open.
     """
     if len(files) == 1:
         return _blocks_of(files[0], 0, chosen, ports, WINDOW_BYTES, problems)
@@ -178,13 +181,13 @@ def _blocks_of(
         with CaptureFile(file.path, file.name) as capture:
             for block in dissected(capture, Quality(), window_bytes=window_bytes, file=number, ports=ports):
                 yield chosen.of_block(block, flows)
-            problems += [Corrupt(file.name, capture.packets, f"{file.name}: {said}") for said in capture.problems]
+            problems += [Corrupt(file.name, capture.packets, f"{file.name}: {problem}") for problem in capture.problems]
     except CaptureError as e:
         problems.append(Corrupt(file.name, None, str(e)))
 
 
 def _by_begin(captures: Sequence[Iterator[Block]], begins_ns: Sequence[int]) -> Iterator[Block]:
-    """The blocks of several captures, as ``in_time`` wants them."""
+    """The blocks of several captures, sorted for ``in_time``."""
     waiting: list[tuple[int, int, Block | None]] = [(begin_ns, at, None) for at, begin_ns in enumerate(begins_ns)]
     heapq.heapify(waiting)
     while waiting:
@@ -193,7 +196,7 @@ def _by_begin(captures: Sequence[Iterator[Block]], begins_ns: Sequence[int]) -> 
             yield block
         following = next(captures[at], None)
         if following is not None:
-            following = following._replace(packets=following.packets.copy())  # its rows are used again
+            following = following._replace(packets=following.packets.copy())  # its array is reused
             heapq.heappush(waiting, (following.begin_ns, at, following))
 
 
@@ -222,12 +225,24 @@ def _partitions(_: Bodies) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
             response = message if isinstance(message, Response) else None
             for row in partition_rows(message.request, response):
                 yield (*row, None)
+        else:
+            for file, packet, problem in _without_states([message]):
+                yield tuple({"file": file, "packet": packet, "_corrupt_record": problem}.get(c) for c in _PARTITIONS)
 
     return rows
 
 
-#: level -> which bodies are asked for -> the rows that a message gives
+_PARTITIONS = [column.name for column in LEVELS["partitions"].columns]
+
+#: level -> option ``bodies`` -> rows of a message
 ROWS = {"frames": _frames, "exchanges": _exchanges, "partitions": _partitions}
+
+
+def _without_states(messages: Iterable[Message]) -> Iterator[Corrupt]:
+    """Control requests that were not decoded: their partitions are unknown."""
+    for message in messages:
+        if isinstance(message, Request) and message.api_key in CONTROL_REQUESTS and (problem := _wrong(message)):
+            yield Corrupt(message.place.file, message.place.packet, problem)
 
 
 def _wrong(message: Request | Response) -> str | None:
@@ -246,18 +261,18 @@ _WRONG: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 
 def _corrupt_records(level: str, rows: pa.RecordBatch) -> pa.Array:
-    told: list[str | None] | None = None
+    messages: list[str | None] | None = None
     for error, file, packet in _WRONG[level]:
         if not {error, file, packet} <= set(rows.schema.names):
             continue
         column = rows.column(error)
         if column.null_count == len(column):
             continue
-        told = told or [None] * len(column)
+        messages = messages or [None] * len(column)
         names, numbers = rows.column(file), rows.column(packet)
         for at in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)).tolist():
-            told[at] = told[at] or f"{names[at]}: packet {numbers[at]}: {column[at]}"
-    return pa.nulls(len(rows), pa.string()) if told is None else pa.array(told, pa.string())
+            messages[at] = messages[at] or f"{names[at]}: packet {numbers[at]}: {column[at]}"
+    return pa.nulls(len(rows), pa.string()) if messages is None else pa.array(messages, pa.string())
 
 
 class Corrupt(NamedTuple):
@@ -269,13 +284,13 @@ class Corrupt(NamedTuple):
 
 
 class Refused(CaptureError):
-    """What FAILFAST does not let pass."""
+    """A problem, in mode FAILFAST."""
 
 
 class Batches:
-    """Collects the wanted rows of ``table``; gives them as batches when there are enough, with the columns ``names``.
+    """Collects the wanted rows of ``table`` into batches with the columns ``names``.
 
-    Without ``_corrupt_record`` among these there are no rows that are nothing else.
+    Rows for damaged files need ``_corrupt_record`` among these.
     """
 
     def __init__(self, table: Table, wanted: Wanted, fail_fast: bool, names: Sequence[str] | None = None) -> None:
@@ -305,7 +320,7 @@ class Batches:
             yield from self.rest()
 
     def each(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of batches, which have the columns ``needed``."""
+        """The wanted rows of batches that have the columns ``needed``."""
         for batch in batches:
             if self._fail_fast and "_corrupt_record" in batch.schema.names:
                 corrupt = batch.column("_corrupt_record")
@@ -320,11 +335,11 @@ class Batches:
                 yield batch.select(self._names)
 
     def corrupt(self, problems: Iterable[Corrupt]) -> Iterator[pa.RecordBatch]:
-        """Rows for what is wrong with files."""
+        """Rows for damaged files."""
         for file, packets, problem in problems:
-            told = {"file": file, "packet": packets, "_corrupt_record": problem}
+            messages = {"file": file, "packet": packets, "_corrupt_record": problem}
             if self._fail_fast or "_corrupt_record" in self._names:
-                yield from self.add(tuple(told.get(name) for name in self._all))
+                yield from self.add(tuple(messages.get(name) for name in self._all))
         yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
@@ -334,7 +349,7 @@ class Batches:
 
 
 def _matching(column: pa.Array, holds: Callable[..., bool]) -> pa.Array:
-    """For each value whether it ``holds``, which is asked once of each value that there is."""
+    """A mask of the values that ``holds`` accepts; called once per distinct value."""
     encoded = column.dictionary_encode()
     verdicts = pa.array([holds(value) for value in encoded.dictionary.to_pylist()], pa.bool_())
     found = verdicts.take(encoded.indices)

@@ -1,4 +1,4 @@
-"""Filters that Spark hands down, as a predicate on rows and as what need not be read at all.
+"""Filters pushed down by Spark, as predicates on rows and as connections and APIs that need not be read.
 
 Null is as in SQL: a comparison with it is not true, and neither is its negation.
 """
@@ -47,7 +47,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Condition(NamedTuple):
-    """``test(value of column)``, negated if so said; ``value`` None means that the test is one for null."""
+    """``test(value of column)``, optionally negated; ``value`` None is a test for null."""
 
     column: str
     kind: type[Filter]
@@ -64,7 +64,7 @@ class Condition(NamedTuple):
         return _COMPARISONS[self.kind](value, self.value) is not self.negated
 
     def among(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """The same of numbers, none of which is null."""
+        """``holds`` for an array of numbers without null."""
         if self.kind is IsNull or self.value is None:
             return np.full(len(values), self.holds(0))
         if self.kind is In:
@@ -82,7 +82,7 @@ class Wanted:
         self.conditions = tuple(conditions)
 
     def rows(self, table: Table) -> Callable[[tuple[Any, ...]], bool] | None:
-        """A predicate on rows of ``table``; None if all are wanted."""
+        """A predicate on rows of ``table``; None accepts all."""
         names = [column.name for column in table.columns]
         tests = [(names.index(condition.column), condition.holds) for condition in self.conditions]
         if not tests:
@@ -90,19 +90,19 @@ class Wanted:
         return lambda row: all(holds(row[at]) for at, holds in tests)
 
     def values(self, column: str) -> Callable[[Any], bool] | None:
-        """A predicate on the values of one column, for leaving out early what cannot become a row; None as above."""
+        """A predicate on the values of one column; None accepts all."""
         tests = [condition.holds for condition in self.conditions if condition.column == column]
         return (lambda value: all(holds(value) for holds in tests)) if tests else None
 
     def numbers(self, columns: Mapping[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.bool_]:
-        """For each row whether it may be wanted, by those of its columns that are here: numbers, and none null."""
+        """A mask of the rows that these columns (numbers without null) do not exclude."""
         known = [condition for condition in self.conditions if condition.column in columns]
         told = [condition.among(columns[condition.column]) for condition in known]
         return np.logical_and.reduce(told) if told else np.ones(len(next(iter(columns.values()))), np.bool_)
 
 
 def conditions(filters: Iterable[Filter], table: Table) -> tuple[list[Condition], list[Filter]]:
-    """(what can be applied here exactly, what cannot): filters on columns of numbers, texts, times and booleans."""
+    """(filters applied here exactly, filters left to Spark). Columns are numbers, texts, times and booleans."""
     types = {column.name: column.type for column in table.columns}
     taken: list[Condition] = []
     left: list[Filter] = []
@@ -128,11 +128,11 @@ def _condition(given: Filter, types: dict[str, pa.DataType]) -> Condition | None
     if kind not in _COMPARISONS and kind is not EqualNullSafe:
         return None
     if pa.types.is_nested(arrow) or pa.types.is_binary(arrow) or pa.types.is_floating(arrow):
-        return None  # Spark knows better what NaN is, and compares bytes faster
+        return None  # NaN and binary comparison are left to Spark
     value = inner.value
     if kind is In:
         if None in value:
-            return None  # what is not in such a list is never true: rare enough to leave it to Spark
+            return None  # NOT IN with null is left to Spark
         value = frozenset(_literal(v, arrow) for v in value)
     else:
         value = _literal(value, arrow)
@@ -140,7 +140,7 @@ def _condition(given: Filter, types: dict[str, pa.DataType]) -> Condition | None
 
 
 def _literal(value: Any, arrow: pa.DataType) -> Any:
-    """As it stands in rows: times are microseconds there."""
+    """The value as in rows, where times are microseconds."""
     if not pa.types.is_timestamp(arrow) or value is None:
         return value
     moment = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)

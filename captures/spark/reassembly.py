@@ -1,8 +1,8 @@
-"""From captures to exchanges inside Spark: by connection, in order, equal to what `kce decode` finds.
+"""Reassembly in Spark: from captures to exchanges, by connection, equal to `kce decode`.
 
-Tasks that read captures divide their segments among buckets, by connection; a shuffle brings each bucket's together, so
-that a connection which runs across several files is whole, and sorts its blocks by time. Tasks then stream through one
-bucket after the other, and hold the state of the connections that are open in it.
+Reading tasks divide segments among buckets by connection. A shuffle brings each bucket together, so that connections
+that span files are whole, and sorts its blocks by time. Reassembly tasks stream through their buckets one after the
+other and hold the state of one bucket's open connections.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ from kce.captures.spark.schemas import spark_schema
 from kce.captures.spark.source import KafkaCapture
 from kce.captures.tables.rows import BLOCKS, DECODED, ENDPOINTS, EXCHANGES, PARTITION_STATE, PARTITIONS
 from kce.captures.tables.tabulate import Evidence
+from kce.wire import ErrorCode
 
-#: The more there are, the fewer connections are open at once in a task, and the smaller are the blocks.
+#: Errors of requests that were fenced as a whole.
+STALE = ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH
+
+#: More buckets mean fewer open connections per task, and smaller blocks.
 _BUCKETS_PER_TASK = 16
 
 
@@ -34,11 +38,10 @@ def decode(
     ports: Ports = NO_PORTS,
     **options: str,
 ) -> DataFrame:
-    """DECODED rows of captures, put together in ``tasks`` tasks: exchanges, connections, and a row of counts per task.
+    """DECODED rows of captures, reassembled in ``tasks`` tasks: exchanges, connections, and a row of counts per task.
 
-    ``evidence``: whether exchanges come with what a report shows of them; ``names`` are the columns to make, all
-    without it (and ``tcp`` and ``quality`` always); ``ports`` are those of listeners, if they are known: others are
-    left out. ``options`` are the data source's.
+    ``evidence``: whether exchanges come with decoded bodies for the report. ``names`` are the columns to make, None all
+    (``tcp`` and ``quality`` always). With ``ports``, only connections to these. ``options`` are the data source's.
     """
     if ports:
         options["ports"] = ",".join(map(str, ports))
@@ -54,11 +57,13 @@ def decode(
 
 
 def exchanges(decoded: DataFrame) -> DataFrame:
-    """EXCHANGES, and with ``content`` a number that control requests have in common if they say the same."""
-    said = f.transform("states", lambda state: state.dropFields("error_code", "error"))
+    """EXCHANGES, with ``content``, a hash of the contents of control requests."""
+    states = f.transform("states", lambda state: state.dropFields("error_code", "error"))
+    contents = f.xxhash64("api_key", states, "live_brokers")
     return decoded.where(f.col("quality").isNull() & f.col("tcp").isNull()).select(
         *(c.name for c in EXCHANGES.columns),
-        f.when(f.col("is_control"), f.xxhash64("api_key", said, "live_brokers")).alias("content"),
+        f.when(f.col("is_control") & f.col("request_error").isNull(), contents).alias("content"),
+        "errors",
         "evidence",
     )
 
@@ -74,8 +79,9 @@ def partitions(decoded: DataFrame) -> DataFrame:
 
 
 def live_brokers(decoded: DataFrame) -> DataFrame:
-    """Whom each UpdateMetadata request named alive: ``brokers`` are their ids."""
-    return decoded.where(f.col("live_brokers").isNotNull()).select(
+    """The live ``brokers`` of each UpdateMetadata request that was not fenced, by id."""
+    refused = f.coalesce(f.col("error_code").isin(*STALE), f.lit(False))
+    return decoded.where(f.col("live_brokers").isNotNull() & ~refused).select(
         "file", "packet", "time", "server", "server_port", "controller_epoch",
         f.array_distinct(f.col("live_brokers.broker_id")).alias("brokers"),
     )  # fmt: skip
@@ -87,7 +93,7 @@ def connections(decoded: DataFrame) -> DataFrame:
 
 
 def endpoints(decoded: DataFrame) -> DataFrame:
-    """Every listener that was announced, with the time of its first and last announcement."""
+    """All announced listeners with the times of the first and last announcement."""
     listener = [c.name for c in ENDPOINTS.columns[:-2]]
     return (
         decoded.where(f.col("live_brokers").isNotNull())
@@ -99,11 +105,11 @@ def endpoints(decoded: DataFrame) -> DataFrame:
 
 
 def at_listeners(exchanges: DataFrame, endpoints: DataFrame, ports: Ports = NO_PORTS) -> DataFrame:
-    """Add what is known of the server: ``broker_id``, ``listener`` (or its port) and ``broker`` (id, or else address).
+    """Add ``broker_id``, ``listener`` (or its port) and ``broker`` (id, or else address) of the server.
 
-    A broker may be announced by a name that packets do not show: then its port tells, if no other broker has it. Where
-    a port was one broker's and later another's, the announcement that was the last one then counts. Of a port that was
-    never announced, ``ports`` may tell what it is for.
+    Brokers may be announced by host name, which packets do not show; then a port of one broker alone decides. If
+    brokers reused a port, the announcement that was the last one at that time counts. ``ports`` may name the plane of a
+    port that was never announced.
     """
     given = [f.when(f.col("server_port") == port, plane) for port, plane in ports.items() if plane]
     last = Window.partitionBy("host", "port").orderBy(f.desc("last_time"))
@@ -138,7 +144,7 @@ def _decode(
     batches: Iterable[pa.RecordBatch], *, evidence: Evidence, names: frozenset[str] | None, ports: Collection[int]
 ) -> Iterator[pa.RecordBatch]:
     from kce.captures.spark.buckets import (
-        decoded,  # here, for it takes a while to import, and the driver has no use for it
+        decoded,  # imported late: slow to import, and only workers need it
     )
 
     return decoded(batches, evidence, names, ports)

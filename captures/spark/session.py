@@ -1,4 +1,4 @@
-"""A local Spark that is quiet, keeps its files in one temporary folder, and takes that away with it."""
+"""A quiet local Spark session whose files are in one temporary folder, removed at the end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from pyspark.sql import SparkSession
 from kce.captures.errors import CaptureError
 
 if importlib.util.find_spec("pandas") is None:
-    # mapInArrow hands Arrow batches through and never touches pandas, yet asks for it when it is called
+    # mapInArrow does not use pandas, but requires it when called
     vars(pyspark.sql.pandas.functions)["require_minimum_pandas_version"] = lambda: None
 
 _LOOPBACK = re.compile(r"^local|://(127\.0\.0\.1|localhost)\b")
 
-#: A JVM that is to be done soon; one that shares a machine's cores with the workers. Its own work is to hand on rows,
-#: which repays neither what the second compiler takes, nor collecting garbage meanwhile. With one compiler the JVM
-#: reserves 48 MB for code, which a dozen analyses in one session fill; from then on it would interpret.
+#: JVM options of a brief session, and of a longer one that shares cores with the workers. The JVM only passes rows on,
+#: which does not repay the second compiler. With one compiler its code cache is 48 MB by default, which a dozen
+#: analyses fill; then the JVM would interpret.
 _ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 _BRIEF_JVM = f"{_ONE_COMPILER} -XX:+UseSerialGC"
 _LOCAL_JVM = f"{_ONE_COMPILER} -XX:+UseParallelGC"
@@ -46,13 +46,13 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 def local_session(
     event_log: str | os.PathLike[str] | None = None, *, brief: bool = False, master: str | None = None
 ) -> Iterator[SparkSession]:
-    """A session on all cores of this machine, or on the cluster ``master``, stopped at the end. One in a process.
+    """A session on all cores of this machine, or on the cluster ``master``, stopped at the end. One per process.
 
-    In a program that spark-submit runs, without ``master``, it is where that was told to run.
+    In a program run by spark-submit, without ``master``, it runs where spark-submit decides.
 
-    ``event_log`` is a folder for Spark's event log. A ``brief`` session is for little data: it spends no time on
-    compiling and planning that only much data would repay. What the JVM writes to stderr goes to a file in the
-    session's folder. Raises CaptureError when Spark cannot be started, with the last line of that.
+    ``event_log`` is a folder for Spark's event log. A ``brief`` session is for little data: it saves time on compiling
+    and planning. The JVM's stderr goes to a file in the session's folder. Raises CaptureError with its last line if
+    Spark cannot be started.
     """
     with tempfile.TemporaryDirectory(prefix="kce-spark-", ignore_cleanup_errors=True) as folder:
         log4j = Path(folder, "log4j2.properties")
@@ -65,7 +65,7 @@ def local_session(
             SparkSession.builder.appName("kce analyze")
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
-            # which line of Python made which column: two calls into the JVM for each, for errors that are our own
+            # the Python call site of each column costs two JVM calls
             .config("spark.python.sql.dataFrameDebugging.enabled", "false")
             .config(
                 "spark.driver.extraJavaOptions",
@@ -78,7 +78,7 @@ def local_session(
             .config("spark.sql.warehouse.dir", Path(folder, "warehouse").as_uri())
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-            # a row may carry a segment of 64 kB: bound the batches by bytes, not only by rows
+            # a row may have a segment of 64 kB: limit batches by bytes, too
             .config("spark.sql.execution.arrow.maxRecordsPerBatch", "4096")
             .config("spark.sql.execution.arrow.maxBytesPerBatch", str(16 * 1024 * 1024))
         )
@@ -88,7 +88,7 @@ def local_session(
             builder = builder.config("spark.executor.extraJavaOptions", _BRIEF_JVM)
         if master is not None:
             builder = builder.master(master)
-            if _LOOPBACK.search(master):  # elsewhere executors have to find their driver
+            if _LOOPBACK.search(master):  # executors elsewhere must reach the driver
                 builder = builder.config("spark.driver.host", "127.0.0.1")
                 builder = builder.config("spark.driver.bindAddress", "127.0.0.1")
         if event_log is not None:
@@ -104,9 +104,9 @@ def local_session(
         try:
             with _stderr_to(output), _workers_run(sys.executable, master), _sigint_kept():
                 spark = builder.getOrCreate()
-        except Exception as e:  # whatever keeps a JVM from starting; it is told in one line
-            said = output.read_text(errors="replace").strip().splitlines()
-            raise CaptureError(f"Spark cannot be started: {said[-1] if said else e}") from e
+        except Exception as e:  # anything may keep a JVM from starting
+            messages = output.read_text(errors="replace").strip().splitlines()
+            raise CaptureError(f"Spark cannot be started: {messages[-1] if messages else e}") from e
         try:
             yield spark
         finally:
@@ -114,15 +114,15 @@ def local_session(
 
 
 def _is_submitted() -> bool:
-    """Whether this program was started by spark-submit, whose JVM is there already."""
+    """Whether spark-submit started this program and its JVM."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 @contextlib.contextmanager
 def _workers_run(python: str, master: str | None) -> Iterator[None]:
-    """Have Spark start its workers with ``python``: only the environment reaches those that plan a data source.
+    """Make Spark start its workers with ``python``, through the environment, which also reaches data source planners.
 
-    Other machines may have theirs elsewhere: on a cluster PYSPARK_PYTHON counts, if it is set.
+    On a cluster PYSPARK_PYTHON wins, if it is set.
     """
     kept = os.environ.get("PYSPARK_PYTHON")
     if kept is None or (master is not None and master.startswith("local")):
@@ -138,9 +138,9 @@ def _workers_run(python: str, master: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sigint_kept() -> Iterator[None]:
-    """Leave Ctrl-C to those who have it: pyspark takes it, and never gives it back."""
+    """Keep the SIGINT handler: pyspark replaces it and never restores it."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # there pyspark cannot take it
+        yield  # other threads cannot set handlers
         return
     handler = signal.getsignal(signal.SIGINT)
     try:
@@ -151,7 +151,7 @@ def _sigint_kept() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
-    """Give children that are started meanwhile ``path`` as their stderr: the JVM keeps it for all its life."""
+    """Give child processes ``path`` as their stderr; the JVM keeps it."""
     with _one_at_a_time, path.open("wb") as file:
         kept = os.dup(2)
         try:

@@ -3,12 +3,12 @@
     spark.read.format("kafka-capture").option("level", "exchanges").load(["a.pcapng", "b.pcap.gz"])
     spark.readStream.format("kafka-capture").option("level", "frames").load("folder-that-is-captured-to/")
 
-Spark finds it by itself (``pyspark_kafka_capture``). Only tasks open files. What cannot be read gives, in the default
-``mode`` PERMISSIVE, a row with ``_corrupt_record``; with ``option("mode", "FAILFAST")`` the task fails. The columns of
-each level are in docs/schema.md; with ``schema`` only those that it names are made (Spark does not tell a Python source
-which it needs), and without ``_corrupt_record`` among them no rows for files that cannot be read. Filters are applied
-while reading where ``spark.sql.python.filterPushdown.enabled`` is true, those on ``connection`` before anything is put
-together, those on APIs and time before bodies are looked into; the rows are the same where it is not.
+Spark discovers it (``pyspark_kafka_capture``). Only tasks open files. In the default ``mode`` PERMISSIVE, damage gives
+a row with ``_corrupt_record``; with ``option("mode", "FAILFAST")`` the task fails. docs/schema.md lists the columns of
+each level. With ``schema`` only the named columns are made (Spark does not tell a Python source which it needs), and
+without ``_corrupt_record`` among them there are no rows for damaged files. With option ``pushFilters`` and
+``spark.sql.python.filterPushdown.enabled``, filters are applied while reading: on ``connection`` before reassembly, on
+APIs and times before bodies are decoded.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from pyspark.sql.types import StructType
 from kce.captures.errors import CaptureError
 from kce.captures.exchanges.ports import listener_ports
 from kce.captures.files.index import splits
-from kce.captures.files.locations import expand, is_uri, location_bytes
+from kce.captures.files.locations import check_location, expand, is_uri, location_bytes
 from kce.captures.files.split import WHOLE, Split
 from kce.captures.spark.pushdown import Wanted, conditions
 from kce.captures.spark.schemas import spark_schema
 from kce.captures.spark.work import Bodies, File, Share
 from kce.captures.tables.rows import BLOCKS, LEVELS, Table
 
-#: Bytes of capture that one task reads; most of the tasks that share connections, for each reads all files; and how
-#: many of them may be asked for.
+#: Bytes of capture per task; maximum of tasks that share connections, since each reads all files; maximum of option
+#: ``tasks``.
 BYTES_PER_TASK = 64 * 1024 * 1024
 MAX_TASKS = 64
 MAX_TASKS_ASKED = 10_000
 
-#: What a folder is searched for.
+#: Names of captures in a folder.
 SUFFIXES = (".pcap", ".pcapng", ".cap", ".pcap.gz", ".pcapng.gz", ".cap.gz", ".pcap.zst", ".pcapng.zst")
 
 
@@ -50,13 +50,14 @@ class KafkaCapture(DataSource):
     """Options: ``path`` (or paths given to ``load``): files, globs, folders, URIs of any file
     system that pyarrow knows.
 
-    ``level``: packets (the default), frames, exchanges or partitions. ``mode``: PERMISSIVE or FAILFAST. ``tasks``: how
-    many share the connections, for levels other than packets; ``maxPartitionBytes``: for how many bytes of the files
-    there is one, or of one file is one split of its packets. ``bodies``: whether frames come with their decoded
-    bodies; ``payloads``: with these and all that is in them, where otherwise record sets and credentials are sizes.
-    ``ports``: those of listeners, ``9092,9093``, if they are known; connections to others are left out, and who is the
-    client is certain also of connections that were under way (levels other than packets).
-    ``folder`` is where relative paths start; without it, where the workers happen to run.
+    ``level``: packets (the default), frames, exchanges or partitions. ``mode``: PERMISSIVE or FAILFAST. ``tasks``:
+    number of tasks that share the connections, for levels other than packets. ``maxPartitionBytes``: bytes of capture
+    per task, or per split of a file for packets. ``bodies``: whether frames have their decoded bodies; ``payloads``:
+    the same with records and credentials instead of their sizes. ``ports``: listener ports, ``9092,9093``; other
+    connections are left out, and the client side is certain also in connections older than the capture (levels other
+    than packets). ``pushFilters``: apply filters while reading. Only for a DataFrame with a single query: Spark 4 keeps
+    the filters of one query in the DataFrame, and later queries would get them, too. ``folder`` is where relative paths
+    start; by default the working directory of the workers.
     """
 
     @classmethod
@@ -72,6 +73,7 @@ class KafkaCapture(DataSource):
             fail_fast=self._fail_fast(), bodies=self._bodies(), tasks=self._number("tasks", MAX_TASKS_ASKED),
             bytes_per_task=self._number("maxPartitionBytes", 2**62) or BYTES_PER_TASK,
             buckets=self._number("buckets", 2**31 - 1) or 1, names=self._names(schema), ports=self._ports(),
+            takes_filters=self._flag("pushFilters"),
         )  # fmt: skip
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -91,7 +93,7 @@ class KafkaCapture(DataSource):
         return LEVELS[self._choice("level", tuple(LEVELS))]
 
     def _names(self, schema: StructType | None) -> list[str] | None:
-        """The columns that are wanted; None: all, in their order."""
+        """The wanted columns; None means all."""
         table = self._table()
         known = spark_schema(table)
         if schema is None or schema == known:
@@ -99,9 +101,9 @@ class KafkaCapture(DataSource):
         types = {field.name: field.dataType for field in known}
         for field in schema:
             if types.get(field.name) != field.dataType:
-                told = types[field.name].simpleString() if field.name in types else "unknown"
+                expected = types[field.name].simpleString() if field.name in types else "unknown"
                 raise ValueError(
-                    f"kafka-capture: column {field.name} of level {table.name} is {told}, not "
+                    f"kafka-capture: column {field.name} of level {table.name} is {expected}, not "
                     f"{field.dataType.simpleString()}"
                 )
         return list(schema.names)
@@ -119,12 +121,14 @@ class KafkaCapture(DataSource):
         return bool(mode == "FAILFAST")
 
     def _bodies(self) -> Bodies:
-        for option in ("bodies", "payloads"):
-            if (value := self.options.get(option, "false").lower()) not in ("true", "false"):
-                raise ValueError(f"kafka-capture: {option} is true or false, not {value!r}")
-        if self.options.get("payloads", "false").lower() == "true":
-            return "payloads"
-        return "redacted" if self.options.get("bodies", "false").lower() == "true" else "none"
+        bodies, payloads = self._flag("bodies"), self._flag("payloads")
+        return "payloads" if payloads else "redacted" if bodies else "none"
+
+    def _flag(self, option: str) -> bool:
+        value = self.options.get(option, "false").lower()
+        if value not in ("true", "false"):
+            raise ValueError(f"kafka-capture: {option} is true or false, not {value!r}")
+        return bool(value == "true")
 
     def _ports(self) -> frozenset[int]:
         value = self.options.get("ports")
@@ -150,16 +154,13 @@ class KafkaCapture(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the source known where Spark does not find it by itself, as on a path that it did not look at."""
-    with contextlib.suppress(AnalysisException):  # it did find it
+    """Register the source where Spark does not discover it."""
+    with contextlib.suppress(AnalysisException):  # it is already registered
         spark.dataSource.register(KafkaCapture)
 
 
 def files(paths: Iterable[str], folder: str) -> list[File]:
-    """Captures by name: a folder is what captures are in it, and ``locations.expand`` tells the rest.
-
-    Raises CaptureError where that is nothing.
-    """
+    """Captures by name; a folder stands for the captures in it. Raises CaptureError if there is none."""
     found: list[File] = []
     for name in paths:
         if is_uri(name):
@@ -170,8 +171,11 @@ def files(paths: Iterable[str], folder: str) -> list[File]:
                 raise CaptureError(f"{name}: there is no capture in this folder")
             found += [File(os.path.join(name, entry), str(path / entry)) for entry in inside]
         else:
-            ahead = len(str(path)) - len(str(Path(name)))  # rows call a file as it was named, not by where that is
-            found += [File(match[ahead:], match) for match in expand([path])]
+            ahead = len(str(path)) - len(str(Path(name)))  # rows have the name as given, not the absolute path
+            matches = expand([path])
+            for match in matches:
+                check_location(match)
+            found += [File(match[ahead:], match) for match in matches]
     return found
 
 
@@ -191,7 +195,9 @@ class CaptureReader(DataSourceReader):
     def __init__(
         self, level: str, files: Sequence[File], *, fail_fast: bool, bodies: Bodies, tasks: int | None,
         bytes_per_task: int, buckets: int = 1, names: Sequence[str] | None = None, ports: Collection[int] = (),
+        takes_filters: bool = False,
     ) -> None:  # fmt: skip
+        self._takes_filters = takes_filters
         self._buckets = buckets
         self._ports = ports
         self._names = names
@@ -205,17 +211,17 @@ class CaptureReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:  # noqa: N802
-        """Takes the filters; gives back those that Spark has to apply.
+        """Takes filters; returns those that Spark must apply.
 
-        Spark refuses to read from a source that has this method while push-down is disabled, as it is by default. It
-        tells by the function behind the method whether a source has it: this one shows it the default.
+        While push-down is disabled, the default, Spark refuses a source that overrides this method. It compares the
+        function behind the method, so that of the base class is shown.
         """
         push = functools.partial(self._push)
         push.__func__ = DataSourceReader.pushFilters  # type: ignore[attr-defined]
         return push
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        if self._level == BLOCKS.name:
+        if not self._takes_filters or self._level == BLOCKS.name:
             return filters
         taken, left = conditions(filters, LEVELS[self._level])
         self._wanted = Wanted(taken)
@@ -233,7 +239,7 @@ class CaptureReader(DataSourceReader):
         return [_Task(self._files, Share(index, tasks)) for index in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        # here, for it takes a while to import, and those that plan have no use for it
+        # imported late: slow to import, and planners do not need it
         from kce.captures.spark.levels import block_batches, message_batches, packet_batches
 
         assert isinstance(partition, _Task)
@@ -249,10 +255,10 @@ class CaptureReader(DataSourceReader):
 
 
 def _splits(file: File, target_bytes: int) -> list[Split]:
-    """Exact ones (``index``): every packet is in one of them, with the number that it has in the file."""
+    """Exact splits (``index``): every packet is in one, with its number in the file."""
     if location_bytes(file.path) <= target_bytes:
         return [WHOLE]
     try:
         return splits(file.path, target_bytes)
     except CaptureError:
-        return [WHOLE]  # the task that opens it will say what is wrong
+        return [WHOLE]  # the task that opens it reports the error

@@ -1,4 +1,4 @@
-"""`kce analyze --out`: one Parquet folder per table, and what the columns mean."""
+"""`kce analyze --out`: one Parquet folder per table, and the schema."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SCHEMA_FILE = "_schema.json"
 
 
 def check_folder(out: str | os.PathLike[str], *, overwrite: bool) -> None:
-    """Make the folder. Raises CaptureError if that fails, or if there is something in it already."""
+    """Make the folder. Raises CaptureError if that fails or it is not empty."""
     folder = Path(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def check_folder(out: str | os.PathLike[str], *, overwrite: bool) -> None:
 def write_tables(
     out: str | os.PathLike[str], frames: Mapping[str, DataFrame], collected: Mapping[str, pa.Table]
 ) -> None:
-    """``frames`` are written by Spark's tasks; ``collected``, which are small, from here. Replaces what is there."""
+    """Spark's tasks write ``frames``; the driver writes ``collected``, which are small. Replaces existing tables."""
     folder = Path(out)
     for table in (EXCHANGES, PARTITIONS, CONNECTIONS):
         columns = [column.name for column in table.columns]

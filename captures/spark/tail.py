@@ -1,10 +1,9 @@
-"""``spark.readStream.format("kafka-capture")``: a folder into which captures rotate, followed while it grows.
+"""``spark.readStream.format("kafka-capture")``: follows a folder of rotating captures.
 
-The offset of the stream is how far each file was read, in bytes. A batch gives what the packets between two offsets
-complete, and knows nothing but these: to have the connections that are under way it reads the file that it begins in
-from its start, and the one before that. So a request and its response are found if there is no more than one whole file
-between them, and memory is that of two files' connections, however long the stream runs. Compressed copies are left
-alone: they hold what was read before.
+The stream's offset is the number of bytes read of each file. A batch has the messages completed between two offsets. To
+know the open connections it reads its first file from the start, and the file before that. So a response is matched if
+its request is at most one file away, and memory is that of two files' connections, however long the stream runs.
+Compressed copies are ignored: they contain what was read before.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from kce.captures.errors import CaptureError
 from kce.captures.exchanges.assembly import Assembly
 from kce.captures.exchanges.quality import Quality
 from kce.captures.files.formats import MAX_TIME_NS
-from kce.captures.files.pcap import CaptureFile, first_time_ns
+from kce.captures.files.pcap import TRUNCATED, CaptureFile, first_time_ns
 from kce.captures.spark.levels import ROWS, Batches, Corrupt
 from kce.captures.spark.pushdown import Wanted
 from kce.captures.spark.work import Bodies
@@ -30,19 +29,24 @@ from kce.captures.tables.rows import LEVELS
 from kce.captures.tables.tabulate import packet_row
 from kce.captures.tcp.segments import Dissector, Segment
 
-#: Names that captures have; tcpdump -C numbers them at the end.
+#: Names of captures; tcpdump -C appends numbers.
 _ENDINGS = (".pcap", ".pcapng", ".cap")
 
-#: A capture of which less is there cannot be told from something else yet.
+#: Bytes needed to recognise a capture.
 _LEAST_BYTES = 28
 
 
 class Piece(NamedTuple):
-    """A file as far as it is there: the packets that end in its bytes ``begin`` to ``end`` are new."""
+    """A file: packets that end in its bytes ``begin`` to ``end`` are new.
+
+    ``first_ns`` is the time of its first packet, by which a file is recognised. The ``newest`` may end inside a packet.
+    """
 
     name: str
     begin: int
     end: int
+    first_ns: int
+    newest: bool
 
 
 class _Batch(InputPartition):
@@ -64,9 +68,9 @@ class FolderTail(DataSourceStreamReader):
         return {"files": []}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Files in the order in which they were begun, each with the bytes that are there.
+        """Files in the order of their first packets, with their sizes.
 
-        Spark before 4.2 gives neither argument; there is no limit to how much a batch takes.
+        Spark before 4.2 passes no arguments; batches are not limited.
         """
         found = []
         for entry in os.scandir(self._folder):
@@ -76,15 +80,16 @@ class FolderTail(DataSourceStreamReader):
                 # a file without a packet is the newest
                 begun_ns = MAX_TIME_NS if begun_ns is None else begun_ns
                 found.append((begun_ns, _natural(entry.name), entry.name, stat.st_size))
-        return {"files": [[name, size] for *_, name, size in sorted(found)]}
+        return {"files": [[name, size, begun_ns] for begun_ns, _, name, size in sorted(found)]}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        before = dict(start["files"])
+        before = {name: (size, first_ns) for name, size, first_ns in start["files"]}
         pieces = []
-        for name, size in end["files"]:
-            # a ring of files begins anew in its oldest one: then there is less in it than was read
-            seen = before.get(name, 0)
-            pieces.append(Piece(name, seen if seen <= size else 0, size))
+        for name, size, first_ns in end["files"]:
+            # a ring buffer overwrites its oldest file: then the first packet is another one
+            seen, seen_ns = before.get(name, (0, first_ns))
+            begin = seen if seen <= size and seen_ns in (first_ns, MAX_TIME_NS) else 0
+            pieces.append(Piece(name, begin, size, first_ns, name == end["files"][-1][0]))
         fresh = [at for at, piece in enumerate(pieces) if piece.begin < piece.end]
         if not fresh:
             return []
@@ -116,6 +121,7 @@ class FolderTail(DataSourceStreamReader):
                             for message in assembly.receive(placed):
                                 for row in rows(message) if fresh else ():
                                     yield from batches.add(row)
+                    yield from batches.corrupt(_new_problems(capture, piece))
             except OSError as e:
                 problem = f"{piece.name}: cannot be read ({e.strerror or e})"
                 yield from batches.corrupt([Corrupt(piece.name, None, problem)])
@@ -127,8 +133,17 @@ class FolderTail(DataSourceStreamReader):
         return not self._ports or not self._ports.isdisjoint((segment.source_port, segment.destination_port))
 
 
+def _new_problems(capture: CaptureFile, piece: Piece) -> Iterator[Corrupt]:
+    """Damage in the new bytes of a file."""
+    if capture.offset < piece.begin:
+        return
+    for problem in capture.problems:
+        if not (piece.newest and problem.startswith(TRUNCATED)):
+            yield Corrupt(piece.name, capture.packets, f"{piece.name}: {problem}")
+
+
 class _Beginning(io.RawIOBase):
-    """The first ``size`` bytes of a file: what grows meanwhile belongs to the next batch."""
+    """The first ``size`` bytes of a file; later ones belong to the next batch."""
 
     def __init__(self, file: Any, size: int) -> None:
         self._file = file

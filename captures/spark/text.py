@@ -1,7 +1,7 @@
-"""Findings as tables of text: drawn on a terminal; elsewhere columns that a program can take apart.
+"""Findings as text: drawn on a terminal, elsewhere columns for programs.
 
-Off a terminal a table is its name behind a #, a line of column names and a line per row, columns two or more spaces
-apart, nothing cut short, "-" where there is no value. On a terminal it has what fits there and is of use.
+Off a terminal a table is its name behind a #, a line of column names and a line per row, with columns two or more
+spaces apart, untruncated, "-" for null. On a terminal a table has the columns that fit.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _FORMATS: dict[Kind, Callable[[Any], object]] = {
     "text": lambda value: _text(value),
     "number": lambda value: _text(value),
     "count": lambda value: value,
-    "ms": lambda value: f"{value:.1f}",
-    "time": lambda value: f"{value:%H:%M:%S.%f}"[:-3],
+    "ms": lambda value: "-" if value is None else f"{value:.1f}",
+    "time": lambda value: "-" if value is None else f"{value:%H:%M:%S.%f}"[:-3],
     "leader": lambda value: _LEADERS.get(value, value),
 }
 
@@ -42,7 +42,7 @@ _FORMATS: dict[Kind, Callable[[Any], object]] = {
 def print_findings(findings: Findings, console: Console) -> None:
     """Quality first, then the findings in words, then the tables."""
     drawn = console.is_terminal
-    _line(console, "How much could be read" if drawn else "# quality", "bold" if drawn else None)
+    _line(console, "Capture quality" if drawn else "# quality", "bold" if drawn else None)
     quality = findings.quality
     _line(console, f"packets {quality.packets}")
     _line(console, f"kafka connections {quality.connections}")
@@ -62,7 +62,7 @@ def print_findings(findings: Findings, console: Console) -> None:
                 _line(console, f"\n{section.heading}{unit}", "bold")
                 console.print(_draw(columns, rows[:MAX_ROWS]))
                 if len(rows) > MAX_ROWS:
-                    _line(console, f"and {len(rows) - MAX_ROWS} more: see --out or --report, or pipe this somewhere")
+                    _line(console, f"and {len(rows) - MAX_ROWS} more: use --out or --report, or pipe the output")
     else:
         for name in PRINTED:
             if name in findings.ran:

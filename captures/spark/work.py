@@ -1,4 +1,4 @@
-"""What a task of the data source is given."""
+"""The input of a task of the data source."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Literal, NamedTuple
 
 
 class File(NamedTuple):
-    """A capture: ``name`` is what rows call it."""
+    """A capture; rows have its ``name``."""
 
     name: str
     path: str
 
 
-#: Whether frames come with their decoded bodies, and those with the payloads and secrets in them.
+#: Whether frames have decoded bodies, and these their payloads and secrets.
 Bodies = Literal["none", "redacted", "payloads"]
 
 

@@ -1,4 +1,1 @@
-"""Exchanges as rows: the one definition of all columns, and what fills them.
-
-rows      columns of captures      tabulate  exchanges as rows
-"""
+"""The columns of all tables (rows), and exchanges as rows of them (tabulate)."""

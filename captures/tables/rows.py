@@ -1,8 +1,8 @@
 """The one definition of the columns of packets, frames, exchanges, partitions, endpoints and connections.
 
-Those of the analyses are in ``captures.spark.analyses``, one module each; ``docs/schema.md`` is generated from both.
-Spark's schemas are derived from here, and ``kce analyze --out`` writes the version beside its Parquet. Whoever changes
-a column raises ``SCHEMA_VERSION``.
+Tables of analyses are in ``captures.spark.analyses``; ``docs/schema.md`` is generated from both. Spark schemas are
+derived from here, and ``kce analyze --out`` writes the version beside its Parquet. Raise ``SCHEMA_VERSION`` when a
+column changes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
-#: Packets that a row names one by one; the others are only counted.
+#: Packets that a row lists; others are only counted.
 MAX_EVIDENCE = 100
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -39,7 +39,7 @@ class Table(NamedTuple):
         return pa.schema([(column.name, column.type) for column in self.columns])
 
     def of(self, names: Collection[str] | None) -> Table:
-        """With these columns only; with all if that is None."""
+        """With these columns only; None means all."""
         return self if names is None else self._replace(columns=tuple(c for c in self.columns if c.name in names))
 
     def batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
@@ -54,15 +54,15 @@ TIME_COLUMN = Column("time", TIME, "when the packet was captured, UTC")
 _CONNECTION = Column("connection", pa.string(), "both endpoints, the same text for both directions")
 _CORRUPT = Column("_corrupt_record", pa.string(), "what is wrong with a file; such a row is nothing else")
 SENDER = (
-    Column("controller_id", pa.int32(), "the sender by its own account"),
-    Column("controller_epoch", pa.int32(), "the epoch it sent with"),
+    Column("controller_id", pa.int32(), "id of the controller that sent it"),
+    Column("controller_epoch", pa.int32(), "its epoch"),
 )
 BROKER = (
-    Column("broker_id", pa.int32(), "whose listener it was sent to, by what UpdateMetadata announced; null if unknown"),
-    Column("listener", pa.string(), "the listener's name, or its port as text where no name is known"),
+    Column("broker_id", pa.int32(), "the receiving broker, as announced by UpdateMetadata; null if unknown"),
+    Column("listener", pa.string(), "the listener's name, or its port if unknown"),
 )
 
-BROKER_TEXT = Column("broker", pa.string(), "broker id, or address where it is not known")
+BROKER_TEXT = Column("broker", pa.string(), "broker id, or address if unknown")
 PARTITION = (
     Column("topic", pa.string(), ""),
     Column("topic_id", pa.string(), "null in versions without topic ids"),
@@ -78,14 +78,14 @@ _PEERS = (
 )
 _API = (
     Column("api_key", pa.int16(), ""),
-    Column("api", pa.string(), "Kafka's name of it; Unknown(n) for a key that no API has"),
+    Column("api", pa.string(), "Kafka's name of it; Unknown(n) for an unknown key"),
     Column("version", pa.int16(), ""),
     Column("correlation_id", pa.int32(), ""),
 )
 
 
 def evidence_columns(doc: str) -> tuple[Column, Column]:
-    """Where something is to be seen: packets, and the file of each. At most MAX_EVIDENCE."""
+    """Packets that show it, and the file of each. At most MAX_EVIDENCE."""
     return (
         Column("packets", pa.list_(pa.int64()), doc),
         Column("files", pa.list_(pa.string()), "the file of each of these packets"),
@@ -94,13 +94,13 @@ def evidence_columns(doc: str) -> tuple[Column, Column]:
 
 PACKETS = Table(
     "packets",
-    "One packet of a capture. The columns from `connection` on are null for a packet that is no TCP segment.",
+    "One packet of a capture. Columns from `connection` on are null for other packets than TCP segments.",
     (
         FILE,
         Column("packet", pa.int64(), "its number, from 1, as in Wireshark; in a `_corrupt_record` row the last read"),
         TIME_COLUMN,
         Column("time_ns", pa.int64(), "the same in nanoseconds since 1970"),
-        Column("other", pa.string(), "what it is, if no TCP segment: UDP, ARP, a cut header, ..."),
+        Column("other", pa.string(), "what it is if no TCP segment: UDP, ARP, a truncated header, ..."),
         _CONNECTION,
         Column("source", pa.string(), "IP address"),
         Column("source_port", pa.int32(), ""),
@@ -109,15 +109,15 @@ PACKETS = Table(
         Column("sequence", pa.int64(), "TCP sequence number"),
         Column("acknowledgement", pa.int64(), "TCP acknowledgement number"),
         Column("flags", pa.int16(), "TCP flags: FIN 1, SYN 2, RST 4, PSH 8, ACK 16"),
-        Column("payload", pa.binary(), "what was captured of the segment's data"),
-        Column("cut", pa.int32(), "how many bytes of its data were not captured (snaplen)"),
+        Column("payload", pa.binary(), "the captured data of the segment"),
+        Column("cut", pa.int32(), "bytes of its data that the snap length cut off"),
         _CORRUPT,
     ),
 )
 
 FRAMES = Table(
     "frames",
-    "One request or response, in the order in which they are completed within a connection.",
+    "One request or response, in the order of completion within a connection.",
     (
         FILE,
         Column("packet", pa.int64(), "number of the packet that completes it"),
@@ -127,12 +127,14 @@ FRAMES = Table(
         Column("is_response", pa.bool_(), ""),
         *_API,
         Column("client_id", pa.string(), ""),
-        Column("frame_bytes", pa.int32(), "without the four of the length"),
-        Column("request_file", pa.string(), "of a response: the capture that holds the end of its request"),
+        Column("frame_bytes", pa.int32(), "without the length field"),
+        Column("request_file", pa.string(), "of a response: file of its request's last packet"),
         Column("request_packet", pa.int64(), "of a response: number of the packet that completes its request"),
         Column("error_code", pa.int16(), "of a response: its top-level error; null if it has none"),
-        Column("decode_error", pa.string(), "why the body was not decoded; null if it was, or was not to be"),
-        Column("body", pa.string(), "the body as `kce decode --json` writes it; null unless `bodies` is asked for"),
+        Column(
+            "decode_error", pa.string(), "why the body was not decoded; null if it was, or if its API is unknown here"
+        ),
+        Column("body", pa.string(), "the body as `kce decode --json` writes it; null without option `bodies`"),
     ),
 )
 
@@ -148,13 +150,13 @@ PARTITION_STATE = (
     Column("removing_replicas", INTS, "LeaderAndIsr from version 3 on"),
     Column("offline_replicas", INTS, "UpdateMetadata from version 4 on"),
     Column("is_new", pa.bool_(), "LeaderAndIsr from version 1 on"),
-    Column("delete", pa.bool_(), "StopReplica: whether the replica is to be deleted"),
-    Column("error_code", pa.int16(), "what the broker answered for this partition; null if it said nothing of it"),
+    Column("delete", pa.bool_(), "StopReplica: whether the broker deletes the replica"),
+    Column("error_code", pa.int16(), "error in the response for this partition; null if there is none"),
     Column("error", pa.string(), "Kafka's name of it"),
 )
 LIVE_BROKER = (
     Column("broker_id", pa.int32(), ""),
-    Column("listener", pa.string(), "its name; before version 3 of UpdateMetadata that of the protocol"),
+    Column("listener", pa.string(), "its name; before UpdateMetadata 3 that of the protocol"),
     Column("host", pa.string(), "as announced"),
     Column("port", pa.int32(), ""),
     Column("rack", pa.string(), ""),
@@ -162,27 +164,31 @@ LIVE_BROKER = (
 
 EXCHANGES = Table(
     "exchanges",
-    "One request with its response. The columns from `response_file` on are null where no response was captured.",
+    "One request with its response. Columns from `response_file` on are null without a captured response.",
     (
-        Column("file", pa.string(), "the capture that holds the end of the request"),
+        Column("file", pa.string(), "file of the request's last packet"),
         Column("packet", pa.int64(), "number of the packet that completes the request"),
         TIME_COLUMN,
         _CONNECTION,
         *_PEERS,
         *_API,
         Column("client_id", pa.string(), ""),
-        Column("request_bytes", pa.int32(), "without the four of the length"),
-        Column("request_error", pa.string(), "why the body was not decoded; null if it was, or if its API is not"),
-        Column("answered", pa.bool_(), "whether Kafka answers it: false for Produce with acks=0"),
+        Column("request_bytes", pa.int32(), "without the length field"),
+        Column(
+            "request_error", pa.string(), "why the body was not decoded; null if it was, or if its API is unknown here"
+        ),
+        Column("answered", pa.bool_(), "whether Kafka sends a response: false for Produce with acks=0"),
         Column("is_control", pa.bool_(), "LeaderAndIsr, StopReplica or UpdateMetadata"),
         *SENDER,
-        Column("is_kraft_controller", pa.bool_(), "whether the sender says that it is a KRaft controller"),
+        Column("is_kraft_controller", pa.bool_(), "whether the sender is a KRaft controller"),
         Column("sender_broker_id", pa.int32(), "the sender of ControlledShutdown, AlterPartition, AllocateProducerIds"),
         Column("broker_epoch", pa.int64(), "of the receiver in control requests, of the sender in these three"),
-        Column("partition_count", pa.int32(), "how many partitions a control request names"),
-        Column("group_id", pa.string(), "the consumer group that a request is about, if about one"),
-        Column("generation_id", pa.int32(), "of the group: what a request says or, of JoinGroup, the response"),
-        Column("response_file", pa.string(), "the capture that holds the end of the response"),
+        Column("partition_count", pa.int32(), "number of partitions in a control request"),
+        Column("group_id", pa.string(), "the consumer group of the request, if any"),
+        Column(
+            "generation_id", pa.int32(), "generation of the group, from the request or, for JoinGroup, the response"
+        ),
+        Column("response_file", pa.string(), "file of the response's last packet"),
         Column("response_packet", pa.int64(), "number of the packet that completes the response"),
         Column("response_time", TIME, ""),
         Column("response_bytes", pa.int32(), ""),
@@ -190,7 +196,9 @@ EXCHANGES = Table(
         Column("latency_ms", pa.float64(), "from the request's last packet to the response's"),
         Column("error_code", pa.int16(), "top-level error of the response; null if it has none or was not decoded"),
         Column("error", pa.string(), "Kafka's name of it"),
-        Column("partition_errors", pa.int32(), "how many partitions were answered with an error"),
+        Column(
+            "partition_errors", pa.int32(), "number of errors below the top level of the response, as of partitions"
+        ),
     ),
 )
 
@@ -203,7 +211,7 @@ PARTITIONS = Table(
         TIME_COLUMN,
         _CONNECTION,
         *_API[:3],
-        Column("server", pa.string(), "IP address it was sent to"),
+        Column("server", pa.string(), "IP address of the receiver"),
         Column("server_port", pa.int32(), ""),
         *SENDER,
         Column("response_error_code", pa.int16(), "top-level error of the response; null if none was seen"),
@@ -223,23 +231,36 @@ ENDPOINTS = Table(
 
 CONNECTIONS = Table(
     "connections",
-    "One pair of TCP endpoints, whatever it speaks: one connection, or several that used the ports one after another.",
+    "One pair of TCP endpoints: one connection, or several that reused the ports. Kafka or not.",
     (
         _CONNECTION,
         Column("is_kafka", pa.bool_(), "whether requests were recognised in it"),
         Column("first_time", TIME, "of its first packet"),
         Column("last_time", TIME, "of its last"),
         Column("segments", pa.int64(), ""),
-        Column("payload_bytes", pa.int64(), "with what was sent again"),
-        Column("retransmits", pa.int64(), "segments with data that an earlier one had brought"),
-        Column("out_of_order", pa.int64(), "segments that filled a hole which a later one had left"),
+        Column("payload_bytes", pa.int64(), "including retransmissions"),
+        Column("retransmits", pa.int64(), "segments with data that was already captured"),
+        Column("out_of_order", pa.int64(), "segments that filled a hole"),
         Column("resets", pa.int64(), "segments with RST"),
-        *evidence_columns("the first of the packets that were retransmitted or reset it"),
+        Column("end", pa.string(), "FIN or RST, the first since the last SYN; null if none was captured"),
+        Column("end_time", TIME, ""),
+        Column("end_packet", pa.int64(), ""),
+        Column("end_file", pa.string(), ""),
+        Column("end_address", pa.string(), "IP address of the side that sent it"),
+        Column("end_port", pa.int32(), ""),
+        *evidence_columns("the first packets that were retransmitted or reset it"),
     ),
 )
 
-#: what reassembly gives: exchanges with what they hold; rows that have only ``tcp``, one per connection; and once per
-#: task a row that has only its ``quality``
+#: an error in a response; topic and partition are null at the top level
+ERROR = (
+    Column("topic", pa.string(), ""),
+    Column("partition", pa.int32(), ""),
+    Column("error_code", pa.int16(), ""),
+)
+
+#: output of reassembly: exchanges with their contents; rows with only ``tcp``, one per connection; a row with only
+#: ``quality`` per task
 DECODED = Table(
     "decoded",
     "",
@@ -247,14 +268,15 @@ DECODED = Table(
         *EXCHANGES.columns,
         Column("states", pa.list_(pa.struct([(c.name, c.type) for c in PARTITION_STATE])), ""),
         Column("live_brokers", pa.list_(pa.struct([(c.name, c.type) for c in LIVE_BROKER])), ""),
+        Column("errors", pa.list_(pa.struct([(c.name, c.type) for c in ERROR])), ""),
         Column("evidence", pa.string(), ""),
         Column("tcp", pa.struct([(c.name, c.type) for c in CONNECTIONS.columns]), ""),
         Column("quality", pa.string(), ""),
     ),
 )
 
-#: what tasks that read captures give to those that put connections together: the segments of a block of one bucket of
-#: connections (``captures.blocks.Divided``); and once per task a row of which only ``quality`` is more than a place
+#: the shuffle between reading and reassembly: segments of one bucket of connections (``captures.fast.blocks.Divided``);
+#: a row with only ``quality`` per task
 BLOCKS = Table(
     "blocks",
     "",
@@ -273,10 +295,10 @@ BLOCKS = Table(
 
 TABLES = (PACKETS, FRAMES, EXCHANGES, PARTITIONS, ENDPOINTS, CONNECTIONS)
 
-#: those of them that `kce analyze --out` writes
+#: tables written by `kce analyze --out`
 WRITTEN = (EXCHANGES, PARTITIONS, ENDPOINTS, CONNECTIONS)
 
-#: what the data source gives, by its option ``level``
+#: tables of the data source, by its option ``level``
 LEVELS = {
     "packets": PACKETS,
     **{t.name: t._replace(columns=(*t.columns, _CORRUPT)) for t in (FRAMES, EXCHANGES, PARTITIONS)},

@@ -1,4 +1,4 @@
-"""One side of a TCP connection put together again: ``captures.tcp.streams`` has both."""
+"""Reassembly of one direction of a TCP connection; ``captures.tcp.streams`` has both."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import NamedTuple
 
 from kce.captures.tcp.segments import SYN, Place, Segment
 
-#: How long bytes wait for missing ones that the receiver has acknowledged, for others (to be sent again), and for those
-#: of a connection that was reset.
+#: How long a hole may be filled: if the receiver acknowledged it, otherwise (a retransmission may come), and after a
+#: reset.
 ACKED_WAIT_NS = 1_000_000_000
 WAIT_NS = 3_000_000_000
 RESET_WAIT_NS = 100_000_000
 
-#: What one direction of a connection may hold back: TCP's largest window on an ordinary host is 4-6 MiB.
+#: Limit of held bytes and pieces per direction. The largest TCP window of an ordinary host is 4 to 6 MiB.
 MAX_HELD_BYTES = 4 * 1024 * 1024
 MAX_HELD_PIECES = 8192
 
-#: Positions this far apart are not of one connection.
+#: Positions this far apart belong to different connections.
 ELSEWHERE = 1 << 24
 
-#: Stretches from before the capture that may be told.
+#: Retransmitted ranges from before the capture that are emitted.
 _MAX_EARLIER = 64
 
 
@@ -33,14 +33,14 @@ class Data(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """``size`` bytes that ``side`` sent and that are not in the capture."""
+    """``size`` bytes of ``side`` are missing from the capture."""
 
     side: int
     size: int
 
 
 class Earlier(NamedTuple):
-    """Bytes that ``side`` had sent before the capture began, and sent again."""
+    """Bytes of ``side`` from before the capture, retransmitted."""
 
     side: int
     data: bytes
@@ -48,14 +48,14 @@ class Earlier(NamedTuple):
 
 
 class End(NamedTuple):
-    """Nothing more follows on this connection."""
+    """The end of the connection."""
 
 
 Event = Data | Gap | Earlier | End
 
 
 class _Piece(NamedTuple):
-    """Bytes that wait; ``data`` is None where the capture cut them off."""
+    """Held bytes; ``data`` is None where the snap length cut them."""
 
     begin: int
     end: int
@@ -64,7 +64,7 @@ class _Piece(NamedTuple):
 
 
 class Direction:
-    """What one side sends. Positions are sequence numbers that do not wrap."""
+    """The stream of one side. Positions are sequence numbers that do not wrap."""
 
     __slots__ = (
         "acked", "earlier", "fin", "first", "held", "held_bytes", "hole_acked_ns", "hole_ns", "isn", "next", "side",
@@ -73,7 +73,7 @@ class Direction:
     def __init__(self, side: int) -> None:
         self.side = side
         self.isn: int | None = None
-        self.first: int | None = None  # of what was captured, where it is not known where it begins
+        self.first: int | None = None  # first captured position, if the SYN was not captured
         self.next: int | None = None
         self.fin: int | None = None
         self.acked: int | None = None  # the last acknowledgement of the other side, as it was sent
@@ -81,7 +81,7 @@ class Direction:
         self.held_bytes = 0
         self.hole_ns: int | None = None
         self.hole_acked_ns: int | None = None
-        self.earlier: list[tuple[int, int]] = []  # what was told of before the first
+        self.earlier: list[tuple[int, int]] = []  # ranges before ``first`` that were emitted
 
     def position(self, sequence: int) -> int:
         if self.next is None:
@@ -90,7 +90,7 @@ class Direction:
         return expected + ((sequence - expected + 0x80000000) & 0xFFFFFFFF) - 0x80000000
 
     def receive(self, segment: Segment, events: list[Event], *, opening: bool) -> None:
-        """``opening``: what comes next may come before what was the first so far."""
+        """``opening``: earlier segments may still follow."""
         payload = segment.payload
         sequence = segment.sequence + (1 if segment.flags & SYN else 0)
         if self.next is None:
@@ -101,7 +101,7 @@ class Direction:
             if opening and self.next - begin < ELSEWHERE:
                 self.first = self.next = begin
             elif not opening:
-                self._tell_earlier(begin, segment, events)
+                self._emit_earlier(begin, segment, events)
         if not opening and begin == self.next and not self.held and not segment.cut:
             events.append(Data(self.side, payload, segment.place))
             self.next += len(payload)
@@ -113,7 +113,7 @@ class Direction:
         if not opening:
             self.drain(events)
 
-    def _tell_earlier(self, begin: int, segment: Segment, events: list[Event]) -> None:
+    def _emit_earlier(self, begin: int, segment: Segment, events: list[Event]) -> None:
         if self.first is None or len(self.earlier) == _MAX_EARLIER or self.first - begin > MAX_HELD_BYTES:
             return
         end = min(begin + len(segment.payload), self.first)
@@ -122,9 +122,9 @@ class Direction:
             events.append(Earlier(self.side, segment.payload[: end - begin], segment.place))
 
     def _hold(self, piece: _Piece) -> None:
-        """Keep of it what no earlier piece covers."""
+        """Keep the parts that no earlier piece covers."""
         begin = max(piece.begin, self.next or 0)
-        if begin == piece.begin and (not self.held or begin >= self.held[-1].end):  # as a rule it is behind all others
+        if begin == piece.begin and (not self.held or begin >= self.held[-1].end):  # usually it is behind all others
             if begin < piece.end:
                 self.held.append(piece)
                 self.held_bytes += 0 if piece.data is None else len(piece.data)
@@ -147,7 +147,7 @@ class Direction:
             index += 1
 
     def drain(self, events: list[Event]) -> None:
-        """Hand out what has become contiguous."""
+        """Emit what is contiguous."""
         count = 0
         for piece in self.held:
             if piece.begin != self.next:
@@ -164,7 +164,7 @@ class Direction:
             self.hole_ns = self.hole_acked_ns = None
 
     def check(self, now_ns: int, events: list[Event], reset_ns: int | None) -> None:
-        """Give up waiting where it is clear, or has become too costly to believe, that missing bytes will come."""
+        """Declare holes as gaps when their wait is over or too much is held."""
         while self.held:
             seen_ns = now_ns
             if self.hole_ns is None:
@@ -189,18 +189,18 @@ class Direction:
         self.drain(events)
 
     def flush(self, events: list[Event]) -> None:
-        """Nothing more will come: hand out all, and tell what was acknowledged but never seen."""
+        """Emit everything, and a gap for bytes that were acknowledged but not captured."""
         while self.held:
             self._give_up(events)
         if self.acked is not None and self.next is not None:
             end = self.position(self.acked)
             if self.fin is not None and end > self.position(self.fin):
-                end -= 1  # a FIN is acknowledged like a byte
+                end -= 1  # a FIN counts as one byte
             lost = end - self.next
             if 0 < lost < ELSEWHERE:
                 events.append(Gap(self.side, lost))
                 self.next += lost
 
     def done(self) -> bool:
-        """Whether all up to its FIN was seen; of a side of which nothing else was seen, that is all."""
+        """Whether everything up to the FIN was seen."""
         return self.fin is not None and (self.next is None or self.position(self.fin) <= self.next)

@@ -1,13 +1,13 @@
-"""One incident in several captures: rotated files of one host, or what several hosts saw, with clocks that differ.
+"""Several captures of one incident: rotated files of one host, or files of several hosts with different clocks.
 
     incident = Incident(["host-a.pcapng", "host-b.pcapng"])
-    for packet, segment in incident: ...            # by time, each packet once
-    incident.clocks, incident.duplicates            # what was measured, what was left out
+    for packet, segment in incident: ...            # merged by time, each packet once
+    incident.clocks, incident.duplicates            # clock differences, packets left out
 
-A packet that two hosts saw lies in both files. The difference of its times is that of the clocks, plus the way between
-the hosts if it went from the first to the second, minus the way if it went back: half the sum of both directions'
-medians is the clocks' difference, if the way is as long back as forth (as NTP assumes, too). The first file's clock is
-taken for right. A packet that a host saw twice (sent again) is kept twice, wherever else it was seen.
+A packet that two hosts captured is in both files. Its times differ by the clock offset plus the network delay from the
+first host to the second, or minus the delay in the other direction. Half the sum of both directions' medians is the
+clock offset if both delays are equal, as NTP assumes, too. The first file's clock is the reference. A packet that one
+host captured twice (a retransmission) is kept twice.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
+from kce.captures.files.chronology import chronological
 from kce.captures.files.pcap import CaptureFile, Packet
 from kce.captures.tcp.segments import SYN, Dissector, Place, Segment
 
-#: Packets of each file that are looked at for the same ones in others: from its beginning.
+#: Packets from the beginning of each file that are compared with other files.
 MAX_SURVEYED = 200_000
 
-#: Fewer packets in common tell nothing about clocks.
+#: Minimum number of common packets to compare clocks.
 MIN_IN_COMMON = 4
 
-#: How long a packet may take from where it was first seen to where it was last seen, clocks corrected.
+#: Maximum time between two captures of one packet, clocks corrected.
 MAX_WAY_NS = 10_000_000_000
 
 
 class Clock(NamedTuple):
-    """``ahead_ns`` of the first file's clock; ``way_ns`` is how long packets took, None if all went in one direction.
+    """``ahead_ns`` of the first file's clock; ``way_ns`` is the network delay, None if packets went one way only.
 
-    ``in_common`` packets were seen in this file and in ``reference``.
+    ``in_common`` packets are in this file and in ``reference``.
     """
 
     file: str
@@ -47,16 +48,16 @@ class Clock(NamedTuple):
 
     def __str__(self) -> str:
         ahead = f"{abs(self.ahead_ns) / 1e6:.3f} ms {'ahead of' if self.ahead_ns >= 0 else 'behind'}"
-        way = "their way there in it" if self.way_ns is None else f"on their way for {self.way_ns / 1e6:.3f} ms"
+        way = "network delay included" if self.way_ns is None else f"network delay {self.way_ns / 1e6:.3f} ms"
         return (
             f"the clock of {self.file} is {ahead} that of {self.reference} ({self.in_common:,} packets in both, {way})"
         )
 
 
 class Incident:
-    """Opens all of ``locations`` (CaptureError), looks for packets that they have in common, and can be iterated once.
+    """Opens all ``locations`` (CaptureError) and compares their clocks. Iterated once.
 
-    Iteration gives packets with the times of the first file's clock, and the segment in each (or what it is instead).
+    Iteration gives packets with times of the first file's clock, and the segment in each (or what it is instead).
     """
 
     def __init__(self, locations: Sequence[str | os.PathLike[str]]) -> None:
@@ -88,8 +89,8 @@ class Incident:
     def _corrected(self, index: int, capture: CaptureFile) -> Iterator[tuple[int, int, Packet, Segment | str]]:
         dissector = Dissector(capture.name)
         ahead_ns = self._ahead_ns.get(capture.name, 0)
-        for packet in capture:
-            yield packet.time_ns - ahead_ns, index, packet, dissector.dissect(packet)
+        segments = ((p.time_ns - ahead_ns, index, p, dissector.dissect(p)) for p in capture)
+        return chronological(segments, _time)
 
 
 def _time(item: tuple[int, int, Packet, Segment | str]) -> int:
@@ -97,7 +98,7 @@ def _time(item: tuple[int, int, Packet, Segment | str]) -> int:
 
 
 class _Seen:
-    """How often each packet was seen in which file, for as long as another may see it, too."""
+    """How often each recent packet occurred in which file."""
 
     def __init__(self, files: int) -> None:
         self._counts: dict[Hashable, list[int]] = {}
@@ -105,7 +106,7 @@ class _Seen:
         self._files = files
 
     def before(self, file: int, time_ns: int, identity: Hashable) -> bool:
-        """Whether this is one that another file had as often already."""
+        """Whether another file already had this occurrence of the packet."""
         while self._recent and time_ns - self._recent[0][0] > MAX_WAY_NS:
             self._counts.pop(self._recent.popleft()[1], None)
         counts = self._counts.get(identity)
@@ -118,14 +119,14 @@ class _Seen:
 
 
 def _identity(packet: Packet, segment: Segment | str) -> Hashable:
-    """The same wherever a packet is seen: hops change its link layer and its time to live."""
+    """Equal for all captures of a packet: routers change the link layer and the time to live."""
     if isinstance(segment, str):
         return segment, packet.data
     return (*segment[1:8], hash(segment.payload), len(segment.payload) + segment.cut)
 
 
 def _survey(name: str) -> OrderedDict[Hashable, tuple[int, bytes, bytes]]:
-    """identity -> (time, source, destination) of the packets that a file has once."""
+    """identity -> (time, source, destination) of packets that occur once in a file."""
     found: OrderedDict[Hashable, tuple[int, bytes, bytes]] = OrderedDict()
     times: Counter[Hashable] = Counter()
     with CaptureFile(name) as capture:
@@ -145,7 +146,7 @@ def _survey(name: str) -> OrderedDict[Hashable, tuple[int, bytes, bytes]]:
 
 
 def _clocks(surveys: list[OrderedDict[Hashable, tuple[int, bytes, bytes]]], names: list[str]) -> list[Clock]:
-    """Of each file that has packets in common with the first, or with one that has, and so on."""
+    """Clocks of all files that are connected to the first by common packets, directly or not."""
     clocks: list[Clock] = []
     ahead_of_first = {0: 0}
     waiting = deque([0])
@@ -166,7 +167,7 @@ def _clocks(surveys: list[OrderedDict[Hashable, tuple[int, bytes, bytes]]], name
 def _difference(
     one: OrderedDict[Hashable, tuple[int, bytes, bytes]], other: OrderedDict[Hashable, tuple[int, bytes, bytes]]
 ) -> tuple[int, int | None, int] | None:
-    """(by how much the clock of ``other`` is ahead, how long the way is, packets in common)."""
+    """(how far the clock of ``other`` is ahead, network delay, common packets)."""
     by_direction: defaultdict[tuple[bytes, bytes], list[int]] = defaultdict(list)
     in_common = one.keys() & other.keys()
     if len(in_common) < MIN_IN_COMMON:

@@ -1,7 +1,7 @@
-"""Headers up to TCP's of many packets, read in a loop that numba compiles.
+"""Dissects many packets up to the TCP header, compiled by numba.
 
-It takes what is plain (Ethernet with VLAN tags, cooked, loopback or raw IP; an IP header and a TCP header that are
-whole) exactly as ``segments`` does, and leaves everything else to that: such a packet is ``UNSURE``.
+Ordinary packets (Ethernet with VLAN tags, cooked, loopback or raw IP, with whole IP and TCP headers) are dissected
+exactly as in ``segments``; all others are UNSURE and left to it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kce.captures.files.packet_kernels import (
 
 @compiled
 def _network(b, at, end, link_type):
-    """(where the IP header begins, its ethertype); 0 as the type where that is to be left alone."""
+    """(offset of the IP header, its ethertype); ethertype 0 for a packet that is left alone."""
     if link_type == 1:
         if at + 14 > end:
             return at, 0
@@ -68,7 +68,7 @@ def _network(b, at, end, link_type):
 
 @compiled
 def dissect(b, packets):
-    """Fill in what the segments are; the others stay UNSURE. How many those are."""
+    """Fill in segments; others stay UNSURE. Returns the number of those."""
     unsure = 0
     for k in range(len(packets)):
         packet = packets[k]

@@ -1,10 +1,10 @@
 """TCP segments out of packets: link layers, VLAN tags, tunnels, IPv4 and IPv6 with extension headers and fragments.
 
-Mirrored traffic comes wrapped: VXLAN (RFC 7348), Geneve (RFC 8926), GRE (RFC 2784, 2890), ERSPAN (types I to III) and
-IP in IP are opened, one in another up to ``MAX_DEPTH``, and the segment told is the innermost.
+Mirrored traffic is encapsulated: VXLAN (RFC 7348), Geneve (RFC 8926), GRE (RFC 2784, 2890), ERSPAN (types I to III) and
+IP in IP are decapsulated, up to ``MAX_DEPTH`` levels; the segment is the innermost.
 
-Checksums are not looked at: a sender that leaves them to its network card is captured before the card fills them in.
-For the same reason an IP length of 0 (a segment that the card will cut) means "to the end of the packet".
+Checksums are ignored: with checksum offload, packets are captured before the network card fills them in. For the same
+reason an IP length of 0 (segmentation offload) means "to the end of the packet".
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from kce.captures.files.pcap import Packet
 
 FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
 
-#: Datagrams whose fragments are kept at one time, and the bytes of one (IP's own limit).
+#: Fragmented datagrams kept at one time, and the maximum size of one (IP's limit).
 MAX_FRAGMENTED = 64
 MAX_DATAGRAM_BYTES = 65_535
 
-#: Fragments this far apart are of two datagrams whose sender counts them anew: hosts wait no longer (RFC 8200, 4.5).
+#: Fragments further apart belong to two datagrams with the same identification (RFC 8200, 4.5).
 MAX_FRAGMENTED_NS = 60_000_000_000
 
-#: IP headers inside one another: more than a tunnel in a tunnel in a mirror port is nobody's network.
+#: Maximum number of nested IP headers.
 MAX_DEPTH = 6
 
 _LINK_ETHERNET = 1
@@ -50,16 +50,16 @@ _IP_IN_IP = {4: _ETHERTYPE_IPV4, 41: _ETHERTYPE_IPV6}
 _ETHERTYPE_ETHERNET = 0x6558
 _ETHERTYPE_ERSPAN_I_OR_II = 0x88BE
 _ETHERTYPE_ERSPAN_III = 0x22EB
-#: 8472 is what Linux used for VXLAN before IANA gave it a port
+#: Linux used 8472 for VXLAN before IANA assigned a port
 _VXLAN_PORTS = frozenset({4789, 8472})
 _GENEVE_PORT = 6081
 _PROTOCOL_NAMES = {1: "ICMP", 17: "UDP", 58: "ICMPv6", 132: "SCTP"}
 _HOP_BY_HOP, _ROUTING, _FRAGMENT, _AUTHENTICATION, _DESTINATION = 0, 43, 44, 51, 60
 
-#: IP protocols that are looked into
+#: IP protocols that are dissected
 _OPENED = frozenset({_TCP, _UDP, _GRE, *_IP_IN_IP})
 
-#: What the fragments of one datagram have in common: source, destination, protocol, identification.
+#: Identity of a fragmented datagram: source, destination, protocol, identification.
 _Datagram = tuple[bytes, bytes, int, int]
 
 _MALFORMED = "malformed or cut inside its headers"

@@ -1,4 +1,4 @@
-"""TCP connections put together again: what each side sent, in order, or how many bytes of it are not in the capture.
+"""TCP stream reassembly: what each side sent, in order, and how many bytes of it are missing.
 
     streams = Streams()
     for segment in segments:
@@ -6,12 +6,11 @@
             ...
     streams.finish()
 
-``Data`` comes in stream order with the place of the packet that brought it; ``Gap`` stands where bytes are missing;
-``Earlier`` is what was sent before the capture began, and again since; ``End`` is the last event of a connection. Where
-segments overlap, the bytes that came first count. Later bytes wait for missing ones until it is clear that these were
-lost to the capture: the receiver acknowledged them (``ACKED_WAIT_NS`` covers capture cards that swap packets, and
-senders whose acknowledgements were lost), nothing came for ``WAIT_NS``, or too much is waiting. A wait is over at its
-time, whichever packet shows that this has come: what is said of a connection does not depend on others.
+``Data`` comes in stream order with the place of its packet; ``Gap`` stands for missing bytes; ``Earlier`` is data from
+before the capture that was retransmitted; ``End`` is the last event of a connection. Where segments overlap, the first
+bytes win. Bytes behind a hole are held until the hole is certain to be a gap: the receiver acknowledged it
+(``ACKED_WAIT_NS`` allows for swapped packets and lost acknowledgements), it was not filled within ``WAIT_NS``, or too
+much is held. A wait ends at its own time, whichever packet advances the clock: connections do not influence each other.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from collections import OrderedDict
 from kce.captures.tcp.directions import ELSEWHERE, Data, Direction, End, Event
 from kce.captures.tcp.segments import ACK, FIN, RST, SYN, Endpoint, Segment
 
-#: Closed connections remembered, so that late retransmissions are not taken for something new.
+#: Closed connections kept, so that late retransmissions do not open new ones.
 MAX_CLOSED = 4096
 
-#: How much later than what follows it a SYN may be captured.
+#: How late a SYN may be captured after the segments that follow it.
 LATE_SYN_NS = 1_000_000_000
 
-#: How long after the first packet that was seen of a connection, whose beginning was not, an earlier one may come; and
-#: how much of it is put aside until then.
+#: A connection without a captured SYN holds its segments for this long, and up to this many bytes, in case earlier ones
+#: follow.
 OPENING_NS = 100_000_000
 MAX_OPENING_BYTES = 1024 * 1024
 
@@ -36,9 +35,9 @@ _CHECK_EVERY_NS = 50_000_000
 
 
 class Connection:
-    """One TCP connection. ``endpoints[side]`` is who sent; ``client`` is the side that opened it, None if not seen.
+    """One TCP connection. ``endpoints[side]`` is who sent; ``client`` is the side that opened it, None if unknown.
 
-    ``number`` counts the connections of a capture from 1; ``begin_ns`` is the time of the first packet that was seen.
+    ``number`` counts the connections of a capture from 1; ``begin_ns`` is the time of its first packet.
     """
 
     __slots__ = ("_directions", "_opening", "begin_ns", "client", "endpoints", "number", "reset_ns")
@@ -48,32 +47,32 @@ class Connection:
         self.endpoints = endpoints
         self.begin_ns = begin_ns
         self.client: int | None = None
-        self.reset_ns: int | None = None  # when it was
+        self.reset_ns: int | None = None  # time of the first RST
         self._directions = (Direction(0), Direction(1))
-        self._opening = True  # until both have told where they begin, or had the time to
+        self._opening = True  # until both SYNs are seen, or OPENING_NS are over
 
     @property
     def steady(self) -> bool:
-        """Whether nothing is known of its end, and nothing waits: each side's next bytes are told when they come."""
+        """Whether it is open and holds nothing back: the next bytes of each side are emitted at once."""
         one, other = self._directions
         ends = self.reset_ns is not None or one.fin is not None or other.fin is not None
         return not (self._opening or ends or one.held or other.held)
 
     def expected(self, side: int) -> int | None:
-        """The position of the next byte of ``side``; None if none of its bytes was seen."""
+        """Position of the next byte of ``side``; None if no byte was seen."""
         return self._directions[side].next
 
     def since(self, side: int) -> int | None:
-        """The position of the first byte of ``side`` that was captured, if it is not known where it began."""
+        """Position of the first captured byte of ``side``, if its SYN was not captured."""
         return self._directions[side].first
 
     def begins(self, side: int) -> bool:
-        """Whether the first event of ``side`` is about its first byte."""
+        """Whether the first event of ``side`` covers its first byte."""
         direction = self._directions[side]
         return direction.isn is not None and direction.first is None
 
     def passed(self, side: int, expected: int | None, acked: int | None) -> None:
-        """Bytes of ``side`` up to there went by in order, and the other side acknowledged these last."""
+        """The fast path processed ``side`` up to ``expected``; ``acked`` is the last acknowledgement of it."""
         self._directions[side].next = expected
         if acked is not None:
             self._directions[side].acked = acked
@@ -84,11 +83,11 @@ class Connection:
 
     @property
     def waiting(self) -> bool:
-        """Whether bytes are held back because earlier ones are missing."""
+        """Whether bytes are held behind a hole."""
         return bool(self._directions[0].held or self._directions[1].held)
 
     def begins_another(self, segment: Segment) -> bool:
-        """Whether the segment is of a later connection between the same ports."""
+        """Whether the segment belongs to a later connection between the same ports."""
         side = self._side(segment)
         direction, other = self._directions[side], self._directions[1 - side]
         if segment.flags & SYN:
@@ -98,7 +97,7 @@ class Connection:
                 return False
             if self.closed or all(each.fin is not None for each in self._directions):
                 return True
-            # a SYN that is late comes before all that was seen of its connection, and shortly
+            # a late SYN has a sequence number below all others, and comes soon
             if segment.place.time_ns - self.begin_ns > LATE_SYN_NS:
                 return True
             first = direction.next if direction.first is None else direction.first
@@ -111,11 +110,11 @@ class Connection:
         if direction.isn is not None and begin <= direction.position(direction.isn):
             return True
         if direction.first is not None and begin < direction.first and self.closed:
-            return True  # what was sent before the capture is not sent again after the end
+            return True  # data from before the capture is not retransmitted after the end
         if other.fin is not None and segment.flags & ACK and self.closed:
             beyond = (segment.acknowledgement - other.fin - 1) & 0xFFFFFFFF
             if 0 < beyond < 0x80000000:
-                return True  # it acknowledges what was never sent
+                return True  # it acknowledges bytes that were never sent
         return abs(begin - direction.next) > ELSEWHERE
 
     def receive(self, segment: Segment) -> list[Event]:
@@ -129,7 +128,7 @@ class Connection:
             direction.isn = segment.sequence
             if direction.next is None or self._opening:
                 direction.next = direction.position(segment.sequence + 1)
-                direction.first = direction.fin = None  # of a connection before
+                direction.first = direction.fin = None  # they belonged to an earlier connection
             self.client = 1 - side if flags & ACK else side
             if self._opening:
                 self._open(events, over=other.isn is not None)
@@ -146,7 +145,7 @@ class Connection:
         return events
 
     def check(self, now_ns: int, events: list[Event]) -> None:
-        """Let go of what has waited long enough."""
+        """Emit what was held long enough."""
         if self._opening:
             held = sum(direction.held_bytes for direction in self._directions)
             if now_ns - self.begin_ns <= OPENING_NS and held <= MAX_OPENING_BYTES:
@@ -156,15 +155,15 @@ class Connection:
             direction.check(now_ns, events, self.reset_ns)
 
     def _open(self, events: list[Event], *, over: bool) -> None:
-        """Hand out what was put aside of sides that began, or of both if that is ``over``, as it was captured."""
+        """Emit what was held of sides whose SYN was seen, or of both if ``over``, in the order of capture."""
         self._opening = not over
         opened: list[tuple[int, Event]] = []
         for direction in self._directions:
             if over or direction.isn is not None:
                 order = 0
-                told: list[Event] = []
-                direction.drain(told)
-                for event in told:
+                drained: list[Event] = []
+                direction.drain(drained)
+                for event in drained:
                     order = max(order, event.place.order) if isinstance(event, Data) else order
                     opened.append((order, event))
         events += [event for _, event in sorted(opened, key=lambda each: each[0])]
@@ -183,7 +182,7 @@ class Connection:
 
 
 class Streams:
-    """All connections of a capture. Owns what they hold back; forgets closed ones after ``MAX_CLOSED`` others."""
+    """The flow table of a capture. Drops a closed connection after ``MAX_CLOSED`` others."""
 
     def __init__(self) -> None:
         self._connections: dict[tuple[bytes, int, bytes, int], Connection] = {}
@@ -194,15 +193,15 @@ class Streams:
 
     @property
     def waiting(self) -> bool:
-        """Whether any connection holds bytes back."""
+        """Whether any connection holds bytes."""
         return bool(self._waiting)
 
     def connection(self, key: tuple[bytes, int, bytes, int]) -> Connection | None:
-        """The one that is open between two ends (``connection_key``), or was last."""
+        """The open or last connection with this ``connection_key``."""
         return self._connections.get(key)
 
     def receive(self, segment: Segment) -> list[tuple[Connection, list[Event]]]:
-        """What the segment lets be said, of its own connection and of others whose waiting is over."""
+        """Events of the segment's connection, and of others whose wait is over."""
         result: list[tuple[Connection, list[Event]]] = []
         key = connection_key(segment)
         connection = self._connections.get(key)
@@ -211,7 +210,7 @@ class Streams:
             connection = None
         if connection is None:
             if segment.flags & RST or not (segment.payload or segment.cut or segment.flags & SYN):
-                return result  # the rest of a connection that is over, or one of which nothing is known yet
+                return result  # the end of an old connection, or a bare ACK of an unknown one
             self._count += 1
             endpoints = ((segment.source, segment.source_port), (segment.destination, segment.destination_port))
             connection = self._connections[key] = Connection(self._count, endpoints, segment.place.time_ns)
@@ -233,7 +232,7 @@ class Streams:
         return result
 
     def finish(self) -> list[tuple[Connection, list[Event]]]:
-        """The capture is at its end."""
+        """Emit everything: the capture has ended."""
         result = [(connection, connection.finish()) for connection in self._connections.values()]
         self._connections.clear()
         self._closed.clear()

@@ -1,10 +1,10 @@
-"""TLS connections in a capture, opened with the keys that one side logged (SSLKEYLOGFILE). tshark does the opening.
+"""TLS connections in a capture, decrypted by tshark with a key log of one side (SSLKEYLOGFILE).
 
     for packet, segment in Decrypted("incident.pcapng", "keys.log"): ...
 
-tshark tells, packet by packet, what TLS records that end in it hold. Segments of TLS connections are given with that as
-their payload, and with sequence numbers to match; all others as they are. Connections whose keys are not in the log, or
-whose beginning is not in the capture, give empty segments and are counted in ``sealed``.
+tshark prints, for each packet, the plaintext of the TLS records that end in it. Segments of TLS connections get that as
+payload, with matching sequence numbers; other segments are unchanged. Connections without keys in the log, or whose
+beginning was not captured, give empty segments and are counted in ``sealed``.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ _Ends = tuple[bytes, int, bytes, int]
 
 
 class Decrypted:
-    """Iterated once. ``name`` is a local capture, ``keys`` a key log. Raises CaptureError, also for want of tshark."""
+    """Iterated once. ``name`` is a local capture, ``keys`` a key log. Raises CaptureError, also without tshark."""
 
     def __init__(self, name: str, keys: str | os.PathLike[str]) -> None:
         if is_uri(name) or name == "-":
-            raise CaptureError(f"{name}: TLS is opened by tshark, which reads local files only")
+            raise CaptureError(f"{name}: TLS is decrypted by tshark, which reads local files only")
         if not os.access(keys, os.R_OK):
             raise CaptureError(f"{os.fspath(keys)}: the TLS key log cannot be read")
         tshark = shutil.which("tshark")
         if tshark is None:
-            raise CaptureError("TLS is opened by tshark (of Wireshark), which is not installed")
+            raise CaptureError("decrypting TLS needs tshark (of Wireshark), which is not installed")
         self.name = name
         self.problems: list[str] = []
         self.notes: list[str] = []
         self.dropped = self.duplicates = 0
-        # Kafka's dissector is left out, so that the plain bytes are shown as they are
+        # without Kafka's dissector tshark prints the plain bytes
         self._command = [
             tshark, "-n", "-r", name, "-o", f"tls.keylog_file:{os.fspath(keys)}", "--disable-protocol", "kafka",
             "-Y", "tls", "-T", "fields", *(part for field in _FIELDS for part in ("-e", field)),
@@ -84,7 +84,7 @@ class Decrypted:
 
 
 class _Connection:
-    """A TLS connection: what was plain in it is numbered anew."""
+    """A TLS connection with new sequence numbers for its plaintext."""
 
     def __init__(self, ends: _Ends, first: Segment) -> None:
         self.is_tls: bool | None = None
@@ -94,7 +94,7 @@ class _Connection:
         self._next = [first.sequence, first.acknowledgement]  # by side: the next sequence number
 
     def pass_by(self, segment: Segment) -> None:
-        """One from before anything was sent."""
+        """Note a segment from before any data."""
         self._next[self._side(segment)] = (segment.sequence + bool(segment.flags & SYN)) & 0xFFFFFFFF
 
     def plain(self, segment: Segment, payload: bytes) -> Segment:
@@ -110,17 +110,17 @@ class _Connection:
 
 
 class _Opened:
-    """What tshark says, packet by packet."""
+    """tshark's output, packet by packet."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving
+        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed on leaving
         self._process: subprocess.Popen[str] | None = None
         self._lines: Iterator[str] = iter(())
         self._coming: tuple[int, bytes] | None = None
 
     def __enter__(self) -> _Opened:
-        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=self._said, text=True)
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=self._stderr, text=True)
         assert self._process.stdout is not None
         self._lines = self._process.stdout
         self._coming = self._next()
@@ -133,15 +133,15 @@ class _Opened:
             self._process.kill()
         self._process.stdout.close()
         code = self._process.wait()
-        self._said.seek(0)
-        said = self._said.read().decode(errors="replace").strip().splitlines()
-        self._said.close()
-        # a capture that is cut short is read as far as it goes, by tshark too; that is told by its reader
+        self._stderr.seek(0)
+        messages = self._stderr.read().decode(errors="replace").strip().splitlines()
+        self._stderr.close()
+        # tshark also reads a truncated capture to its end; CaptureFile reports that
         if kind is None and code not in (0, 2):
-            raise CaptureError(f"tshark, which opens TLS, failed: {said[-1] if said else f'exit code {code}'}")
+            raise CaptureError(f"tshark failed to decrypt TLS: {messages[-1] if messages else f'exit code {code}'}")
 
     def of(self, number: int) -> bytes:
-        """The plain bytes of packet ``number``; to be asked in ascending order."""
+        """The plaintext of packet ``number``; call in ascending order."""
         while self._coming is not None and self._coming[0] < number:
             self._coming = self._next()
         return self._coming[1] if self._coming is not None and self._coming[0] == number else b""

@@ -13,42 +13,50 @@ import click
 from kce.captures.errors import CaptureError
 from kce.extras import MissingExtra
 from kce.harness.errors import HarnessError, plain_error
+from kce.harness.interrupts import Interrupted
 from kce.harness.java import JavaMissing
 
 #: command -> "module:function" in this package, and the line that `kce --help` shows for it
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("demo:demo", "See it all in a minute: a failover, a zombie, a recording, a report."),
+    "demo": ("demo:demo", "Run a failover, a zombie and a restart; write a recording and a report."),
     "up": ("up:up", "Run ZooKeeper and a cluster of nodes until Ctrl-C."),
+    "controller": ("controller:controller", "Run one controller for a cluster of other brokers, such as real ones."),
     "topic": ("topic:topic", "Create, list, describe and delete topics."),
-    "describe": ("describe:describe", "Show a cluster: controller, brokers, partitions, what is pending."),
+    "describe": ("describe:describe", "Show a cluster: controller, brokers, partitions, pending operations."),
     "kill": ("nodes:kill", "Kill a node of the running cluster."),
-    "pause": ("nodes:pause", "Stop a node in its tracks."),
-    "resume": ("nodes:resume", "Let a paused node go on."),
+    "pause": ("nodes:pause", "Suspend a node (SIGSTOP)."),
+    "resume": ("nodes:resume", "Resume a paused node."),
     "restart": ("nodes:restart", "Stop a node if it runs, then start it."),
+    "cut": ("nodes:cut", "Cut a node off from ZooKeeper."),
+    "heal": ("nodes:heal", "Connect a node to ZooKeeper again."),
+    "hold": ("nodes:hold", "Hold the control requests of a node."),
+    "release": ("nodes:release", "Release the held control requests of a node."),
+    "delete-controller": ("nodes:delete_controller", "Delete /controller by hand."),
+    "fault": ("fault:fault", "Add, list and remove faults: rules for requests and responses."),
     "capture": ("capture:capture", "Write the packets of a network interface to a pcapng."),
-    "elect": ("elect:elect", "Contend for leadership, and run a command while leading."),
-    "leader": ("elect:leader", "Print who leads: Flink's leaders, ours, and Kafka's controller."),
+    "elect": ("elect:elect", "Contend for leadership; run a command while leading."),
+    "leader": ("elect:leader", "Print the leader of an election: Flink's, ours, or Kafka's controller."),
     "decode": ("captures:decode", "Print every request and response in a capture, one line each."),
-    "schema": ("schema:schema", "Show what a message looks like, field by field."),
-    "replay": ("replay:replay", "Send what a capture holds again, and compare the answers."),
-    "analyze": ("captures:analyze", "Let Spark say what the control plane in captures did, and why."),
+    "schema": ("schema:schema", "Show the fields of a message."),
+    "replay": ("replay:replay", "Send recorded requests again and compare the responses."),
+    "analyze": ("captures:analyze", "Explain with Spark what the control plane in captures did."),
 }
 
 EPILOG = """\b
 Examples:
-  kce demo                                            a cluster's bad day, and what Spark makes of it
-  kce up --brokers 3 --record traffic.pcapng          a cluster to play with; then, beside it:
+  kce demo                                            failures in a cluster, explained by Spark
+  kce up --brokers 3 --record traffic.pcapng          a cluster to play with; then, in another terminal:
   kce topic create orders --partitions 4 --replication-factor 3
-  kce decode incident.pcapng --api LeaderAndIsr       what the controller told the brokers
-  kce schema LeaderAndIsr 7                           what its fields are, and where
-  kce analyze *.pcap.gz --report report.html          what happened, with pictures
+  kce decode incident.pcapng --api LeaderAndIsr       leaders and ISRs that the controller sent
+  kce schema LeaderAndIsr 7                           its fields, types and offsets
+  kce analyze *.pcap.gz --report report.html          findings, with pictures
 
 Every command has its own --help.
 """
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by name and imports one when it is asked for."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -78,15 +86,18 @@ def cli() -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run `kce` and return its exit code: 0, 1 for a failure told in one line, 2 for wrong usage, 130 after Ctrl-C."""
+    """Run `kce` and return its exit code: 0, 1 for a failure shown in one line, 2 for wrong usage, 130 after Ctrl-C.
+
+    See `kce.harness.interrupts` for signals.
+    """
     try:
         result: Any = cli.main(argv, prog_name="kce", standalone_mode=False)
-    except BaseException as e:  # noqa: BLE001 - what is not told in a line is raised again
-        return _failure(plain_error(e, *TOLD_IN_A_LINE, KeyboardInterrupt, BrokenPipeError))
+    except BaseException as e:  # noqa: BLE001 - other errors are raised again
+        return _failure(plain_error(e, *SHOWN_IN_ONE_LINE, Interrupted, KeyboardInterrupt, BrokenPipeError))
     return result if isinstance(result, int) else 0
 
 
-TOLD_IN_A_LINE = (HarnessError, CaptureError, JavaMissing, MissingExtra)
+SHOWN_IN_ONE_LINE = (HarnessError, CaptureError, JavaMissing, MissingExtra)
 
 
 def _failure(error: BaseException) -> int:
@@ -100,6 +111,8 @@ def _failure(error: BaseException) -> int:
         case MissingExtra():
             click.echo(f"kce: {error}", err=True)
             return 2
+        case Interrupted():
+            return error.code
         case click.Abort() | KeyboardInterrupt():
             return 130
         case BrokenPipeError():  # the reader of a pipe has enough: `kce decode ... | head`

@@ -28,20 +28,22 @@ Examples:
   kce capture traffic.pcapng --interface lo --ports 9092,9093
   kce capture incident.pcapng --interface any --rotate-mb 100 --keep 20
 
-It needs Linux, and root or CAP_NET_RAW. Ctrl-C ends it; what the kernel had to drop is said, and in the file.
+It needs Linux, and root or CAP_NET_RAW. Ctrl-C stops it. Packets that the kernel drops are counted, also in FILE.
 """
 )
 @click.argument("file", type=click.Path(dir_okay=False))
 @click.option("--interface", "-i", default="any", show_default=True, help="A network interface, or any.")
 @click.option("--ports", callback=_ports, metavar="PORT,...", help="Only TCP to or from these ports.")
-@click.option("--rotate-mb", type=click.IntRange(min=1), help="Begin a new file when one has so many MiB.")
-@click.option("--rotate-seconds", type=click.FloatRange(min=0, min_open=True), help="Begin a new file after that time.")
-@click.option("--keep", type=click.IntRange(min=1), help="Of rotated files, keep the last so many.")
-@click.option("--packets", type=click.IntRange(min=1), help="Stop after so many packets.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Stop after that time.")
+@click.option("--rotate-mb", type=click.IntRange(min=1), help="Start a new file after this many MiB.")
+@click.option(
+    "--rotate-seconds", type=click.FloatRange(min=0, min_open=True), help="Start a new file after this many seconds."
+)
+@click.option("--keep", type=click.IntRange(min=1), help="Keep only this many rotated files.")
+@click.option("--packets", type=click.IntRange(min=1), help="Stop after this many packets.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="Stop after this many seconds.")
 @click.option(
     "--buffer-mb", type=click.IntRange(min=1), default=BUFFER_BYTES >> 20, show_default=True,
-    help="What the kernel keeps while the disk is slow.",
+    help="Size of the kernel buffer.",
 )  # fmt: skip
 def capture(
     file: str,
@@ -56,19 +58,18 @@ def capture(
 ) -> int:
     """Write the packets of a network interface to FILE, a pcapng, until Ctrl-C.
 
-    With --rotate-mb or --rotate-seconds there are several, FILE-00001.pcapng and so on; the one being written has .part
-    behind its name.
+    With --rotate-mb or --rotate-seconds the files are FILE-00001.pcapng and so on; the one being written ends in .part.
     """
     if keep is not None and rotate_mb is None and rotate_seconds is None:
-        raise click.UsageError("--keep is of use with --rotate-mb or --rotate-seconds")
+        raise click.UsageError("--keep needs --rotate-mb or --rotate-seconds")
     max_bytes = None if rotate_mb is None else rotate_mb << 20
     comment = f"captured on {interface}" + (f", ports {', '.join(map(str, ports))}" if ports else "")
-    with LiveSource(interface, ports, buffer_bytes=buffer_mb << 20) as source, _until_told(seconds) as stop:
+    with LiveSource(interface, ports, buffer_bytes=buffer_mb << 20) as source, _stop_requests(seconds) as stop:
         writer = RotatingWriter(file, [comment], max_bytes=max_bytes, max_seconds=rotate_seconds, keep=keep)
         click.echo(f"kce: capturing on {interface}; Ctrl-C ends it", err=True)
         written = record(source, writer, stop=stop, max_packets=packets)
     files = f"{file}" if len(writer.files) == 1 else f"{writer.files[0]} to {writer.files[-1]}"
-    kept = ", what was before them removed" if keep is not None and len(writer.files) == keep else ""
+    kept = ", older files removed" if keep is not None and len(writer.files) == keep else ""
     click.echo(
         f"kce: {written:,} packets captured, {source.dropped:,} dropped by the kernel; in {files}{kept}", err=True
     )
@@ -76,24 +77,24 @@ def capture(
 
 
 @contextmanager
-def _until_told(seconds: float | None) -> Iterator[int]:
-    """A file descriptor that can be read from when it is time to stop: Ctrl-C, SIGTERM, or so many seconds later."""
-    told, tell = os.pipe()
+def _stop_requests(seconds: float | None) -> Iterator[int]:
+    """A file descriptor that becomes readable on Ctrl-C, SIGTERM, SIGHUP, or after ``seconds``."""
+    readable, writable = os.pipe()
 
     def stop(*_: object) -> None:
-        os.write(tell, b"x")
+        os.write(writable, b"x")
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     timer = None if seconds is None else threading.Timer(seconds, stop)
     if timer is not None:
         timer.start()
     try:
-        yield told
+        yield readable
     finally:
         if timer is not None:
             timer.cancel()
             timer.join()
         for number, handler in before.items():
             signal.signal(number, handler)
-        os.close(told)
-        os.close(tell)
+        os.close(readable)
+        os.close(writable)

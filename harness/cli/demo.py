@@ -1,4 +1,4 @@
-"""`kce demo`: a cluster's bad day, recorded and explained."""
+"""`kce demo`: failures in a cluster, recorded and explained."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import click
-import trio
 from rich.console import Console
 
 from kce.extras import SPARK, require
+from kce.harness import interrupts
 from kce.harness.cli.options import plain_console
 from kce.harness.demo import Step, play
 from kce.harness.errors import HarnessError
@@ -24,10 +24,10 @@ from kce.harness.java import find_java, java_home
     help="Folder for capture.pcapng and report.html.",
 )  # fmt: skip
 def demo(out: Path) -> int:
-    """See it all in under a minute and a half, on real sockets with a real ZooKeeper.
+    """Show a cluster with failures in under a minute and a half, on real sockets with a real ZooKeeper.
 
     Three nodes and two topics; the active controller is killed; the next becomes a zombie and is fenced; a broker is
-    restarted; /controller is deleted by hand. All of it is recorded, analysed with Spark and told, with the numbers.
+    restarted; /controller is deleted by hand. All of it is recorded, and Spark explains the recording.
     """
     require(*SPARK, purpose="`kce demo`")
     begin = time.monotonic()
@@ -41,35 +41,36 @@ def demo(out: Path) -> int:
     except OSError as e:
         raise HarnessError(f"the folder {out} is not writable: {e.strerror or e}") from None
     progress = Console(stderr=True, highlight=False)
-    with progress.status("ZooKeeper and three nodes are started") as status:
+    with progress.status("Starting ZooKeeper and three nodes") as status:
 
-        def tell(text: str) -> None:
+        def report_progress(text: str) -> None:
             status.update(text)
             if not progress.is_terminal:
                 progress.print(f"[{time.monotonic() - begin:4.1f} s] {text}", markup=False, soft_wrap=True)
 
-        steps = trio.run(play, capture, tell)
-        tell("Spark reads the recording")
+        steps = interrupts.run(play, capture, report_progress)
+        report_progress("Spark reads the recording")
         from kce.captures.spark import analyze  # here, for it takes a while to import
 
-        findings = analyze([str(capture)], report=str(report))
+        with interrupts.temporary_files():
+            findings = analyze([str(capture)], report=str(report))
     console = plain_console()
-    console.print("[bold]What was done[/]")
+    console.print("[bold]Steps[/]")
     for number, step in enumerate(steps, start=1):
-        _tell_step(console, number, step)
-    console.print("\n[bold]What the recording says, read by Spark[/]")
+        _print_step(console, number, step)
+    console.print("\n[bold]Findings of Spark in the recording[/]")
     for sentence in findings.sentences():
         console.print(f"  - {sentence}", markup=False)
     console.print(f"\nReport     {report}\nRecording  {capture}   (kce decode {capture})")
     console.print(
         f"Again      kce replay {capture} --as controller --controller-epoch +10 --broker-epoch current --restart   "
-        "(beside a new `kce up`)"
+        "(next to a new `kce up`)"
     )
     console.print(f"Took {time.monotonic() - begin:.0f} s.")
     return 0
 
 
-def _tell_step(console: Console, number: int, step: Step) -> None:
+def _print_step(console: Console, number: int, step: Step) -> None:
     console.print(f"{number:2}. {step.title}", markup=False)
     facts = []
     if step.after is not None and step.after != step.before:
@@ -77,7 +78,7 @@ def _tell_step(console: Console, number: int, step: Step) -> None:
         facts.append(f"controller: {was}node {step.after.id} of epoch {step.after.epoch}")
     if step.failover_ms is not None:
         facts.append(
-            f"failover: {step.failover_ms:.0f} ms from the end of /controller to the last of "
+            f"failover: {step.failover_ms:.0f} ms from the deletion of /controller to the last of "
             f"{step.control_requests} control responses"
         )
     if step.moved:

@@ -1,17 +1,18 @@
-"""`kce describe`: a cluster in ZooKeeper mode, ours or real, by what stands in ZooKeeper."""
+"""`kce describe`: a cluster in ZooKeeper mode, ours or real, read from ZooKeeper."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import click
-import trio
 from rich.console import Console
 from rich.table import Table
 
+from kce.harness import interrupts
 from kce.harness.cli.options import cluster_option, connected, plain_console, zookeeper_option
 from kce.harness.errors import HarnessError
 from kce.harness.supervisor import command, find_cluster
@@ -21,38 +22,38 @@ from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import TopicPartition
 from kce.zookeeper.znodes import BadZNode
 
-#: above that many only partitions with something to tell are shown, unless all are asked for
+#: with more partitions, only those with remarks are shown, unless --all is given
 SHOW_ALL_UP_TO = 50
 
 Partition = dict[str, Any]
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON, with every partition.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with every partition.")
 @click.option(
-    "--all", "show_all", is_flag=True, help=f"Show every partition, also where there are over {SHOW_ALL_UP_TO}."
+    "--all", "show_all", is_flag=True, help=f"Show every partition, also if there are more than {SHOW_ALL_UP_TO}."
 )
 @zookeeper_option
 @cluster_option
 def describe(as_json: bool, show_all: bool, zookeeper: str | None, cluster_file: Path | None) -> int:
-    """Show a cluster: the controller and its epoch, brokers, partitions with leader and ISR, and what is pending.
+    """Show a cluster: the controller and its epoch, brokers, partitions with leader and ISR, pending operations.
 
-    Any cluster in ZooKeeper mode can be looked at with --zookeeper, real ones of every age included. States of
-    processes are known for clusters started by `kce up`.
+    --zookeeper shows any cluster in ZooKeeper mode, real ones of every version included. The states of processes are
+    shown for clusters started by `kce up`.
     """
     processes: dict[int, dict[str, Any]] = {}
     if zookeeper is None:
-        told = command(find_cluster(cluster_file), "describe")
-        processes = {node["id"]: node for node in told["nodes"]}
-        zookeeper = told["zookeeper"]
-    found = trio.run(_read, zookeeper)
+        running = command(find_cluster(cluster_file), "describe")
+        processes = {node["id"]: node for node in running["nodes"]}
+        zookeeper = running["zookeeper"]
+    found = interrupts.run(_read, zookeeper)
     for node_id, process in processes.items():
         known = found["brokers"].setdefault(
             node_id, {"listeners": process["listeners"], "broker_epoch": None, "rack": None}
         )
         known.update(pid=process["pid"], state=process["state"])
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(found | {"problems": problems(found)}, indent=2))
     else:
         _print(plain_console(), found, show_all=show_all)
     return 0
@@ -67,7 +68,7 @@ async def _read(zookeeper: str) -> dict[str, Any]:
 
 
 async def read_cluster(zk: KafkaZkClient, zookeeper: str) -> dict[str, Any]:
-    """What `--json` prints. Nothing is written and nothing watched. Raises HarnessError, BadZNode."""
+    """The output of `--json`. Read-only, without watches. Raises HarnessError, BadZNode."""
     epoch = await zk.get_controller_epoch()
     if epoch is None:
         raise HarnessError(f"there is no Kafka cluster in ZooKeeper at {zookeeper}: it has no /controller_epoch")
@@ -100,6 +101,33 @@ async def read_cluster(zk: KafkaZkClient, zookeeper: str) -> dict[str, Any]:
     }
 
 
+def problems(found: dict[str, Any]) -> list[str]:
+    """What is unhealthy, a sentence each."""
+    brokers: dict[int, dict[str, Any]] = found["brokers"]
+    controller = found["controller"]
+    sentences = []
+    if controller is None:
+        sentences.append("There is no controller: nobody owns /controller.")
+    elif controller not in brokers or brokers[controller]["broker_epoch"] is None:
+        sentences.append(f"The controller, node {controller}, is not registered in /brokers/ids.")
+    for broker_id, broker in sorted(brokers.items()):
+        state = broker.get("state", "running")
+        if state != "running":
+            sentences.append(f"Node {broker_id} is {state}.")
+        elif broker["broker_epoch"] is None:
+            sentences.append(f"Node {broker_id} is running, but not registered in /brokers/ids.")
+    replicas = {replica for p in found["partition_states"] for replica in p["replicas"]}
+    if unknown := sorted(replicas - brokers.keys()):
+        sentences.append(f"Brokers {_ids(unknown)} have replicas, but are not registered.")
+    for count, text in (
+        (found["leaderless"], "without a leader"),
+        (found["under_replicated"], "under-replicated"),
+    ):
+        if count:
+            sentences.append(f"{count} of {found['partitions']} partitions {'is' if count == 1 else 'are'} {text}.")
+    return sentences
+
+
 def _partition(topic: TopicDescription, partition: PartitionDescription) -> Partition:
     """Leader, epoch and ISR are null where the controller has written no state."""
     state = partition.state
@@ -129,7 +157,7 @@ def _is_moving(p: Partition) -> bool:
 
 
 def _remarks(p: Partition) -> list[str]:
-    """What there is to tell of it."""
+    """What is unusual about a partition."""
     remarks = []
     if p["leader"] is None:
         remarks.append("new")
@@ -155,6 +183,9 @@ def _print(console: Console, found: dict[str, Any], *, show_all: bool) -> None:
         f"Topics      {found['topics']}, partitions {found['partitions']}, without leader {found['leaderless']}, "
         f"under-replicated {found['under_replicated']}"
     )
+    for title, sentence in zip_longest(["Unhealthy"], problems(found), fillvalue=""):
+        if sentence:
+            console.print(f"{title:<11} {sentence}", markup=False)
     pending = found["pending"]
     for title, things in (
         ("Moving", pending["reassignments"]),
@@ -172,7 +203,7 @@ def _print(console: Console, found: dict[str, Any], *, show_all: bool) -> None:
         console.print()
         console.print(_partitions(shown))
     if len(shown) < len(partitions):
-        console.print(f"\n{len(partitions) - len(shown)} partitions as they should be; --all shows them too")
+        console.print(f"\n{len(partitions) - len(shown)} partitions are healthy; --all shows them")
 
 
 def _brokers(brokers: dict[int, dict[str, Any]]) -> Table:

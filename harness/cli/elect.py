@@ -1,4 +1,4 @@
-"""`kce elect` and `kce leader`: an election for whoever has a ZooKeeper, with Flink's nodes."""
+"""`kce elect` and `kce leader`: elections in any ZooKeeper, with Flink's znodes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from kce.election.paths import SinglePaths, zookeeper_path
 from kce.election.service import MultipleComponentLeaderElectionService
 from kce.election.session import ConnectionState, ElectionSession
 from kce.election.zookeeper import election_driver_factory, read_leader_node
+from kce.harness import interrupts
 from kce.harness.cli.options import cluster_option, connected_store, zookeeper_option
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
@@ -38,10 +39,10 @@ Examples:
   kce elect --path /flink/default/leader/dispatcher --address host:8081
   kce leader --path /cron --watch
 
-CMD finds the id of its leadership in KCE_SESSION_ID, and its address in KCE_ADDRESS. When leadership is revoked, or
-this command ends, however it ends, CMD and what it has started are stopped; when CMD ends by itself, leadership is
-given up, and its exit code is that of this command. Another contender leads at the earliest when the session is over:
-a grace shorter than the session timeout keeps two CMDs from running at once.
+CMD gets the leader session id in KCE_SESSION_ID and its address in KCE_ADDRESS. When leadership is revoked or this
+command ends, CMD and its child processes are stopped. When CMD exits, this command gives up leadership and exits with
+the same code. Another contender becomes leader only after the session expires: a --grace shorter than the session
+timeout keeps two CMDs from running at once.
 """
 
 LEADER_EPILOG = """\b
@@ -53,23 +54,25 @@ Examples:
 """
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     click.echo(f"{time.strftime('%H:%M:%S')} {text}", err=True)
 
 
 @click.command(epilog=ELECT_EPILOG)
-@click.option("--path", required=True, help="Contend in PATH/latch; the leader stands in PATH/connection_info.")
-@click.option("--address", required=True, metavar="HOST:PORT", help="Where this contender is to be found.")
+@click.option("--path", required=True, help="Contend in PATH/latch; PATH/connection_info holds the leader.")
+@click.option("--address", required=True, metavar="HOST:PORT", help="The address of this contender.")
 @click.option("--exec", "command", metavar="CMD", help="Run CMD in a shell while leading.")
 @click.option("--grace", type=click.FloatRange(0), default=5.0, show_default=True, metavar="SECONDS",
-              help="From SIGTERM to SIGKILL, when CMD is stopped.")  # fmt: skip
+              help="Time from SIGTERM to SIGKILL when CMD is stopped.")  # fmt: skip
 @click.option(
-    "--latch-path", metavar="PATH", help="Contend there instead: where one latch serves many, as in Flink 1.15."
+    "--latch-path",
+    metavar="PATH",
+    help="Contend in this path instead, for one latch with many components as in Flink 1.15.",
 )
-@click.option("--leader-path", metavar="PATH", help="The leader stands there instead.")
+@click.option("--leader-path", metavar="PATH", help="Write the leader to this path instead.")
 @click.option("--session-timeout", type=click.IntRange(1), default=10_000, show_default=True, metavar="MS",
-              help="How long ZooKeeper waits for a contender that is silent.")  # fmt: skip
-@click.option("--tolerate-suspended-connections", is_flag=True, help="Lead on until the session is over.")
+              help="ZooKeeper's session timeout.")  # fmt: skip
+@click.option("--tolerate-suspended-connections", is_flag=True, help="Keep leadership until the session expires.")
 @zookeeper_option
 @cluster_option
 def elect(
@@ -78,8 +81,8 @@ def elect(
 ) -> int:  # fmt: skip
     """Contend for leadership until Ctrl-C, and run a command while leading.
 
-    The first to come leads; the next follows when it leaves or its session ends. The nodes are those of Flink's
-    elections, so that its processes and this command can contend with each other.
+    The first contender leads; the next one takes over when it leaves or its session ends. The znodes are those of
+    Flink's elections, so that Flink's processes and this command can contend with each other.
     """
     paths = SinglePaths.below(path)
     paths = SinglePaths(zookeeper_path(latch_path or paths.latch), zookeeper_path(leader_path or paths.leader))
@@ -89,7 +92,7 @@ def elect(
             return await _contend(store, paths, command=command, **options)
 
     logging.getLogger("kce").setLevel(logging.ERROR)
-    return trio.run(run)
+    return interrupts.run(run)
 
 
 async def _contend(
@@ -113,9 +116,9 @@ async def _contend(
             )
             service = MultipleComponentLeaderElectionService(factory, nursery).create_leader_election(paths.leader)
             contender = _Contender(service, nursery, guard, address=address, command=command, grace_s=grace)
-            unsubscribe = session.subscribe(lambda state: say(f"the connection is {state.value}"))
+            unsubscribe = session.subscribe(lambda state: log(f"the connection is {state.value}"))
             await service.start(contender)
-            say(f"contending at {paths.latch}")
+            log(f"contending at {paths.latch}")
 
             async def until_signal() -> None:
                 async for _ in signals:
@@ -132,12 +135,12 @@ async def _contend(
     return contender.exit_code
 
 
-#: a shell that runs nothing before it is guarded: should we be killed before that, it reads the end of its input
+#: a shell that waits until the guard watches it: if we are killed before that, it reads the end of its input
 STARTER = 'read -r go || exit; exec /bin/sh -c "$1" </dev/null'
 
 
 class _Contender(LeaderContender[UUID]):
-    """Runs the command while it leads. ``done`` is set when there is nothing more to contend for."""
+    """Runs the command while it leads. ``done`` is set when the command has ended or a signal came."""
 
     def __init__(
         self,
@@ -160,7 +163,7 @@ class _Contender(LeaderContender[UUID]):
         self._process: trio.Process | None = None
 
     async def grant_leadership(self, session_id: UUID) -> None:
-        say(f"leading as {session_id}")
+        log(f"leading as {session_id}")
         if self._command is not None:
             self._process = await trio.lowlevel.open_process(
                 ["/bin/sh", "-c", STARTER, "sh", self._command],
@@ -170,32 +173,32 @@ class _Contender(LeaderContender[UUID]):
             )
             self._guard.watch(self._process.pid)
             assert self._process.stdin is not None
-            async with self._process.stdin as told:
+            async with self._process.stdin as stdin:
                 with contextlib.suppress(trio.BrokenResourceError):
-                    await told.send_all(b"\n")
+                    await stdin.send_all(b"\n")
             self._nursery.start_soon(self._wait, self._process)
         await self._service.confirm_leadership(session_id, self._address)
 
     async def revoke_leadership(self) -> None:
-        say("no longer leading")
+        log("no longer leading")
         process, self._process = self._process, None
         if process is not None:
             self._signal(process, signal.SIGTERM)
             with trio.move_on_after(self._grace_s):
                 await process.wait()
-            self._signal(process, signal.SIGKILL)  # and what it has left in its group
+            self._signal(process, signal.SIGKILL)  # for processes left in its group
             await process.wait()
             self._guard.forget(process.pid)
 
     async def handle_error(self, error: Exception) -> None:
-        say(f"{error}")
+        log(f"{error}")
 
     async def _wait(self, process: trio.Process) -> None:
         code = await process.wait()
-        if process is self._process:  # it was not we who stopped it
+        if process is self._process:  # not stopped by us
             self.exit_code = code if code >= 0 else 128 - code
             self._guard.forget(process.pid)
-            say(f"the command has ended with exit code {self.exit_code}")
+            log(f"the command has ended with exit code {self.exit_code}")
             self.done.set()
 
     @staticmethod
@@ -207,12 +210,12 @@ class _Contender(LeaderContender[UUID]):
 
 
 @click.command(epilog=LEADER_EPILOG)
-@click.option("--path", required=True, help="A leader node, or a path whose connection_info is one.")
-@click.option("--watch", is_flag=True, help="Go on, and print every change, until Ctrl-C.")
+@click.option("--path", required=True, help="A leader znode, or its parent if it is named connection_info.")
+@click.option("--watch", is_flag=True, help="Print every change until Ctrl-C.")
 @zookeeper_option
 @cluster_option
 def leader(path: str, watch: bool, zookeeper: str | None, cluster_file: Path | None) -> int:
-    """Print who leads: address and session id, or the id of Kafka's controller."""
+    """Print the leader: address and session id, or the id of Kafka's controller."""
     paths = [zookeeper_path(path), zookeeper_path(path, "connection_info")]
 
     async def run() -> None:
@@ -227,22 +230,22 @@ def leader(path: str, watch: bool, zookeeper: str | None, cluster_file: Path | N
             except LeaderNodeFormatError as e:
                 raise HarnessError(f"{paths[0] if data[0] else paths[1]} holds no leader: {e}") from None
             if text is None:
-                raise HarnessError(f"nobody leads at {paths[0]}")
+                raise HarnessError(f"there is no leader at {paths[0]}")
             click.echo(text)
 
-    trio.run(run)
+    interrupts.run(run)
     return 0
 
 
 async def _watch(session: ElectionSession, paths: list[str]) -> None:
-    """Prints the leader at first and whenever it is another, and when the connection does not let it be known."""
-    said: list[str] = []
+    """Print the leader, every change of it, and every time that the connection is lost."""
+    printed: list[str] = []
     found: dict[str, bytes] = {}
     nodes: list[WatchedNode] = []
 
     def show(text: str) -> None:
-        if said[-1:] != [text]:
-            said.append(text)
+        if printed[-1:] != [text]:
+            printed.append(text)
             click.echo(f"{time.strftime('%H:%M:%S')} {text}")
             sys.stdout.flush()
 
@@ -257,7 +260,7 @@ async def _watch(session: ElectionSession, paths: list[str]) -> None:
 
     def connection_changed(state: ConnectionState) -> None:
         if not state.is_connected:
-            show(f"not known: the connection is {state.value}")
+            show(f"unknown: the connection is {state.value}")
             for node in nodes:
                 node.forget()
 
@@ -266,15 +269,15 @@ async def _watch(session: ElectionSession, paths: list[str]) -> None:
 
     session.subscribe(connection_changed)
     for path in paths:
-        told: Callable[[bytes | None], None] = partial(changed, path)
-        nodes.append(WatchedNode(session, path, on_data=told, on_error=failed))
-        nodes[-1].forget()  # what is not there is news at first
+        on_data: Callable[[bytes | None], None] = partial(changed, path)
+        nodes.append(WatchedNode(session, path, on_data=on_data, on_error=failed))
+        nodes[-1].forget()  # so that a missing znode is reported too
         nodes[-1].start()
     await trio.sleep_forever()
 
 
 def _leader_text(*data: bytes) -> str | None:
-    """Of the first node that holds something. Raises LeaderNodeFormatError."""
+    """The leader in the first znode that is not empty. Raises LeaderNodeFormatError."""
     for content in data:
         if content.startswith(b"{"):
             try:

@@ -1,4 +1,4 @@
-"""`kce replay --as broker`: registered in ZooKeeper as a recorded broker, and answering as it did."""
+"""`kce replay --as broker`: registers in ZooKeeper as a recorded broker and answers like it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def be_broker(
     registry: tuple[str | None, Path | None],
     recorder: Recorder | None,
 ) -> int:
-    """Serve ``listeners``, of these names, until Ctrl-C or SIGTERM; then tell what was asked.
+    """Serve ``listeners``, of these names, until Ctrl-C or SIGTERM; then list the requests.
 
     ``registry``: a ZooKeeper, or the file of a running cluster. Its nursery holds the listeners. Raises HarnessError.
     """
@@ -44,13 +44,13 @@ async def be_broker(
             endpoints.append(Endpoint(name, "PLAINTEXT", "127.0.0.1", bound[0].socket.getsockname()[1]))
         async with _registered(registry, RegisteredBroker(BrokerId(broker_id), tuple(endpoints), rack)):
             click.echo(f"kce: registered with {', '.join(map(str, endpoints))}; Ctrl-C ends it", err=True)
-            await _told_to_stop()
+            await _wait_for_signal()
         nursery.cancel_scope.cancel()
     for answered in broker.answered:
         click.echo(str(answered))
     unanswered = sum(1 for answered in broker.answered if answered.step is None)
-    asked = sum(1 + answered.again for answered in broker.answered)
-    click.echo(f"{asked} requests, {unanswered} of them without an answer")
+    requests = sum(1 + answered.repeats for answered in broker.answered)
+    click.echo(f"{requests} requests, {unanswered} of them without a recorded response")
     return 1 if unanswered else 0
 
 
@@ -64,7 +64,7 @@ async def _registered(registry: tuple[str | None, Path | None], broker: Register
         yield
 
 
-async def _told_to_stop() -> None:
+async def _wait_for_signal() -> None:
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async for _ in signals:
             return

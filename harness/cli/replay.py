@@ -1,4 +1,4 @@
-"""`kce replay`: recorded requests at live brokers, or recorded answers for a live controller."""
+"""`kce replay`: replays requests to live brokers, or plays a broker to a live controller."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from kce.captures.replay.replay import ANSWER_SECONDS, Outcome, Replay, Target, 
 from kce.captures.replay.restarts import Restart, needed, restarts
 from kce.captures.replay.rewrite import VOLATILE, Rewriter, newest_controller_epoch, whose_epoch
 from kce.captures.tcp.segments import endpoint_text
+from kce.harness import interrupts
 from kce.harness.cli.captures import closing, each, opened
 from kce.harness.cli.impersonate import be_broker
 from kce.harness.cli.options import cluster_option, connected, ports_option, zookeeper_option
@@ -52,63 +53,71 @@ Examples:
 Without --to, requests go to the running `kce up`: from a controller to its control listeners, else to its data
 listeners.
 
-The exit code is 1 if an answer is different from the recorded one, or missing.
+The exit code is 1 if a response differs from the recorded one or is missing.
 """
 )
 @click.argument("files", metavar="FILE", nargs=-1, required=True, type=click.Path(allow_dash=True))
 @ports_option
-@click.option("--tls-keys", metavar="FILE", help="Open TLS with this key log (SSLKEYLOGFILE); needs tshark.")
-@click.option("--as", "role", type=click.Choice(["controller", "broker", "client"]), required=True, help="Who to be.")
+@click.option("--tls-keys", metavar="FILE", help="Decrypt TLS with this key log (SSLKEYLOGFILE); needs tshark.")
 @click.option(
-    "--to", "to", multiple=True, metavar="[ID=]HOST:PORT",
-    help="Where the requests go; with ID=, those that went to that broker. May be repeated.",
-)  # fmt: skip
-@click.option(
-    "--broker", "broker_id", type=int, metavar="ID", help="Only what went to this broker; or the broker to be."
+    "--as", "role", type=click.Choice(["controller", "broker", "client"]), required=True, help="The role to play."
 )
 @click.option(
-    "--connection", type=int, metavar="N", help="Only the recorded connection of that number (kce decode --json)."
+    "--to", "to", multiple=True, metavar="[ID=]HOST:PORT",
+    help="Target of the requests; with ID=, of the requests to that broker. May be repeated.",
+)  # fmt: skip
+@click.option(
+    "--broker",
+    "broker_id",
+    type=int,
+    metavar="ID",
+    help="Only requests to this broker; with --as broker, the broker to play.",
+)
+@click.option(
+    "--connection", type=int, metavar="N", help="Only the recorded connection with this number (see kce decode --json)."
 )
 @click.option("--api", "apis", multiple=True, metavar="NAME", callback=each(selection.api_key), help="Only this API.")
 @click.option(
-    "--since", "since_ns", metavar="TIME", callback=each(selection.time_ns), help="Only what was sent from then on."
+    "--since", "since_ns", metavar="TIME", callback=each(selection.time_ns), help="Only requests from this time on."
 )
 @click.option(
-    "--until", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only what was sent before."
+    "--until", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only requests before this time."
 )
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0, help="2 is twice as fast.")
-@click.option("--no-wait", is_flag=True, help="Send as soon as what came before has been answered.")
+@click.option(
+    "--no-wait", is_flag=True, help="Ignore the recorded timing; send as soon as earlier responses have arrived."
+)
 @click.option(
     "--controller-epoch", metavar="+N|N|current",
-    help="Shift the controllers' epochs: by N, or so that the newest becomes N, or ZooKeeper's.",
+    help="Shift all controller epochs: by N, or so that the newest becomes N or ZooKeeper's current one.",
 )  # fmt: skip
-@click.option("--broker-epoch", metavar="N|current", help="The brokers' epochs now; current: as ZooKeeper has them.")
+@click.option("--broker-epoch", metavar="N|current", help="Replace broker epochs; current: with those in ZooKeeper.")
 @click.option(
     "--restart", is_flag=True,
-    help="Restart each broker of the running `kce up` where the recorded one was restarted, and so had forgotten all.",
+    help="Restart a broker of the running `kce up` where the recorded one was restarted.",
 )  # fmt: skip
 @click.option(
     "--answer-seconds",
     type=click.FloatRange(min=0, min_open=True),
     default=ANSWER_SECONDS,
     show_default=True,
-    help="How long to wait for an answer.",
+    help="Timeout of a response.",
 )
 @click.option(
-    "--record", type=click.Path(dir_okay=False), metavar="FILE", help="Write the new traffic there, as pcapng."
+    "--record", type=click.Path(dir_okay=False), metavar="FILE", help="Record the new traffic to this pcapng file."
 )
 @click.option(
     "--volatile", "volatile", multiple=True, metavar="FIELD",
-    help="A field of answers that may differ, such as topic_id, cluster_id or port of another cluster; may be repeated."
+    help="Ignore this response field, such as topic_id, cluster_id or port; may be repeated."
     f" Always: {', '.join(sorted(VOLATILE))}.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Print what would be sent, and where; send nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the requests and their targets; send nothing.")
 @click.option(
     "--listener",
     "listeners",
     multiple=True,
     metavar="NAME",
-    help="As broker: listeners to offer, if not the recorded ones.",
+    help="With --as broker: listeners to offer instead of the recorded ones.",
 )
 @zookeeper_option
 @cluster_option
@@ -119,22 +128,22 @@ def replay(
     answer_seconds: float, record: str | None, volatile: tuple[str, ...], dry_run: bool, listeners: tuple[str, ...],
     zookeeper: str | None, cluster_file: Path | None,
 ) -> int:  # fmt: skip
-    """Send what a capture holds again, and compare the answers; or be a recorded broker for a live controller.
+    """Replay requests of a capture and compare the responses, or play a recorded broker to a live controller.
 
-    Connections and correlation ids are new; the order of what was caused and its timing are kept. As controller, what
-    controllers told brokers is sent; as client, the requests of one connection. As broker, it registers in ZooKeeper
-    with ports of its own, and gives each request the recorded answer to the one that it is most like, until Ctrl-C.
+    Connections and correlation ids are new; causal order and timing are kept. As controller it sends the recorded
+    control requests; as client, the requests of one connection. As broker it registers in ZooKeeper with its own ports
+    and answers each request with the response of the best matching recorded one, until Ctrl-C.
 
-    FILE is read as by `kce decode`: of several hosts, packed, remote, or standard input (-).
+    FILE is read like `kce decode` does: several files of one incident, compressed, remote, or standard input (-).
     """
     if role == "broker" and broker_id is None:
-        raise click.UsageError("--as broker needs --broker ID, the broker to be")
+        raise click.UsageError("--as broker needs --broker ID, the broker to play")
     if restart and role != "controller":
-        raise click.UsageError("--restart is for --as controller: it is brokers that are restarted")
+        raise click.UsageError("--restart needs --as controller")
     if record is not None and any(
         Path(file).exists() and Path(record).resolve() == Path(file).resolve() for file in files
     ):
-        raise click.UsageError(f"--record {record} would overwrite what is replayed")
+        raise click.UsageError(f"--record {record} would overwrite the recording")
     name = ", ".join(files)
     recording = _read(expand(files), ports, tls_keys)
     steps = recording.of_controllers() if role == "controller" else recording.steps
@@ -147,9 +156,9 @@ def replay(
         and (until_ns is None or step.request.place.time_ns < until_ns)
     ]  # fmt: skip
     if not recording.steps:
-        raise CaptureError(f"{name}: holds no request of Kafka that could be replayed")
+        raise CaptureError(f"{name}: contains no Kafka request to replay")
     if not steps:
-        raise CaptureError(f"{name}: no request in it is to be replayed as {role} with these filters")
+        raise CaptureError(f"{name}: no request matches --as {role} and the filters")
     if role == "client":
         _one_connection(name, steps)
     with contextlib.ExitStack() as stack:
@@ -167,13 +176,13 @@ def replay(
             offered = listeners or tuple(dict.fromkeys(one.name for one in own)) or ("PLAINTEXT",)
             rack = next((one.rack for one in own), None)
             registry = zookeeper or (to[0] if to else None), cluster_file
-            return trio.run(
+            return interrupts.run(
                 be_broker, Impersonator(steps, None if no_wait else speed), broker_id, rack, offered, registry, recorder
             )
         targets = _targets(to, steps) if to else _of_cluster(cluster_file, CONTROL if role == "controller" else DATA)
         for step in steps:
             target_of(step, targets)
-        rewriter = trio.run(_rewriter, steps, controller_epoch, broker_epoch, zookeeper, cluster_file)
+        rewriter = interrupts.run(_rewriter, steps, controller_epoch, broker_epoch, zookeeper, cluster_file)
         if dry_run:
             return _show(steps, targets, rewriter, recording)
         restarted = needed(restarts(recording.steps), steps)
@@ -185,11 +194,11 @@ def replay(
         if role == "controller" and not restart:
             _warn_of(restarted)
         try:
-            whole = trio.run(_until_told_to_stop, run)
+            whole = interrupts.run(_run_until_signal, run)
         except HarnessError:  # of a restart
-            _tell(run.outcomes(), len(recording.left_out))
+            _print_outcomes(run.outcomes(), len(recording.left_out))
             raise
-        code = _tell(run.outcomes(), len(recording.left_out))
+        code = _print_outcomes(run.outcomes(), len(recording.left_out))
         return code if whole else 130
 
 
@@ -230,7 +239,7 @@ def _targets(to: tuple[str, ...], steps: list[Step]) -> dict[int | None, Target]
 
 def _of_cluster(cluster_file: Path | None, listener: str) -> dict[int | None, Target]:
     if cluster_file is None and not running_clusters():
-        raise click.UsageError("--to HOST:PORT is missing: where the requests are to go (no `kce up` of yours runs)")
+        raise click.UsageError("--to HOST:PORT is missing, and no `kce up` of yours is running")
     nodes: list[dict[str, Any]] = command(find_cluster(cluster_file), "describe")["nodes"]
     targets: dict[int | None, Target] = {}
     for node in nodes:
@@ -282,25 +291,25 @@ async def _broker_epochs(zk: KafkaZkClient) -> dict[int, int]:
     return {int(broker): int(epoch) for broker, (_, epoch) in (await zk.get_brokers(watch=False)).items()}
 
 
-async def _restart(told: dict[str, Any], rewriter: Rewriter, broker_id: int) -> None:
-    """Restart the node of that id, and find out its new epoch if the recorded ones are replaced."""
-    answer = await trio.to_thread.run_sync(command, told, "restart", broker_id, abandon_on_cancel=True)
+async def _restart(cluster: dict[str, Any], rewriter: Rewriter, broker_id: int) -> None:
+    """Restart a node. Read its new broker epoch if epochs are rewritten."""
+    answer = await trio.to_thread.run_sync(command, cluster, "restart", broker_id, abandon_on_cancel=True)
     click.echo(f"kce: {answer['text']}", err=True)
     if broker_id in rewriter.broker_epochs:
-        async with connected(told["zookeeper"], None) as zk:
+        async with connected(cluster["zookeeper"], None) as zk:
             rewriter.broker_epochs |= await _broker_epochs(zk)
 
 
 def _warn_of(restarted: Iterable[Restart]) -> None:
     for place, broker_id in restarted:
         click.echo(
-            f"kce: broker {broker_id} was restarted before packet {place.packet} and had forgotten what it "
-            "was told; with --restart, that of the running `kce up` is restarted there, too", err=True,
+            f"kce: broker {broker_id} was restarted before packet {place.packet} and lost its state; "
+            "use --restart to restart that broker of the running `kce up`, too", err=True,
         )  # fmt: skip
 
 
-async def _until_told_to_stop(run: Replay) -> bool:
-    """False if it was told to stop before the end. Its nursery holds the watcher of signals."""
+async def _run_until_signal(run: Replay) -> bool:
+    """Run it; False if a signal stopped it. The nursery holds the signal watcher."""
     whole = False
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
@@ -343,18 +352,21 @@ def _show_answers(steps: list[Step], recording: Recording) -> int:
     answers = [step.response for step in steps if step.response is not None]
     for response in sorted(answers, key=lambda response: response.request.place):
         click.echo(f"{renderer.line(response.request)} <= {renderer.line(response)}")
-    click.echo(f"kce: {len(answers)} answers for requests that are like these", err=True)
+    click.echo(f"kce: {len(answers)} responses for matching requests", err=True)
     return 0
 
 
-def _tell(outcomes: list[Outcome], left_out: int) -> int:
+def _print_outcomes(outcomes: list[Outcome], left_out: int) -> int:
     counts = Counter(outcome.verdict for outcome in outcomes)
     for outcome in outcomes:
         if outcome.verdict in (Verdict.DIFFERENT, Verdict.MISSING):
             click.echo(str(outcome))
-    told = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
+    verdicts = ", ".join(f"{counts[verdict]} {verdict.value}" for verdict in Verdict if counts[verdict])
     sent = len(outcomes) - counts[Verdict.UNSENT]
-    click.echo(f"{sent} requests replayed: {told}" + (f"; {left_out} in the capture could not be" if left_out else ""))
+    click.echo(
+        f"{sent} requests replayed: {verdicts}"
+        + (f"; {left_out} in the capture could not be replayed" if left_out else "")
+    )
     return 1 if counts[Verdict.DIFFERENT] or counts[Verdict.MISSING] else 0
 
 

@@ -1,4 +1,4 @@
-"""`kce schema`: what a message looks like in one version."""
+"""`kce schema`: the layout of a message in one version."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Examples:
   kce schema 6                                        UpdateMetadata, in its newest version
   kce schema Fetch 12 --json | jq '.request.fields[].name'
 
-All versions of all messages stand in docs/wire.md.
+docs/wire.md lists all versions of all messages.
 """
 )
 @click.argument("api")
 @click.argument("version", type=int, required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 def schema(api: str, version: int | None, as_json: bool) -> None:
-    """Print the layout of an API's request and response: each field, its type, and its offset where that is fixed.
+    """Print the layout of an API's request and response: each field, its type, and its offset if that is fixed.
 
-    API is a name such as LeaderAndIsr, in any case, or an API key. VERSION is the newest if it is left out.
+    API is a name such as LeaderAndIsr, in any case, or an API key. The default VERSION is the newest.
     """
     try:
         key = selection.api_key(api)
@@ -34,9 +34,9 @@ def schema(api: str, version: int | None, as_json: bool) -> None:
         raise click.BadParameter(str(e), param_hint="'API'") from None
     version = wire.api(key).versions.last if version is None else version
     try:
-        told = (
+        text = (
             json.dumps(wire.describe_json(key, version), indent=2) if as_json else wire.describe(key, version).rstrip()
         )
     except wire.UnsupportedVersion as e:
         raise click.BadParameter(str(e), param_hint="'VERSION'") from None
-    click.echo(told)
+    click.echo(text)

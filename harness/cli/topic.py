@@ -1,4 +1,4 @@
-"""`kce topic create | list | describe | delete`, straight to ZooKeeper as Kafka's own tools did."""
+"""`kce topic create | list | describe | delete`, directly in ZooKeeper as Kafka's older tools."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ import click
 import trio
 from rich.table import Table
 
+from kce.harness import interrupts
 from kce.harness.cli.options import cluster_option, connected, plain_console, properties, zookeeper_option
 from kce.harness.errors import HarnessError
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
-PATIENCE_S = 30.0
+WAIT_TIMEOUT_S = 30.0
 
 
 @click.group()
 def topic() -> None:
     """Create, list, describe and delete topics.
 
-    The topics of the running `kce up`, or with --zookeeper those of any Kafka in ZooKeeper mode, real ones included.
+    They work on the running `kce up`, or with --zookeeper on any Kafka cluster in ZooKeeper mode.
     """
 
 
@@ -38,15 +39,15 @@ def _with_client(
             except admin.AdminError as e:
                 raise HarnessError(str(e)) from None
 
-    return trio.run(run)
+    return interrupts.run(run)
 
 
 async def _wait(condition: Callable[[], Awaitable[bool]], what: str) -> None:
-    with trio.move_on_after(PATIENCE_S):
+    with trio.move_on_after(WAIT_TIMEOUT_S):
         while not await condition():  # noqa: ASYNC110 - the controller is another process
             await trio.sleep(0.05)
         return
-    raise HarnessError(f"{what} after {PATIENCE_S:g} s: is a controller active? See `kce describe`")
+    raise HarnessError(f"{what} after {WAIT_TIMEOUT_S:g} s: is a controller active? See `kce describe`")
 
 
 @topic.command()

@@ -13,7 +13,8 @@ from random import Random
 
 import trio
 
-from kce.harness.world.disk import MemoryDisk
+from kce.harness.background import BackgroundTasks
+from kce.harness.world.memory_disk import MemoryDisk
 from kce.harness.world.network import MemoryListener, MemoryNetwork
 from kce.harness.world.port import ClusterWorld, Connected, World
 from kce.harness.world.virtual_time import deterministic
@@ -46,8 +47,7 @@ class MemoryWorld(World):
         return await self._cluster.connect_to_zookeeper(self._name, config)
 
     def now_ns(self) -> int:
-        # whole microseconds: what is finer depends on how floating-point numbers were added up
-        return EPOCH_NS + round((trio.current_time() - self._cluster.began) * 1e6) * 1000
+        return self._cluster.now_ns()
 
     def random(self, purpose: str) -> Random:
         return Random(f"{self._cluster.seed}/{self._name}/{purpose}")
@@ -64,7 +64,7 @@ class MemoryClusterWorld(ClusterWorld):
         self.began = 0.0
         self.network = MemoryNetwork()
         #: by node: they outlive it
-        self.disks: defaultdict[str, MemoryDisk] = defaultdict(MemoryDisk)
+        self.disks: defaultdict[str, MemoryDisk] = defaultdict(lambda: MemoryDisk(lambda: self.now_ns() // 1_000_000))
         self.server: MemoryZooKeeper
         self._sessions: defaultdict[str, list[MemoryStore]] = defaultdict(list)
         self._cut: set[str] = set()
@@ -78,12 +78,17 @@ class MemoryClusterWorld(ClusterWorld):
                 yield
                 nursery.cancel_scope.cancel()
 
+    def now_ns(self) -> int:
+        # whole microseconds: what is finer depends on how floating-point numbers were added up
+        return EPOCH_NS + round((trio.current_time() - self.began) * 1e6) * 1000
+
     @property
     def zookeeper_connect(self) -> str:
         return "memory:2181"
 
-    async def node(self, node_id: int, nursery: trio.Nursery) -> tuple[World, str]:
+    async def node(self, node_id: int, tasks: BackgroundTasks) -> tuple[World, str]:
         await trio.lowlevel.checkpoint()
+        self.disks[_name(node_id)].release_locks()  # of the node's process before this one
         return MemoryWorld(self, _name(node_id)), self.zookeeper_connect
 
     def observer(self) -> World:

@@ -11,7 +11,9 @@ from uuid import UUID
 
 import trio
 
-from kce.broker_stub.ports import Address, Disk
+from kce.broker_stub.disk import Disk
+from kce.broker_stub.ports import Address
+from kce.harness.background import BackgroundTasks
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.store import Session
 
@@ -89,7 +91,7 @@ class ClusterWorld(Protocol):
         """host:port/chroot of the cluster's ZooKeeper."""
         ...
 
-    async def node(self, node_id: int, nursery: trio.Nursery) -> tuple[World, str]:
+    async def node(self, node_id: int, tasks: BackgroundTasks) -> tuple[World, str]:
         """The world of one node, and its `zookeeper.connect`."""
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 import socket
 import tempfile
@@ -16,11 +17,12 @@ from random import Random
 import trio
 
 from kce.broker_stub.ports import Address
+from kce.harness.background import BackgroundTasks
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
-from kce.harness.world.disk import RealDisk
 from kce.harness.world.port import ClusterWorld, Connected, Listener, World
+from kce.harness.world.real_disk import RealDisk
 from kce.harness.world.tcp_proxy import TcpProxy
 from kce.harness.world.tcp_stream import TcpStream
 from kce.zookeeper.client_config import ZooKeeperClientConfig
@@ -102,6 +104,22 @@ class RealWorld(World):
         return Random()
 
 
+#: a cluster of three nodes needs some 60 in each process, and one more for each client
+MIN_OPEN_FILES = 256
+
+
+def allow_open_files() -> None:
+    """Raise the limit of open files as far as this user may. Raises HarnessError if that is too low for a cluster."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < MIN_OPEN_FILES:
+        if hard != resource.RLIM_INFINITY and hard < MIN_OPEN_FILES:
+            raise HarnessError(
+                f"the limit of open files is {hard}, and a cluster needs at least {MIN_OPEN_FILES}: "
+                f"raise it with `ulimit -n {4 * MIN_OPEN_FILES}`"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MIN_OPEN_FILES, hard))
+
+
 class RealClusterWorld(ClusterWorld):
     """``zookeeper`` is host:port/chroot of yours; None starts an embedded one."""
 
@@ -114,6 +132,7 @@ class RealClusterWorld(ClusterWorld):
 
     @asynccontextmanager
     async def running(self, data: Path | None, zookeeper_port: int | None) -> AsyncIterator[Path]:
+        allow_open_files()
         async with AsyncExitStack() as stack:
             self.guard = Guard()
             stack.callback(self.guard.close)
@@ -143,9 +162,9 @@ class RealClusterWorld(ClusterWorld):
         assert self._zookeeper is not None, "the cluster has not started"
         return self._zookeeper
 
-    async def node(self, node_id: int, nursery: trio.Nursery) -> tuple[World, str]:
+    async def node(self, node_id: int, tasks: BackgroundTasks) -> tuple[World, str]:
         proxy = self._proxies[node_id] = TcpProxy(*self.first_server())
-        await nursery.start(proxy.run)
+        await tasks.start(proxy.run)
         _, slash, chroot = self.zookeeper_connect.partition("/")
         return RealWorld(), f"127.0.0.1:{proxy.port}{slash}{chroot}"
 

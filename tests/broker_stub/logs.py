@@ -22,6 +22,6 @@ class FailingLogManager(InMemoryLogManager):
         super().get_or_create_log(partition, is_new=is_new, topic_id=topic_id)
 
     def delete_log(self, partition: TopicPartition) -> None:
+        super().delete_log(partition)
         if partition in self.broken:
             raise KafkaStorageError(f"{partition} is in a directory that is offline")
-        super().delete_log(partition)

@@ -230,7 +230,8 @@ class Node:
         self.logs = log_manager or InMemoryLogManager()
         self.submitter = RecordingSubmitter()
         self.quotas = ClientQuotas()
-        self.replicas = ReplicaManager(broker_id, self.cache, self.logs, isr_policy(self.cache, self.submitter))
+        self.isr_policy: Any = isr_policy(self.cache, self.submitter)
+        self.replicas = ReplicaManager(broker_id, self.cache, self.logs, self.isr_policy)
         self.services = Services(
             config=self.config,
             cluster_id="cluster",

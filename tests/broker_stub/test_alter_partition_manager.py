@@ -96,10 +96,15 @@ def _answer(*partitions: int, error: int = 0, topic: str = "a", topic_id=ID_A, *
 
 WRITTEN = LeaderAndIsr(1, (1, 2), leader_epoch=5, partition_epoch=8)
 
+#: with broker epochs in the request, with the leader recovery state, with neither and without topic ids
+IBPS = ("3.5-IV1", "3.2-IV0", "2.7-IV2")
+with_each_ibp = pytest.mark.parametrize("ibp", IBPS)
+
 
 @pytest.mark.kafka("APM-1")
-async def test_a_submitted_item_is_sent_and_completed(nursery) -> None:
-    f = Fixture()
+@with_each_ibp
+async def test_a_submitted_item_is_sent_and_completed(nursery, ibp) -> None:
+    f = Fixture(ibp=ibp)
     nursery.start_soon(f.manager.run)
     await wait_all_tasks_blocked()
     assert f.channel.requests == []
@@ -113,19 +118,26 @@ async def test_a_submitted_item_is_sent_and_completed(nursery) -> None:
 
 
 @pytest.mark.kafka("APM-2")
-async def test_the_request_has_the_items_and_epochs(nursery) -> None:  # rule 9.53
-    f = Fixture()
+@with_each_ibp
+async def test_the_request_has_the_items_and_epochs(nursery, ibp) -> None:  # rule 9.53
+    f = Fixture(ibp=ibp)
     nursery.start_soon(f.manager.run)
     f.submit()
     await wait_all_tasks_blocked()
     (request,) = f.channel.requests
     assert (request.broker_id, request.broker_epoch) == (1, 70)
-    (topic,) = request.topics
-    assert topic.topic_id == ID_A
-    (partition,) = topic.partitions
-    assert (partition.leader_epoch, partition.partition_epoch, partition.leader_recovery_state) == (5, 7, 0)
-    assert partition.new_isr_with_epochs == (wire.BrokerState(broker_id=1), wire.BrokerState(broker_id=2))
-    assert {member.broker_epoch for member in partition.new_isr_with_epochs} == {-1}
+    with_ids = ibp != "2.7-IV2"
+    members = (wire.BrokerState(broker_id=1, broker_epoch=-1), wire.BrokerState(broker_id=2, broker_epoch=-1))
+    partition = wire.AlterPartitionRequestPartitionData(
+        partition_index=0,
+        leader_epoch=5,
+        new_isr=() if with_ids else (1, 2),
+        new_isr_with_epochs=members if with_ids else (),
+        leader_recovery_state=0,
+        partition_epoch=7,
+    )
+    named = {"topic_id": ID_A} if with_ids else {"topic_name": "a"}
+    assert request.topics == (wire.AlterPartitionRequestTopicData(**named, partitions=(partition,)),)
 
 
 @pytest.mark.kafka("APREQ-1")
@@ -148,64 +160,92 @@ async def test_each_version_has_its_own_layout(nursery, version) -> None:  # rul
 
 
 @pytest.mark.kafka("APM-18")
-@pytest.mark.parametrize(
-    ("ibp", "second_id", "expected"),
-    [("3.9", ID_B, 3), ("3.9", NO_ID, 1), ("2.8-IV0", ID_B, 3), ("2.7-IV2", ID_B, 1)],
-)
+@pytest.mark.parametrize(("ibp", "with_ids"), [("3.5-IV1", 3), ("3.2-IV0", 3), ("2.8-IV0", 3), ("2.7-IV2", 1)])
 async def test_topic_ids_are_sent_if_all_items_have_one_and_the_ibp_allows_them(
-    nursery, ibp, second_id, expected
+    nursery, ibp, with_ids
 ) -> None:  # rule 8.20
     f = Fixture(ibp=ibp)
     nursery.start_soon(f.manager.run)
-    f.submit(0)
-    f.submit(0, "b", second_id)
+    f.submit(0, "z", ID_A)
     await wait_all_tasks_blocked()
-    assert f.channel.versions == [expected]
+    assert f.channel.versions == [with_ids]
+    f.submit(1, "foo", NO_ID)
+    f.submit(2, "bar", ID_B)
+    f.channel.answer(_answer(0, topic="z"))
+    await wait_all_tasks_blocked()
+    assert f.results == [("z-0", WRITTEN)]
+    assert f.requested == [[0], [1, 2]]
+    assert f.channel.versions == [with_ids, 1]
+    answers = _answer(1, topic="foo", topic_id=NO_ID).topics + _answer(2, topic="bar", topic_id=ID_B).topics
+    f.channel.answer(wire.AlterPartitionResponse(topics=answers))
+    await wait_all_tasks_blocked()
+    assert f.results == [("z-0", WRITTEN), ("foo-1", WRITTEN), ("bar-2", WRITTEN)]
 
 
 @pytest.mark.kafka("APM-3")
+@pytest.mark.parametrize("state", [0, 1])
 @pytest.mark.parametrize(
-    ("ibp", "version", "expected"), [("3.2-IV0", 3, 1), ("3.2-IV0", 1, 1), ("3.2-IV0", 0, 0), ("3.1-IV0", 3, 0)]
+    ("ibp", "version", "is_said"),
+    [
+        ("3.5-IV1", 3, True),
+        ("3.2-IV0", 3, True),
+        ("3.2-IV0", 1, True),
+        ("3.2-IV0", 0, False),
+        ("3.1-IV0", 3, False),
+        ("2.7-IV2", 3, False),
+    ],
 )
-async def test_the_recovery_state_needs_a_recent_ibp_and_version(nursery, ibp, version, expected) -> None:  # rule 9.53
+async def test_the_recovery_state_needs_a_recent_ibp_and_version(
+    nursery, ibp, version, is_said, state
+) -> None:  # rule 9.53
     f = Fixture(ibp=ibp, version=version)
+    expected = state if is_said else 0
     nursery.start_soon(f.manager.run)
-    f.submit(isr=(1,), recovery=1)
+    f.submit(isr=(1,), recovery=state)
     await wait_all_tasks_blocked()
     assert f.channel.requests[0].topics[0].partitions[0].leader_recovery_state == expected
 
 
 @pytest.mark.kafka("APM-4")
-async def test_a_partition_has_one_pending_item(nursery) -> None:  # 9.51
-    f = Fixture()
+@with_each_ibp
+async def test_a_partition_has_one_pending_item(nursery, ibp) -> None:  # 9.51
+    f = Fixture(ibp=ibp)
     nursery.start_soon(f.manager.run)
     assert f.submit(0)
     assert not f.submit(0)
     assert f.submit(1)
     await wait_all_tasks_blocked()
     assert not f.submit(0)
-    f.channel.answer(_answer(0))
+    f.channel.answer(_answer(0, 1))
     await wait_all_tasks_blocked()
-    assert f.submit(0)
-    assert f.results == [("a-0", WRITTEN)]
+    assert f.submit(0, isr=(1,))
+    await wait_all_tasks_blocked()
+    assert f.results == [("a-0", WRITTEN), ("a-1", WRITTEN)]
+    first, second = f.channel.requests
+    assert len(first.topics[0].partitions) == 2
+    ((partition,),) = [topic.partitions for topic in second.topics]
+    assert (partition.new_isr or tuple(member.broker_id for member in partition.new_isr_with_epochs)) == (1,)
 
 
 @pytest.mark.kafka("APM-16")
-async def test_one_request_in_flight(nursery) -> None:  # rule 9.52
-    f = Fixture()
+@with_each_ibp
+async def test_one_request_in_flight(nursery, ibp) -> None:  # rule 9.52
+    f = Fixture(ibp=ibp)
     nursery.start_soon(f.manager.run)
-    for partition in range(2):
+    for partition in range(3):
         f.submit(partition)
         await wait_all_tasks_blocked()
     assert f.requested == [[0]]
     f.channel.answer(_answer(0))
     await wait_all_tasks_blocked()
-    assert f.requested == [[0], [1]]
+    assert f.requested == [[0], [1, 2]]
 
 
 @pytest.mark.kafka("APM-5")
-async def test_items_submitted_during_a_request_are_sent_together(nursery) -> None:  # rule 9.52
-    f = Fixture()
+@with_each_ibp
+@pytest.mark.parametrize("answered", [True, False])
+async def test_items_submitted_during_a_request_are_sent_together(nursery, ibp, answered) -> None:  # rules 9.52, 9.55
+    f = Fixture(ibp=ibp)
     nursery.start_soon(f.manager.run)
     f.submit(0)
     await wait_all_tasks_blocked()
@@ -213,9 +253,9 @@ async def test_items_submitted_during_a_request_are_sent_together(nursery) -> No
         f.submit(partition)
         await wait_all_tasks_blocked()
     assert f.requested == [[0]]
-    f.channel.answer(_answer(0))
+    f.channel.answer(_answer(0) if answered else wire.AlterPartitionResponse())
     await wait_all_tasks_blocked()
-    assert f.requested == [[0], list(range(1, 10))]
+    assert f.requested == [[0], list(range(1 if answered else 0, 10))]
 
 
 @pytest.mark.kafka("APM-6")
@@ -234,6 +274,8 @@ async def test_an_item_submitted_by_a_callback_is_sent_next(nursery) -> None:
     f.channel.answer(_answer(0))
     await wait_all_tasks_blocked()
     assert results == [ErrorCode.UNKNOWN_SERVER_ERROR, WRITTEN]
+    assert len(f.channel.requests) == 2
+    assert f.manager.submit(item, results.append)  # nothing is pending
 
 
 @pytest.mark.parametrize(
@@ -256,6 +298,7 @@ async def test_a_top_level_error_is_retried_after_50_ms(
     begin = trio.current_time()
     await trio.sleep(0.049)
     assert len(f.channel.requests) == 1
+    assert not f.submit(0)  # still pending
     f.submit(1)
     f.epoch = 80  # after another registration
     await trio.sleep(0.002)
@@ -266,6 +309,7 @@ async def test_a_top_level_error_is_retried_after_50_ms(
     await wait_all_tasks_blocked()
     assert [name for name, _ in f.results] == ["a-0", "a-1"]
     assert trio.current_time() - begin < 0.06
+    assert f.submit(0)
 
 
 @pytest.mark.parametrize(
@@ -288,15 +332,28 @@ async def test_a_partition_error_completes_its_item(nursery, error) -> None:
 
 
 @pytest.mark.kafka("APM-17")
-async def test_a_partition_missing_from_the_response_is_resent(nursery) -> None:  # rule 9.55
-    f = Fixture()
+@with_each_ibp
+async def test_a_partition_missing_from_the_response_is_resent(nursery, ibp) -> None:  # rule 9.55
+    f = Fixture(ibp=ibp)
+    refused = ErrorCode.UNKNOWN_SERVER_ERROR
     nursery.start_soon(f.manager.run)
     f.submit(0)
-    f.submit(1)
-    f.channel.answer(_answer(1))
     await wait_all_tasks_blocked()
-    assert f.requested == [[0, 1], [0]]
-    assert [name for name, _ in f.results] == ["a-1"]
+    f.submit(1)
+    f.submit(2)
+    f.channel.answer(_answer(0, error=refused))
+    await wait_all_tasks_blocked()
+    assert f.results == [("a-0", refused)]
+    assert f.requested == [[0], [1, 2]]
+    f.channel.answer(_answer(2, error=refused))
+    await wait_all_tasks_blocked()
+    assert f.results == [("a-0", refused), ("a-2", refused)]
+    assert f.requested == [[0], [1, 2], [1]]
+    f.channel.answer(_answer(1, error=refused))
+    await wait_all_tasks_blocked()
+    assert f.results == [("a-0", refused), ("a-2", refused), ("a-1", refused)]
+    assert len(f.channel.requests) == 3
+    assert set(f.channel.versions) == {1 if ibp == "2.7-IV2" else 3}
 
 
 async def test_unknown_topics_and_partitions_in_the_response_are_ignored(nursery) -> None:  # rule 9.55

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+from typing import Any
+
 import pytest
 
 from kce import wire
+from kce.broker_stub import TopicPartition
 from kce.broker_stub.control_requests import leader_and_isr_topic_ids
 from kce.wire import ErrorCode
 from tests.broker_stub.support import (
@@ -21,49 +25,79 @@ from tests.broker_stub.support import (
     update_metadata,
 )
 
-CONTROL_REQUESTS = [
-    pytest.param(leader_and_isr, (lai_state(),), id="LeaderAndIsr"),
-    pytest.param(update_metadata, (umr_state(),), id="UpdateMetadata"),
-    pytest.param(stop_replica, ((0, -1, False),), id="StopReplica"),
-]
+BUILT = ((leader_and_isr, (lai_state(),)), (update_metadata, (umr_state(),)), (stop_replica, ((0, -1, False),)))
 
 
-@pytest.mark.kafka("BEP-3")
-@pytest.mark.kafka("KAT-1")
-@pytest.mark.kafka("KAT-4")
-@pytest.mark.kafka("KAT-7")
-@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+def control_requests(*cases: str) -> list[Any]:
+    """Parameters for LeaderAndIsr, UpdateMetadata and StopReplica, each marked with its upstream case if it has one."""
+    return [
+        pytest.param(build, states, id=build.__name__, marks=[pytest.mark.kafka(case)] if case else [])
+        for (build, states), case in zip_longest(BUILT, cases, fillvalue="")
+    ]
+
+
+CONTROL_REQUESTS = control_requests()
+
+
+EPOCH = 70
+
+
+@pytest.mark.parametrize(("build", "states"), control_requests("KAT-4", "KAT-1", "KAT-7"))
 async def test_the_current_broker_epoch_is_accepted(build, states) -> None:  # rule 9.5
     node = Node()
-    node.broker_epoch = 70
-    assert (await node.ask(build(*states, broker_epoch=70))).error_code == ErrorCode.NONE
+    node.broker_epoch = EPOCH
+    assert (await node.ask(build(*states, broker_epoch=EPOCH))).error_code == ErrorCode.NONE
+    assert node.replicas.controller_epoch == 1
 
 
-@pytest.mark.kafka("BEP-5")
-@pytest.mark.kafka("KAT-2")
-@pytest.mark.kafka("KAT-5")
-@pytest.mark.kafka("KAT-8")
-@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+@pytest.mark.parametrize(("build", "states"), control_requests("KAT-5", "KAT-2", "KAT-8"))
 async def test_a_newer_broker_epoch_is_accepted(build, states) -> None:  # rule 9.5
     node = Node()
-    node.broker_epoch = 70
-    assert (await node.ask(build(*states, broker_epoch=71))).error_code == ErrorCode.NONE
+    node.broker_epoch = EPOCH
+    assert (await node.ask(build(*states, broker_epoch=EPOCH + 1))).error_code == ErrorCode.NONE
+    assert node.replicas.controller_epoch == 1
 
 
-@pytest.mark.kafka("BEP-4")
-@pytest.mark.kafka("KAT-3")
-@pytest.mark.kafka("KAT-6")
-@pytest.mark.kafka("KAT-9")
-@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+@pytest.mark.parametrize(("build", "states"), control_requests("KAT-6", "KAT-3", "KAT-9"))
 async def test_a_stale_broker_epoch_is_fenced_and_changes_nothing(build, states) -> None:  # rules 9.5, 9.6
     node = Node()
-    node.broker_epoch = 70
-    answer = await node.ask(build(*states, broker_epoch=69, controller_epoch=8))
+    node.broker_epoch = EPOCH
+    answer = await node.ask(build(*states, broker_epoch=EPOCH - 1, controller_epoch=8))
     assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
     assert node.replicas.controller_epoch == 0
     assert not node.replicas.partitions
     assert not node.cache.snapshot.alive_brokers
     assert codes(answer) == ({(ID_A, 0): 77} if isinstance(answer, wire.LeaderAndIsrResponse) else {})  # rule 9.6
+
+
+@pytest.mark.parametrize(
+    ("broker_epoch", "is_stale"),
+    [
+        pytest.param(EPOCH, False, marks=pytest.mark.kafka("BEP-3")),
+        pytest.param(EPOCH - 1, True, marks=pytest.mark.kafka("BEP-4")),
+        pytest.param(EPOCH + 1, False, marks=pytest.mark.kafka("BEP-5")),
+    ],
+)
+async def test_control_requests_take_effect_unless_the_broker_epoch_is_stale(broker_epoch, is_stale) -> None:
+    """The broker follows a partition; the requests, all with the same broker epoch, make it leader and delete it."""
+    node = Node()
+    node.broker_epoch = EPOCH
+    await node.ask(update_metadata(umr_state(leader=2)))
+    await node.ask(leader_and_isr(lai_state(leader=2)))
+
+    async def is_accepted(request) -> None:
+        answer = await node.ask(request)
+        expected = ErrorCode.STALE_BROKER_EPOCH if is_stale else ErrorCode.NONE
+        assert set(wire.error_counts(answer)) == {expected}
+
+    await is_accepted(leader_and_isr(lai_state(leader_epoch=1), broker_epoch=broker_epoch))
+    assert node.partition().leader == (2 if is_stale else 1)
+    await is_accepted(update_metadata(umr_state(leader_epoch=1), broker_epoch=broker_epoch))
+    known = node.cache.snapshot.partition(TopicPartition("a", 0))
+    assert known is not None
+    assert known.leader == (2 if is_stale else 1)
+    await is_accepted(stop_replica((0, 2, True), broker_epoch=broker_epoch))
+    assert (TopicPartition("a", 0) in node.replicas.partitions) is is_stale
 
 
 @pytest.mark.parametrize(
@@ -101,9 +135,7 @@ async def test_the_broker_epoch_is_checked_before_the_controller_epoch(build, st
     assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-@pytest.mark.kafka("LE-2")
-@pytest.mark.kafka("RMT-11")
-@pytest.mark.parametrize(("build", "states"), CONTROL_REQUESTS)
+@pytest.mark.parametrize(("build", "states"), control_requests("LE-2", "", "RMT-11"))
 async def test_a_stale_controller_epoch_is_fenced(build, states) -> None:  # rules 9.8, 9.9
     node = Node()
     await node.ask(update_metadata(umr_state(1), controller_epoch=5))

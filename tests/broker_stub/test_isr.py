@@ -8,9 +8,14 @@ Covers: broker_stub/partition.py.
 from __future__ import annotations
 
 import pytest
+from trio.testing import wait_all_tasks_blocked
 
+from kce import wire
 from kce.broker_stub import TopicPartition
+from kce.broker_stub.alter_partition_manager import AlterPartitionManager
+from kce.broker_stub.isr import LiveReplicasJoin
 from kce.wire import ErrorCode
+from kce.wire.metadata_version import LATEST
 from kce.zookeeper.model import BrokerId, LeaderAndIsr
 from tests.broker_stub.support import (
     ID_A,
@@ -32,8 +37,8 @@ async def _tell(node: Node, *states, alive, **more) -> None:
     await node.ask(update_metadata(alive=alive))
 
 
-async def _node(*, alive=(1, 2, 3), isr=(1,), **state) -> Node:
-    node = Node()
+async def _node(*, alive=(1, 2, 3), isr=(1,), isr_policy=LiveReplicasJoin, **state) -> Node:
+    node = Node(isr_policy=isr_policy)
     await node.ask(update_metadata(alive=alive))
     await _tell(node, lai_state(isr=isr, leader_epoch=5, partition_epoch=7, **state), alive=alive)
     return node
@@ -51,6 +56,7 @@ async def test_a_returned_broker_rejoins() -> None:
     ((item, _),) = node.submitter.submitted
     assert (item.partition, item.topic_id) == (A0, ID_A)
     assert item.leader_and_isr == LeaderAndIsr(BrokerId(1), (1, 2, 3), leader_epoch=5, partition_epoch=7)  # rule 9.49
+    assert (node.partition().isr, node.partition().maximal_isr) == ((1, 2), (1, 2, 3))
     node.submitter.answer(A0, _written())
     partition = node.partition()
     assert (partition.isr, partition.partition_epoch, partition.leader_epoch, partition.pending) == (
@@ -59,6 +65,9 @@ async def test_a_returned_broker_rejoins() -> None:
         5,
         None,
     )
+    assert partition.maximal_isr == (1, 2, 3)
+    assert (node.isr_policy.expands, node.isr_policy.failures) == (1, 0)
+    assert len(node.submitter.submitted) == 1
 
 
 async def test_live_replicas_join_in_the_order_of_the_assignment() -> None:  # rule 9.49
@@ -66,7 +75,33 @@ async def test_live_replicas_join_in_the_order_of_the_assignment() -> None:  # r
     assert node.submitter.proposed == [(1, 2, 5, 3)]
 
 
-@pytest.mark.kafka("PT-12")
+@pytest.mark.parametrize(
+    "not_eligible",
+    [
+        pytest.param({"alive": (1,)}, marks=pytest.mark.kafka("PT-12"), id="dead"),
+        pytest.param({"alive": (1, 2), "offline": (2,)}, marks=pytest.mark.kafka("PT-13"), id="shutting down"),
+    ],
+)
+async def test_a_refused_replica_joins_when_it_is_eligible_again(not_eligible) -> None:  # rules 9.47, 9.58
+    def known() -> tuple[object, ...]:
+        partition = node.partition()
+        return partition.isr, partition.maximal_isr, partition.pending is not None, len(node.submitter.unanswered)
+
+    def learns(*, alive=(1, 2), offline=()):
+        return node.ask(update_metadata(umr_state(isr=(1,), offline_replicas=offline), alive=alive))
+
+    node = await _node(alive=(1, 2))
+    assert known() == ((1,), (1, 2), True, 1)
+    node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
+    assert known() == ((1,), (1,), False, 0)
+    await learns(**not_eligible)
+    assert known() == ((1,), (1,), False, 0)
+    await learns()
+    assert known() == ((1,), (1, 2), True, 1)
+    node.submitter.answer(A0, _written((1, 2)))
+    assert known() == ((1, 2), (1, 2), False, 0)
+
+
 async def test_dead_and_unassigned_brokers_do_not_join() -> None:  # rule 9.47
     node = await _node(alive=(1, 4), isr=(1,))
     assert node.submitter.proposed == []
@@ -128,7 +163,6 @@ async def test_one_proposal_is_in_flight() -> None:  # rule 9.48
     assert node.submitter.submitted[1][0].leader_and_isr.partition_epoch == 8
 
 
-@pytest.mark.kafka("PT-13")
 @pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
 async def test_a_refused_replica_is_proposed_again_after_it_was_gone(error) -> None:  # rule 9.58
     node = await _node(alive=(1, 2))
@@ -181,6 +215,7 @@ async def test_a_new_leader_epoch_allows_another_proposal() -> None:
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.FENCED_LEADER_EPOCH,
         pytest.param(ErrorCode.INVALID_UPDATE_VERSION, marks=pytest.mark.kafka("PT-23")),
+        pytest.param(ErrorCode.INVALID_UPDATE_VERSION, marks=pytest.mark.kafka("PT-10"), id="of an expansion"),
         pytest.param(ErrorCode.INVALID_REQUEST, marks=pytest.mark.kafka("PT-8")),
         pytest.param(ErrorCode.NEW_LEADER_ELECTED, marks=pytest.mark.kafka("PT-21")),
     ],
@@ -192,20 +227,50 @@ async def test_some_errors_leave_the_change_pending_until_a_leader_and_isr_comes
     assert node.submitter.proposed == [(1, 2, 3)]
     assert node.partition().isr == (1,)
     assert node.partition().maximal_isr == (1, 2, 3)
+    assert (node.isr_policy.expands, node.isr_policy.failures) == (0, 1)
     await _tell(node, lai_state(isr=(1,), leader_epoch=6, partition_epoch=9), alive=(1, 2, 3))
     assert node.submitter.proposed == [(1, 2, 3), (1, 2, 3)]
     assert node.submitter.submitted[1][0].leader_and_isr.leader_epoch == 6
 
 
 @pytest.mark.kafka("PT-24")
-@pytest.mark.kafka("PT-25")
 @pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, 999])
 async def test_other_errors_are_retried_until_committed(error) -> None:  # rule 9.58
     node = await _node()
     node.submitter.answer(A0, error)
     assert node.submitter.proposed == [(1, 2, 3), (1, 2, 3)]
+    assert (node.partition().isr, node.partition().maximal_isr) == ((1,), (1, 2, 3))
     node.submitter.answer(A0, _written())
     assert node.partition().isr == (1, 2, 3)
+
+
+@pytest.mark.kafka("PT-25")
+async def test_a_refused_request_is_sent_again_and_committed(nursery) -> None:  # rule 9.58
+    sent = []
+
+    class Channel:
+        async def request(self, api_key, max_version, build, error_codes):
+            (topic,) = build(max_version).topics
+            (partition,) = topic.partitions
+            sent.append(partition)
+            written = wire.AlterPartitionResponsePartitionData(
+                partition_index=0,
+                error_code=ErrorCode.UNKNOWN_SERVER_ERROR if len(sent) == 1 else ErrorCode.NONE,
+                leader_id=1,
+                leader_epoch=partition.leader_epoch,
+                isr=tuple(member.broker_id for member in partition.new_isr_with_epochs),
+                partition_epoch=partition.partition_epoch + 1,
+            )
+            answered = wire.AlterPartitionResponseTopicData(topic_id=topic.topic_id, partitions=(written,))
+            return wire.AlterPartitionResponse(topics=(answered,))
+
+    manager = AlterPartitionManager(1, lambda: 70, Channel(), LATEST)
+    nursery.start_soon(manager.run)
+    node = await _node(isr=(1, 2), isr_policy=lambda cache, _: LiveReplicasJoin(cache, manager))
+    await wait_all_tasks_blocked()
+    partition = node.partition()
+    assert (partition.isr, partition.partition_epoch, partition.pending) == ((1, 2, 3), 8, None)
+    assert len(sent) == 2
 
 
 @pytest.mark.kafka("PT-17")
@@ -217,6 +282,7 @@ async def test_a_leader_and_isr_supersedes_an_older_proposal() -> None:  # rule 
     node.submitter.answer(A0, _written((1, 2)))
     assert (node.partition().isr, node.partition().partition_epoch) == ((1, 3), 9)
     assert node.submitter.proposed == [(1, 2), (1, 3, 2)]
+    assert node.partition().pending is not None
 
 
 async def test_a_response_for_a_deleted_partition_does_not_change_its_successor() -> None:

@@ -42,9 +42,15 @@ def _epochs(node: Node) -> tuple[int, int, int]:
     return partition.leader, partition.leader_epoch, partition.partition_epoch
 
 
-async def _following(**state) -> Node:
-    node = Node()
+async def _node(**more) -> Node:
+    """It knows that brokers 1, 2 and 3 are alive."""
+    node = Node(**more)
     await node.ask(update_metadata())
+    return node
+
+
+async def _following(**state) -> Node:
+    node = await _node()
     await _code(node, lai_state(leader=2, **state))
     return node
 
@@ -65,14 +71,63 @@ async def test_an_unknown_partition_is_created_as_leader() -> None:  # rules 9.1
 
 
 @pytest.mark.kafka("RMT-28")
-@pytest.mark.kafka("PT-28")
 async def test_a_new_log_gets_the_topic_id() -> None:
     node = Node()
-    await _code(node, lai_state())
-    assert node.partition().topic_id == ID_A
+    assert await _code(node, lai_state()) == ErrorCode.NONE
+    assert node.logs.topic_id(A0) == ID_A
 
 
-@pytest.mark.kafka("PT-29")
+@pytest.mark.parametrize(
+    "leader", [pytest.param(1, marks=pytest.mark.kafka("PT-28")), pytest.param(2, marks=pytest.mark.kafka("PT-29"))]
+)
+async def test_a_log_keeps_its_topic_id(leader) -> None:  # rule 9.14
+    """The second node has the first one's logs."""
+    first = await _node()
+    assert await _code(first, lai_state(leader=leader)) == ErrorCode.NONE
+    assert first.partition().topic_id == first.logs.topic_id(A0) == ID_A
+    second = await _node(log_manager=first.logs)
+    assert await _code(second, lai_state(leader=leader), topic_id=ID_B) == ErrorCode.INCONSISTENT_TOPIC_ID
+    assert (second.partition().topic_id, second.partition().leader) == (ID_A, -1)
+    assert await _code(second, lai_state(leader=leader), topic_id=NO_ID) == ErrorCode.NONE
+    assert second.partition().topic_id == second.logs.topic_id(A0) == ID_A
+    assert second.partition().leader == leader
+
+
+@pytest.mark.kafka("PT-2")
+async def test_an_unchanged_leader_is_followed_again_in_a_larger_leader_epoch_only() -> None:  # rules 9.18, 9.19
+    applied = []
+
+    class Watching:
+        def partition_changed(self, partition) -> None:
+            applied.append(partition.leader_epoch)
+
+        def metadata_changed(self, controller_epoch) -> None:
+            pass
+
+    node = await _node(isr_policy=lambda *_: Watching())
+    assert await _code(node, lai_state(leader=2, leader_epoch=1)) == ErrorCode.NONE
+    assert await _code(node, lai_state(leader=2, leader_epoch=4)) == ErrorCode.NONE
+    assert await _code(node, lai_state(leader=2, leader_epoch=4)) == ErrorCode.STALE_CONTROLLER_EPOCH
+    assert applied == [1, 4]
+
+
+@pytest.mark.kafka("PT-31")
+async def test_assignment_and_isr_follow_the_requests() -> None:  # rules 9.16, 9.22, 9.23
+    node = await _node()
+
+    def known() -> tuple[object, ...]:
+        it = node.partition()
+        return it.replicas, it.isr, it.adding_replicas, it.removing_replicas
+
+    moving = lai_state(isr=(1, 2), replicas=(1, 2, 3, 4, 5), adding_replicas=(4, 5), removing_replicas=(1, 2))
+    await _code(node, moving)
+    assert known() == ((1, 2, 3, 4, 5), (1, 2), (4, 5), (1, 2))
+    await _code(node, lai_state(leader_epoch=1, isr=(1, 3, 4), replicas=(1, 3, 4, 5)))
+    assert known() == ((1, 3, 4, 5), (1, 3, 4), (), ())
+    await _code(node, lai_state(leader=2, leader_epoch=2, isr=(2, 1), replicas=(1, 2, 3, 4)))
+    assert known() == ((1, 2, 3, 4), (), (), ())
+
+
 async def test_a_follower_stores_leader_and_assignment_but_no_isr() -> None:  # rules 9.16, 9.23
     node = await _following(leader_epoch=3, partition_epoch=5)
     partition = node.partition()
@@ -96,32 +151,42 @@ async def test_an_older_leader_epoch_is_stale_controller_epoch() -> None:  # rul
     assert _epochs(node) == (1, 5, 5)
 
 
-@pytest.mark.kafka("RMT-34")
-async def test_a_repeated_leader_epoch_is_refused_with_any_partition_epoch() -> None:  # rule 9.19
-    node = Node()
-    await _code(node, lai_state(leader_epoch=5, partition_epoch=5))
+@pytest.mark.parametrize("leader", [1, pytest.param(2, marks=pytest.mark.kafka("RMT-34"))])
+async def test_a_repeated_leader_epoch_is_refused_with_any_partition_epoch(leader) -> None:  # rule 9.19
+    node = await _node()
+    await _code(node, lai_state(leader=leader, leader_epoch=5, partition_epoch=5))
     for partition_epoch in (4, 5, 6):
-        again = lai_state(leader_epoch=5, partition_epoch=partition_epoch, isr=(1,))
+        again = lai_state(leader=leader, leader_epoch=5, partition_epoch=partition_epoch, isr=(1,), replicas=(1, 2))
         assert await _code(node, again) == ErrorCode.STALE_CONTROLLER_EPOCH
-    assert _epochs(node) == (1, 5, 5)
-    assert node.partition().isr == (1, 2, 3)
-    assert await _code(node, lai_state(leader_epoch=6, partition_epoch=6)) == ErrorCode.NONE
-    assert _epochs(node) == (1, 6, 6)
+    assert _epochs(node) == (leader, 5, 5)
+    assert node.partition().replicas == (1, 2, 3)
+    assert node.partition().isr == ((1, 2, 3) if leader == 1 else ())
+    assert await _code(node, lai_state(leader=3, leader_epoch=6, partition_epoch=7)) == ErrorCode.NONE
+    assert _epochs(node) == (3, 6, 7)
+
+
+@pytest.mark.kafka("RMT-29")
+async def test_a_log_from_before_topic_ids_gets_one() -> None:
+    node = Node()
+    node.logs.get_or_create_log(A0, is_new=True, topic_id=None)
+    assert (node.logs.has_log(A0), node.logs.topic_id(A0)) == (True, None)
+    assert await _code(node, lai_state(is_new=True)) == ErrorCode.NONE
+    assert node.logs.topic_id(A0) == ID_A
 
 
 @pytest.mark.kafka("RMT-30")
-@pytest.mark.kafka("RMT-29")
-async def test_a_repeated_leader_epoch_may_add_the_topic_id(  # rule 9.19
-) -> None:
+@pytest.mark.parametrize("leader_epoch", [0, 1])
+async def test_a_repeated_leader_epoch_may_add_the_topic_id(leader_epoch) -> None:  # rule 9.19
+    """As may a larger one."""
     node = Node()
-    await _code(node, lai_state(), topic_id=NO_ID)
-    assert node.partition().topic_id is None
-    assert await _code(node, lai_state(), topic_id=ID_A) == ErrorCode.NONE
-    assert node.partition().topic_id == ID_A
-    assert await _code(node, lai_state(), topic_id=ID_A) == ErrorCode.STALE_CONTROLLER_EPOCH
+    answer = await node.ask(leader_and_isr(lai_state()), 4)
+    assert codes(answer) == {("a", 0): ErrorCode.NONE}
+    assert (node.logs.has_log(A0), node.logs.topic_id(A0)) == (True, None)
+    assert await _code(node, lai_state(leader_epoch=leader_epoch)) == ErrorCode.NONE
+    assert node.logs.topic_id(A0) == ID_A
+    assert await _code(node, lai_state(leader_epoch=leader_epoch)) == ErrorCode.STALE_CONTROLLER_EPOCH
 
 
-@pytest.mark.kafka("RMT-35")
 async def test_a_repeated_leader_epoch_without_topic_id_is_accepted_by_followers_only() -> None:  # rule 9.19
     follower = await _following()
     assert await _code(follower, lai_state(leader=2), topic_id=NO_ID) == ErrorCode.NONE
@@ -149,13 +214,16 @@ async def test_a_request_without_topic_id_matches_any_id() -> None:  # rule 9.14
 
 
 @pytest.mark.kafka("RMT-32")
-@pytest.mark.parametrize("version", [0, 1, 2, 4])
-async def test_versions_without_topic_ids_leave_the_log_without_one(version) -> None:
+@pytest.mark.parametrize(("version", "topic_id"), [(7, NO_ID), (0, ID_A), (1, ID_A), (2, ID_A), (4, ID_A)])
+async def test_requests_without_topic_ids_leave_the_log_without_one(version, topic_id) -> None:
     node = Node()
-    grouped = leader_and_isr(lai_state())
-    await node.ask(ungrouped_leader_and_isr(lai_state(topic="a")) if version < 2 else grouped, version)
-    assert node.partition().is_leader
-    assert node.partition().topic_id is None
+    for leader_epoch in (0, 1):
+        flat = ungrouped_leader_and_isr(lai_state(topic="a", leader_epoch=leader_epoch))
+        grouped = leader_and_isr(lai_state(leader_epoch=leader_epoch), topic_id=topic_id)
+        answer = await node.ask(flat if version < 2 else grouped, version)
+        assert set(codes(answer).values()) == {ErrorCode.NONE}
+        assert node.partition().is_leader
+        assert (node.logs.has_log(A0), node.logs.topic_id(A0)) == (True, None)
 
 
 async def test_the_topic_id_survives_a_restart() -> None:  # rule 9.14
@@ -181,6 +249,7 @@ async def test_a_leader_skips_an_older_partition_epoch_without_an_error() -> Non
     node = Node()
     await _code(node, lai_state(leader_epoch=5, partition_epoch=5))
     assert await _code(node, lai_state(leader_epoch=6, partition_epoch=4, isr=(1,))) == ErrorCode.NONE
+    assert not node.partition().make_leader(lai_state(leader_epoch=5, partition_epoch=4, isr=(1,)), ID_A)
     assert _epochs(node) == (1, 5, 5)
     assert node.partition().isr == (1, 2, 3)
 
@@ -189,6 +258,10 @@ async def test_a_leader_skips_an_older_partition_epoch_without_an_error() -> Non
 async def test_a_follower_skips_an_older_partition_epoch_without_an_error() -> None:  # rule 9.23
     node = await _following(leader_epoch=5, partition_epoch=5)
     assert await _code(node, lai_state(leader=3, leader_epoch=6, partition_epoch=4)) == ErrorCode.NONE
+    assert not node.partition().make_follower(lai_state(leader=2, leader_epoch=5, partition_epoch=4), ID_A)
+    assert _epochs(node) == (2, 5, 5)
+    repeated = lai_state(leader=2, leader_epoch=5, partition_epoch=5)
+    assert await _code(node, repeated) == ErrorCode.STALE_CONTROLLER_EPOCH
     assert _epochs(node) == (2, 5, 5)
 
 
@@ -217,11 +290,11 @@ async def test_a_dead_leader_is_not_followed_without_an_error() -> None:  # rule
 
 
 @pytest.mark.kafka("RMT-33")
-async def test_a_log_that_cannot_be_created_makes_the_partition_offline() -> None:  # rules 9.13, 9.24
-    node = Node(log_manager=FailingLogManager())
-    await node.ask(update_metadata())
+@pytest.mark.parametrize("leader", [1, 2])
+async def test_a_log_that_cannot_be_created_makes_the_partition_offline(leader) -> None:  # rules 9.13, 9.24
+    node = await _node(log_manager=FailingLogManager())
     node.logs.broken.add(A0)
-    assert await _code(node, lai_state()) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert await _code(node, lai_state(leader=leader)) == ErrorCode.KAFKA_STORAGE_ERROR
     assert A0 in node.replicas.offline_partitions
     assert A0 not in node.replicas.partitions
     node.logs.broken.clear()
@@ -238,7 +311,9 @@ async def test_only_a_new_replica_may_be_created_while_a_directory_is_offline(le
     assert await _code(node, lai_state(leader=leader, is_new=is_new)) == expected
 
 
+@pytest.mark.kafka("RMT-36")
 async def test_a_failed_directory_is_notified_once_per_request() -> None:  # rule 9.68
+    """The broker goes on with its other partitions."""
     node = Node(log_manager=FailingLogManager())
     notified = []
     node.replicas._on_log_dir_failure = lambda: notified.append(sorted(node.replicas.offline_partitions))
@@ -249,6 +324,7 @@ async def test_a_failed_directory_is_notified_once_per_request() -> None:  # rul
     await node.ask(leader_and_isr(*(lai_state(i, leader=2 if i == 2 else 1, leader_epoch=1) for i in range(4))))
     await node.ask(leader_and_isr(*(lai_state(i, leader_epoch=2) for i in range(4))))
     assert notified == [[A0, TopicPartition("a", 2)]]
+    assert {p.partition: it.leader_epoch for p, it in node.replicas.partitions.items()} == {1: 2, 3: 2}
 
 
 async def test_leaders_are_made_before_followers() -> None:  # rule 9.20
@@ -315,12 +391,14 @@ async def test_an_empty_request_gets_an_empty_response() -> None:
     assert answer == wire.LeaderAndIsrResponse()
 
 
+@pytest.mark.kafka("RMT-7")
 async def test_a_full_request_is_handled_like_an_incremental_one() -> None:  # rule 9.29
-    node = Node()
+    """A broker that is not being migrated keeps partitions of which the request says nothing."""
+    node = await _node()
     await _code(node, lai_state(0))
-    await node.ask(leader_and_isr(lai_state(1), type=2))
-    assert node.partition(0).is_leader
-    assert node.partition(1).is_leader
+    full = leader_and_isr(lai_state(1), lai_state(2, leader=2), type=2, is_kraft_controller=True)
+    assert set(codes(await node.ask(full)).values()) == {ErrorCode.NONE}
+    assert [node.partition(i).leader for i in range(3)] == [1, 1, 2]
 
 
 async def test_a_deleted_partition_starts_without_state() -> None:
@@ -336,9 +414,13 @@ async def test_each_decision_is_logged_in_the_state_change_log(caplog) -> None:
     node = Node()
     await node.ask(leader_and_isr(lai_state(0, leader_epoch=5), lai_state(1, replicas=(2,))))
     await node.ask(update_metadata(umr_state()))
-    first, second, third = [r.getMessage() for r in caplog.records]
+    first, second, request, third, _ = [r.getMessage() for r in caplog.records]
     assert first.startswith("[Broker id=1] LeaderAndIsr of controller 9 epoch 1 correlation id 5 for a-0: leader 1")
     assert first.endswith("accepted")
     assert second.endswith("a-1: leader 1 leader epoch 0 (known -1) partition epoch 0 isr (1, 2, 3): "
                            "UNKNOWN_TOPIC_OR_PARTITION")  # fmt: skip
+    accepted = (
+        "LeaderAndIsr of controller 9 epoch 1, broker epoch -1, correlation id 5, connection connection: accepted"
+    )
+    assert request.endswith(accepted)
     assert "UpdateMetadata of controller 9 epoch 1" in third

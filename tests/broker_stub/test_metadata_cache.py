@@ -47,6 +47,30 @@ async def test_a_negative_controller_id_is_none(sent, expected) -> None:  # rule
 
 
 @pytest.mark.kafka("MC-15")
+async def test_a_partition_state_is_kept_as_it_was_sent() -> None:  # rule 9.36
+    state = umr_state(
+        leader=0, leader_epoch=0, isr=(2, 3, 0), zk_version=3, replicas=(2, 3, 0, 1, 4), offline_replicas=(0,)
+    )
+    snapshot = await _updated(update_metadata(state, alive=(0,)))
+    assert state.controller_epoch == 1
+    assert snapshot.partition(A0) == state
+
+
+@pytest.mark.kafka("MC-9")
+async def test_a_leader_that_is_offline_and_unreachable_is_kept() -> None:  # rules 9.35, 9.36
+    """Broker 1 is alive without a listener."""
+    state = umr_state(leader=1, isr=(0, 1), zk_version=3, replicas=(0, 1), offline_replicas=(1,))
+    brokers = (umr_broker(0, ("DATA",), rack="r"), umr_broker(1, ()))
+    snapshot = await _updated(update_metadata(state, alive=brokers, topic_id=NO_ID))
+    assert snapshot.endpoint(0, "DATA") == Endpoint("DATA", "PLAINTEXT", "host0", 9000)
+    assert snapshot.alive_brokers[0].rack == "r"
+    assert snapshot.endpoint(1, "DATA") is None
+    assert [broker.broker_id for broker, _ in snapshot.reachable_brokers("DATA")] == [0]
+    known = snapshot.partition(A0)
+    assert known is not None
+    assert (known.leader, known.replicas, known.isr, known.offline_replicas) == (1, (0, 1), (0, 1), (1,))
+
+
 async def test_partition_states_are_merged_unchanged() -> None:  # rule 9.36
     first = umr_state(0, leader_epoch=5, zk_version=9, offline_replicas=(3,))
     snapshot = await _updated(update_metadata(first, umr_state(1)), update_metadata(umr_state(1, leader=2)))
@@ -120,8 +144,46 @@ async def test_a_topic_without_partitions_only_gets_its_id() -> None:  # rule 9.
     assert snapshot.partition(A0) is not None
 
 
-@pytest.mark.kafka("MC-24")
+def _of_kraft(*topics: wire.UpdateMetadataTopicState) -> wire.UpdateMetadataRequest:
+    return wire.UpdateMetadataRequest(
+        controller_id=0, is_kraft_controller=True, controller_epoch=123, broker_epoch=456, topic_states=topics
+    )
+
+
+def _topic(name: str, topic_id: uuid.UUID, *states: wire.UpdateMetadataPartitionState) -> wire.UpdateMetadataTopicState:
+    return wire.UpdateMetadataTopicState(topic_name=name, topic_id=topic_id, partition_states=states)
+
+
+FOO = (umr_state(0, leader=5, isr=(4, 5, 6)), umr_state(1, leader=5, isr=(4, 5, 6)))
+BAR = (umr_state(0, leader=7, isr=(7, 8)), umr_state(1, leader=5, isr=(4, 5, 6)))
+
+
 @pytest.mark.kafka("MC-23")
+async def test_a_kraft_controllers_request_is_applied() -> None:
+    snapshot = await _updated(_of_kraft(_topic("foo", ID_A, *FOO), _topic("bar", ID_B, *BAR)))
+    assert dict(snapshot.topic_ids) == {"foo": ID_A, "bar": ID_B}
+    assert dict(snapshot.topic_names) == {ID_A: "foo", ID_B: "bar"}
+    assert {name: dict(states) for name, states in snapshot.topics.items()} == {
+        "foo": dict(enumerate(FOO)),
+        "bar": dict(enumerate(BAR)),
+    }
+
+
+@pytest.mark.kafka("MC-24")
+async def test_a_kraft_controllers_second_request_is_applied() -> None:
+    changed = (umr_state(0, leader=4, isr=(4, 5)), umr_state(1, leader=4, isr=(4, 5)))
+    snapshot = await _updated(
+        _of_kraft(_topic("foo", ID_A, *FOO), _topic("bar", ID_B, *BAR)),
+        _of_kraft(_topic("foo", ID_A, *changed), _topic("bar", ID_B, *BAR)),
+    )
+    assert dict(snapshot.topic_ids) == {"foo": ID_A, "bar": ID_B}
+    assert dict(snapshot.topic_names) == {ID_A: "foo", ID_B: "bar"}
+    assert {name: dict(states) for name, states in snapshot.topics.items()} == {
+        "foo": dict(enumerate(changed)),
+        "bar": dict(enumerate(BAR)),
+    }
+
+
 async def test_a_topic_deleted_and_created_again_in_one_request_has_its_new_id() -> None:
     topics = tuple(
         wire.UpdateMetadataTopicState(topic_name="a", topic_id=topic_id, partition_states=(state,))
@@ -201,6 +263,7 @@ async def test_snapshots_are_immutable() -> None:
     await node.ask(update_metadata(umr_state(0), alive=(1, 2)))
     held = node.cache.snapshot
     await node.ask(update_metadata(umr_state(0, leader=2), umr_state(1), alive=(1,), topic_id=uuid.uuid4()))
+    assert sorted(node.cache.snapshot.alive_brokers) == [1]
     assert (sorted(held.alive_brokers), held.partition(A0).leader, list(held.topics["a"])) == ([1, 2], 1, [0])
     assert held.topic_id("a") == ID_A
     with pytest.raises(TypeError):

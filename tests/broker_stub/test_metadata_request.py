@@ -83,6 +83,24 @@ async def test_an_empty_list_means_no_topics(version) -> None:  # rule B7.1
 
 
 @pytest.mark.kafka("MC-2")
+@pytest.mark.parametrize("listener", ["CONTROL", "DATA"])
+async def test_partitions_of_two_topics(listener) -> None:  # rules B7.5, B7.8
+    of_a = (
+        umr_state(0, leader=0, leader_epoch=0, isr=(0, 1, 3), replicas=(0, 1, 3), zk_version=3),
+        umr_state(1, leader=1, leader_epoch=1, isr=(1, 0), replicas=(1, 2, 0, 4), zk_version=3),
+    )
+    of_b = (umr_state(0, leader=2, leader_epoch=2, isr=(2, 1), replicas=(2, 1, 3), zk_version=3),)
+    node = await _node(*of_a, alive=range(5))
+    await node.ask(update_metadata(*of_b, topic="b", topic_id=ID_B, alive=range(5)))
+    for name, topic_id, states in (("a", ID_A, of_a), ("b", ID_B, of_b)):
+        (topic,) = (await node.ask(wire.MetadataRequest(topics=_named(name)), listener=listener)).topics
+        assert (topic.error_code, topic.name, topic.topic_id) == (ErrorCode.NONE, name, topic_id)
+        assert [
+            (p.error_code, p.partition_index, p.leader_id, p.leader_epoch, p.isr_nodes, p.replica_nodes)
+            for p in topic.partitions
+        ] == [(ErrorCode.NONE, s.partition_index, s.leader, s.leader_epoch, s.isr, s.replicas) for s in states]
+
+
 @pytest.mark.kafka("MDR-12")
 @pytest.mark.parametrize("version", range(13))
 async def test_topics_are_described_as_in_update_metadata(version) -> None:  # rules B7.5, B7.8
@@ -164,7 +182,6 @@ async def test_a_topic_without_name_and_id_is_refused() -> None:  # rule B7.2
 
 
 @pytest.mark.kafka("MC-3")
-@pytest.mark.kafka("MC-9")
 @pytest.mark.parametrize("leader", [-1, 2])
 @pytest.mark.parametrize("version", range(13))
 async def test_no_leader_or_a_dead_one_is_leader_not_available(version, leader) -> None:  # rule B7.5
@@ -172,25 +189,33 @@ async def test_no_leader_or_a_dead_one_is_leader_not_available(version, leader) 
     partition = await _partition(node, version)
     assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
     assert partition.leader_epoch == (7 if version >= 7 else -1)
-    assert partition.replica_nodes == (1, 3)
+    assert (partition.replica_nodes, partition.isr_nodes) == ((1, 3), (1,))
 
 
-@pytest.mark.kafka("MC-4")
-@pytest.mark.kafka("MC-7")
 @pytest.mark.parametrize("version", range(13))
-async def test_a_leader_without_the_listener_is_listener_not_found(version) -> None:  # rule B7.5
-    node = await _node(umr_state(leader=2, replicas=(1, 2)), alive=(1, umr_broker(2, ("DATA",))))
+@pytest.mark.parametrize(
+    "isr",
+    [pytest.param((1, 2), marks=pytest.mark.kafka("MC-4")), pytest.param((1, 2, 3), marks=pytest.mark.kafka("MC-7"))],
+)
+async def test_a_leader_without_the_listener_is_listener_not_found(version, isr) -> None:  # rule B7.5
+    node = await _node(umr_state(leader=2, isr=isr, replicas=(1, 2)), alive=(1, umr_broker(2, ("DATA",))))
     partition = await _partition(node, version, "CONTROL")
     expected = ErrorCode.LISTENER_NOT_FOUND if version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
     assert (partition.error_code, partition.leader_id) == (expected, -1)
+    assert partition.isr_nodes == ((1,) if version == 0 else isr)
+    assert partition.replica_nodes == ((1,) if version == 0 else (1, 2))
     assert (await _partition(node, version, "DATA")).leader_id == 2
 
 
-@pytest.mark.kafka("MC-5")
-@pytest.mark.kafka("MC-6")
 @pytest.mark.kafka("MDR-13")
 @pytest.mark.parametrize("version", range(13))
-@pytest.mark.parametrize(("replicas", "isr"), [((1, 2, 3), (1, 3)), ((1, 3), (1, 2, 3))])
+@pytest.mark.parametrize(
+    ("replicas", "isr"),
+    [
+        pytest.param((1, 2, 3), (1, 3), marks=pytest.mark.kafka("MC-5")),
+        pytest.param((1, 3), (1, 2, 3), marks=pytest.mark.kafka("MC-6")),
+    ],
+)
 async def test_only_version_0_omits_dead_replicas(version, replicas, isr) -> None:  # rule B7.6
     node = await _node(umr_state(replicas=replicas, isr=isr), alive=(1, 3))
     partition = await _partition(node, version)

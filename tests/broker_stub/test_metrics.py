@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from kce.broker_stub import Broker, TopicPartition
 from kce.broker_stub.metrics import broker_metrics
+from kce.broker_stub.partition import Partition
 from kce.broker_stub.reactor.request import Action, Response
 from kce.metrics import Gauge, Meter
 from tests.broker_stub.support import config, lai_state, leader_and_isr, make_broker, update_metadata
@@ -55,6 +58,61 @@ def test_metrics_of_partitions() -> None:
     assert partition("InSyncReplicasCount", 2) == 1
     assert partition("UnderMinIsr", 2) == 1
     assert partition("ReplicasCount", 3) == 0  # a follower
+
+
+@pytest.mark.parametrize(
+    ("isr", "under_replicated", "under_min_isr", "at_min_isr"),
+    [
+        pytest.param((1, 2), 1, 0, 1, marks=pytest.mark.kafka("PT-4")),
+        pytest.param((1, 2, 3), 0, 0, 0, marks=pytest.mark.kafka("PT-30")),
+        pytest.param((1,), 1, 1, 0, marks=pytest.mark.kafka("PT-5")),
+    ],
+)
+def test_metrics_of_a_partition_follow_its_isr(isr, under_replicated, under_min_isr, at_min_isr) -> None:
+    broker = make_broker(config())
+    manager = broker.replica_manager
+
+    def found() -> tuple[float, ...]:
+        known = values(broker)
+        names = ("UnderReplicated", "UnderMinIsr", "AtMinIsr")
+        return tuple(known[f"kafka.cluster:type=Partition,name={name},topic=a,partition=0"] for name in names)
+
+    manager.become_leader_or_follower(leader_and_isr(lai_state(isr=(2, 1))), 1)
+    assert found() == (1, 0, 1)
+    manager.become_leader_or_follower(leader_and_isr(lai_state(leader_epoch=1, isr=isr)), 2)
+    assert found() == (under_replicated, under_min_isr, at_min_isr)
+    manager.maybe_update_metadata_cache(update_metadata(), 3)
+    manager.become_leader_or_follower(leader_and_isr(lai_state(leader=2, leader_epoch=2, isr=(2,))), 4)
+    assert found() == (0, 0, 0)  # a follower does not count
+
+
+@pytest.mark.kafka("AS-1")
+@pytest.mark.parametrize(
+    ("isr", "replicas", "adding", "removing", "is_under_replicated"),
+    [
+        ((1, 2, 3), (1, 2, 3), (), (), False),
+        ((1, 2), (1, 2, 3), (), (), True),
+        ((1, 2, 3), (1, 2, 3), (4, 5), (2,), False),
+        ((1, 2, 3), (1, 2, 3), (4, 5), (), False),
+        ((1, 2, 3), (1, 2, 3), (), (2,), False),
+        ((2, 3), (2, 3), (1,), (), False),
+        ((3, 4, 5), (1, 2, 3), (4, 5, 6), (), False),
+        ((3, 4), (1, 2, 3), (4, 5, 6), (), True),
+        ((1, 2), (1, 2, 3), (3,), (), False),
+    ],
+)
+def test_under_replicated_and_reassigning_partitions(isr, replicas, adding, removing, is_under_replicated) -> None:
+    broker = make_broker(config())
+    manager = broker.replica_manager
+    # not by a request, which must name this broker as a replica
+    partition = Partition(TopicPartition("a", 0), 1, manager._log_manager)
+    state = lai_state(isr=isr, replicas=replicas, adding_replicas=adding, removing_replicas=removing)
+    assert partition.make_leader(state, None)
+    manager.partitions[partition.topic_partition] = partition
+    found = values(broker)
+    assert found["kafka.cluster:type=Partition,name=UnderReplicated,topic=a,partition=0"] == is_under_replicated
+    assert found["kafka.server:type=ReplicaManager,name=ReassigningPartitions"] == bool(adding or removing)
+    assert (partition.adding_replicas, partition.removing_replicas) == (adding, removing)
 
 
 def test_queue_sizes_of_both_planes() -> None:

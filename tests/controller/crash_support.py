@@ -1,9 +1,9 @@
-"""A cluster in which a controller can be struck at any one of its store operations and sends, and which checks that
-no broker is sent what is not in the store.
+"""A cluster that can crash a controller at any of its store operations and sends, and that checks that no broker
+receives a state that is not in the store.
 
-A point is (before or after, what, which time): ``("before", "SetData /brokers/topics/t", 0)``. A run without a strike
-records those that it passes; each is then the place of a strike in a run of its own. Points are told by what happens
-there and not by their number, as trio's scheduler does not take tasks in the same order twice.
+A point is (before or after, operation, repetition): ``("before", "SetData /brokers/topics/t", 0)``. A run without a
+crash records its points; each of them is then the point of a crash in a run of its own. Operations identify points,
+because Trio's scheduler does not run tasks in the same order twice, so numbers would not.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Strike(enum.Enum):
 
 
 class RecordingZooKeeper(MemoryZooKeeper):
-    """Remembers every state of every partition, assignment and controller epoch that it ever held."""
+    """Records all states of partitions, assignments and controller epochs that it ever held."""
 
     def __init__(self, world: CrashWorld) -> None:
         super().__init__()
@@ -63,8 +63,8 @@ class RecordingZooKeeper(MemoryZooKeeper):
         return results
 
     def assigned(self, tp: TopicPartition) -> set[ReplicaAssignment]:
-        """What the partition may be said to be assigned to: a reassignment's target is told when it is reached, and
-        then written (11.13)."""
+        """Assignments of the partition that requests may contain. A reassignment's target is sent when it is complete,
+        before it is written (11.13)."""
         held = {assignment for known, assignment in self.assignments if known == tp}
         return held | {ReplicaAssignment(assignment.target) for assignment in held}
 
@@ -276,7 +276,7 @@ class CrashWorld(World):
 
     # what the brokers know in the end
 
-    def led_as_told(self, tp: TopicPartition, broker: int) -> tuple[int, int] | None:
+    def believed_leadership(self, tp: TopicPartition, broker: int) -> tuple[int, int] | None:
         """Leader and leader epoch that the broker goes by: of requests that Kafka's fences let pass (B1.19, B3.5)."""
         epoch, known = 0, None
         for sent in self.log:

@@ -44,7 +44,7 @@ CONTROL, DATA = "CONTROL", "DATA"
 def broker(
     broker_id: int, rack: str | None = None, features: Mapping[str, tuple[int, int]] | None = None
 ) -> RegisteredBroker:
-    """Its ports tell the id: 1000 + id for control, 2000 + id for data."""
+    """Its ports contain the id: 1000 + id for control, 2000 + id for data."""
     return RegisteredBroker(
         BrokerId(broker_id),
         (
@@ -69,7 +69,7 @@ class Sent:
 
 
 def answer(request: Any, header: wire.Header) -> wire.Message:
-    """What a broker without a complaint says."""
+    """A broker's response without errors."""
     match request:
         case wire.LeaderAndIsrRequest():
             if header.api_version < 5:
@@ -119,7 +119,7 @@ def stopped(request: wire.StopReplicaRequest) -> dict[TopicPartition, bool]:
 
 @dataclass
 class FakeBroker:
-    """Answers what it is sent; keeps it in ``received``. ``down`` refuses connections, ``mute`` does not answer."""
+    """Answers requests, and keeps them in ``received``. ``down`` refuses connections, ``mute`` does not answer."""
 
     id: int
     log: list[Sent]
@@ -178,7 +178,7 @@ class CountingController(KafkaController):
 
 
 class IdleLoop(ControllerEventLoop):
-    """An event loop whose idleness can be waited for."""
+    """An event loop that tests can wait for until it is idle."""
 
     def __init__(self, process: Process, metrics: Metrics | None = None) -> None:
         super().__init__(process, metrics)
@@ -263,14 +263,14 @@ class World:
         await self.registrations.pop(broker_id).aclose()
 
     async def bounce_broker(self, broker_id: int) -> None:
-        """Register anew before anyone could see it gone."""
+        """Register again before anybody notices its absence."""
         await self.registrations.pop(broker_id).aclose()
         self.brokers[broker_id].break_connections()
         store = self.registrations[broker_id] = self.server.connect()
         await KafkaZkClient(store, now_ms=lambda: 0).register_broker(self._broker(broker_id), self.ibp)
 
     async def start_controller(self, broker_id: int, **settings: Any) -> CountingController:
-        """A contender on that broker, in the broker's session; the broker is started if it was not."""
+        """Start a contender on that broker, in the broker's session; also start the broker if necessary."""
         if broker_id not in self.registrations:
             await self.start_broker(broker_id)
         self.spawn_controller(broker_id, **settings)
@@ -322,12 +322,12 @@ class World:
         self._nursery.start_soon(serve)
 
     async def kill_controller(self, broker_id: int) -> None:
-        """The whole process: contender, broker and session."""
+        """Kill the process: contender, broker and session."""
         self.nodes.pop(broker_id).scope.cancel()
         await self.stop_broker(broker_id)
 
     async def settle(self) -> None:
-        """Until nobody has anything left to do."""
+        """Wait until nothing is pending."""
         await trio.testing.wait_all_tasks_blocked(0.0001)
 
     async def create_topic(self, topic: str, assignment: dict[int, Sequence[int]]) -> uuid.UUID:
@@ -345,7 +345,7 @@ class World:
         return known.leader_and_isr.leader, known.leader_and_isr.leader_epoch, known.leader_and_isr.isr
 
     async def get(self, path: str) -> bytes | None:
-        """Data of a node, None where there is none."""
+        """Data of a node, None if it does not exist."""
         found = await self.zk.get_one(path)
         return None if found is None else found.data
 
@@ -381,11 +381,23 @@ def alter_partition_request(
 
 
 async def join_isr(w: World, controller: KafkaController, tp: TopicPartition, isr: Sequence[int]) -> int:
-    """The leader asks for ``isr``; gives the error code."""
+    """The leader requests ``isr``; returns the error code."""
     answers: list[wire.AlterPartitionResponse] = []
     requests.alter_partition(controller, alter_partition_request(controller, tp, isr), 1, answers.append)
     await w.settle()
     return answers[0].topics[0].partitions[0].error_code
+
+
+def leaderships_of(sent: Sequence[Sent], tp: TopicPartition) -> list[tuple[int, int]]:
+    """(broker, partition epoch) of each LeaderAndIsr that contains the partition."""
+    return [
+        (s.broker, p.partition_epoch)
+        for s in sent
+        if isinstance(s.message, wire.LeaderAndIsrRequest)
+        for t in s.message.topic_states
+        for p in t.partition_states
+        if (t.topic_name, p.partition_index) == tp
+    ]
 
 
 def texts(sent: Sequence[Sent], broker_id: int) -> list[str]:

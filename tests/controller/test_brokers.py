@@ -115,7 +115,9 @@ async def test_return_of_the_only_isr_member_brings_the_partition_back(autojump_
         assert await w.state("t") == (2, 3, (2,))
 
 
-async def test_a_bounced_broker_loses_leadership_and_is_told_all_anew(autojump_clock: MockClock) -> None:  # 8.37, 11.62
+async def test_a_bounced_broker_loses_leadership_and_gets_everything_again(
+    autojump_clock: MockClock,
+) -> None:  # 8.37, 11.62
     async with world() as w:
         controller = await w.start_controller(1)
         await w.create_topic("t", {0: [2, 3]})

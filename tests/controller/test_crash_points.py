@@ -1,6 +1,6 @@
 """No decision is lost: a controller is struck before and after every store operation and every send of each operation,
-and whoever is controller then finishes it, even where that one is struck too. `crash_support` checks that nothing is
-sent that was not persisted. How many points there were is said at the end of the run (conftest.py)."""
+and the next controller finishes it, even if that one crashes too. `crash_support` checks that nothing is sent that was
+not persisted. The end of the run reports the number of points (conftest.py)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_ROUNDS = 12
 
 
 class Operation(ABC):
-    """What is done, and what brokers and clients do meanwhile."""
+    """An operation, and what brokers and clients do meanwhile."""
 
     brokers: tuple[int, ...] = (1, 2, 3)
     #: whether the successor waits while the first controller is struck
@@ -42,7 +42,7 @@ class Operation(ABC):
         """What a user does once, in ZooKeeper."""
 
     async def again(self, w: CrashWorld, controller: KafkaController) -> None:  # noqa: B027 - the same
-        """What clients and brokers ask of whoever is controller, until it is done."""
+        """Requests of clients and brokers to the current controller, until the operation is complete."""
 
     @abstractmethod
     async def is_done(self, w: CrashWorld) -> bool: ...
@@ -52,7 +52,7 @@ class Operation(ABC):
         for tp, assignment in (await w.zk.get_topic_assignments(["t"]))["t"].partitions.items():
             leader, epoch, _ = await w.state("t", tp)
             for broker in assignment.replicas:
-                assert w.led_as_told(TopicPartition("t", tp), broker) == (leader, epoch), f"broker {broker}"
+                assert w.believed_leadership(TopicPartition("t", tp), broker) == (leader, epoch), f"broker {broker}"
             for broker in self.brokers:
                 assert w.led_as_announced(TopicPartition("t", tp), broker) == (leader, epoch), f"broker {broker}"
 
@@ -95,7 +95,7 @@ class BrokerDeath(Operation):
             leader, epoch, _ = await w.state("t", partition)
             assert leader in (2, 3)
             for broker in (2, 3):
-                assert w.led_as_told(TopicPartition("t", partition), broker) == (leader, epoch)
+                assert w.believed_leadership(TopicPartition("t", partition), broker) == (leader, epoch)
                 assert w.led_as_announced(TopicPartition("t", partition), broker) == (leader, epoch)
 
 
@@ -125,7 +125,7 @@ class Reassignment(Operation):
             requests.alter_partition_reassignments(controller, {T0: [4, 5, 1]}, answers.append)
             await w.settle()
             self.accepted = any(isinstance(a, dict) and a[T0].code == wire.ErrorCode.NONE for a in answers)
-        if (known := controller.context.leadership.get(T0)) is not None and w.led_as_told(T0, 5) is not None:
+        if (known := controller.context.leadership.get(T0)) is not None and w.believed_leadership(T0, 5) is not None:
             isr = tuple(dict.fromkeys((*known.leader_and_isr.isr, 4, 5)))
             requests.alter_partition(controller, alter_partition_request(controller, T0, isr), 1, lambda response: None)
 
@@ -168,7 +168,7 @@ class Election(Operation):
 
 
 class ControlledShutdown(Operation):
-    """Of broker 1, which asks until nothing is left to it."""
+    """Controlled shutdown of broker 1, which retries until it leads nothing."""
 
     def __init__(self) -> None:
         self.finished = False
@@ -189,7 +189,7 @@ class ControlledShutdown(Operation):
             # a shrink that fails is logged, and left to the broker's death (6.21)
             assert isr in ((2, 3), (3, 2)) or w.strike is Strike.ERROR
             for broker in (2, 3):
-                assert w.led_as_told(TopicPartition("t", partition), broker) == (leader, epoch)
+                assert w.believed_leadership(TopicPartition("t", partition), broker) == (leader, epoch)
 
 
 class Failover(Operation):
@@ -231,7 +231,7 @@ async def finish(operation: Operation, w: CrashWorld) -> None:
     else:
         raise AssertionError(f"not done after {MOST_ROUNDS} rounds")
     await w.settle()
-    if not w.nodes:  # struck when it was done, but not yet told
+    if not w.nodes:  # struck when it was done, but not yet answered
         await w.revive()
 
 
@@ -298,7 +298,7 @@ async def run_all(operation: type[Operation], strike: Strike, points: Sequence[P
         try:
             passed = await run(operation(), strike, *first, point)
             fell += len(passed) == len(first) + 2
-        except Exception as e:  # noqa: BLE001 - a nursery wraps it; all are told together
+        except Exception as e:  # noqa: BLE001 - a nursery wraps it; all are reported together
             failures.append(f"{point}: {plain_error(e)!r}")
     assert not failures, f"{len(failures)} of {len(points)} points:\n" + "\n".join(failures)
     return fell

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 from trio.testing import MockClock
 
 from kce import wire
@@ -13,11 +15,12 @@ from kce.broker_stub.handlers.forwarded import HANDLERS
 from kce.controller import dispatch
 from kce.controller import events as ev
 from kce.controller.errors import OperationResult
+from kce.controller.event_loop import ControllerEventLoop
 from kce.controller.kafka_controller import KafkaController
 from kce.wire import ErrorCode
-from kce.zookeeper.model import FeatureUpdate, ReplicaAssignment, UpgradeType
+from kce.zookeeper.model import BrokerId, FeatureUpdate, ReplicaAssignment, TopicPartition, UpgradeType
 from tests.controller.conformance.bench import ids
-from tests.controller.support import World, world
+from tests.controller.support import World, join_isr, world
 
 
 async def answers(w: World, controller: KafkaController, request: wire.Message, version: int = 0) -> list[Any]:
@@ -36,6 +39,53 @@ def test_every_event_has_a_row() -> None:
 def test_every_forwarded_request_has_a_row() -> None:
     served = {row for row in dispatch.EVENTS if issubclass(row, wire.Message)}
     assert served == {h.request for h in HANDLERS} | {wire.ElectLeadersRequest, wire.UpdateFeaturesRequest}
+
+
+T0 = TopicPartition("t", 0)
+WATCH_EVENTS = [
+    ev.ControllerChanged(), ev.BrokersChanged(), ev.BrokerModified(BrokerId(1)), ev.TopicsChanged(),
+    ev.PartitionsModified("t"), ev.TopicDeletionRequested(), ev.IsrChangeNotified(), ev.LogDirEventNotified(),
+    ev.ReassignPartitionsCreated(), ev.ReassignedPartitionStateChanged(T0), ev.PreferredReplicaElectionCreated(),
+]  # fmt: skip
+
+
+def test_only_watch_events_coalesce() -> None:
+    coalescing = {cls for cls, row in dispatch.EVENTS.items() if row.coalesces}
+    assert coalescing == {type(event) for event in WATCH_EVENTS}
+
+
+@pytest.mark.parametrize("event", WATCH_EVENTS, ids=lambda event: event.name)
+async def test_equal_pending_watch_events_are_processed_once(event: ev.ControllerEvent) -> None:
+    processed: list[ev.ControllerEvent] = []
+
+    async def process(one: ev.ControllerEvent) -> None:
+        processed.append(one)
+
+    loop = ControllerEventLoop(process)
+    loop.put(event)
+    loop.put(event)
+    assert len(loop) == 1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(loop.run)
+        await trio.testing.wait_all_tasks_blocked()
+        loop.put(event)  # no longer pending: it counts again
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert processed == [event, event]
+
+
+@pytest.mark.parametrize("event", [ev.SessionExpiredEvent(), ev.ShutdownRequested()], ids=lambda event: event.name)
+async def test_what_ends_a_term_preempts_all_pending_events(event: ev.ControllerEvent) -> None:  # rules 3.2, 3.5
+    async def process(one: ev.ControllerEvent) -> None:
+        raise AssertionError("nothing runs")
+
+    loop = ControllerEventLoop(process)
+    replies: list[wire.Message | None] = []
+    loop.put(ev.RequestReceived(wire.ListPartitionReassignmentsRequest(), 0, replies.append))
+    loop.put(ev.TopicsChanged())
+    loop.put(event)
+    assert len(loop) == 1
+    assert replies == [None]  # this node is not the controller
 
 
 async def test_a_request_that_is_not_served(autojump_clock: MockClock) -> None:
@@ -84,6 +134,36 @@ async def test_reassignments_in_progress(autojump_clock: MockClock) -> None:  # 
         other = (wire.ListPartitionReassignmentsTopics(name="a", partition_indexes=(0,)),)
         (response,) = await answers(w, controller, wire.ListPartitionReassignmentsRequest(topics=other))
         assert response.topics == ()
+
+
+async def test_elections_by_partition(autojump_clock: MockClock) -> None:  # rules 11.31, 11.35
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("a", {0: [2, 1], 1: [1, 2]})
+        await w.stop_broker(2)
+        await w.settle()
+        assert (await w.state("a"))[0] == 1
+        await w.start_broker(2)
+        await w.settle()
+        await join_isr(w, controller, T0._replace(topic="a"), [1, 2])
+        topics = (
+            wire.ElectLeadersRequestTopicPartitions(topic="a", partitions=(0, 1)),
+            wire.ElectLeadersRequestTopicPartitions(topic="b", partitions=(0,)),
+        )
+        (response,) = await answers(w, controller, wire.ElectLeadersRequest(topic_partitions=topics), 2)
+        found = {
+            (t.topic, p.partition_id): (p.error_code, p.error_message)
+            for t in response.replica_election_results
+            for p in t.partition_result
+        }
+        assert found == {
+            ("a", 0): (ErrorCode.NONE, None),
+            ("a", 1): (ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."),
+            ("b", 0): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist."),
+        }
+        assert (await w.state("a"))[0] == 2
+        (response,) = await answers(w, controller, wire.ElectLeadersRequest(topic_partitions=None), 2)
+        assert response.replica_election_results == ()
 
 
 async def test_a_block_of_producer_ids(autojump_clock: MockClock) -> None:  # rule 11.82

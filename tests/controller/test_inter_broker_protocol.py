@@ -117,9 +117,9 @@ async def test_a_life_under_each_protocol(
             wire.UpdateMetadataRequest: {update_metadata},
             wire.StopReplicaRequest: {stop_replica},
         }
-        told = [leaderships(s.message)[TP] for s in sent if isinstance(s.message, wire.LeaderAndIsrRequest)]
-        assert told[0][0] == 2
-        assert any(new for _, new in told) == (leader_and_isr >= 1)
+        states = [leaderships(s.message)[TP] for s in sent if isinstance(s.message, wire.LeaderAndIsrRequest)]
+        assert states[0][0] == 2
+        assert any(new for _, new in states) == (leader_and_isr >= 1)
         assert any(stopped(s.message)[TP] for s in sent if isinstance(s.message, wire.StopReplicaRequest))
 
 

@@ -44,7 +44,7 @@ async def test_producer_ids(autojump_clock: MockClock) -> None:  # rules 11.82, 
         assert answers.pop() == ErrorCode.NOT_CONTROLLER
 
 
-async def test_a_producer_id_block_that_another_took(autojump_clock: MockClock) -> None:  # rule 1.43
+async def test_a_producer_id_block_of_another_controller(autojump_clock: MockClock) -> None:  # rule 1.43
     from kce.zookeeper.admin_nodes import allocate_producer_ids
 
     async with world(brokers=()) as w:

@@ -1,4 +1,4 @@
-"""Random lives of a cluster: whatever happens in whatever order, the controller's state is ZooKeeper's, no event fails,
+"""Random lives of a cluster: after any sequence of faults, the controller's state is ZooKeeper's, no event fails,
 and once everybody is back everything that was begun is finished."""
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class Life:
         requests.alter_partition_reassignments(self.controller, dict.fromkeys(movable), lambda _: None)
 
     def may_move(self, tp: TopicPartition, target: Sequence[int]) -> bool:
-        """Not where Kafka's way ends badly, and so ours: before there is a leader, the new assignment is written and
-        nobody told (11.2, 11.12); where only replicas that were being added are in the ISR, and they are stopped, no
-        leader is left (11.9); a topic that is deleted while it moves leaves its entry in the znode (10.39)."""
+        """Exclude what ends badly in Kafka too: without a leader, the new assignment is written but not sent (11.2,
+        11.12); if only adding replicas are in the ISR and are stopped, no leader remains (11.9); a topic deleted
+        during its reassignment leaves its entry in the znode (10.39)."""
         context = self.controller.context
         known = context.leadership.get(tp)
         if known is None or context.is_queued_for_deletion(tp.topic):
@@ -129,7 +129,7 @@ class Life:
         await self.w.store.write([Create(znodes.PREFERRED_REPLICA_ELECTION, data)])
 
     async def grow_isrs(self) -> None:
-        """Every leader takes the live replicas that it lacks into its ISR, and dead ones out of it."""
+        """Every leader adds missing live replicas to its ISR, and removes dead ones."""
         for tp in await self.partitions():
             context = self.controller.context
             known = context.leadership.get(tp)
@@ -177,7 +177,7 @@ class Life:
             assert (state.leader in online) == bool(online), (tp, state, context.live_broker_ids)
 
     async def finish(self) -> None:
-        """Everybody returns, every leader takes in who it lacks: then nothing is left to do."""
+        """All brokers return, all leaders complete their ISRs: then nothing is pending."""
         for broker in self.mortal(False):
             await self.w.start_broker(broker)
             await self.w.settle()

@@ -66,8 +66,8 @@ async def test_a_move_from_request_to_completion(autojump_clock: MockClock) -> N
         assert texts(sent, 1)[:2] == ["LAI t-0:1@1[1, 2, 3]", metadata]
         # A1, and A2: every replica that is added hears it twice
         assert [t for t in texts(sent, 5) if t != metadata] == ["LAI t-0:1@1[1, 2, 3]new"] * 2
-        told = next(s.message for s in sent if s.broker == 5 and isinstance(s.message, wire.LeaderAndIsrRequest))
-        state = told.topic_states[0].partition_states[0]
+        request = next(s.message for s in sent if s.broker == 5 and isinstance(s.message, wire.LeaderAndIsrRequest))
+        state = request.topic_states[0].partition_states[0]
         assert (state.replicas, state.adding_replicas, state.removing_replicas) == (
             (4, 5, 6, 1, 2, 3),
             (4, 5, 6),

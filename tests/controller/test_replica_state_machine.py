@@ -84,7 +84,7 @@ async def test_a_replica_without_a_state_cannot_go_offline(
         assert ("t-0 has no leader and ISR in ZooKeeper" in caplog.text) is not queued
 
 
-async def test_a_new_replica_is_told_what_there_is(autojump_clock: MockClock) -> None:  # rule 6.22
+async def test_a_new_replica_gets_the_known_leadership(autojump_clock: MockClock) -> None:  # rule 6.22
     async with world() as w:
         runtime = await prepared(w)
         runtime.context.set_assignment(TP, ReplicaAssignment((BrokerId(2), BrokerId(3), BrokerId(1))))

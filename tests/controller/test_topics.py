@@ -21,10 +21,10 @@ async def test_traffic_of_a_fresh_topic(autojump_clock: MockClock) -> None:  # r
         w.take()
         topic_id = await w.create_topic("t", {0: [1, 2], 1: [2, 1]})
         sent = w.take()
-        told = ["LAI t-0:1@0[1, 2]new t-1:2@0[2, 1]new", "UMR alive=[1, 2, 3] t-0:1@0[1, 2] t-1:2@0[2, 1]"]
-        assert texts(sent, 1) == told
-        assert texts(sent, 2) == told
-        assert texts(sent, 3) == told[1:]
+        expected = ["LAI t-0:1@0[1, 2]new t-1:2@0[2, 1]new", "UMR alive=[1, 2, 3] t-0:1@0[1, 2] t-1:2@0[2, 1]"]
+        assert texts(sent, 1) == expected
+        assert texts(sent, 2) == expected
+        assert texts(sent, 3) == expected[1:]
         assert await w.state("t", 1) == (2, 0, (2, 1))
         assert controller.context.topic_ids == {"t": topic_id}
         node = json.loads(await w.get("/brokers/topics/t/partitions/0/state") or b"")

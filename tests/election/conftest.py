@@ -1,4 +1,4 @@
-"""Stores to contend in: ZooKeeper behind a proxy that can be cut, and its twin in memory."""
+"""Backends: ZooKeeper behind a proxy that can be cut, and ZooKeeper in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SESSION_TIMEOUT_MS = 1500
 
 
 class Backend(ABC):
-    """Clients of one empty store, and what can happen to their connections."""
+    """Clients of one empty store, and faults of their connections."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -118,7 +118,7 @@ async def backend(request: pytest.FixtureRequest, nursery: trio.Nursery) -> Asyn
 
 @pytest.fixture
 async def memory(nursery: trio.Nursery) -> AsyncIterator[Memory]:
-    """Only the twin, where the races are brought about one step at a time."""
+    """Only the memory store, in which a test can step through a race."""
     made = Memory(nursery)
     yield made
     assert made.fatal == []

@@ -1,4 +1,4 @@
-"""Contenders and listeners that remember, a driver that does what it is told, and stores to contend in."""
+"""Recording contenders and listeners, a driver under the test's control, and backends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PATIENCE_S = 20
 
 
 class Changing:
-    """Something that can be waited for."""
+    """A test can wait for its changes."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
@@ -46,7 +46,7 @@ class Changing:
 
 
 class Contender(Changing, LeaderContender[UUID]):
-    """Keeps what it is told. With ``service`` and ``address`` it confirms as soon as it is granted leadership."""
+    """Records calls. With ``service`` and ``address``, it confirms as soon as it is granted leadership."""
 
     def __init__(self, service: LeaderElectionService | None = None, address: str = "") -> None:
         super().__init__()
@@ -93,11 +93,11 @@ class Contender(Changing, LeaderContender[UUID]):
 class Listener(Changing, LeaderRetrievalListener):
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[tuple[str | None, UUID | None]] = []
+        self.reports: list[tuple[str | None, UUID | None]] = []
         self.errors: list[Exception] = []
 
     async def notify_leader_address(self, address: str | None, session_id: UUID | None) -> None:
-        self.told.append((address, session_id))
+        self.reports.append((address, session_id))
         self.changed()
 
     async def handle_error(self, error: Exception) -> None:
@@ -106,11 +106,11 @@ class Listener(Changing, LeaderRetrievalListener):
 
     @property
     def leader(self) -> tuple[str | None, UUID | None]:
-        return self.told[-1] if self.told else (None, None)
+        return self.reports[-1] if self.reports else (None, None)
 
 
 class ManualDriver(LeaderElectionDriver):
-    """A backend in hand: leadership is given and taken by the test, information is kept in ``stored``."""
+    """A driver without a backend: the test grants and revokes leadership, ``stored`` has the information."""
 
     def __init__(self, listener: LeaderElectionListener) -> None:
         self.listener = listener
@@ -161,7 +161,7 @@ class ManualDriver(LeaderElectionDriver):
 
 @dataclass
 class ManualBackend:
-    """Makes drivers, and remembers them."""
+    """Creates drivers, and keeps them."""
 
     drivers: list[ManualDriver] = field(default_factory=list)
     while_making: Callable[[LeaderElectionListener], None] = lambda listener: None
@@ -177,7 +177,7 @@ class ManualBackend:
 
 
 class Reported(Changing, LeaderElectionListener):
-    """Keeps what a driver reports."""
+    """Records a driver's reports."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -206,7 +206,7 @@ class Reported(Changing, LeaderElectionListener):
 
 
 class Retrieved(Changing):
-    """Keeps what a retrieval driver reports."""
+    """Records a retrieval driver's reports."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Settings and the services that they make (section 10; FHM, FHU, FZU, FZH, FAH).
+"""Settings, and the services that they configure (section 10; FHM, FHU, FZU, FZH, FAH).
 
 Covers: kce.election.config, kce.election.services.
 """
@@ -67,6 +67,8 @@ def test_whether_high_availability_is_active() -> None:
 
 @pytest.mark.flink("FZU-2")
 def test_the_quorum_has_no_whitespace() -> None:  # rule E10.11
+    for text in ("localhost:2891", " localhost:2891 ", "localhost :2891"):
+        assert of({f"{ZK}.quorum": text}).quorum == "localhost:2891"
     assert (
         of({f"{ZK}.quorum": " host-1:2181 , host-2 :2181,\thost-3:2181 "}).quorum
         == "host-1:2181,host-2:2181,host-3:2181"
@@ -137,12 +139,12 @@ def test_layout_and_paths() -> None:
         ({f"{ZK}.layout": "old"}, f"{ZK}.layout is 'old'"),
     ],
 )
-def test_what_is_wrong_is_named(properties: dict[str, str], problem: str) -> None:  # rules E1.17, E10.11
+def test_errors_name_the_setting(properties: dict[str, str], problem: str) -> None:  # rules E1.17, E10.11
     with pytest.raises(ConfigurationError, match=problem):
         of(properties)
 
 
-def test_what_is_out_of_scope_is_said_once(caplog: pytest.LogCaptureFixture) -> None:  # rules E10.19, E10.20
+def test_settings_out_of_scope_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:  # rules E10.19, E10.20
     named = [
         f"{HA}.storageDir", f"{HA}.jobmanager.port", f"{HA}.job.delay", f"{ZK}.path.jobgraphs",
         f"{ZK}.path.checkpoints",
@@ -162,19 +164,21 @@ def test_what_is_out_of_scope_is_said_once(caplog: pytest.LogCaptureFixture) -> 
 
 
 class Factory:
-    """An entry point that makes standalone services and keeps what it was asked."""
+    """An entry point that creates standalone services, and records the calls."""
 
-    asked: list[tuple[str, str]] = []  # noqa: RUF012 - of the class, for it is made anew each time
+    requested: list[tuple[str, str]] = []  # noqa: RUF012 - of the class, which is instantiated for each call
+    services = StandaloneHaServices({DISPATCHER: "custom:1"})
+    client_services = StandaloneHaServices({REST_SERVER: "custom:2"})
 
     async def create_services(self, config: HighAvailabilityConfig, nursery: trio.Nursery) -> HighAvailabilityServices:
-        self.asked.append(("services", config.mode_text))
-        return StandaloneHaServices({DISPATCHER: "custom:1"})
+        self.requested.append(("services", config.mode_text))
+        return self.services
 
     async def create_client_services(
         self, config: HighAvailabilityConfig, nursery: trio.Nursery
     ) -> ClientHighAvailabilityServices:
-        self.asked.append(("client services", config.mode_text))
-        return StandaloneHaServices({REST_SERVER: "custom:2"})
+        self.requested.append(("client services", config.mode_text))
+        return self.client_services
 
 
 class Broken:
@@ -189,22 +193,23 @@ Install = Callable[[str, str], None]
 async def test_custom_services(entry_point: Install, nursery: trio.Nursery) -> None:  # rule E10.2
     entry_point("mine", f"{__name__}:Factory")
     for single_process in (False, True):
-        Factory.asked.clear()
+        Factory.requested.clear()
         services = await create_high_availability_services(of({HA: "mine"}), nursery, single_process=single_process)
-        assert isinstance(services, StandaloneHaServices)
-        assert Factory.asked == [("services", "mine")]
+        assert services is Factory.services
+        assert Factory.requested == [("services", "mine")]
 
 
 @pytest.mark.flink("FHU-2")
 async def test_custom_client_services(entry_point: Install, nursery: trio.Nursery) -> None:  # rule E10.3
     entry_point("mine-too", f"{__name__}:Factory")
-    Factory.asked.clear()
-    await create_client_high_availability_services(of({HA: "mine-too"}), nursery)
-    assert Factory.asked == [("client services", "mine-too")]
+    Factory.requested.clear()
+    services = await create_client_high_availability_services(of({HA: "mine-too"}), nursery)
+    assert services is Factory.client_services
+    assert Factory.requested == [("client services", "mine-too")]
 
 
 @pytest.mark.flink("FHU-3")
-async def test_custom_services_that_are_not_there(entry_point: Install, nursery: trio.Nursery) -> None:
+async def test_missing_custom_services(entry_point: Install, nursery: trio.Nursery) -> None:
     entry_point("broken", f"{__name__}:Broken")
     for create in (create_high_availability_services, create_client_high_availability_services):
         with pytest.raises(ConfigurationError, match="there is no entry point 'factory_class' in the group"):
@@ -350,7 +355,7 @@ async def test_clean_up_of_a_job(world: World, layout: str) -> None:  # rule E10
     await services.session.make_parents(f"{jobs}/other/x")
     await services.clean_up_job_data(JOB)
     assert await children(services, jobs) == ["other"]
-    with pytest.raises(ValueError, match="'other' is no job id"):
+    with pytest.raises(ValueError, match="'other' is not a job id"):
         await services.clean_up_job_data("other")
 
 
@@ -367,14 +372,14 @@ async def test_clean_up_of_a_job_in_two_directories(world: World) -> None:  # ru
 @pytest.mark.flink("FAH-3")
 async def test_a_job_is_cleaned_up_by_its_backend(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     services = await world.services()
-    asked: list[str] = []
+    requested: list[str] = []
 
     async def delete_tree(path: str) -> None:
-        asked.append(path)
+        requested.append(path)
 
     monkeypatch.setattr(services.session, "delete_tree", delete_tree)
     await services.clean_up_job_data(JOB)
-    assert asked == [f"{world.root}/cluster/jobs/{JOB}"]
+    assert requested == [f"{world.root}/cluster/jobs/{JOB}"]
 
 
 async def test_closing_goes_on_after_a_failure(world: World) -> None:  # rules E3.13, E10.5
@@ -389,7 +394,7 @@ async def test_closing_goes_on_after_a_failure(world: World) -> None:  # rules E
         await close()
 
     services.session.aclose = aclose  # type: ignore[method-assign]
-    with pytest.raises(IllegalElectionState, match="contenders still take part: dispatcher") as raised:
+    with pytest.raises(IllegalElectionState, match="contenders are not stopped: dispatcher") as raised:
         await services.aclose()
     assert "rest_server" in raised.value.__notes__[0]
     assert closed == [True]

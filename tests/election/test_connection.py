@@ -1,10 +1,11 @@
-"""What the connection's states do to contenders and retrievers (section 7, E8.10; FCH, FRC).
+"""Effects of the connection's states on contenders and retrievers (section 7, E8.10; FCH, FRC).
 
 Covers: kce.election.session.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import uuid4
 
 import pytest
@@ -15,7 +16,7 @@ from kce.election.information import EMPTY, LeaderInformation
 from kce.election.java_stream import encode_leader_node
 from kce.election.session import ConnectionState, ElectionSession
 from kce.election.zookeeper import ZooKeeperLeaderRetrievalDriver
-from kce.zookeeper.store import Create, SetData, value
+from kce.zookeeper.store import Check, Create, Op, OpResult, SetData, StoreError, value
 from tests.election.conftest import SESSION_TIMEOUT_MS, Backend, Memory
 from tests.election.support import COMPONENT, PATHS, Changing, Contender, Retrieved, contend, latch_of, listen
 
@@ -30,9 +31,9 @@ class States(Changing):
         super().__init__()
         self.seen: list[ConnectionState] = []
         self.at: dict[ConnectionState, float] = {}
-        session.subscribe(self._told)
+        session.subscribe(self._changed)
 
-    def _told(self, state: ConnectionState) -> None:
+    def _changed(self, state: ConnectionState) -> None:
         self.seen.append(state)
         self.at[state] = trio.current_time()
         self.changed()
@@ -57,7 +58,7 @@ async def put(session: ElectionSession, information: LeaderInformation) -> None:
 # states
 
 
-async def test_states_are_told_once(backend: Backend) -> None:  # rules E7.8, E7.12
+async def test_states_are_reported_once(backend: Backend) -> None:  # rules E7.8, E7.12
     session = await backend.session(session_timeout_ms=LONG_MS)
     states = States(session)
     assert session.state is ConnectionState.CONNECTED
@@ -108,7 +109,7 @@ async def test_a_connection_that_comes_back_in_time_is_not_lost(memory: Memory, 
     assert trio.current_time() - begin == pytest.approx(SESSION_TIMEOUT_MS / 1000)
 
 
-async def test_our_own_end_is_not_told(backend: Backend) -> None:  # rule E7.14
+async def test_closing_the_session_reports_nothing(backend: Backend) -> None:  # rule E7.14
     session = await backend.session()
     states = States(session)
     await session.aclose()
@@ -196,7 +197,7 @@ async def test_an_expired_leader_starts_over(backend: Backend, nursery: trio.Nur
 
 
 async def test_another_leads_while_the_first_is_cut_off(backend: Backend, nursery: trio.Nursery) -> None:
-    """And the first takes its place at the end of the queue when it is back."""
+    """After its reconnection the first joins the end of the queue."""
     session, other = await backend.session(session_timeout_ms=1000), await backend.session(session_timeout_ms=LONG_MS)
     first = await contend(session, nursery, "first:1")
     await first.lead()
@@ -221,7 +222,7 @@ async def test_another_leads_while_the_first_is_cut_off(backend: Backend, nurser
     assert second.calls == ["grant"]
 
 
-async def test_a_contender_that_starts_without_connection_takes_part_later(
+async def test_a_contender_that_starts_without_connection_joins_later(
     memory: Memory, nursery: trio.Nursery
 ) -> None:  # rule E1.13
     session = await memory.session()
@@ -233,7 +234,7 @@ async def test_a_contender_that_starts_without_connection_takes_part_later(
     await contender.lead()
 
 
-async def test_stop_without_connection_does_not_wait_and_the_node_goes_later(
+async def test_stop_without_connection_does_not_wait_and_the_node_is_deleted_later(
     memory: Memory, nursery: trio.Nursery
 ) -> None:  # rule E1.12: guaranteed deletion
     session, other = await memory.session(), await memory.session()
@@ -264,14 +265,23 @@ async def test_a_write_that_waits_for_the_connection_is_not_made_once_leadership
         await wait_all_tasks_blocked(0)
         found = (await other.store.exists([LEADER]))[0]
     assert found is not None
-    await other.store.write([SetData(LEADER, b"")])  # the correction is under way when the connection breaks
-    await memory.disconnect(session)
+    write, broken = session.store.write, trio.Event()
+
+    async def breaks(ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
+        if ops[0].path == LEADER and not broken.is_set():
+            broken.set()
+            await memory.disconnect(session)
+        return await write(ops, fence=fence)
+
+    session.store.write = breaks  # type: ignore[method-assign]
+    await other.store.write([SetData(LEADER, b"")])  # the correction is being written when the connection breaks
     await wait_all_tasks_blocked()
+    assert broken.is_set()
     await put(other, ONE)
     await memory.reconnect(session)
     await wait_all_tasks_blocked()
     (read,) = await other.store.get_data([LEADER])
-    assert getattr(read, "data", None) == encode_leader_node("one:1", ID)  # granted anew, nothing confirmed (E5.2)
+    assert getattr(read, "data", None) == encode_leader_node("one:1", ID)  # granted again, nothing confirmed (E5.2)
     assert contender.calls == ["grant", "revoke", "grant"]
 
 
@@ -300,10 +310,10 @@ async def test_a_retriever_forgets_the_leader_with_the_connection(
     session, other = await backend.session(session_timeout_ms=LONG_MS), await backend.session()
     await put(other, ONE)
     listener = await listen(session, nursery)
-    await listener.until(lambda: listener.told)
+    await listener.until(lambda: listener.reports)
     await backend.disconnect(session)
-    await listener.until(lambda: len(listener.told) == 2)
-    assert listener.told == [("one:1", ID), (None, None)]
+    await listener.until(lambda: len(listener.reports) == 2)
+    assert listener.reports == [("one:1", ID), (None, None)]
 
 
 @pytest.mark.flink("FRC-3")
@@ -311,12 +321,12 @@ async def test_a_tolerant_retriever_keeps_the_leader(backend: Backend, nursery: 
     session, other = await backend.session(session_timeout_ms=1000), await backend.session()
     await put(other, ONE)
     listener = await listen(session, nursery, tolerate=True)
-    await listener.until(lambda: listener.told)
+    await listener.until(lambda: listener.reports)
     states = States(session)
     await backend.disconnect(session)
     await states.reach(SUSPENDED)
     await wait_all_tasks_blocked()
-    assert listener.told == [("one:1", ID)]
+    assert listener.reports == [("one:1", ID)]
     await listener.until(lambda: listener.leader == (None, None))  # rule E7.10
     assert states.seen == [SUSPENDED, LOST]
 
@@ -326,12 +336,12 @@ async def test_the_same_leader_is_announced_again(backend: Backend, nursery: tri
     session, other = await backend.session(session_timeout_ms=LONG_MS), await backend.session()
     await put(other, ONE)
     listener = await listen(session, nursery)
-    await listener.until(lambda: listener.told)
+    await listener.until(lambda: listener.reports)
     await backend.disconnect(session)
     await listener.until(lambda: listener.leader == (None, None))
     await backend.reconnect(session)
-    await listener.until(lambda: len(listener.told) == 3)
-    assert listener.told == [("one:1", ID), (None, None), ("one:1", ID)]
+    await listener.until(lambda: len(listener.reports) == 3)
+    assert listener.reports == [("one:1", ID), (None, None), ("one:1", ID)]
 
 
 @pytest.mark.flink("FRC-5")
@@ -343,16 +353,16 @@ async def test_a_new_leader_is_announced_after_the_reconnect(backend: Backend, n
     )
     await put(other, ONE)
     listener = await listen(session, nursery)
-    await listener.until(lambda: listener.told)
+    await listener.until(lambda: listener.reports)
     await backend.disconnect(session)
     await listener.until(lambda: listener.leader == (None, None))
     await put(other, TWO)
     await backend.reconnect(session)
-    await listener.until(lambda: len(listener.told) == 3)
-    assert listener.told == [("one:1", ID), (None, None), ("two:1", ID)]
+    await listener.until(lambda: len(listener.reports) == 3)
+    assert listener.reports == [("one:1", ID), (None, None), ("two:1", ID)]
 
 
-async def test_states_are_said(memory: Memory, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture) -> None:
+async def test_states_are_logged(memory: Memory, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture) -> None:
     session = await memory.session()
     contender: Contender = await contend(session, nursery, "leader:1")
     await contender.lead()
@@ -361,5 +371,5 @@ async def test_states_are_said(memory: Memory, nursery: trio.Nursery, caplog: py
     await memory.disconnect(session)
     await memory.reconnect(session)
     await memory.expire(session)
-    said = [r.message for r in caplog.records if "the connection to ZooKeeper is" in r.message]
-    assert [text.rpartition(" ")[2] for text in said] == ["suspended", "reconnected", "lost", "reconnected"]
+    logged = [r.message for r in caplog.records if "the connection to ZooKeeper is" in r.message]
+    assert [text.rpartition(" ")[2] for text in logged] == ["suspended", "reconnected", "lost", "reconnected"]

@@ -1,4 +1,4 @@
-"""One contract for every way to elect: ZooKeeper, its twin, embedded, standalone, and one by entry point (FLT).
+"""One contract for every driver: ZooKeeper, real and in memory, embedded, standalone, and one by entry point (FLT).
 
 Then what is particular to those without ZooKeeper (section 9; FSE, FSH, FEL, FEH).
 
@@ -38,7 +38,7 @@ JOB, OTHER_JOB = "0" * 31 + "1", "0" * 31 + "2"
 
 
 class Participants(ABC):
-    """Elections and retrievals of one component, as many as are wanted."""
+    """Any number of elections and retrievals of one component."""
 
     #: whether several contend, and the second leads after the first
     elects = True
@@ -51,7 +51,7 @@ class Participants(ABC):
 
 
 class OfServices(Participants):
-    """Each participant is a process of its own, as far as the backend can tell."""
+    """To the backend, each participant is a process of its own."""
 
     def __init__(self, make: object, *, one_process: bool, elects: bool = True) -> None:
         self._make = make
@@ -72,7 +72,7 @@ class OfServices(Participants):
 
 
 class Custom:
-    """As a third party would offer it, under the entry point ``our-own``: here on the twin of ZooKeeper."""
+    """A third party's factory, under the entry point ``our-own``: here on the memory store."""
 
     server = MemoryZooKeeper()
 
@@ -149,8 +149,8 @@ async def test_a_confirmed_leader_is_retrieved(participants: Participants) -> No
     contender = Contender(service, ADDRESS)
     await service.start(contender)
     session_id = await contender.lead()
-    await listener.until(lambda: listener.told)
-    assert listener.told == [(ADDRESS, session_id)]
+    await listener.until(lambda: listener.reports)
+    assert listener.reports == [(ADDRESS, session_id)]
 
 
 async def first_leader(contenders: Mapping[int, Contender]) -> tuple[int, UUID]:
@@ -169,7 +169,7 @@ async def first_leader(contenders: Mapping[int, Contender]) -> tuple[int, UUID]:
 
 async def test_the_next_leads_when_the_first_leaves(participants: Participants) -> None:
     if not participants.elects:
-        return  # whoever starts leads: nobody waits
+        return  # every contender leads at once: nobody waits
     services = [await participants.election() for _ in range(3)]
     contenders = [Contender(service, f"host-{i}:1") for i, service in enumerate(services)]
     listener = Listener()
@@ -203,8 +203,8 @@ async def test_other_ids_are_refused(participants: Participants, caplog: pytest.
     assert service.has_leadership(session_id)
     assert await service.confirm_leadership(session_id, ADDRESS)
     await (await participants.retrieval()).start(listener)
-    await listener.until(lambda: listener.told)
-    assert listener.told == [(ADDRESS, session_id)]
+    await listener.until(lambda: listener.reports)
+    assert listener.reports == [(ADDRESS, session_id)]
 
 
 async def test_start_twice_and_without_contender(participants: Participants) -> None:
@@ -253,12 +253,15 @@ async def test_stop_is_idempotent(participants: Participants) -> None:
 
 @pytest.mark.flink("FSE-1")
 async def test_standalone_election_and_retrieval() -> None:
-    election, retrieval = StandaloneLeaderElectionService(), StandaloneLeaderRetrievalService(ADDRESS)
-    contender, listener = Contender(election, ADDRESS), Listener()
-    await election.start(contender)
-    await retrieval.start(listener)
-    assert contender.granted == [DEFAULT_LEADER_ID]
-    assert listener.told == [(ADDRESS, DEFAULT_LEADER_ID)]
+    for ids in ((), (uuid4(),)):
+        election, retrieval = StandaloneLeaderElectionService(*ids), StandaloneLeaderRetrievalService(ADDRESS, *ids)
+        contender, listener = Contender(election, ADDRESS), Listener()
+        await election.start(contender)
+        await retrieval.start(listener)
+        assert contender.leads
+        (expected,) = ids or (DEFAULT_LEADER_ID,)
+        assert contender.granted == [expected]
+        assert listener.reports == [(ADDRESS, expected)]
 
 
 @pytest.mark.flink("FSE-2")
@@ -300,10 +303,10 @@ async def test_standalone_retrieval_may_start_again() -> None:  # rule E9.3
         await retrieval.start(listener)
     await retrieval.stop()
     await retrieval.start(listener)
-    assert len(listener.told) == 2
+    assert len(listener.reports) == 2
 
 
-async def test_a_contender_that_fails_in_a_standalone_grant_is_told() -> None:
+async def test_a_contender_that_fails_in_a_standalone_grant_is_reported() -> None:
     class Failing(Contender):
         async def grant_leadership(self, session_id: UUID) -> None:
             raise RuntimeError("no")
@@ -322,17 +325,18 @@ async def test_standalone_services_grant_the_default_id() -> None:
         assert contender.granted == [DEFAULT_LEADER_ID]
 
 
-async def told_by(retrieval: LeaderRetrievalService) -> list[tuple[str | None, UUID | None]]:
+async def reports_of(retrieval: LeaderRetrievalService) -> list[tuple[str | None, UUID | None]]:
     listener = Listener()
     await retrieval.start(listener)
-    return listener.told
+    return listener.reports
 
 
 @pytest.mark.flink("FSH-2")
 async def test_standalone_retrieval_without_default_address() -> None:  # rule E9.4
     services = StandaloneHaServices({RESOURCE_MANAGER: ADDRESS})
-    assert await told_by(services.leader_retrieval(JOB)) == [("UNKNOWN", DEFAULT_LEADER_ID)]
-    assert await told_by(services.leader_retrieval(RESOURCE_MANAGER)) == [(ADDRESS, DEFAULT_LEADER_ID)]
+    for job in (JOB, OTHER_JOB):
+        assert await reports_of(services.leader_retrieval(job)) == [("UNKNOWN", DEFAULT_LEADER_ID)]
+    assert await reports_of(services.leader_retrieval(RESOURCE_MANAGER)) == [(ADDRESS, DEFAULT_LEADER_ID)]
     with pytest.raises(ConfigurationError, match="the address of dispatcher must be given"):
         services.leader_retrieval(DISPATCHER)
 
@@ -340,7 +344,8 @@ async def test_standalone_retrieval_without_default_address() -> None:  # rule E
 @pytest.mark.flink("FSH-3")
 async def test_standalone_retrieval_with_default_address() -> None:
     services = StandaloneHaServices({})
-    assert await told_by(services.leader_retrieval(JOB, "job:1")) == [("job:1", DEFAULT_LEADER_ID)]
+    for job, address in ((JOB, "job:1"), (OTHER_JOB, "job:2")):
+        assert await reports_of(services.leader_retrieval(job, address)) == [(address, DEFAULT_LEADER_ID)]
 
 
 # embedded
@@ -357,6 +362,13 @@ async def test_embedded_grant_and_shutdown_at_once(nursery: trio.Nursery) -> Non
     await service.create_leader_election_service().start(contender)
     await wait_all_tasks_blocked()
     assert contender.calls == ["grant"]
+    late = Contender()
+    other = EmbeddedLeaderService(nursery)
+    await other.create_leader_election_service().start(late)
+    await other.shutdown()
+    await wait_all_tasks_blocked()  # the grant is processed after the shutdown
+    assert "grant" not in late.calls
+    assert late.errors == []
 
 
 @pytest.mark.flink("FEL-2")
@@ -372,6 +384,11 @@ async def test_embedded_revoke_and_shutdown_at_once(nursery: trio.Nursery) -> No
     await service.create_leader_election_service().start(contender)
     await wait_all_tasks_blocked()
     assert contender.leads
+    service.revoke_leadership()
+    await service.shutdown()
+    await wait_all_tasks_blocked()  # the revocation is processed after the shutdown
+    assert contender.calls == ["grant", "revoke"] * 2
+    assert contender.errors == []
 
 
 async def _two_contend(services: EmbeddedHaServices, component: str) -> tuple[Contender, Contender]:
@@ -406,12 +423,12 @@ async def test_embedded_job_retrieval(nursery: trio.Nursery) -> None:  # rule E9
     early, late = Listener(), Listener()
     await services.leader_retrieval(JOB).start(early)
     first, _ = await _two_contend(services, JOB)
-    await early.until(lambda: early.told)
-    assert early.told == [("0:1", first.session_id)]
+    await early.until(lambda: early.reports)
+    assert early.reports == [("0:1", first.session_id)]
     await services.leader_retrieval(JOB).start(late)
-    assert late.told == []  # asynchronously (E9.9)
-    await late.until(lambda: late.told)
-    assert late.told == early.told
+    assert late.reports == []  # asynchronously (E9.9)
+    await late.until(lambda: late.reports)
+    assert late.reports == early.reports
 
 
 @pytest.mark.flink("FEH-4")
@@ -420,8 +437,8 @@ async def test_embedded_resource_manager_retrieval(nursery: trio.Nursery) -> Non
     listener = Listener()
     await services.leader_retrieval(RESOURCE_MANAGER).start(listener)
     first, _ = await _two_contend(services, RESOURCE_MANAGER)
-    await listener.until(lambda: listener.told)
-    assert listener.told == [("0:1", first.session_id)]
+    await listener.until(lambda: listener.reports)
+    assert listener.reports == [("0:1", first.session_id)]
 
 
 @pytest.mark.flink("FEH-5")
@@ -436,17 +453,22 @@ async def test_embedded_confirmation_with_an_old_id(nursery: trio.Nursery) -> No
     await services.leader_retrieval(DISPATCHER).start(listener)
     await election.start(contender)
     old = await contender.lead()
+    assert election.has_leadership(old)
     leader_service.revoke_leadership()
+    assert not election.has_leadership(old)
     leader_service.grant_leadership()
     await contender.until(lambda: len(contender.granted) == 2)
-    assert not await election.confirm_leadership(old, "old:1")
     new = contender.granted[1]
+    assert election.has_leadership(new)
+    assert not await election.confirm_leadership(old, "old:1")
     assert election.has_leadership(new)
     assert not election.has_leadership(old)
     assert await election.confirm_leadership(new, "new:1")
     assert not await election.confirm_leadership(new, "again:1")
+    assert election.has_leadership(new)
+    assert contender.errors == []
     await wait_all_tasks_blocked()
-    assert listener.told == [(None, None), ("new:1", new)]
+    assert listener.reports == [(None, None), ("new:1", new)]
 
 
 async def test_embedded_listeners_hear_only_the_next_confirmation(nursery: trio.Nursery) -> None:  # rule E9.10
@@ -460,7 +482,7 @@ async def test_embedded_listeners_hear_only_the_next_confirmation(nursery: trio.
     await wait_all_tasks_blocked()
     await second.service.stop()
     await wait_all_tasks_blocked()
-    assert [address for address, _ in listener.told] == ["0:1", "1:1", None]
+    assert [address for address, _ in listener.reports] == ["0:1", "1:1", None]
 
 
 async def test_embedded_shutdown(nursery: trio.Nursery) -> None:  # rules E9.12, E9.14
@@ -475,7 +497,7 @@ async def test_embedded_shutdown(nursery: trio.Nursery) -> None:  # rules E9.12,
     await services.aclose()
     await services.aclose()
     await wait_all_tasks_blocked()
-    assert (first.calls, second.calls, len(listener.told)) == (["grant", "revoke"], ["revoke"], 1)
+    assert (first.calls, second.calls, len(listener.reports)) == (["grant", "revoke"], ["revoke"], 1)
     assert first.service is not None
     assert not await first.service.confirm_leadership(first.granted[0], "late:1")
     for refused in (
@@ -508,4 +530,4 @@ async def test_embedded_participants_may_start_again(nursery: trio.Nursery) -> N
         await retrieval.stop()
         await election.stop()
     assert contender.calls == ["grant", "revoke"] * 2
-    assert [address for address, _ in listener.told] == [ADDRESS] * 2
+    assert [address for address, _ in listener.reports] == [ADDRESS] * 2

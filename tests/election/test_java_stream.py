@@ -77,7 +77,7 @@ def test_there_and_back(address: str, session_id: UUID) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_rubbish_fails_in_one_way(data: bytes) -> None:  # rule E2.12
+def test_malformed_data_raises_one_exception(data: bytes) -> None:  # rule E2.12
     for candidate in (data, HEADER + data, EXAMPLE[:22] + data):
         offset = 0
         try:
@@ -87,7 +87,7 @@ def test_rubbish_fails_in_one_way(data: bytes) -> None:  # rule E2.12
         assert 0 <= offset <= len(candidate)
 
 
-def test_every_truncation_names_its_place() -> None:
+def test_errors_of_truncated_data_have_the_offset() -> None:
     for end in range(len(EXAMPLE)):
         with pytest.raises(LeaderNodeFormatError, match=r"offset \d+: ends") as raised:
             decode_leader_node(EXAMPLE[:end])
@@ -206,7 +206,7 @@ def utf16(text: str) -> str:
     return text.encode("utf-16-be", "surrogatepass").hex()
 
 
-def said(address: str, session_id: UUID | None) -> str:
+def line(address: str, session_id: UUID | None) -> str:
     return f"{utf16(address)} {session_id or 'null'}"
 
 
@@ -229,12 +229,12 @@ def test_java_writes_and_reads_the_same_bytes(java: Java) -> None:  # rules E2.1
     answers = java.ask(questions)
     assert len(answers) == len(questions)
     assert answers[: len(ours)] == [d.hex() for d in ours]
-    assert answers[len(ours) : 2 * len(ours)] == [said(*pair) for pair in pairs]
+    assert answers[len(ours) : 2 * len(ours)] == [line(*pair) for pair in pairs]
     names = [*ACCEPTED, *REFUSED, *("a mutant" for _ in mutants)]
     differing = []
     for name, data, answer in zip(names, candidates, answers[2 * len(ours) :], strict=True):
         try:
-            decoded = said(*decode_leader_node(data))
+            decoded = line(*decode_leader_node(data))
         except LeaderNodeFormatError as e:
             decoded = f"refused {e}"
         if decoded != answer and not (decoded.startswith("refused") and answer.startswith("refused")):

@@ -1,4 +1,4 @@
-"""The races of section 11, each brought about one step at a time in the twin of ZooKeeper."""
+"""The races of section 11, step by step, in the memory store."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from kce.election.information import LeaderInformation
 from kce.election.java_stream import encode_leader_node
 from kce.election.latch import LeaderLatch
+from kce.election.leader_node import write_leader_node
 from kce.election.service import MultipleComponentLeaderElectionService
 from kce.election.session import ElectionSession
 from kce.zookeeper.store import Create, Delete, NodeData, Op, OpResult, SetData, StoreError, WatchEvent, value
@@ -24,11 +25,11 @@ LATCH, LEADER = PATHS.latch_path(COMPONENT), PATHS.leader_path(COMPONENT)
 
 
 class Latch(Changing):
-    """A latch by itself, and what it told."""
+    """A latch, and its reports."""
 
     def __init__(self, session: ElectionSession, *, tolerate: bool = False) -> None:
         super().__init__()
-        self.told: list[bool] = []
+        self.reports: list[bool] = []
         self.errors: list[Exception] = []
         self.latch = LeaderLatch(
             session, LATCH, on_change=self._change, on_error=self.errors.append,
@@ -37,7 +38,7 @@ class Latch(Changing):
         self.latch.start()
 
     def _change(self, leads: bool) -> None:
-        self.told.append(leads)
+        self.reports.append(leads)
         self.changed()
 
 
@@ -81,12 +82,12 @@ async def test_a_predecessor_that_goes_between_listing_and_watching(memory: Memo
 
     session.store.get_data = too_late  # type: ignore[method-assign]
     second = await joined(session)
-    assert second.told == [True]
+    assert second.reports == [True]
     assert sequence(second.latch._node) == 1  # its first node
 
 
 async def test_the_reply_to_a_create_is_lost(memory: Memory) -> None:  # rules E1.8, E11.2
-    """What was sent again made two nodes: the first is ours, the second is deleted."""
+    """The resent create made two nodes: the first is ours, the second is deleted."""
     session = await memory.session()
     write = session.store.write
 
@@ -97,7 +98,7 @@ async def test_the_reply_to_a_create_is_lost(memory: Memory) -> None:  # rules E
 
     session.store.write = twice  # type: ignore[method-assign]
     latch = await joined(session)
-    assert latch.told == [True]
+    assert latch.reports == [True]
     (left,) = await names(session)
     assert sequence(left) == 0
     await latch.latch.aclose()
@@ -125,7 +126,7 @@ async def test_a_late_reply_of_an_earlier_session_is_not_ours(memory: Memory) ->
 
     store.write = overtaken  # type: ignore[method-assign]
     latch = await joined(session)
-    assert latch.told == [True]
+    assert latch.reports == [True]
     (left,) = await names(session)
     assert left == latch.latch._node
     (stat,) = await store.exists([f"{LATCH}/{left}"])
@@ -147,7 +148,7 @@ async def test_the_node_of_a_dead_session_is_first(memory: Memory) -> None:  # r
 
     store.exists = exists  # type: ignore[method-assign,assignment]
     latch = await joined(session)
-    assert latch.told == [True]
+    assert latch.reports == [True]
     assert f"{LATCH}/{latch.latch._node}" != listed[0]
     assert await names(session) == [latch.latch._node]
 
@@ -159,24 +160,24 @@ async def test_the_directory_is_gone_after_a_reconnect(memory: Memory) -> None: 
     await other.delete_tree(LATCH)
     await memory.reconnect(session)
     await wait_all_tasks_blocked()
-    assert latch.told == [True, False, True]
+    assert latch.reports == [True, False, True]
     assert await names(other) == [latch.latch._node]
 
 
-async def test_a_leader_whose_node_is_taken_away_withdraws(backend: Backend) -> None:  # rule E11.5
+async def test_a_leader_whose_node_is_deleted_withdraws(backend: Backend) -> None:  # rule E11.5
     session, other = await backend.session(), await backend.session()
     first = Latch(session)
-    await first.until(lambda: first.told == [True])
+    await first.until(lambda: first.reports == [True])
     second = Latch(other)
     while not second.latch._node:
         await trio.lowlevel.checkpoint()
     await other.store.write([Delete(f"{LATCH}/{first.latch._node}")])
-    await second.until(lambda: second.told == [True])
-    await first.until(lambda: first.told == [True, False])
+    await second.until(lambda: second.reports == [True])
+    await first.until(lambda: first.reports == [True, False])
     with trio.fail_after(10):
         while len(await names(other)) != 2:
             await trio.lowlevel.checkpoint()
-    assert first.told == [True, False]
+    assert first.reports == [True, False]
 
 
 async def test_leadership_is_withdrawn_before_another_node_is_made(memory: Memory) -> None:  # rule E11.5
@@ -192,7 +193,7 @@ async def test_leadership_is_withdrawn_before_another_node_is_made(memory: Memor
     await other.store.write([Delete(f"{LATCH}/{latch.latch._node}")])
     await wait_all_tasks_blocked()
     assert True not in leading
-    assert latch.told == [True, False, True]
+    assert latch.reports == [True, False, True]
 
 
 async def test_a_leader_that_is_not_first_any_more_withdraws(memory: Memory) -> None:  # rules E7.5, E11.5
@@ -203,10 +204,10 @@ async def test_a_leader_that_is_not_first_any_more_withdraws(memory: Memory) -> 
     await memory.disconnect(session)
     await memory.reconnect(session)
     await wait_all_tasks_blocked()
-    assert latch.told == [True, False]
+    assert latch.reports == [True, False]
 
 
-async def test_data_of_the_predecessor_is_no_business_of_ours(memory: Memory) -> None:  # rule E1.11
+async def test_data_of_the_predecessor_is_ignored(memory: Memory) -> None:  # rule E1.11
     session, other = await memory.session(), await memory.session()
     first, second = await joined(session), await joined(other)
     checks = second.latch.checks
@@ -216,7 +217,7 @@ async def test_data_of_the_predecessor_is_no_business_of_ours(memory: Memory) ->
     assert second.latch.checks == checks
     await first.latch.aclose()
     await wait_all_tasks_blocked()
-    assert second.told == [True]
+    assert second.reports == [True]
 
 
 async def test_children_that_are_no_contenders_of_ours(memory: Memory) -> None:  # rule E1.9
@@ -227,13 +228,13 @@ async def test_children_that_are_no_contenders_of_ours(memory: Memory) -> None: 
         [Create(f"{LATCH}/zoo"), Create(f"{LATCH}/!"), Create(f"{LATCH}/a-latch-b-latch-0000000009")]
     )
     latch = await joined(session)
-    assert latch.told == []
+    assert latch.reports == []
     await other.store.write([Delete(f"{LATCH}/!")])
     await wait_all_tasks_blocked()
-    assert latch.told == [True]  # 3, before 9
+    assert latch.reports == [True]  # 3, before 9
 
 
-async def test_a_store_that_refuses_is_told_and_asked_again(memory: Memory) -> None:
+async def test_a_store_that_refuses_is_reported_and_retried(memory: Memory) -> None:
     session = await memory.session()
     write, refusals = session.store.write, [StoreError("NoAuth")]
 
@@ -242,8 +243,8 @@ async def test_a_store_that_refuses_is_told_and_asked_again(memory: Memory) -> N
 
     session.store.write = refuse  # type: ignore[method-assign]
     latch = Latch(session)
-    await latch.until(lambda: latch.told)
-    assert latch.told == [True]
+    await latch.until(lambda: latch.reports)
+    assert latch.reports == [True]
     assert [str(e) for e in latch.errors] == ["NoAuth"]
 
 
@@ -264,12 +265,12 @@ async def test_closing_while_the_create_is_under_way(memory: Memory) -> None:  #
         nursery.start_soon(latch.latch.aclose)
         await wait_all_tasks_blocked()
         proceed.set()
-    assert latch.told == []
+    assert latch.reports == []
     assert await names(session) == []
 
 
 async def test_a_disconnection_overtakes_a_check(memory: Memory) -> None:
-    """What was read before the connection broke says nothing about who leads now."""
+    """A read from before the disconnection does not decide who leads."""
     session = await memory.session()
     exists = session.store.exists
 
@@ -283,13 +284,13 @@ async def test_a_disconnection_overtakes_a_check(memory: Memory) -> None:
     broke: list[bool] = []
     session.store.exists = broken_meanwhile  # type: ignore[method-assign,assignment]
     latch = await joined(session)
-    assert latch.told == []
+    assert latch.reports == []
     await memory.reconnect(session)
     await wait_all_tasks_blocked()
-    assert latch.told == [True]
+    assert latch.reports == [True]
 
 
-async def test_leadership_is_looked_at_again_at_the_moment_of_writing(
+async def test_leadership_is_checked_again_before_the_write(
     memory: Memory, nursery: trio.Nursery
 ) -> None:  # rules E4.9, E11.11, E11.14
     session, other = await memory.session(), await memory.session()
@@ -307,10 +308,22 @@ async def test_leadership_is_looked_at_again_at_the_moment_of_writing(
             latch._set(False)
         return answers
 
+    await other.make_parents(LEADER)  # the write would succeed
     session.store.get_data = lost_meanwhile  # type: ignore[method-assign]
     assert contender.service is not None
     await contender.service.confirm_leadership(session_id, "late:1")
     assert (await other.store.exists([LEADER])) == [None]
+
+
+async def test_a_leader_node_is_not_written_after_a_loss_during_its_read(memory: Memory) -> None:  # rule E11.11
+    """Without a task to cancel: the write itself checks."""
+    session = await memory.session()
+    await session.make_parents(LEADER)
+    leads = iter((True, False, False))
+    await write_leader_node(session, LEADER, b"late", lambda: next(leads))
+    assert await session.store.exists([LEADER]) == [None]
+    await write_leader_node(session, LEADER, b"leader", lambda: True)
+    assert await session.store.exists([LEADER]) != [None]
 
 
 async def test_an_ex_leader_overwrites_and_the_leader_repairs(memory: Memory, nursery: trio.Nursery) -> None:
@@ -413,15 +426,15 @@ async def test_a_child_is_made_while_the_tree_is_deleted(memory: Memory) -> None
 
 
 async def test_a_hand_over_wakes_one(backend: Backend) -> None:  # rules E1.10, E1.11
-    """Counted at each contender's store: who waits further back hears and asks nothing."""
+    """Counted at each contender's store: contenders further back get no event and send no request."""
     sessions = [await backend.session() for _ in range(6)]
     latches = []
     for session in sessions:
         latches.append(Latch(session))
         while not latches[-1].latch._node:
             await trio.lowlevel.checkpoint()
-    await latches[0].until(lambda: latches[0].told)
-    for session in sessions:  # whatever is under way has been answered before
+    await latches[0].until(lambda: latches[0].reports)
+    for session in sessions:  # afterwards, earlier requests have been answered
         await session.store.exists(["/"])
     events: list[int] = []
     for i, session in enumerate(sessions):
@@ -436,7 +449,7 @@ async def test_a_hand_over_wakes_one(backend: Backend) -> None:  # rules E1.10, 
         checks = [latch.latch.checks for latch in latches]
         events.clear()
         await leaver.latch.aclose()
-        await heir.until(lambda heir=heir: heir.told)
+        await heir.until(lambda heir=heir: heir.reports)
         for session in sessions:
             await session.store.exists(["/"])
         woken = [latches[i] for i, latch in enumerate(latches) if latch.latch.checks != checks[i]]
@@ -445,7 +458,7 @@ async def test_a_hand_over_wakes_one(backend: Backend) -> None:  # rules E1.10, 
 
 
 async def test_a_thousand_contenders_and_one_is_woken(memory: Memory) -> None:  # rules E1.10, E1.11
-    """However many wait: one watch event and one look at the queue for each hand-over, and one watch each."""
+    """One watch event and one read of the queue for each hand-over, and one watch each."""
     sessions = [await memory.session() for _ in range(10)]
     latches = []
     for i in range(1000):
@@ -470,6 +483,6 @@ async def test_a_thousand_contenders_and_one_is_woken(memory: Memory) -> None:  
         await latches[place].latch.aclose()
         await wait_all_tasks_blocked()
         assert [i for i, latch in enumerate(latches) if latch.latch.checks != before[i]] == [place + 1]
-        # told to the heir, and to the session that left, which no longer listens
+        # for the successor, and for the session that left, which no longer listens
         assert set(fired) == {f"{LATCH}/{latches[place].latch._node}"}
         assert len(fired) <= 2

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 async def test_zookeeper_is_restarted(
     tmp_path: Path, nursery: trio.Nursery, timeout_ms: int, outlives: bool
 ) -> None:  # rules E7.2, E7.4, E7.6, E7.11
-    """Within the session and after it: whichever, one leads again, and the retriever hears of nobody and then of it."""
+    """Within the session and after it: one leads again, and the retriever gets no leader, then the new one."""
     guard = Guard()
     try:
         async with embedded_zookeeper(tmp_path, guard) as address:
@@ -34,7 +34,7 @@ async def test_zookeeper_is_restarted(
             contender = await contend(session, nursery, "leader:1")
             listener = await listen(other, nursery)
             first = await contender.lead()
-            await listener.until(lambda: listener.told)
+            await listener.until(lambda: listener.reports)
             old = session.session_id
             states: list[ConnectionState] = []
             session.subscribe(states.append)
@@ -51,9 +51,9 @@ async def test_zookeeper_is_restarted(
             await listener.until(lambda: listener.leader == ("leader:1", second))
             assert contender.calls == ["grant", "revoke", "grant"]
             assert (ConnectionState.LOST in states) is not outlives
-            assert session.session_id == old or not outlives  # the server remembers sessions, and counts anew
+            assert session.session_id == old or not outlives  # the server keeps sessions, but restarts its counter
             # nobody was announced that did not lead: the first one at most once more, from what was stored
-            leaders = [pair for pair in listener.told if pair != (None, None)]
+            leaders = [pair for pair in listener.reports if pair != (None, None)]
             assert leaders in ([("leader:1", first), ("leader:1", second)],
                                [("leader:1", first), ("leader:1", first), ("leader:1", second)])  # fmt: skip
             for used in (session, other):

@@ -1,4 +1,4 @@
-"""The retrieval service under a driver in hand, and the search for a leader that answers (FDR, FSR, FZR)."""
+"""The retrieval service with a driver under the test's control, and the search for a leader (FDR, FSR, FZR)."""
 
 from __future__ import annotations
 
@@ -11,16 +11,13 @@ from trio.testing import wait_all_tasks_blocked
 from kce.election.api import LeaderRetrievalDriver, LeaderRetrievalEventHandler
 from kce.election.errors import LeaderRetrievalException
 from kce.election.information import EMPTY, LeaderInformation
-from kce.election.java_stream import encode_leader_node
 from kce.election.retrieval import DefaultLeaderRetrievalService, find_connecting_address, wait_for_leader
 from kce.election.standalone import SettableLeaderRetrievalService
 from kce.harness.embedded_zookeeper import free_port
-from kce.zookeeper.store import Create, SetData
 from tests.election.conftest import Backend
-from tests.election.support import COMPONENT, PATHS, Listener, retrieval
+from tests.election.support import Listener, contend, retrieval
 
 ONE, TWO = (LeaderInformation(uuid4(), f"host-{i}:1") for i in (1, 2))
-LEADER = PATHS.leader_path(COMPONENT)
 
 
 class World:
@@ -49,22 +46,22 @@ async def world(nursery: trio.Nursery) -> World:
 
 
 @pytest.mark.flink("FDR-1")
-async def test_a_known_pair_is_told(world: World) -> None:
+async def test_a_known_pair_is_reported(world: World) -> None:
     world.reports.on_leader_information(ONE)
     await wait_all_tasks_blocked()
-    assert world.listener.told == [(ONE.address, ONE.session_id)]
+    assert world.listener.reports == [(ONE.address, ONE.session_id)]
 
 
 @pytest.mark.flink("FDR-2")
-async def test_emptiness_is_told(world: World) -> None:  # rule E8.2
+async def test_emptiness_is_reported(world: World) -> None:  # rule E8.2
     world.reports.on_leader_information(ONE)
     world.reports.on_leader_information(EMPTY)
     await wait_all_tasks_blocked()
-    assert world.listener.told == [(ONE.address, ONE.session_id), (None, None)]
+    assert world.listener.reports == [(ONE.address, ONE.session_id), (None, None)]
 
 
 @pytest.mark.flink("FDR-3")
-async def test_errors_are_told_with_their_cause(world: World) -> None:  # rule E8.9
+async def test_errors_are_reported_with_their_cause(world: World) -> None:  # rule E8.9
     cause, ready = OSError("unreadable"), LeaderRetrievalException("as it is")
     world.reports.on_error(cause)
     world.reports.on_error(ready)
@@ -75,24 +72,24 @@ async def test_errors_are_told_with_their_cause(world: World) -> None:  # rule E
 
 
 @pytest.mark.flink("FDR-4")
-async def test_nothing_is_told_after_stop(world: World) -> None:  # rule E8.1
+async def test_nothing_is_reported_after_stop(world: World) -> None:  # rule E8.1
     world.reports.on_leader_information(ONE)  # queued, and too late
     await world.service.stop()
     world.reports.on_error(OSError("late"))
     world.reports.on_leader_information(TWO)
     await wait_all_tasks_blocked()
-    assert world.listener.errors == world.listener.told == []
+    assert world.listener.errors == world.listener.reports == []
     assert world.closed == 1
 
 
 @pytest.mark.flink("FDR-5")
-async def test_equal_pairs_are_told_once(world: World) -> None:  # rules E8.3, E8.4
+async def test_equal_pairs_are_reported_once(world: World) -> None:  # rules E8.3, E8.4
     same_id = LeaderInformation(ONE.session_id, "elsewhere:1")
     same_address = LeaderInformation(TWO.session_id, "elsewhere:1")
     for information in (EMPTY, ONE, ONE, same_id, same_id, same_address):
         world.reports.on_leader_information(information)
     await wait_all_tasks_blocked()
-    assert world.listener.told == [(i.address, i.session_id) for i in (ONE, same_id, same_address)]
+    assert world.listener.reports == [(i.address, i.session_id) for i in (ONE, same_id, same_address)]
 
 
 async def test_start_needs_a_listener(nursery: trio.Nursery) -> None:
@@ -100,7 +97,7 @@ async def test_start_needs_a_listener(nursery: trio.Nursery) -> None:
         await World(nursery).service.start(None)  # type: ignore[arg-type]
 
 
-async def test_a_listener_that_fails_is_told(nursery: trio.Nursery) -> None:
+async def test_a_listener_that_fails_is_reported(nursery: trio.Nursery) -> None:
     class Failing(Listener):
         async def notify_leader_address(self, address: str | None, session_id: object) -> None:
             raise RuntimeError("I cannot hear this")
@@ -126,31 +123,31 @@ async def test_stop_from_within_a_callback(nursery: trio.Nursery) -> None:
     world.reports.on_leader_information(ONE)
     world.reports.on_leader_information(TWO)
     await wait_all_tasks_blocked()
-    assert (len(world.listener.told), world.closed) == (1, 1)
+    assert (len(world.listener.reports), world.closed) == (1, 1)
 
 
 @pytest.mark.flink("FSR-1")
-async def test_a_value_set_before_start_is_told_at_start() -> None:
+async def test_a_value_set_before_start_is_reported_at_start() -> None:
     service, listener = SettableLeaderRetrievalService(), Listener()
     await service.set_leader(ONE)
-    assert listener.told == []
+    assert listener.reports == []
     await service.start(listener)
-    assert listener.told == [(ONE.address, ONE.session_id)]
+    assert listener.reports == [(ONE.address, ONE.session_id)]
 
 
 @pytest.mark.flink("FSR-2")
-async def test_a_value_set_after_start_is_told_at_once() -> None:
+async def test_a_value_set_after_start_is_reported_at_once() -> None:
     service, listener = SettableLeaderRetrievalService(), Listener()
     await service.start(listener)
-    assert listener.told == []
+    assert listener.reports == []
     await service.set_leader(ONE)
-    assert listener.told == [(ONE.address, ONE.session_id)]
+    assert listener.reports == [(ONE.address, ONE.session_id)]
     await service.stop()
     await service.set_leader(TWO)
-    assert len(listener.told) == 1
+    assert len(listener.reports) == 1
 
 
-async def test_waiting_for_a_leader_ignores_who_has_no_address(nursery: trio.Nursery) -> None:  # rule E8.12
+async def test_waiting_for_a_leader_ignores_leaders_without_address(nursery: trio.Nursery) -> None:  # rule E8.12
     service = SettableLeaderRetrievalService()
     found: list[LeaderInformation] = []
 
@@ -171,8 +168,8 @@ async def test_waiting_for_a_leader_ignores_who_has_no_address(nursery: trio.Nur
 @pytest.mark.flink("FZR-1")
 async def test_an_unreachable_leader_is_skipped(backend: Backend, nursery: trio.Nursery) -> None:
     session, other = await backend.session(), await backend.session()
-    await other.make_parents(LEADER)
-    await other.store.write([Create(LEADER, encode_leader_node(f"127.0.0.1:{free_port()}", uuid4()))])
+    old = await contend(other, nursery, f"127.0.0.1:{free_port()}")
+    await old.lead()
     found: list[str] = []
 
     async def find() -> None:
@@ -181,8 +178,11 @@ async def test_an_unreachable_leader_is_skipped(backend: Backend, nursery: trio.
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener, trio.open_nursery() as finding:
         finding.start_soon(find)
-        port = listener.socket.getsockname()[1]
-        await other.store.write([SetData(LEADER, encode_leader_node(f"127.0.0.1:{port}", uuid4()))])
+        await trio.sleep(0.3)  # it has tried the old one
+        assert found == []
+        assert old.service is not None
+        await old.service.stop()
+        await contend(other, nursery, f"127.0.0.1:{listener.socket.getsockname()[1]}")
     assert found == ["127.0.0.1"]
 
 

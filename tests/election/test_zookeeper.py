@@ -1,4 +1,4 @@
-"""Election and retrieval through ZooKeeper and its twin (sections 1, 4, 5, 8; FZE, FZD, FWL, FTC).
+"""Election and retrieval through ZooKeeper, real and in memory (sections 1, 4, 5, 8; FZE, FZD, FWL, FTC).
 
 Covers: kce.election.zookeeper, kce.election.latch, kce.election.leader_node.
 """
@@ -62,17 +62,17 @@ async def write(session: ElectionSession, *ops: Op) -> None:
 
 
 class Node(Changing):
-    """What a node's changes are told as."""
+    """Records the reports of a WatchedNode."""
 
     def __init__(self, session: ElectionSession, path: str = LEADER) -> None:
         super().__init__()
-        self.told: list[bytes | None] = []
+        self.reports: list[bytes | None] = []
         self.errors: list[Exception] = []
         self.watched = WatchedNode(session, path, on_data=self._data, on_error=self.errors.append)
         self.watched.start()
 
     def _data(self, data: bytes | None) -> None:
-        self.told.append(data)
+        self.reports.append(data)
         self.changed()
 
 
@@ -100,8 +100,8 @@ async def test_a_retriever_gets_what_the_leader_published(backend: Backend, nurs
     listener = await listen(other, nursery)
     contender = await contend(session, nursery, "leader:1")
     session_id = await contender.lead()
-    await listener.until(lambda: listener.told)
-    assert listener.told == [("leader:1", session_id)]
+    await listener.until(lambda: listener.reports)
+    assert listener.reports == [("leader:1", session_id)]
     found = await node(other)
     assert found is not None
     assert decode_leader_node(found.data) == ("leader:1", session_id)
@@ -115,7 +115,7 @@ async def test_a_retriever_gets_what_the_leader_published(backend: Backend, nurs
 
 @pytest.mark.flink("FZE-2")
 async def test_reelection(backend: Backend, nursery: trio.Nursery) -> None:
-    """First come, first served: each of ten leads once, in order, and the retriever hears of each."""
+    """First come, first served: each of ten leads once, in order, and the retriever gets each."""
     session = await backend.session()
     listener = await listen(await backend.session(), nursery)
     contenders = []
@@ -139,6 +139,7 @@ async def test_reelection(backend: Backend, nursery: trio.Nursery) -> None:
 @pytest.mark.flink("FZE-3")
 async def test_reelection_with_replacement(backend: Backend, nursery: trio.Nursery) -> None:
     session = await backend.session()
+    listener = await listen(await backend.session(), nursery)
     contenders = [await contend(session, nursery, f"host-{i}:1") for i in range(3)]
     elected = Changing()
     for turn in range(30):
@@ -148,6 +149,8 @@ async def test_reelection_with_replacement(backend: Backend, nursery: trio.Nurse
         (leader,) = [c for c in contenders if c.leads]
         assert leader.service is not None
         assert leader.service.has_leadership(leader.granted[-1])
+        found = (leader.address, leader.granted[-1])
+        await listener.until(lambda found=found: listener.leader == found)
         await leader.service.stop()
         contenders[contenders.index(leader)] = await contend(session, nursery, f"host-{turn + 3}:1")
     await elected.until(lambda: True)
@@ -155,16 +158,16 @@ async def test_reelection_with_replacement(backend: Backend, nursery: trio.Nurse
 
 
 @pytest.mark.flink("FZE-4")
-async def test_an_overwritten_leader_is_put_right(backend: Backend, nursery: trio.Nursery) -> None:
+async def test_an_overwritten_leader_is_corrected(backend: Backend, nursery: trio.Nursery) -> None:
     """Deleted, and replaced by a node that does not end with any session."""
     session, other = await backend.session(), await backend.session()
     contender = await contend(session, nursery, "leader:1")
     session_id = await contender.lead()
     listener = await listen(other, nursery)
-    await listener.until(lambda: listener.told)
+    await listener.until(lambda: listener.reports)
     await other.store.multi([[Delete(LEADER), Create(LEADER, FOREIGN_BYTES)]])
     seen = Node(other)
-    await seen.until(lambda: seen.told and seen.told[-1] not in (None, FOREIGN_BYTES))
+    await seen.until(lambda: seen.reports and seen.reports[-1] not in (None, FOREIGN_BYTES))
     found = await node(other)
     assert found is not None
     assert (decode_leader_node(found.data), found.stat.ephemeral_owner) == (
@@ -190,7 +193,7 @@ async def test_a_leader_node_that_was_tampered_with(backend: Backend, nursery: t
     }[harm]
     await write(other, op)
     seen = Node(other)
-    await seen.until(lambda: seen.told and seen.told[-1] == right)
+    await seen.until(lambda: seen.reports and seen.reports[-1] == right)
     found = await node(other)
     assert found is not None
     assert found.stat.ephemeral_owner == session.session_id
@@ -201,16 +204,22 @@ async def test_a_leader_node_that_was_tampered_with(backend: Backend, nursery: t
 @pytest.mark.flink("FZE-5")
 async def test_one_publish_is_one_change(backend: Backend, nursery: trio.Nursery) -> None:  # rules E5.5, E11.9
     session, other = await backend.session(), await backend.session()
+    driver, reported = await leading(session)
+    await driver.publish_leader_information(COMPONENT, FOREIGN)
+    await reported.until(lambda: COMPONENT in reported.information)
+    await driver.aclose()
+    assert reported.events == ["grant", (COMPONENT, FOREIGN)]
+    await write(session, Delete(LEADER))
     seen = Node(other)
     contender = await contend(session, nursery, "leader:1")
     await contender.lead()
-    await seen.until(lambda: seen.told)
+    await seen.until(lambda: seen.reports)
     await write(other, Create("/settled"))
-    marker = Node(session, "/settled")  # read after whatever the echo of the write has caused
-    await marker.until(lambda: marker.told)
+    marker = Node(session, "/settled")  # read after the effects of the write's own watch
+    await marker.until(lambda: marker.reports)
     found = await node(other)
     assert found is not None
-    assert (found.stat.version, len(seen.told)) == (0, 1)
+    assert (found.stat.version, len(seen.reports)) == (0, 1)
 
 
 class Unwritable(StoreError):
@@ -240,15 +249,15 @@ async def test_the_leader_node_goes_with_its_session(backend: Backend, nursery: 
     contender = await contend(session, nursery, "leader:1")
     await contender.lead()
     listener = await listen(other, nursery)
-    await listener.until(lambda: listener.told)
+    await listener.until(lambda: listener.reports)
     await session.aclose()
     await listener.until(lambda: listener.leader == (None, None))
     assert await node(other) is None
-    assert contender.calls == ["grant"]  # rule E7.14: our own end is no loss that is told
+    assert contender.calls == ["grant"]  # rule E7.14: closing the session revokes nobody
 
 
 @pytest.mark.flink("FZE-8")
-async def test_who_lost_does_not_clean_up(backend: Backend, nursery: trio.Nursery) -> None:  # rule E6.3
+async def test_a_former_leader_does_not_clean_up(backend: Backend, nursery: trio.Nursery) -> None:  # rule E6.3
     session, other = await backend.session(), await backend.session()
     contender = await contend(session, nursery, "leader:1")
     session_id = await contender.lead()
@@ -258,19 +267,19 @@ async def test_who_lost_does_not_clean_up(backend: Backend, nursery: trio.Nurser
     await first.lead()
     await contender.until(lambda: contender.calls == ["grant", "revoke"])
     listener = await listen(await backend.session(), nursery)
-    await listener.until(lambda: listener.told)
-    assert listener.told == [("leader:1", session_id)]
+    await listener.until(lambda: listener.reports)
+    assert listener.reports == [("leader:1", session_id)]
 
 
 @pytest.mark.flink("FZE-9")
-async def test_what_nobody_expected_reaches_the_fatal_error_handler(backend: Backend) -> None:  # rule E3.15
+async def test_unexpected_errors_reach_the_fatal_error_handler(backend: Backend) -> None:  # rule E3.15
     session = await backend.session()
-    told = Changing()
+    changes = Changing()
     seen: list[Exception] = []
 
     def fatal(error: Exception) -> None:
         seen.append(error)
-        told.changed()
+        changes.changed()
 
     session._fatal_error_handler = fatal
 
@@ -278,7 +287,7 @@ async def test_what_nobody_expected_reaches_the_fatal_error_handler(backend: Bac
         raise RuntimeError("in the background")
 
     session.start_soon(fail)
-    await told.until(lambda: seen)
+    await changes.until(lambda: seen)
     assert str(seen[0]) == "in the background"
 
 
@@ -307,8 +316,8 @@ async def test_a_published_pair_reaches_a_retriever(backend: Backend, nursery: t
     driver, _ = await leading(session)
     await driver.publish_leader_information(COMPONENT, FOREIGN)
     listener = await listen(session, nursery)
-    await listener.until(lambda: listener.told)
-    assert listener.told == [(FOREIGN.address, FOREIGN.session_id)]
+    await listener.until(lambda: listener.reports)
+    assert listener.reports == [(FOREIGN.address, FOREIGN.session_id)]
 
 
 @pytest.mark.flink("FZD-4")
@@ -317,7 +326,7 @@ async def test_publishing_empty_is_no_leader(backend: Backend, nursery: trio.Nur
     driver, _ = await leading(session)
     listener = await listen(session, nursery)
     await driver.publish_leader_information(COMPONENT, FOREIGN)
-    await listener.until(lambda: listener.told)
+    await listener.until(lambda: listener.reports)
     await driver.publish_leader_information(COMPONENT, EMPTY)
     await listener.until(lambda: listener.leader == (None, None))
     found = await node(session)
@@ -332,11 +341,12 @@ async def test_a_driver_names_its_latch(backend: Backend) -> None:
 
 
 @pytest.mark.flink("FZD-6")
-async def test_who_does_not_lead_publishes_nothing(backend: Backend) -> None:
+async def test_a_follower_publishes_nothing(backend: Backend) -> None:
     session = await backend.session()
     driver, _ = await leading(session)
     await driver.publish_leader_information(COMPONENT, FOREIGN)
     second, reported = driver_of(session)
+    assert not second.has_leadership
     await reported.until(lambda: COMPONENT in reported.information)
     await second.publish_leader_information(COMPONENT, LeaderInformation(uuid4(), "usurper:1"))
     await second.delete_leader_information(COMPONENT)
@@ -388,65 +398,65 @@ async def test_a_removed_node_is_reported_as_empty(backend: Backend) -> None:
 
 
 @pytest.mark.flink("FTC-1")
-async def test_told_of_creation(backend: Backend) -> None:
+async def test_reports_creation(backend: Backend) -> None:
     session, other = await backend.session(), await backend.session()
     seen = Node(session, "/node")
     await write(other, Create("/node", b"1"))
-    await seen.until(lambda: seen.told)
-    assert seen.told == [b"1"]
+    await seen.until(lambda: seen.reports)
+    assert seen.reports == [b"1"]
 
 
 @pytest.mark.flink("FTC-2")
-async def test_told_of_modification(backend: Backend) -> None:
+async def test_reports_modification(backend: Backend) -> None:
     session, other = await backend.session(), await backend.session()
     await write(other, Create("/node", b"1"))
     seen = Node(session, "/node")
-    await seen.until(lambda: seen.told)
+    await seen.until(lambda: seen.reports)
     await write(other, SetData("/node", b"2"))
-    await seen.until(lambda: len(seen.told) == 2)
-    assert seen.told == [b"1", b"2"]
+    await seen.until(lambda: len(seen.reports) == 2)
+    assert seen.reports == [b"1", b"2"]
 
 
 @pytest.mark.flink("FTC-3")
-async def test_told_of_deletion(backend: Backend) -> None:
+async def test_reports_deletion(backend: Backend) -> None:
     session, other = await backend.session(), await backend.session()
     await write(other, Create("/node", b"1"))
     seen = Node(session, "/node")
-    await seen.until(lambda: seen.told)
+    await seen.until(lambda: seen.reports)
     await write(other, Delete("/node"))
-    await seen.until(lambda: len(seen.told) == 2)
-    assert seen.told == [b"1", None]
+    await seen.until(lambda: len(seen.reports) == 2)
+    assert seen.reports == [b"1", None]
 
 
-async def _not_told(backend: Backend, path: str, *ops: Op) -> None:
-    """What ``ops`` do is not told to who watches ``path``; what is done to the node afterwards is, and alone."""
+async def _does_not_report(backend: Backend, path: str, *ops: Op) -> None:
+    """A watcher of ``path`` does not report ``ops``, but reports a change of the node afterwards."""
     session, other = await backend.session(), await backend.session()
     seen = Node(session, path)
     await write(other, *ops)
     exists = (await other.store.exists([path]))[0] is not None
     await write(other, SetData(path, b"last") if exists else Create(path, b"last"))
-    await seen.until(lambda: seen.told and seen.told[-1] == b"last")
-    assert seen.told in ([b"last"], [b"", b"last"])
-    assert len(seen.told) == 1 or exists
+    await seen.until(lambda: seen.reports and seen.reports[-1] == b"last")
+    assert seen.reports in ([b"last"], [b"", b"last"])
+    assert len(seen.reports) == 1 or exists
 
 
 @pytest.mark.flink("FTC-4")
-async def test_not_told_of_parents(backend: Backend) -> None:
-    await _not_told(backend, "/a/b/node", Create("/a"), Create("/a/b"))
+async def test_does_not_report_parents(backend: Backend) -> None:
+    await _does_not_report(backend, "/a/b/node", Create("/a"), Create("/a/b"))
 
 
 @pytest.mark.flink("FTC-5")
-async def test_not_told_of_children(backend: Backend) -> None:
-    await _not_told(backend, "/node", Create("/node"), Create("/node/child"), SetData("/node/child", b"x"))
+async def test_does_not_report_children(backend: Backend) -> None:
+    await _does_not_report(backend, "/node", Create("/node"), Create("/node/child"), SetData("/node/child", b"x"))
 
 
 @pytest.mark.flink("FTC-6")
-async def test_not_told_of_similar_paths(backend: Backend) -> None:
-    await _not_told(backend, "/node", Create("/nod"), Create("/node-2"), Create("/nodes"))
+async def test_does_not_report_similar_paths(backend: Backend) -> None:
+    await _does_not_report(backend, "/node", Create("/nod"), Create("/node-2"), Create("/nodes"))
 
 
 @pytest.mark.flink("FTC-7")
-async def test_not_told_of_connections(backend: Backend) -> None:
+async def test_does_not_report_connections(backend: Backend) -> None:
     session, other = await backend.session(), await backend.session()
     seen = Node(session, "/node")
     states = Changing()
@@ -456,8 +466,8 @@ async def test_not_told_of_connections(backend: Backend) -> None:
         await change(session)
         await states.until(lambda was=was: session.state is not was)
     await write(other, Create("/node", b"1"))
-    await seen.until(lambda: seen.told)
-    assert seen.told == [b"1"]
+    await seen.until(lambda: seen.reports)
+    assert seen.reports == [b"1"]
 
 
 # FWL: writing and reading
@@ -495,7 +505,7 @@ async def test_a_tree_is_deleted(backend: Backend) -> None:
 # rules without an upstream test
 
 
-async def test_an_unexpected_foreign_node_with_children_is_told(backend: Backend, nursery: trio.Nursery) -> None:
+async def test_an_unexpected_foreign_node_with_children_is_reported(backend: Backend, nursery: trio.Nursery) -> None:
     """Rule E4.11: NOTEMPTY ends the write with an error, and leadership goes on."""
     session, other = await backend.session(), await backend.session()
     await other.make_parents(f"{LEADER}/child")
@@ -537,16 +547,16 @@ async def test_retrieval_creates_nothing(backend: Backend, nursery: trio.Nursery
     seen = Node(session)
     await session.store.exists([LEADER])
     assert (await session.store.get_children(["/"]))[0] in ([], ["zookeeper"])
-    assert listener.told == seen.told == []
+    assert listener.reports == seen.reports == []
 
 
-async def test_undecodable_content_is_told_and_the_leader_stays(backend: Backend, nursery: trio.Nursery) -> None:
+async def test_undecodable_content_is_reported_and_the_leader_stays(backend: Backend, nursery: trio.Nursery) -> None:
     """Rules E8.7, E8.8."""
     session, other = await backend.session(), await backend.session()
     await other.make_parents(LEADER)
     await write(other, Create(LEADER, FOREIGN_BYTES))
     listener = await listen(session, nursery)
-    await listener.until(lambda: listener.told)
+    await listener.until(lambda: listener.reports)
     await write(other, SetData(LEADER, b"rubbish"))
     await listener.until(lambda: listener.errors)
     await write(other, SetData(LEADER, bytes.fromhex("aced000577050003666f6f70")))
@@ -556,24 +566,24 @@ async def test_undecodable_content_is_told_and_the_leader_stays(backend: Backend
         "leader node, offset 12: no session id beside the address 'foo'",
     ]
     await write(other, SetData(LEADER, encode_leader_node("next:1", FOREIGN.session_id or uuid4())))
-    await listener.until(lambda: len(listener.told) == 2)
-    assert listener.told == [("elsewhere:1", FOREIGN.session_id), ("next:1", FOREIGN.session_id)]
+    await listener.until(lambda: len(listener.reports) == 2)
+    assert listener.reports == [("elsewhere:1", FOREIGN.session_id), ("next:1", FOREIGN.session_id)]
 
 
-async def test_a_retriever_tells_nothing_twice(backend: Backend, nursery: trio.Nursery) -> None:  # rules E8.3-E8.6
+async def test_a_retriever_reports_nothing_twice(backend: Backend, nursery: trio.Nursery) -> None:  # rules E8.3-E8.6
     session, other = await backend.session(), await backend.session()
     listener = await listen(session, nursery)
     await other.make_parents(LEADER)
     await write(other, Create(LEADER))
     same = Node(session)
-    await same.until(lambda: same.told)
-    assert listener.told == []
+    await same.until(lambda: same.reports)
+    assert listener.reports == []
     await write(other, SetData(LEADER, FOREIGN_BYTES))
-    await listener.until(lambda: listener.told)
+    await listener.until(lambda: listener.reports)
     await write(other, SetData(LEADER, FOREIGN_BYTES))
     await write(other, SetData(LEADER, b""))
     await listener.until(lambda: listener.leader == (None, None))
-    assert listener.told == [(FOREIGN.address, FOREIGN.session_id), (None, None)]
+    assert listener.reports == [(FOREIGN.address, FOREIGN.session_id), (None, None)]
 
 
 async def test_a_stopped_retriever_is_silent(backend: Backend, nursery: trio.Nursery) -> None:  # rule E8.1
@@ -590,8 +600,8 @@ async def test_a_stopped_retriever_is_silent(backend: Backend, nursery: trio.Nur
     await other.make_parents(LEADER)
     seen = Node(session)
     await write(other, Create(LEADER, FOREIGN_BYTES))
-    await seen.until(lambda: seen.told)
-    assert listener.told == []
+    await seen.until(lambda: seen.reports)
+    assert listener.reports == []
 
 
 async def test_contenders_of_two_components_share_a_latch(backend: Backend, nursery: trio.Nursery) -> None:
@@ -623,7 +633,7 @@ async def test_a_retrieval_driver_names_its_node(backend: Backend) -> None:
     await driver.aclose()
 
 
-async def test_an_address_that_cannot_be_written_is_told(backend: Backend, nursery: trio.Nursery) -> None:
+async def test_an_address_that_cannot_be_written_is_reported(backend: Backend, nursery: trio.Nursery) -> None:
     session = await backend.session()
     service = election(session, nursery)
     contender = Contender(service, "x" * 70_000)

@@ -13,31 +13,31 @@ from kce.harness.cli import main
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """So that clusters of other tests, or of the developer, are not found."""
+    """An environment in which other clusters of this user are not found."""
     return {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path), "TMPDIR": str(tmp_path)}
 
 
-class Said(NamedTuple):
-    """What a command printed, and its exit code."""
+class Output(NamedTuple):
+    """The output and the exit code of a command."""
 
     code: int
     out: str
     err: str
 
 
-Here = Callable[..., Said]
+Here = Callable[..., Output]
 
 
 @pytest.fixture
 def here(env: dict[str, str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Here:
-    """`kce` in this process, for what needs none of its own, which would take a second to start."""
+    """Run `kce` in this process, which saves the second that a process takes to start."""
     for name in ("XDG_RUNTIME_DIR", "TMPDIR"):
         monkeypatch.setenv(name, env[name])
-    monkeypatch.setattr(tempfile, "tempdir", None)  # which is looked for once, and kept
+    monkeypatch.setattr(tempfile, "tempdir", None)  # tempfile caches it
 
-    def run(*arguments: str) -> Said:
+    def run(*arguments: str) -> Output:
         capfd.readouterr()
         code = main(list(arguments))
-        return Said(code, *capfd.readouterr())
+        return Output(code, *capfd.readouterr())
 
     return run

@@ -1,4 +1,4 @@
-"""Nodes that die by SIGKILL at one point of what they do: `python -m tests.harness.doomed_node`.
+"""Nodes that die by SIGKILL at one chosen operation: `python -m tests.harness.doomed_node`.
 
 It reads JSON lines on stdin and forks a node for each, so that all is imported once: {"properties": {...}, "trace":
 path, "point": [when, what, nth] or null}. It answers on stdout with the process id. The node writes a JSON line to the

@@ -1,4 +1,4 @@
-"""Processes that a test starts, and whether they are gone."""
+"""Processes that a test starts, and checks that they have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's clients administrate a cluster of ours, and see what they did."""
+"""Kafka's clients administer a cluster of ours, and read back the results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 T = TypeVar("T")
 
 
-async def ask(call: Callable[..., dict[Any, Future[T]]], *args: Any, **more: Any) -> dict[Any, T | str]:
+async def call_admin(call: Callable[..., dict[Any, Future[T]]], *args: Any, **more: Any) -> dict[Any, T | str]:
     """What became of each: its result, or the name of Kafka's error."""
 
     def wait() -> dict[Any, T | str]:
@@ -60,7 +60,7 @@ def topic_config(name: str, *entries: ConfigEntry) -> ConfigResource:
 
 async def described(admin: AdminClient, name: str) -> dict[str, str]:
     resource = ConfigResource(ResourceType.TOPIC, name)
-    (entries,) = (await ask(admin.describe_configs, [resource])).values()
+    (entries,) = (await call_admin(admin.describe_configs, [resource])).values()
     assert not isinstance(entries, str)
     return {entry.name: entry.value for entry in entries.values()}
 
@@ -74,20 +74,20 @@ async def test_topics_partitions_and_configurations(zookeeper: str) -> None:
             NewTopic("wide", 1, 4),
             NewTopic("odd", 1, 1, config={"retention.ms": "soon"}),
         ]
-        assert await ask(admin.create_topics, wanted, operation_timeout=20) == {
+        assert await call_admin(admin.create_topics, wanted, operation_timeout=20) == {
             "placed": None,
             "given": None,
             "wide": "INVALID_REPLICATION_FACTOR",
             "odd": "INVALID_CONFIG",
         }
-        assert await ask(admin.create_topics, [NewTopic("given", 1, 1)]) == {"given": "TOPIC_ALREADY_EXISTS"}
-        assert await ask(admin.create_topics, [NewTopic("tried", 1, 1)], validate_only=True) == {"tried": None}
+        assert await call_admin(admin.create_topics, [NewTopic("given", 1, 1)]) == {"given": "TOPIC_ALREADY_EXISTS"}
+        assert await call_admin(admin.create_topics, [NewTopic("tried", 1, 1)], validate_only=True) == {"tried": None}
         listed = (await trio.to_thread.run_sync(admin.list_topics)).topics
         assert set(listed) == {"placed", "given"}
         assert [listed["given"].partitions[p].replicas for p in (0, 1)] == [[3, 1], [1, 2]]
 
         more = [NewPartitions("given", 4), NewPartitions("placed", 2), NewPartitions("tried", 2)]
-        assert await ask(admin.create_partitions, more, operation_timeout=20) == {
+        assert await call_admin(admin.create_partitions, more, operation_timeout=20) == {
             "given": None,
             "placed": "INVALID_PARTITIONS",
             "tried": "UNKNOWN_TOPIC_OR_PART",
@@ -103,17 +103,17 @@ async def test_topics_partitions_and_configurations(zookeeper: str) -> None:
             ConfigEntry("cleanup.policy", "compact", incremental_operation=AlterConfigOpType.APPEND),
             ConfigEntry("min.insync.replicas", "2", incremental_operation=AlterConfigOpType.SET),
         ]
-        (answer,) = (await ask(admin.incremental_alter_configs, [topic_config("placed", *operations)])).values()
+        (answer,) = (await call_admin(admin.incremental_alter_configs, [topic_config("placed", *operations)])).values()
         assert answer is None
         now = await described(admin, "placed")
         assert now["retention.ms"] == "604800000"
         assert now["cleanup.policy"] == "delete,compact"
         assert now["min.insync.replicas"] == "2"
         wrong = ConfigEntry("min.insync.replicas", "0", incremental_operation=AlterConfigOpType.SET)
-        (answer,) = (await ask(admin.incremental_alter_configs, [topic_config("placed", wrong)])).values()
+        (answer,) = (await call_admin(admin.incremental_alter_configs, [topic_config("placed", wrong)])).values()
         assert answer == "INVALID_CONFIG"
 
-        assert await ask(admin.delete_topics, ["given", "nobody"], operation_timeout=20) == {
+        assert await call_admin(admin.delete_topics, ["given", "nobody"], operation_timeout=20) == {
             "given": None,
             "nobody": "UNKNOWN_TOPIC_OR_PART",
         }
@@ -139,7 +139,7 @@ async def test_the_cluster_described(zookeeper: str) -> None:
         assert found.authorized_operations
         for member in cluster.members:  # what is asked of one broker goes to that broker (rule B7.25)
             resource = ConfigResource(ResourceType.BROKER, str(member.id))
-            (entries,) = (await ask(admin.describe_configs, [resource])).values()
+            (entries,) = (await call_admin(admin.describe_configs, [resource])).values()
             assert not isinstance(entries, str)
             assert entries["broker.id"].value == str(member.id)
             assert entries["num.partitions"].value == "2"
@@ -147,14 +147,24 @@ async def test_the_cluster_described(zookeeper: str) -> None:
             assert not entries["num.io.threads"].is_read_only
         more_threads = ConfigEntry("num.io.threads", "9", incremental_operation=AlterConfigOpType.SET)
         broker_2 = ConfigResource(ResourceType.BROKER, "2", incremental_configs=[more_threads])
-        (answer,) = (await ask(admin.incremental_alter_configs, [broker_2])).values()
+        (answer,) = (await call_admin(admin.incremental_alter_configs, [broker_2])).values()
         assert answer is None
-        (entries,) = (await ask(admin.describe_configs, [ConfigResource(ResourceType.BROKER, "2")])).values()
+        (entries,) = (await call_admin(admin.describe_configs, [ConfigResource(ResourceType.BROKER, "2")])).values()
         assert not isinstance(entries, str)
         changed = entries["num.io.threads"]
         assert (changed.value, changed.source) == ("9", ConfigSource.DYNAMIC_BROKER_CONFIG.value)
-        await ask(admin.create_topics, [NewTopic("defaults", -1, 1)], operation_timeout=20)
+        await call_admin(admin.create_topics, [NewTopic("defaults", -1, 1)], operation_timeout=20)
         topics = TopicCollection(["defaults"])
-        (topic,) = (await ask(admin.describe_topics, topics)).values()
+        (topic,) = (await call_admin(admin.describe_topics, topics)).values()
         assert not isinstance(topic, str)
         assert len(topic.partitions) == 2
+
+
+async def test_a_topic_with_too_many_partitions_is_refused_and_the_next_is_served() -> None:
+    async with Cluster(2) as cluster:
+        admin = await admin_of(cluster)
+        huge, good = NewTopic("huge", 100_000, 1), NewTopic("good", 2, 2)
+        assert await call_admin(admin.create_topics, [huge]) == {"huge": "INVALID_REPLICA_ASSIGNMENT"}
+        assert await call_admin(admin.create_topics, [good]) == {"good": None}
+        (described,) = await cluster.describe_topics()
+        assert (described.name, described.has_leaders) == ("good", True)

@@ -1,4 +1,4 @@
-"""The demo as a newcomer runs it."""
+"""`kce demo` from start to end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_demo_tells_its_story_and_leaves_its_files_which_can_be_replayed(
     assert ran.returncode == 0, ran.stderr
     story = ran.stdout
     failovers = re.findall(
-        r"failover: (\d+) ms from the end of /controller to the last of (\d+) control responses", story
+        r"failover: (\d+) ms from the deletion of /controller to the last of (\d+) control responses", story
     )
     assert len(failovers) == 3
     assert all(0 < int(ms) < 10_000 and int(responses) >= 3 for ms, responses in failovers)
@@ -42,7 +42,7 @@ def test_the_demo_tells_its_story_and_leaves_its_files_which_can_be_replayed(
         (command,) = re.findall(r"Again +kce (replay .*? --restart)", story)
         again = kce(*command.split(), "--no-wait", env=env, timeout=180)
     assert again.returncode == 0, again.stderr
-    assert re.fullmatch(r"(\d+) requests replayed: (\d+) same(, \d+ no answer recorded)?\n", again.stdout)
+    assert re.fullmatch(r"(\d+) requests replayed: (\d+) same(, \d+ no response recorded)?\n", again.stdout)
     assert int(again.stdout.split()[0]) > 80
     assert re.findall(r"node \d is restarted", again.stderr)
 

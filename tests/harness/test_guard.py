@@ -1,4 +1,4 @@
-"""Nothing is left behind, however the parent ends."""
+"""The guard cleans up, however the parent ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Missing or too-old Java is one line that says what to install."""
+"""Missing or too-old Java is reported in one line with what to install."""
 
 from __future__ import annotations
 

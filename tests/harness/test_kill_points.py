@@ -103,7 +103,7 @@ class Operation(ABC):
 
     @abstractmethod
     async def is_done(self) -> bool:
-        """As far as ZooKeeper says."""
+        """According to ZooKeeper."""
 
     async def assignment(self) -> ReplicaAssignment:
         (topic,) = await self.cluster.describe_topics(["t"])
@@ -171,7 +171,7 @@ class Election(Operation):
 
 
 class ControlledShutdown(Operation):
-    """Of broker 2, which leads a partition and asks until it may go."""
+    """Controlled shutdown of broker 2, which leads a partition and retries until it may stop."""
 
     async def begin(self) -> None:
         member = self.cluster.member(2)
@@ -205,7 +205,7 @@ async def goes_by_zookeeper(cluster: Cluster) -> bool:
 
 
 async def knows_all(cluster: Cluster) -> bool:
-    """Whether there is nothing more to tell any broker."""
+    """Whether no control request is pending."""
     nodes = [member.node for member in cluster.members if isinstance(member, InProcessMember)]
     known = [set(node.broker.metadata_cache.snapshot.alive_brokers) for node in nodes if node is not None]
     return known == 3 * [{1, 2, 3, VICTIM}] and await goes_by_zookeeper(cluster)
@@ -214,16 +214,16 @@ async def knows_all(cluster: Cluster) -> bool:
 async def was_persisted(cluster: Cluster, sent: Sequence[dict[str, Any]]) -> None:
     """What a victim sent was in ZooKeeper: versions only grow there, and a version has one content."""
     topics = {topic.name: topic for topic in await cluster.describe_topics()}
-    for told in sent:
-        if told["topic"] not in topics:
+    for state_sent in sent:
+        if state_sent["topic"] not in topics:
             continue
-        state = topics[told["topic"]].partitions[told["partition"]].state
-        assert state is not None, told
-        assert told["partition_epoch"] <= state.partition_epoch, told
-        if told["partition_epoch"] == state.partition_epoch:
-            assert (told["leader"], tuple(told["isr"]), told["leader_epoch"]) == (
+        state = topics[state_sent["topic"]].partitions[state_sent["partition"]].state
+        assert state is not None, state_sent
+        assert state_sent["partition_epoch"] <= state.partition_epoch, state_sent
+        if state_sent["partition_epoch"] == state.partition_epoch:
+            assert (state_sent["leader"], tuple(state_sent["isr"]), state_sent["leader_epoch"]) == (
                 state.leader, state.isr, state.leader_epoch,
-            ), told  # fmt: skip
+            ), state_sent  # fmt: skip
 
 
 async def run(
@@ -232,7 +232,7 @@ async def run(
     """The operation, with a death at that point; gives the points that were passed, and whether it died."""
     pid, trace = doomed.start(zookeeper, point)
 
-    def told() -> list[Any]:
+    def reported() -> list[Any]:
         return [json.loads(line) for line in trace.read_text().splitlines()] if trace.exists() else []
 
     def is_alive() -> bool:
@@ -252,16 +252,16 @@ async def run(
             await done.prepare()
             await cluster.wait_until(lambda: knows_all(cluster), "brokers that know of each other")
             os.kill(pid, signal.SIGUSR1)
-            await cluster.wait_until(lambda: _holds(lambda: ARMED in told()), "the controller to be armed")
+            await cluster.wait_until(lambda: _holds(lambda: ARMED in reported()), "the controller to be armed")
             await done.begin()
             if point is not None:
                 with contextlib.suppress(HarnessError):
                     await cluster.wait_until(
-                        lambda: _holds(lambda: not is_alive()), "a death", patience_s=DEATH_WITHIN_S
+                        lambda: _holds(lambda: not is_alive()), "a death", timeout_s=DEATH_WITHIN_S
                     )
             await cluster.wait_until(done.is_done, f"{operation.__name__} after a death at {point}")
             await cluster.wait_until(lambda: goes_by_zookeeper(cluster), f"brokers that agree after a death at {point}")
-            died, lines = not is_alive(), told()  # before the end of the brokers, which it would see, too
+            died, lines = not is_alive(), reported()  # before the end of the brokers, which it would see, too
             if died:
                 assert (await cluster.wait_for_controller(other_than=first)).id != VICTIM
             await was_persisted(cluster, [line for line in lines if isinstance(line, dict)])

@@ -1,4 +1,4 @@
-"""Settings that a node refuses, each in one line that says why."""
+"""Settings that a node refuses, each with one line that names the reason."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ OF_CERTIFICATES = {
 
 
 @pytest.mark.parametrize(
-    ("key", "text", "told"),
+    ("key", "text", "expected"),
     [
         ("zookeeper.set.acl", "true", "zookeeper.set.acl=true needs an identity"),
         ("leader.imbalance.check.interval.seconds", "0", "leader.imbalance.check.interval.seconds=0: must be"),
         ("inter.broker.protocol.version", "0.7", "inter.broker.protocol.version=0.7"),
     ],
 )
-def test_refusals(key: str, text: str, told: str) -> None:
+def test_refusals(key: str, text: str, expected: str) -> None:
     with pytest.raises(HarnessError) as caught:
         Node(GIVEN | {key: text})
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(expected)
 
 
 def test_protections_that_are_off() -> None:

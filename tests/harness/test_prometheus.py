@@ -1,4 +1,4 @@
-"""What Prometheus is shown: Kafka's names, over HTTP on the loopback."""
+"""Metrics for Prometheus: Kafka's names, over HTTP on loopback."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_names_and_kinds() -> None:
     assert "kafka.controller:type=KafkaController,name=ActiveControllerCount" in text
 
 
-async def ask(port: int, request: bytes) -> bytes:
+async def http(port: int, request: bytes) -> bytes:
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
         answer = b""
         with contextlib.suppress(trio.BrokenResourceError):  # closed before it had read all
@@ -67,15 +67,15 @@ async def ask(port: int, request: bytes) -> bytes:
 async def test_over_http() -> None:
     async with trio.open_nursery() as nursery:
         port = await nursery.start(prometheus.serve, source, RealWorld(), 0)
-        head, _, body = (await ask(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).partition(b"\r\n\r\n")
+        head, _, body = (await http(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=")
         assert f"Content-Length: {len(body)}".encode() in head
         assert body == prometheus.exposition(source)
-        assert (await ask(port, b"HEAD / HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
-        assert (await ask(port, b"GET /metrics?name=x HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
-        assert (await ask(port, b"GET /secret HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
-        assert (await ask(port, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
-        assert await ask(port, b"x" * 30_000) == b""
+        assert (await http(port, b"HEAD / HTTP/1.1\r\n\r\n")).endswith(b"\r\n\r\n")
+        assert (await http(port, b"GET /metrics?name=x HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert (await http(port, b"GET /secret HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 404")
+        assert (await http(port, b"POST /metrics HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
+        assert await http(port, b"x" * 30_000) == b""
         with pytest.raises(OSError, match="in use"):
             await prometheus.serve(source, RealWorld(), port)
         nursery.cancel_scope.cancel()
@@ -91,9 +91,9 @@ async def test_a_source_that_fails_costs_one_answer() -> None:
 
     async with trio.open_nursery() as nursery:
         port = await nursery.start(prometheus.serve, sometimes, RealWorld(), 0)
-        assert await ask(port, b"GET / HTTP/1.1\r\n\r\n") == b""
+        assert await http(port, b"GET / HTTP/1.1\r\n\r\n") == b""
         fails.append(False)
-        assert b"200 OK" in await ask(port, b"GET / HTTP/1.1\r\n\r\n")
+        assert b"200 OK" in await http(port, b"GET / HTTP/1.1\r\n\r\n")
         nursery.cancel_scope.cancel()
 
 

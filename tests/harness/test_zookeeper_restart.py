@@ -1,4 +1,4 @@
-"""A real ZooKeeper that is restarted while the controller writes: the sessions go on, and so does what was begun.
+"""A real ZooKeeper that is restarted while the controller writes: sessions survive, and pending writes complete.
 
 `tests/controller/test_crash_points.py` does this at every operation, with ZooKeeper's twin in memory.
 """
@@ -122,7 +122,7 @@ class Operations:
         assert all(U0 not in self.node(n).broker.replica_manager.partitions for n in (self.active, self.other))
 
     async def settles(self, replicas: Sequence[int], *, leader: int, isr: Sequence[int] | None = None) -> None:
-        """Until ZooKeeper says so, and every broker in the ISR goes by it."""
+        """Wait until ZooKeeper and every broker in the ISR have it."""
         members = replicas if isr is None else isr
 
         async def settled() -> bool:

@@ -73,8 +73,8 @@ RELEASES = {
         ),
     )
 }
-#: Java's options for a broker that is gone soon
-QUICK_START = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+#: of a JVM that lives for a test: quick to start, small
+SHORT_LIVED = ("-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 START_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 60
 _IVY = """<ivy-module version="2.0"><info organisation="kce" module="kafka"/><dependencies>
@@ -128,7 +128,7 @@ class RealBroker:
         guard: Guard,
         settings: Mapping[str, str] | None = None,
         release: Release = RELEASES[VERSION],
-        jvm: Sequence[str] = QUICK_START,
+        jvm: Sequence[str] = SHORT_LIVED,
     ) -> None:
         self.id = broker_id
         self._jvm = jvm
@@ -225,12 +225,17 @@ class RealBroker:
 
 @asynccontextmanager
 async def real_brokers(
-    ids: list[int], zookeeper: str, folder: Path, release: Release = RELEASES[VERSION], **settings: str
+    ids: list[int],
+    zookeeper: str,
+    folder: Path,
+    release: Release = RELEASES[VERSION],
+    jvm: Sequence[str] = SHORT_LIVED,
+    **settings: str,
 ) -> AsyncIterator[dict[int, RealBroker]]:
     """Real brokers, all up, all gone at the end. ``settings`` are theirs, with _ for the dots."""
     properties = {name.replace("_", "."): value for name, value in settings.items()}
     with closing(Guard()) as guard:
-        brokers = {i: RealBroker(i, zookeeper, folder, guard, properties, release) for i in ids}
+        brokers = {i: RealBroker(i, zookeeper, folder, guard, properties, release, jvm) for i in ids}
         try:
             await trio.to_thread.run_sync(kafka_jars, release.version)
             async with trio.open_nursery() as nursery:

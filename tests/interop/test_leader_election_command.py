@@ -1,11 +1,10 @@
-"""LEC and LECE: Kafka's own LeaderElectionCommand, and what it makes our cluster do (section 14 of
+"""LEC: Kafka's own LeaderElectionCommand, and what it makes our cluster do (section 14 of
 docs/controller-semantics.md; rules of section 11d). What the command asks for over the wire is LEC-1 to LEC-7 in
 tests/controller/conformance/test_leader_election_command.py."""
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,66 +12,17 @@ from pathlib import Path
 import pytest
 
 from kce.harness import Cluster
-from kce.harness.embedded_zookeeper import free_port
 from tests.background import InBackground
 from tests.clusters import leaders_and_isrs, node
 from tests.interop.tools import ELECTION, Tools
 
 pytestmark = pytest.mark.slow
-NOWHERE = ["--bootstrap-server", "127.0.0.1:1"]
-
-
-def usage_error(tools: Tools, *arguments: str) -> str:
-    """What the command complains about; it asks nobody."""
-    status, printed = tools.try_run(ELECTION, *NOWHERE, *arguments)
-    assert status == 1
-    return printed
-
-
-@pytest.mark.kafka("LECE-1")
-def test_a_topic_without_partition(tools: Tools) -> None:
-    printed = usage_error(tools, "--election-type", "unclean", "--topic", "t")
-    assert "Missing required option(s)" in printed
-    assert " partition" in printed
-
-
-@pytest.mark.kafka("LECE-2")
-def test_a_partition_without_topic(tools: Tools) -> None:
-    printed = usage_error(tools, "--election-type", "unclean", "--all-topic-partitions", "--partition", "0")
-    assert "Option partition is only allowed if topic is used" in printed
-
-
-@pytest.mark.kafka("LECE-3")
-def test_no_election_type(tools: Tools) -> None:
-    printed = usage_error(tools, "--topic", "t", "--partition", "0")
-    assert "Missing required option(s)" in printed
-    assert " election-type" in printed
-
-
-@pytest.mark.kafka("LECE-4")
-def test_no_partitions(tools: Tools) -> None:
-    printed = usage_error(tools, "--election-type", "unclean")
-    for text in ("One and only one of the following options is required: ", " all-topic-partitions", " topic",
-                 " path-to-json-file"):  # fmt: skip
-        assert text in printed
 
 
 def admin_config(folder: Path, timeout_ms: int) -> list[str]:
     path = folder / "admin.properties"
     path.write_text(f"default.api.timeout.ms={timeout_ms}\nrequest.timeout.ms={timeout_ms // 2}\n")
     return ["--admin.config", str(path)]
-
-
-@pytest.mark.kafka("LECE-5")
-def test_nobody_there(tools: Tools, tmp_path: Path) -> None:
-    begun = time.monotonic()
-    status, printed = tools.try_run(
-        ELECTION, "--bootstrap-server", f"127.0.0.1:{free_port()}", *admin_config(tmp_path, 1000),
-        "--election-type", "unclean", "--all-topic-partitions",
-    )  # fmt: skip
-    assert status == 1
-    assert "TimeoutException" in printed
-    assert time.monotonic() - begun >= 1
 
 
 class Nodes:
@@ -131,7 +81,6 @@ def nodes(zookeeper: str) -> Iterator[InBackground[Nodes]]:
         yield running
 
 
-@pytest.mark.kafka("LEC-2")
 def test_custom_timeouts(tools: Tools, nodes: InBackground[Nodes], tmp_path: Path) -> None:  # rule 11.32
     n = nodes.value
     nodes.call(n.leave_without_leader, "timeouts")

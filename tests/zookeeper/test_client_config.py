@@ -137,7 +137,7 @@ TLS = {f"{SSL}.client.enable": "true"}
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    (("given", "error")),
     [
         ({"zookeeper.set.acl": "maybe"}, "zookeeper.set.acl=maybe: must be true or false"),
         ({"zookeeper.set.acl": "true"}, "zookeeper.set.acl=true needs an identity"),
@@ -152,10 +152,10 @@ TLS = {f"{SSL}.client.enable": "true"}
         (TLS | {KEY: __file__, f"{SSL}.keystore.type": "PEM"}, f"{SSL}.*: the certificates cannot be used"),
     ],
 )
-def test_refusals(given: dict[str, str], told: str) -> None:
+def test_refusals(given: dict[str, str], error: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is compared
         ZooKeeperClientConfig.from_properties({"zookeeper.connect": "127.0.0.1:1", **given})
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(error)
 
 
 def test_defaults() -> None:  # rule 1.7

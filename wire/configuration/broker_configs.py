@@ -47,6 +47,7 @@ default.replication.factor int 1 1..32767 static described broker
 delete.topic.enable boolean true any static described broker
 inter.broker.listener.name string - any static described broker
 inter.broker.protocol.version string 3.9-IV0 any static described broker
+kce.controller.only boolean false any static hidden node
 kce.metrics.port int - 0..65535 static hidden node
 leader.imbalance.check.interval.seconds long 300 1.. static described controller
 leader.imbalance.per.broker.percentage int 10 0.. static described controller
@@ -81,6 +82,7 @@ zookeeper.ssl.truststore.location string - any static hidden zookeeper
 zookeeper.ssl.truststore.type string - any static hidden zookeeper
 """,  # noqa: E501 - names of Java classes
     Support.REFUSED: """
+client.quota.callback.class class - any static hidden
 zookeeper.ssl.cipher.suites list - any static hidden
 zookeeper.ssl.crl.enable boolean false any static hidden
 zookeeper.ssl.enabled.protocols list - any static hidden
@@ -90,7 +92,6 @@ zookeeper.ssl.ocsp.enable boolean false any static hidden
 allow.everyone.if.no.acl.found boolean false any static hidden
 alter.config.policy.class.name class - any static hidden
 authorizer.class.name class - any static described
-client.quota.callback.class class - any static hidden
 connections.max.reauth.ms long 0 any static described
 create.topic.policy.class.name class - any static hidden
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder any broker described

@@ -1,10 +1,10 @@
-"""The metadata store port: what the controller asks of ZooKeeper, and nothing of how it is asked.
+"""The metadata store port.
 
-``zookeeper.KazooStore`` is ZooKeeper through kazoo (the only importer of it); ``memory.MemoryStore`` is its twin in
-process. Both are clients with a session of their own. Reads and writes take many at once and answer in order, errors
-in place, so that one event of the controller costs one round trip where it can. Watches are one-shot, as ZooKeeper's
-are; what fires is told to ``on_watch`` in the trio thread, in the order in which the server said it, and never after
-the session that set the watch has ended. A watch may fire for a change that came just before the read that set it.
+``kazoo.KazooStore`` is ZooKeeper through kazoo; ``memory.MemoryStore`` is a ZooKeeper in memory. Each is a client with
+one session. Reads and writes take many paths or operations and return results in order, with errors in place, so that
+one event of the controller needs few round trips. Watches are one-shot, as in ZooKeeper. ``on_watch`` gets events in
+the Trio thread, in the server's order, and never after the end of the session that set the watch. A watch may fire for
+a change just before the read that set it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class StoreError(Exception):
-    """Base of what a store answers instead of a result."""
+    """Base of the errors that a store returns in place of results."""
 
 
 class NodeError(StoreError):
@@ -49,27 +49,37 @@ class NoChildrenForEphemerals(NodeError):
     pass
 
 
+class TooLarge(NodeError):
+    """The request is larger than the server or Kafka's clients accept (`MAX_REQUEST_BYTES`)."""
+
+
 class Unimplemented(NodeError):
-    """The server is too old for what was asked of it."""
+    """The server does not know the operation."""
 
 
 class NoAuth(NodeError):
-    """The node's access control list gives us no permission for that."""
+    """The node's access control list does not permit the operation."""
 
 
 class InvalidAcl(NodeError):
-    """An access control list that names nobody: one for the creator, who has not authenticated."""
+    """An empty access control list, or one for the creator, who has not authenticated."""
 
 
 class SessionExpired(Exception):
-    """The session in which the operation was issued has ended; whether the operation took place is not known.
+    """The session of the operation has ended. The operation may have been executed or not.
 
-    No StoreError: nothing that is tried next in that session can succeed, so it is never an answer in place.
+    Not a StoreError, and never returned in place: no later operation of that session can succeed.
     """
 
 
 class StoreUnavailable(StoreError):
-    """The store could not be reached in time. The text says where it was looked for."""
+    """The store could not be reached in time. The text has its address."""
+
+
+#: the server's default of jute.maxbuffer: it closes the connection on a larger request
+DEFAULT_JUTE_MAXBUFFER = 0xFFFFF
+#: no store sends a larger write: Kafka's clients could not read the node, whatever the server's limit (rule 1.6)
+MAX_REQUEST_BYTES = 4096 * 1024
 
 
 class Permission(enum.IntFlag):
@@ -82,7 +92,7 @@ class Permission(enum.IntFlag):
 
 
 class Acl(NamedTuple):
-    """One entry of an access control list: who may do what."""
+    """One entry of an access control list."""
 
     permissions: int
     scheme: str
@@ -91,13 +101,13 @@ class Acl(NamedTuple):
 
 Acls = tuple[Acl, ...]
 OPEN_ACL: Acls = (Acl(Permission.ALL, "world", "anyone"),)
-#: the server replaces "auth" by all as whom the session has authenticated
+#: the server replaces "auth" by the session's identities
 CREATOR_ALL_ACL: Acls = (Acl(Permission.ALL, "auth", ""),)
 READ_ACL: Acls = (Acl(Permission.READ, "world", "anyone"),)
 
 
 class Stat(NamedTuple):
-    """What ZooKeeper knows of a node besides its data. Times in ms since the epoch."""
+    """A node's metadata. Times in ms since the epoch."""
 
     czxid: int
     mzxid: int
@@ -110,7 +120,7 @@ class Stat(NamedTuple):
 
 
 class NodeData(NamedTuple):
-    """A node's data and stat. ``data`` is empty for a node without any."""
+    """A node's data and stat. ``data`` is empty for a node without data."""
 
     data: bytes
     stat: Stat
@@ -121,8 +131,8 @@ ANY_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """``container``: the server removes it some time after its last child has gone; persistent where none does that,
-    and in a multi or behind a fence."""
+    """``container``: the server deletes it after its last child. Persistent on old servers, in a multi or with a
+    fence."""
 
     path: str
     data: bytes = b""
@@ -151,12 +161,12 @@ class Check:
 
 
 Op = Create | SetData | Delete | Check
-#: of Create: the path that was made; of SetData: the new Stat; of Delete and Check: None
+#: of Create: the new path; of SetData: the new Stat; of Delete and Check: None
 OpResult = str | Stat | None
 
 
 class MultiFailed(StoreError):
-    """An atomic group of operations was refused. ``error`` is the first failure, ``index`` the operation's place."""
+    """An atomic group of operations failed. ``error`` is that of the first failed operation, at ``index``."""
 
     def __init__(self, index: int, error: StoreError) -> None:
         super().__init__(f"operation {index} of a multi: {error}")
@@ -177,10 +187,10 @@ class WatchEvent(NamedTuple):
 
 
 class SessionState(enum.Enum):
-    """``EXPIRED`` is told before anything of a new session; ``ESTABLISHED`` when there is one again.
+    """``EXPIRED`` comes before everything of a new session, ``ESTABLISHED`` when the new session exists.
 
-    ``AUTH_FAILED``: the server does not accept who we say we are, and the session is lost, which is told next. Another
-    is tried every `AUTH_RETRY_MS`.
+    ``AUTH_FAILED``: the server refused our authentication; ``EXPIRED`` follows. The store retries every
+    `AUTH_RETRY_MS`.
     """
 
     CONNECTED = "connected"
@@ -190,7 +200,7 @@ class SessionState(enum.Enum):
     AUTH_FAILED = "authentication failed"
 
 
-#: as Kafka waits before it connects anew (rule 1.7)
+#: Kafka's delay before it reconnects (rule 1.7)
 AUTH_RETRY_MS = 1000
 
 
@@ -203,22 +213,22 @@ class MetadataStore(Protocol):
 
     @property
     def session_id(self) -> int:
-        """Of the current session; 0 before the first."""
+        """The current session's id; 0 before the first."""
         ...
 
     @property
     def session_timeout_ms(self) -> int:
-        """What was negotiated with the server: after that long without a connection the session is gone."""
+        """The negotiated timeout: the session expires after that long without a connection."""
         ...
 
     async def get_data(
         self, paths: Sequence[str], *, watch: Sequence[bool] | bool = False
     ) -> list[NodeData | StoreError]:
-        """Data of each path, or NoNode in place. A watch is set only on a node that exists."""
+        """Data of each path, or NoNode in place. Sets a watch only on an existing node."""
         ...
 
     async def exists(self, paths: Sequence[str], *, watch: bool = False) -> list[Stat | None]:
-        """Stat of each path, None where there is no node. A watch is set either way. Raises NoAuth."""
+        """Stat of each path, None for a missing node. Sets a watch in both cases. Raises NoAuth."""
         ...
 
     async def get_children(self, paths: Sequence[str], *, watch: bool = False) -> list[list[str] | StoreError]:
@@ -226,39 +236,39 @@ class MetadataStore(Protocol):
         ...
 
     async def write(self, ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
-        """Each operation by itself, all of them under way at once; errors in place.
+        """Execute each operation separately, all pipelined; errors in place.
 
-        With ``fence`` none of them takes place unless it holds. Raises MultiFailed, index 0, when it does not.
+        With ``fence``, executes none unless the check succeeds. Raises MultiFailed with index 0 if it fails.
         """
         ...
 
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
-        """Each group atomically, all groups under way at once; a group that is refused in place."""
+        """Execute each group atomically, all pipelined; MultiFailed in place."""
         ...
 
     async def get_acl(self, paths: Sequence[str]) -> list[Acls | StoreError]:
-        """The access control list of each path, or an error in place. Of digests only the users are certain: who may
-        not administrate a node is not shown more."""
+        """The access control list of each path, or an error in place. Digests without their hash, unless we may
+        administrate the node."""
         ...
 
     async def set_acl(self, paths: Sequence[str], acls: Acls) -> list[Stat | StoreError]:
-        """Give each path this access control list, whatever version it has; errors in place."""
+        """Set the access control list of each path unconditionally; errors in place."""
         ...
 
     async def aclose(self) -> None:
-        """End the session; its ephemeral nodes vanish."""
+        """End the session, which deletes its ephemeral nodes."""
         ...
 
 
 class Session(MetadataStore, Protocol):
-    """A store with the session of a node, which may die."""
+    """A node's session, which can be abandoned."""
 
     def abandon(self) -> None:
-        """Break off without ending the session, as a killed process does. No operation works afterwards."""
+        """Drop the connection without ending the session, like a killed process. No operation works afterwards."""
 
 
 def value(answer: T | StoreError) -> T:
-    """The result, or the error raised."""
+    """Return the result, or raise the error."""
     if isinstance(answer, StoreError):
         raise answer
     return answer

@@ -1,10 +1,10 @@
-"""A connection for kazoo that takes few system calls: read ahead, and written behind.
+"""A buffered socket for kazoo, which saves system calls.
 
-kazoo waits for the socket before every read and write, reads each answer by two, writes each request by one, and has a
-socket pair wake it for each request: ten system calls an operation, most of its time. Here what waits is read at once,
-requests that wait are written at once, and one wake-up stands for all requests that came since.
+kazoo polls the socket before every read and write, reads each response with two calls, writes each request with one,
+and wakes its thread through a socket pair for each request: ten system calls per operation, which is most of its time.
+This module reads and writes all that is pending at once, and one wake-up serves all requests since the last.
 
-`wait` is the only place in which the connection thread sleeps; it writes what is left before it does.
+The connection thread sleeps only in `Poller.wait`, which flushes the write buffer first.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Any
 _LENGTH = struct.Struct(">i")
 _READ_AHEAD_BYTES = 1 << 16
 _WRITE_BEHIND_BYTES = 1 << 16
-#: requests under way at which no more are sent, until this many are left
+#: stop sending at so many requests in flight, until so many are left
 _WINDOW, _WINDOW_OPENS = 512, 256
-#: requests under way from which answers are let gather: a server on this machine needs the core that each wake-up takes
+#: from so many requests in flight, wait so long for more responses: each wake-up takes CPU from a local server
 _GATHER_FROM, _GATHER_S = 64, 0.0005
 
 _READABLE, _WRITABLE = select.POLLIN | select.POLLPRI, select.POLLOUT
@@ -32,14 +32,14 @@ _BROKEN = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
 class BufferedSocket:
-    """What kazoo uses of a socket, of TLS or not; non-blocking once it is connected, as kazoo sets it."""
+    """The part of a socket's interface that kazoo uses, with or without TLS. kazoo makes it non-blocking."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        #: what has been read, and how much of it was taken
+        #: the read buffer, and how much of it was consumed
         self._read, self._taken = b"", 0
         self._unwritten = bytearray()
-        #: seconds for which a peer that takes nothing is waited for; as kazoo waits before each write
+        #: timeout of a write in seconds, kazoo's timeout before each write
         self.patience_s: float | None = 10.0
 
     def fileno(self) -> int:
@@ -49,7 +49,7 @@ class BufferedSocket:
         self._socket.setblocking(flag)
 
     def pending(self) -> int:
-        """Bytes that can be had without waiting; kazoo asks, as it does of TLS sockets."""
+        """Bytes that can be read without waiting; kazoo calls it on TLS sockets."""
         return len(self._read) - self._taken
 
     def recv(self, size: int) -> bytes:
@@ -59,14 +59,14 @@ class BufferedSocket:
         return self._read[begin : self._taken]
 
     def _receive(self, size: int) -> bytes:
-        """What was deciphered already would not wake a poll."""
+        """Include bytes that TLS has decrypted already: they do not wake a poll."""
         received = self._socket.recv(size)
         while isinstance(self._socket, ssl.SSLSocket) and (waiting := self._socket.pending()):
             received += self._socket.recv(waiting)
         return received
 
     def read_ahead(self) -> None:
-        """Read what has come, unless the next frame is there. Raises OSError, also when the peer has closed."""
+        """Read available bytes, unless the next frame is complete. Raises OSError, also if the peer has closed."""
         if self._frame_bytes() is not None:
             return
         try:
@@ -78,7 +78,7 @@ class BufferedSocket:
         self._read, self._taken = self._read[self._taken :] + received, 0
 
     def _frame_bytes(self) -> int | None:
-        """Of the next frame without its length, if all of it has been read ahead. Raises OSError for no frame."""
+        """The next frame's size without the length field, if it is complete. Raises OSError for a negative size."""
         waiting = self.pending() - _LENGTH.size
         if waiting < 0:
             return None
@@ -91,25 +91,25 @@ class BufferedSocket:
         return self._frame_bytes() is not None
 
     def frame(self) -> bytes | None:
-        """The content of the next frame, without its length, if all of it has been read ahead; it is not taken."""
+        """The next frame without its length field, if it is complete; does not consume it."""
         size = self._frame_bytes()
         begin = self._taken + _LENGTH.size
         return None if size is None else self._read[begin : begin + size]
 
     def take_frame(self) -> None:
-        """The one that ``frame`` has shown."""
+        """Consume the frame that ``frame`` returned."""
         (size,) = _LENGTH.unpack_from(self._read, self._taken)
         self._taken += _LENGTH.size + size
 
     def send(self, data: bytes) -> int:
-        """Takes all of it. Raises OSError, perhaps for what was given before."""
+        """Buffer all of it. Raises OSError, perhaps for earlier data."""
         self._unwritten += data
         if len(self._unwritten) >= _WRITE_BEHIND_BYTES:
             self.flush()
         return len(data)
 
     def flush(self) -> None:
-        """Write what is left. Raises OSError, TimeoutError when the peer takes nothing for too long."""
+        """Write the buffer. Raises OSError, TimeoutError if the peer does not read for too long."""
         while self._unwritten:
             try:
                 sent = self._socket.send(self._unwritten)
@@ -117,7 +117,7 @@ class BufferedSocket:
                 waiting = select.poll()
                 waiting.register(self._socket, _WRITABLE)
                 if not waiting.poll(None if self.patience_s is None else self.patience_s * 1000):
-                    raise TimeoutError("the server takes nothing") from None
+                    raise TimeoutError("the server does not read") from None
             else:
                 del self._unwritten[:sent]
 
@@ -129,9 +129,9 @@ class BufferedSocket:
 
 
 class WakeUp:
-    """Both ends of what wakes the connection thread: ``send`` for any thread, ``recv`` for that one.
+    """Both ends of the socket pair that wakes the connection thread: any thread calls ``send``, that one ``recv``.
 
-    A byte is in the socket pair as long as more was sent than was received.
+    The pair holds one byte while more was sent than received.
     """
 
     def __init__(self) -> None:
@@ -160,26 +160,26 @@ class WakeUp:
         return b"\0"
 
     def close(self) -> None:
-        """Of either end; kazoo closes both."""
+        """kazoo calls it for both ends."""
         with self._lock:
             self._reader.close()
             self._writer.close()
 
 
 class Poller:
-    """kazoo's select, by poll objects that are kept: they know descriptors, whatever is behind them by then."""
+    """kazoo's select, with cached poll objects, keyed by descriptors."""
 
     def __init__(self) -> None:
         self._polls: dict[tuple[int, ...], Any] = {}
-        #: how many requests have no answer yet
+        #: the number of requests in flight
         self.under_way: Callable[[], int] = lambda: 0
         self._is_full = False
 
     def wait(
         self, readers: Sequence[Any], writers: Sequence[Any], timeout: float | None
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Which of ``readers`` can be read, for ``timeout`` seconds; a writer can always be written. kazoo waits for
-        the socket alone in the midst of an answer, else for it and the wake-up."""
+        """Wait until some of ``readers`` can be read; writers are always ready. kazoo waits for the socket alone within
+        a response, else for the socket and the wake-up."""
         if writers:
             for writer in writers:
                 writer.patience_s = timeout

@@ -1,8 +1,7 @@
-"""ZooKeeper's bytes (jute) for what kazoo says slowly or not at all: reads, multi, multiRead and setWatches. Pure.
+"""ZooKeeper's serialization (jute) of operations that kazoo lacks or encodes slowly. Pure.
 
-Requests are bodies, without length, xid and opcode; answers are read at an offset behind the reply's header. Paths
-are whole here: whoever calls adds the chroot, and takes it off. Names and numbers are those of ZooKeeper's
-zookeeper.jute and ZooDefs.OpCode.
+Requests are bodies, without length, xid and opcode; responses are read at an offset behind the header. Paths contain
+the chroot, which callers add and remove. Names and numbers are those of ZooKeeper's zookeeper.jute and ZooDefs.OpCode.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from kce.zookeeper.store import (
     SetData,
     Stat,
     StoreError,
+    TooLarge,
     Unimplemented,
 )
 
@@ -43,12 +43,11 @@ CREATE, DELETE, EXISTS, GET_DATA, SET_DATA, GET_ACL, SET_ACL, GET_CHILDREN, CHEC
 CREATE_CONTAINER = 19
 MULTI, MULTI_READ, SET_WATCHES = 14, 22, 101
 
-#: ZooKeeper's servers and clients refuse packets above jute.maxbuffer, 1 MB unless configured: requests and answers
-#: stay well below
+#: servers and clients refuse packets above jute.maxbuffer, 1 MB by default: bulk requests and responses stay below
 REQUEST_BYTES = 700_000
-#: operations in a multi; more of them gained no more time
+#: operations in a multi; more are not faster
 _MULTI_MOST = 500
-#: what one operation takes in a request besides its path and data, at most
+#: upper bound of an operation's size in a request, without its path and data
 _OVERHEAD_BYTES = 64
 
 _EPHEMERAL, _SEQUENTIAL, _CONTAINER = 1, 2, 4
@@ -85,12 +84,12 @@ def _string(text: str) -> bytes:
 
 
 def whole(chroot: str, path: str) -> str:
-    """The path as the server knows it; ``chroot`` is empty or without a slash at its end."""
+    """The path on the server; ``chroot`` is empty or does not end with a slash."""
     return chroot + path if path != "/" else chroot or path
 
 
 def error(code: int, path: str) -> StoreError:
-    """What stands in place of an answer for ZooKeeper's error ``code``. Raises SessionExpired for one that means it."""
+    """The exception for ZooKeeper's error ``code``. Raises SessionExpired if the session has ended."""
     if code in _SESSION_ENDED:
         raise SessionExpired(f"ZooKeeper error {code}")
     known = _ERRORS.get(code)
@@ -101,15 +100,26 @@ def error(code: int, path: str) -> StoreError:
 
 
 def read(path: str, *, watch: bool = False) -> bytes:
-    """What EXISTS, GET_DATA and GET_CHILDREN ask for."""
+    """The request of EXISTS, GET_DATA and GET_CHILDREN."""
     return _string(path) + bytes([watch])
 
 
+def op_bytes(op: Op) -> int:
+    """Upper bound of the operation's size in a request, without the chroot."""
+    return _OVERHEAD_BYTES + len(op.path) + (len(op.data) if isinstance(op, (Create, SetData)) else 0)
+
+
+def too_large(ops: Sequence[Op]) -> MultiFailed:
+    """The failure of a multi that is too large, at its largest operation."""
+    largest = max(range(len(ops)), key=lambda i: op_bytes(ops[i]))
+    return MultiFailed(largest, TooLarge(ops[largest].path))
+
+
 def batches(ops: Sequence[Op]) -> Iterator[range]:
-    """The operations cut so that each part is one multi: not too many of them, nor bytes, but for a larger one."""
+    """Split operations into multis of limited count and size; an oversized operation is a part of its own."""
     begin, size = 0, 0
     for i, op in enumerate(ops):
-        needed = _OVERHEAD_BYTES + len(op.path) + (len(op.data) if isinstance(op, (Create, SetData)) else 0)
+        needed = op_bytes(op)
         if i > begin and (i - begin == _MULTI_MOST or size + needed > REQUEST_BYTES):
             yield range(begin, i)
             begin, size = i, 0
@@ -130,7 +140,7 @@ def get_acl(path: str) -> bytes:
 
 
 def set_acl(path: str, acls: Acls) -> bytes:
-    """SetACLRequest, whatever the version."""
+    """SetACLRequest for any version."""
     return _string(path) + _acls(acls) + _INT.pack(ANY_VERSION)
 
 
@@ -141,8 +151,7 @@ def create_container(op: Create, chroot: str, acls: Acls) -> bytes:
 
 
 def multi(ops: Iterable[Op], chroot: str = "", acls_of: Callable[[str], Acls] = lambda path: OPEN_ACL) -> bytes:
-    """A MultiTransactionRecord of writes; what is created gets the ACL of its path below the chroot, and is never a
-    container."""
+    """A MultiTransactionRecord of writes. ``acls_of`` takes a path below the chroot. Creates no container."""
     parts: list[bytes] = []
     for op in ops:
         path = _string(whole(chroot, op.path))
@@ -153,7 +162,7 @@ def multi(ops: Iterable[Op], chroot: str = "", acls_of: Callable[[str], Acls] = 
                 parts += (_HEADERS[CHECK], path, _INT.pack(op.version))
             case Create():
                 flags = _EPHEMERAL * op.ephemeral + _SEQUENTIAL * op.sequential
-                # no data at all, as Kafka creates such nodes: it would take an empty one for content, and fail on it
+                # null, as Kafka creates such nodes: it would parse empty data, and fail
                 size = len(op.data) or _NULL
                 rights = _acls(acls_of(op.path))
                 parts += (_HEADERS[CREATE], path, _INT.pack(size), op.data, rights, _INT.pack(flags))
@@ -164,7 +173,7 @@ def multi(ops: Iterable[Op], chroot: str = "", acls_of: Callable[[str], Acls] = 
 
 
 def multi_read(opcode: int, paths: Iterable[str], chroot: str = "") -> bytes:
-    """A MultiOperationRecord of GET_DATA or GET_CHILDREN, no watches: multiRead can set none."""
+    """A MultiOperationRecord of GET_DATA or GET_CHILDREN; multiRead cannot set watches."""
     header = _HEADERS[opcode]
     parts: list[bytes] = []
     for path in paths:
@@ -174,7 +183,7 @@ def multi_read(opcode: int, paths: Iterable[str], chroot: str = "") -> bytes:
 
 
 def set_watches(relative_zxid: int, data: Sequence[str], exist: Sequence[str], child: Sequence[str]) -> bytes:
-    """SetWatches. The server fires at once what changed after ``relative_zxid``, and sets the rest."""
+    """SetWatches. The server fires watches of changes after ``relative_zxid`` at once, and sets the others."""
     parts = [relative_zxid.to_bytes(8, "big", signed=True)]
     for paths in (data, exist, child):
         parts.append(_INT.pack(len(paths)))
@@ -237,7 +246,7 @@ def read_multi(buffer: bytes, offset: int, ops: Sequence[Op], chroot: str = "") 
         if opcode == _ERROR_TYPE:
             (code,) = _INT.unpack_from(buffer, offset)
             offset += _INT.size
-            # operations before the one that failed are told 0, those after it -2
+            # operations before the failed one have code 0, those after it -2
             if code and failed is None:
                 failed = MultiFailed(index, error(code, op.path))
         elif opcode == SET_DATA:

@@ -1,13 +1,11 @@
 """ZooKeeper through kazoo: the only file that imports it.
 
-kazoo runs a connection thread. Its handler here runs every completion, watch and state change on that thread, in the
-order in which the server sent them, and each only hands a small callback to the trio thread; nothing waits in kazoo's
-thread, and nothing of kazoo is seen outside this file.
+kazoo runs a connection thread. Our handler runs completions, watches and state changes on that thread, in the server's
+order. Each only passes a small callback to the Trio thread, and nothing waits on kazoo's thread.
 
-What kazoo does not do by itself is done here: many reads are one multiRead where the server has it (3.6), writes are
-multis, operations whose connection broke are sent again once it is back (rule 1.52), watches are set again on a
-reconnect within the session, telling what changed meanwhile, and what belonged to an ended session is dropped. The
-file is long because nothing of this may be elsewhere; the bytes of what kazoo cannot say are in `jute`.
+This module adds to kazoo: bulk reads with multiRead (ZooKeeper 3.6), writes in multis, a retry of operations after a
+connection loss (rule 1.52), watches that survive a reconnection and report changes meanwhile, and a generation count
+that drops events of an ended session. It is long because only this module may use kazoo; `jute` has the serialization.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ import logging
 import queue
 import socket
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import kazoo.exceptions as kz
@@ -51,18 +49,21 @@ from kce.zookeeper.store import (
     jute,
 )
 from kce.zookeeper.store.buffered_socket import BufferedSocket, Poller, WakeUp
+from kce.zookeeper.store.interruptions import Interruptions, Verdict
 from kce.zookeeper.store.pipeline import Requests, in_trio, take_over
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# where more operations in one request gained no more time
+# larger requests are not faster
 _BULK_FROM = 4
 _BULK_FIRST, _GROWTH, _BULK_MOST, _BULK_WINDOW = 32, 8, 1000, 16
 
 KAZOO_VERSION: str = kazoo.version.__version__
-#: the release whose private methods this file and `pipeline` replace; pyproject.toml asks for it
+#: how long closing may take; a server that does not answer ends the session later
+CLOSE_TIMEOUT_S = 10.0
+#: the release whose private methods this file and `pipeline` replace; pyproject.toml requires it
 TESTED_KAZOO = "2.11"
 
 _WATCH_TYPES = {
@@ -74,7 +75,7 @@ _WATCH_TYPES = {
 
 
 class _Inline(queue.Queue):  # type: ignore[type-arg]
-    """A queue that runs what is put into it. kazoo's stop marker is no function, and means nothing here."""
+    """A queue that runs the functions put into it, and ignores kazoo's stop marker."""
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         if callable(item):
@@ -85,7 +86,7 @@ class _Inline(queue.Queue):  # type: ignore[type-arg]
 
 
 class _Handler(SequentialThreadingHandler):
-    """Runs callbacks on kazoo's connection thread, and gives it sockets that take few system calls."""
+    """Runs callbacks on kazoo's connection thread, and gives it buffered sockets."""
 
     queue_impl = _Inline
 
@@ -101,7 +102,7 @@ class _Handler(SequentialThreadingHandler):
         self._running = False
 
     def create_connection(self, *, address: tuple[str, int], hostname: str, timeout: float, **_: Any) -> BufferedSocket:
-        """kazoo's own TLS would trust all that the machine trusts."""
+        """Use our TLS context: kazoo's would trust all certificates of the machine."""
         connected = socket.create_connection(address, timeout)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is None:
@@ -123,14 +124,14 @@ class _Handler(SequentialThreadingHandler):
 
 
 class _Watch(enum.Enum):
-    """Of the watches that setWatches knows: on a node that is there, on one that is not, on children."""
+    """Kinds of watches in setWatches: on an existing node, on a missing node, on children."""
 
     DATA = "data"
     EXIST = "exist"
     CHILD = "child"
 
 
-#: which watches an event uses up
+#: the watches that an event uses up
 _USED_UP = {
     WatchType.CREATED: (_Watch.EXIST,),
     WatchType.CHANGED: (_Watch.DATA,),
@@ -140,7 +141,7 @@ _USED_UP = {
 
 
 class KazooStore(store.MetadataStore):
-    """A ZooKeeper session. Made by ``connect``; all methods belong to the trio thread that called it."""
+    """A ZooKeeper session. Create it with ``connect``, and use it in that Trio run's thread."""
 
     def __init__(self, client: KazooClient, where: str, token: trio.lowlevel.TrioToken) -> None:
         self.on_watch: Callable[[WatchEvent], None] = lambda event: None
@@ -148,9 +149,9 @@ class KazooStore(store.MetadataStore):
         self._client = client
         self._where = where
         self._token = token
-        # of the connection thread: the paths that are watched, by kind
+        # of the connection thread: watched paths by kind
         self._armed: dict[_Watch, set[str]] = {kind: set() for kind in _Watch}
-        # the zxid up to which the watches are known to have been set when the connection broke; None when all are
+        # after a connection loss, the zxid from which the server must report changes; None when all watches are set
         self._armed_until: int | None = None
         self._last_fired: WatchedEvent | None = None
         self._generation = 0
@@ -162,10 +163,14 @@ class KazooStore(store.MetadataStore):
         # of the trio thread
         self._live_generation = 0
         self._connected = trio.Event()
+        self._disconnected = trio.Event()
+        #: counts connections
+        self._connections = 0
         self._expired = trio.Event()
         self._has_multi_read = True
         self._acls_of: Callable[[str], Acls] = _open
-        self._begins_anew: trio.CancelScope | None = None
+        self._restart_scope: trio.CancelScope | None = None
+        self._is_replacing = False
 
     @classmethod
     async def connect(
@@ -179,15 +184,14 @@ class KazooStore(store.MetadataStore):
         tls: ssl.SSLContext | None = None,
         create_chroot: bool = True,
     ) -> KazooStore:
-        """Connect to ``host:port[,host:port...][/chroot]``, making the chroot if it is missing (rule 1.4), unless it is
-        somebody else's to make.
+        """Connect to ``host:port[,host:port...][/chroot]``. Creates a missing chroot (rule 1.4) if ``create_chroot``.
 
-        ``auth`` are pairs of scheme and credential, such as ("digest", "user:password"); with ``tls`` the connection
-        is encrypted, and a certificate of ours is an identity too. ``acls_of`` says to whom a path belongs that is
-        made, below the chroot; to everyone otherwise.
+        ``auth``: pairs of scheme and credential, such as ("digest", "user:password"). With ``tls`` the connection is
+        encrypted, and our certificate is an identity too. ``acls_of`` gives the ACL of a new node, by its path below
+        the chroot; the default is open.
 
-        Raises StoreUnavailable when no server has answered within ``connection_timeout_ms``, when it does not accept
-        ``auth``, without a chroot, and with a kazoo that this was not tested with.
+        Raises StoreUnavailable if no server answers within ``connection_timeout_ms``, if it refuses ``auth``, if the
+        chroot is missing, and for an untested version of kazoo.
         """
         if not f"{KAZOO_VERSION}.".startswith(f"{TESTED_KAZOO}."):
             raise StoreUnavailable(
@@ -211,7 +215,7 @@ class KazooStore(store.MetadataStore):
         return made
 
     async def _enter(self, chroot: str, *, create: bool) -> None:
-        """Make what is missing of it. Raises StoreUnavailable."""
+        """Create missing nodes of the chroot. Raises StoreUnavailable."""
         names = chroot.strip("/").split("/")
         paths = ["/" + "/".join(names[: i + 1]) for i in range(len(names))]
         there = await self.exists(paths)
@@ -237,7 +241,7 @@ class KazooStore(store.MetadataStore):
                 hosts=hosts,
                 timeout=session_timeout_ms / 1000,
                 handler=_Handler(tls),
-                # a lost connection is sought again quickly, for as long as it takes
+                # reconnect quickly, and without end
                 connection_retry={"max_tries": -1, "delay": 0.05, "backoff": 1.5, "max_delay": 1.0},
                 logger=logging.getLogger("kazoo"),
                 auth_data=list(auth),
@@ -253,6 +257,9 @@ class KazooStore(store.MetadataStore):
         try:
             await trio.to_thread.run_sync(client.start, connection_timeout_ms / 1000, abandon_on_cancel=True)
             await made._settled()
+        except trio.Cancelled:
+            await made.aclose()
+            raise
         except (KazooTimeoutError, kz.AuthFailedError):
             if not made._was_refused:
                 encrypted = "" if tls is None else ", does it speak TLS, and do the certificates fit"
@@ -276,8 +283,8 @@ class KazooStore(store.MetadataStore):
         return self._session_timeout_ms
 
     def _note_connections(self) -> None:
-        """kazoo keeps the session timeout that it asked for; of what the server granted it only tells two thirds, as
-        its read timeout. It also says that it is connected before the server has accepted who we are."""
+        """Learn the negotiated session timeout, of which kazoo's read timeout is two thirds, and when the server has
+        accepted our authentication: kazoo reports CONNECTED before that."""
         connection = self._client._connection
         connect = connection._connect
 
@@ -290,8 +297,8 @@ class KazooStore(store.MetadataStore):
         connection._connect = noted
 
     async def aclose(self) -> None:
-        if self._begins_anew is not None:
-            self._begins_anew.cancel()
+        if self._restart_scope is not None:
+            self._restart_scope.cancel()
 
         def stop() -> None:
             if self._client._stopped.is_set():  # abandoned, or refused
@@ -300,11 +307,11 @@ class KazooStore(store.MetadataStore):
                 self._client.stop()
             self._client.close()
 
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(stop)
+        with trio.CancelScope(shield=True), trio.move_on_after(CLOSE_TIMEOUT_S):
+            await trio.to_thread.run_sync(stop, abandon_on_cancel=True)
 
     def abandon(self) -> None:
-        """Break off without ending the session, as the death of a process does; nothing can be asked afterwards."""
+        """Drop the connection without ending the session, like a killed process. No operation works afterwards."""
         self._client._stopped.set()
         connected: BufferedSocket | None = self._client._connection._socket
         if connected is not None:
@@ -376,7 +383,7 @@ class KazooStore(store.MetadataStore):
         return await self._batch(jute.GET_ACL, paths, body, lambda i, *answer: jute.read_acls(*answer))
 
     def _arm(self, kind: _Watch, paths: Sequence[str]) -> None:
-        """On the connection thread, before the next answer is read: kazoo and we know of these watches from here on."""
+        """Register watches, on the connection thread, before the next response is read."""
         self._armed[kind].update(paths)
         watchers = self._client._child_watchers if kind is _Watch.CHILD else self._client._data_watchers
         for path in paths:
@@ -385,10 +392,10 @@ class KazooStore(store.MetadataStore):
     async def _in_bulk(
         self, opcode: int, read: Callable[[bytes, int, Sequence[str]], list[T | StoreError]], paths: Sequence[str]
     ) -> list[T | StoreError] | None:
-        """By multiRead, several requests under way at once. None where the server has no such operation.
+        """Read by pipelined multiRead requests. None if the server has no multiRead.
 
-        The first request is small and goes alone: it finds out whether the server knows multiRead, and how large its
-        answers are. The next ones are as large as that allows, but no more than some times as large as those before.
+        The first request is small and alone: it shows whether the server has multiRead, and how large its responses
+        are. Later requests grow by a limited factor, as far as the size of the responses allows.
         """
 
         def read_part(i: int, buffer: bytes, offset: int) -> tuple[list[T | StoreError], int]:
@@ -404,8 +411,8 @@ class KazooStore(store.MetadataStore):
             firsts = [part[0] for part in parts]
             read_parts = await self._batch(jute.MULTI_READ, firsts, bodies.__getitem__, read_part)
             if isinstance(read_parts[0], store.Unimplemented):
-                # servers before 3.6 close the connection with that answer; the session goes on
-                log.info("ZooKeeper at %s has no multiRead: its nodes are read one by one", self._where)
+                # servers before 3.6 close the connection after this response; the session continues
+                log.info("ZooKeeper at %s has no multiRead: reading nodes one by one", self._where)
                 self._has_multi_read = False
                 continue
             largest = 1.0
@@ -418,15 +425,14 @@ class KazooStore(store.MetadataStore):
         return answers
 
     async def _set_watches(self, seen: int, paths: Mapping[_Watch, Sequence[str]]) -> None:
-        """Watch all of these paths; what changed after zxid ``seen`` fires at once."""
+        """Watch all paths; watches of changes after zxid ``seen`` fire at once."""
         parts = list(_watch_parts(paths))
         body = self._watches(seen, parts)
         for answer in await self._batch(jute.SET_WATCHES, ["/"] * len(parts), body, _nothing):
             store.value(answer)
 
     def _watches(self, seen: int, parts: Sequence[Mapping[_Watch, Sequence[str]]]) -> Callable[[int], bytes]:
-        """Bodies of setWatches. What one asks for may fire before it is answered, so that kazoo and we must know of
-        the watches when it is sent."""
+        """Bodies of setWatches. Registers the watches when it is sent, because they may fire before its response."""
 
         def body(i: int) -> bytes:
             for kind, watched in parts[i].items():
@@ -448,7 +454,7 @@ class KazooStore(store.MetadataStore):
         return results
 
     async def _write_batches(self, ops: Sequence[Op], head: list[Op]) -> list[OpResult | StoreError]:
-        """Many operations in a multi behind ``head``; one in which an operation fails is taken apart."""
+        """Write many operations in each multi, behind ``head``; split a multi in which an operation fails."""
         results: dict[int, OpResult | StoreError] = {}
         batches = list(jute.batches(ops))
         groups = [[*head, *ops[b.start : b.stop]] for b in batches]
@@ -472,7 +478,7 @@ class KazooStore(store.MetadataStore):
         return [results[i] for i in range(len(ops))]
 
     async def _create_containers(self, ops: Sequence[Op]) -> list[OpResult | StoreError]:
-        """Never in a multi, which an older server would not understand at all."""
+        """Not in a multi, which older servers could not parse."""
         made = [op for op in ops if isinstance(op, Create)]
         if not self._knows_containers:
             return await self._write_batches(made, [])
@@ -494,15 +500,25 @@ class KazooStore(store.MetadataStore):
 
     async def multi(self, groups: Sequence[Sequence[Op]]) -> list[list[OpResult] | MultiFailed]:
         chroot = self._client.chroot
+        sizes = [sum(map(jute.op_bytes, group)) for group in groups]
+        sent = [group for group, size in zip(groups, sizes, strict=True) if size <= store.MAX_REQUEST_BYTES]
+        large = {i for i, group in enumerate(sent) if sum(map(jute.op_bytes, group)) > store.DEFAULT_JUTE_MAXBUFFER}
 
         def body(i: int) -> bytes:
-            return jute.multi(groups[i], chroot, self._acls_of)
+            return jute.multi(sent[i], chroot, self._acls_of)
 
         def read(i: int, buffer: bytes, offset: int) -> list[OpResult] | MultiFailed:
-            return jute.read_multi(buffer, offset, groups[i], chroot)
+            return jute.read_multi(buffer, offset, sent[i], chroot)
 
-        answers = await self._batch(jute.MULTI, [group[0].path for group in groups], body, read)
-        return [answer if isinstance(answer, MultiFailed) else store.value(answer) for answer in answers]
+        paths = [group[-1].path for group in sent]  # not of the fence, which is the first
+        answers = iter(await self._batch(jute.MULTI, paths, body, read, large=large))
+        results: list[list[OpResult] | MultiFailed] = []
+        for group, size in zip(groups, sizes, strict=True):
+            answer = store.TooLarge(group[-1].path) if size > store.MAX_REQUEST_BYTES else next(answers)
+            if isinstance(answer, store.TooLarge):
+                answer = jute.too_large(group)
+            results.append(answer if isinstance(answer, MultiFailed) else store.value(answer))
+        return results
 
     async def set_acl(self, paths: Sequence[str], acls: Acls) -> list[Stat | StoreError]:
         def body(i: int) -> bytes:
@@ -510,7 +526,7 @@ class KazooStore(store.MetadataStore):
 
         return await self._batch(jute.SET_ACL, paths, body, lambda i, *answer: jute.read_stat(*answer))
 
-    # the batch and its repetition
+    # batches and retries
 
     async def _batch(
         self,
@@ -519,9 +535,14 @@ class KazooStore(store.MetadataStore):
         body: Callable[[int], bytes],
         read: Callable[[int, bytes, int], T],
         failed: Callable[[int, int], Any] | None = None,
+        large: Container[int] = (),
     ) -> list[T | StoreError]:
-        """Send the requests of all paths; what a broken connection took is sent again when there is a new one. The
-        callables are those of Requests, given indexes of ``paths``."""
+        """Send the requests of all paths, and resend those that a connection loss interrupted. The callables are those
+        of Requests, with indexes of ``paths``.
+
+        If connections break repeatedly without an answer, requests in ``large`` fail with TooLarge; if that does not
+        help, the session ends, with SessionExpired: then another node, or this one in its next session, can go on.
+        """
 
         def error(i: int, code: int) -> StoreError:
             return jute.error(code, paths[i])
@@ -529,8 +550,9 @@ class KazooStore(store.MetadataStore):
         generation = self._live_generation
         answers: list[Any] = [None] * len(paths)
         todo: Sequence[int] = range(len(paths))
+        interruptions = Interruptions(self._session_timeout_ms)
         while todo:
-            done = trio.Event()
+            done, connection = trio.Event(), self._connections
             requests = Requests(
                 opcode, todo, body, read, failed or error, functools.partial(in_trio, self._token, done.set)
             )
@@ -550,11 +572,42 @@ class KazooStore(store.MetadataStore):
                     answers[index] = answer
             todo = again
             if todo:
+                if connection == self._connections and self._connected.is_set():
+                    await self._disconnected.wait()  # kazoo fails requests before it reports the loss
+                todo = self._after_interruption(interruptions, todo, paths, answers, large)
                 await self._reconnected(generation)
         return answers
 
+    def _after_interruption(
+        self,
+        interruptions: Interruptions,
+        unanswered: Sequence[int],
+        paths: Sequence[str],
+        answers: list[Any],
+        large: Container[int],
+    ) -> Sequence[int]:
+        """The requests to resend; fails others in ``answers``. Raises SessionExpired."""
+        verdict = interruptions.add(len(unanswered), trio.current_time())
+        what = f"{len(unanswered)} operations (on {paths[unanswered[0]]}, ...)"
+        log.warning("the connection to ZooKeeper at %s broke under %s", self._where, what)
+        if verdict is Verdict.REFUSE_LARGE and (refused := [i for i in unanswered if i in large]):
+            for i in refused:
+                log.error("ZooKeeper at %s refuses a write as large as that of %s", self._where, paths[i])
+                answers[i] = store.TooLarge(paths[i])
+            return [i for i in unanswered if i not in large]
+        if verdict is Verdict.GIVE_UP:
+            log.error(
+                "ZooKeeper at %s is unusable: %d connections broke under %s; ending the session",
+                self._where, interruptions.count, what,
+            )  # fmt: skip
+            if not self._is_replacing:
+                self._is_replacing = True
+                self._restart_soon(self._replace_session)
+            raise SessionExpired(f"ZooKeeper at {self._where} did not execute {what}")
+        return unanswered
+
     async def _reconnected(self, generation: int) -> None:
-        """Wait until there is a connection again. Raises SessionExpired if it belongs to another session."""
+        """Wait for a reconnection. Raises SessionExpired if it has another session."""
         if self._client._stopped.is_set():
             raise SessionExpired(f"the ZooKeeper session at {self._where} was closed")
         await self._settled()
@@ -562,7 +615,7 @@ class KazooStore(store.MetadataStore):
             raise SessionExpired(f"the ZooKeeper session at {self._where} has ended")
 
     async def _settled(self) -> None:
-        """Wait until there is a connection, or the session is lost."""
+        """Wait until the store is connected, or the session is lost."""
         async with trio.open_nursery() as nursery:
             for event in (self._connected, self._expired):
 
@@ -575,24 +628,24 @@ class KazooStore(store.MetadataStore):
     # on kazoo's connection thread
 
     def _fired(self, event: WatchedEvent) -> None:
-        """The one watcher that kazoo is given, for every path. It calls it twice with the same event for a deleted node
-        whose data and children were watched."""
+        """The only watcher that kazoo gets, for every path. kazoo calls it twice with one event if data and
+        children of a deleted node were watched."""
         kind = _WATCH_TYPES.get(event.type)
-        if kind is None or event is self._last_fired:  # kazoo drops its watches with the connection; see _rearm
+        if kind is None or event is self._last_fired:  # None: kazoo drops its watches on a disconnection; see _rearm
             return
         self._last_fired = event
         for used_up in _USED_UP[kind]:
             self._armed[used_up].discard(event.path)
-        in_trio(self._token, self._tell_watch, self._generation, WatchEvent(kind, event.path))
+        in_trio(self._token, self._report_watch, self._generation, WatchEvent(kind, event.path))
 
     def _connection_made(self) -> None:
         if self._lost:
             self._lost = False
-            in_trio(self._token, self._tell_session, SessionState.ESTABLISHED)
+            in_trio(self._token, self._report_session, SessionState.ESTABLISHED)
         elif self._connected_once:
             self._rearm()
         self._connected_once = True
-        in_trio(self._token, self._tell_session, SessionState.CONNECTED)
+        in_trio(self._token, self._report_session, SessionState.CONNECTED)
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:  # see _note_connections
@@ -600,7 +653,7 @@ class KazooStore(store.MetadataStore):
         if state == KazooState.SUSPENDED:
             if self._armed_until is None:
                 self._armed_until = self._client.last_zxid
-            in_trio(self._token, self._tell_session, SessionState.DISCONNECTED)
+            in_trio(self._token, self._report_session, SessionState.DISCONNECTED)
         else:
             self._lost = True
             self._generation += 1
@@ -610,10 +663,10 @@ class KazooStore(store.MetadataStore):
             if self._client._state == KeeperState.AUTH_FAILED:
                 self._was_refused = True
                 in_trio(self._token, self._refused)
-            in_trio(self._token, self._tell_session, SessionState.EXPIRED)
+            in_trio(self._token, self._report_session, SessionState.EXPIRED)
 
     def _rearm(self) -> None:
-        """After a reconnect within the session: set every watch again; the server tells what changed meanwhile."""
+        """Set every watch again after a reconnection within the session; the server reports changes meanwhile."""
         seen = self._armed_until
         assert seen is not None
         parts = list(_watch_parts({kind: sorted(watched) for kind, watched in self._armed.items()}))
@@ -621,7 +674,7 @@ class KazooStore(store.MetadataStore):
             self._armed_until = None
             return
 
-        def done() -> None:  # or the next reconnect, or the end of the session, settles it
+        def done() -> None:  # after an error, the next reconnection tries again
             if not any(isinstance(answer, Exception) for answer in requests.answers):
                 self._armed_until = None
 
@@ -630,7 +683,7 @@ class KazooStore(store.MetadataStore):
 
     # in trio
 
-    def _tell_watch(self, generation: int, event: WatchEvent) -> None:
+    def _report_watch(self, generation: int, event: WatchEvent) -> None:
         if generation != self._live_generation:
             return
         try:
@@ -638,12 +691,15 @@ class KazooStore(store.MetadataStore):
         except Exception:
             log.exception("a handler of %s failed", event)
 
-    def _tell_session(self, state: SessionState) -> None:
+    def _report_session(self, state: SessionState) -> None:
+        self._connections += state is SessionState.CONNECTED
         if state in (SessionState.CONNECTED, SessionState.ESTABLISHED):
             self._connected.set()
+            self._disconnected = trio.Event() if self._disconnected.is_set() else self._disconnected
             self._expired = trio.Event() if self._expired.is_set() else self._expired
         else:
             self._connected = trio.Event() if self._connected.is_set() else self._connected
+            self._disconnected.set()
         if state is SessionState.EXPIRED:
             self._live_generation += 1
             self._expired.set()
@@ -653,20 +709,36 @@ class KazooStore(store.MetadataStore):
             log.exception("a handler of session state %s failed", state)
 
     def _refused(self) -> None:
-        """kazoo ends its thread when authentication fails, and would never connect again."""
-        self._tell_session(SessionState.AUTH_FAILED)
+        """kazoo ends its thread when authentication fails, and does not reconnect."""
+        self._report_session(SessionState.AUTH_FAILED)
         if self._connected_once:
-            self._begins_anew = trio.CancelScope()
-            trio.lowlevel.spawn_system_task(self._begin_anew, self._begins_anew)
+            log.info("authenticating with ZooKeeper at %s again in %d ms", self._where, AUTH_RETRY_MS)
+            self._restart_soon(self._restart)
 
-    async def _begin_anew(self, scope: trio.CancelScope) -> None:
-        with scope:
-            await trio.sleep(AUTH_RETRY_MS / 1000)
-            log.info("authenticating with ZooKeeper at %s once more", self._where)
-            try:
-                await trio.to_thread.run_sync(self._client.start_async)
-            except Exception:
-                log.exception("ZooKeeper at %s: the connection could not be started again", self._where)
+    def _restart_soon(self, restart: Callable[[], Awaitable[None]]) -> None:
+        async def run(scope: trio.CancelScope) -> None:
+            with scope:
+                await restart()
+
+        self._restart_scope = trio.CancelScope()
+        trio.lowlevel.spawn_system_task(run, self._restart_scope)
+
+    async def _replace_session(self) -> None:
+        """Close the session, and start another one after a delay."""
+        with trio.move_on_after(self._session_timeout_ms / 1000):
+            await self._settled()  # without a connection, the session would last until its timeout
+        self._is_replacing = False
+        if not self._expired.is_set():
+            await trio.to_thread.run_sync(self._client.stop)
+            await self._restart()
+
+    async def _restart(self) -> None:
+        """Start kazoo's thread again after a delay."""
+        await trio.sleep(AUTH_RETRY_MS / 1000)
+        try:
+            await trio.to_thread.run_sync(self._client.start_async)
+        except Exception:
+            log.exception("ZooKeeper at %s: the connection could not be started again", self._where)
 
 
 def _open(path: str) -> Acls:
@@ -674,7 +746,7 @@ def _open(path: str) -> Acls:
 
 
 def _nothing(i: int, buffer: bytes, offset: int) -> None:
-    """Reads an answer of which only matters that it came."""
+    """Ignore the content of a response."""
 
 
 def _refusal(i: int, code: int) -> StoreError:

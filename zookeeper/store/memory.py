@@ -1,7 +1,7 @@
-"""ZooKeeper's twin in process: nodes, versions, sessions, ephemerals, sequences, one-shot watches and multi.
+"""ZooKeeper in memory: nodes, versions, sessions, ephemerals, sequences, one-shot watches and multi.
 
-``MemoryZooKeeper`` is the server; ``server.connect()`` gives a ``MemoryStore``, a client with a session. What the
-real one leaves to chance happens here on command: ``expire(store)``, ``disconnect(store)``, ``reconnect(store)``.
+``MemoryZooKeeper`` is the server; ``server.connect()`` returns a ``MemoryStore``, a client with a session. Faults
+happen on command: ``expire(store)``, ``disconnect(store)``, ``reconnect(store)``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from kce.zookeeper import store
 from kce.zookeeper.store import (
     ANY_VERSION,
     AUTH_RETRY_MS,
+    MAX_REQUEST_BYTES,
     OPEN_ACL,
     Acl,
     Acls,
@@ -45,6 +46,7 @@ from kce.zookeeper.store import (
     StoreError,
     WatchEvent,
     WatchType,
+    jute,
 )
 
 log = logging.getLogger(__name__)
@@ -70,16 +72,22 @@ class _Node:
         )  # fmt: skip
 
 
-#: who everyone is: (scheme, id)
+#: everybody's identity: (scheme, id)
 _ANYONE = ("world", "anyone")
 
 
 def _identity(scheme: str, credential: str) -> tuple[str, str]:
-    """As whom a session has authenticated. Raises ValueError for a scheme that the server does not know."""
+    """The identity of a credential. Raises ValueError for an unknown scheme."""
     if scheme != "digest":
         raise ValueError(f"there is no authentication by {scheme!r}")
     digest = base64.b64encode(hashlib.sha1(credential.encode(), usedforsecurity=False).digest()).decode()
     return scheme, f"{credential.partition(':')[0]}:{digest}"
+
+
+def _order_of_rearmed_watches(event: WatchEvent) -> tuple[bool, bool, str]:
+    """A server fires the watches of a reconnected client in the order of its setWatches request: on existing nodes, on
+    missing nodes, on children; each sorted by path."""
+    return event.type is WatchType.CHILDREN, event.type is WatchType.CREATED, event.path
 
 
 def _split(path: str) -> tuple[str, str]:
@@ -88,10 +96,9 @@ def _split(path: str) -> tuple[str, str]:
 
 
 class MemoryZooKeeper:
-    """The server side. ``now_ms`` gives creation and modification times.
+    """The server. ``now_ms`` is the clock of creation and modification times.
 
-    With a ``nursery`` a session expires when its client has been without a connection for the session timeout; without
-    one only on command.
+    With a ``nursery``, a session expires after its timeout without a connection; without one, only on command.
     """
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0, nursery: trio.Nursery | None = None) -> None:
@@ -100,7 +107,7 @@ class MemoryZooKeeper:
         self._zxid = 0
         self._sessions = itertools.count(0x1000)
         self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, 0, 0)}
-        #: (children?, path) -> the stores that watch, in the order in which they set the watch
+        #: (children?, path) -> watching stores, in the order of their reads
         self._watches: dict[tuple[bool, str], dict[MemoryStore, None]] = {}
 
     def connect(
@@ -110,35 +117,34 @@ class MemoryZooKeeper:
         auth: Sequence[tuple[str, str]] = (),
         acls_of: Callable[[str], Acls] = lambda path: OPEN_ACL,
     ) -> MemoryStore:
-        """A client with a new session. ``auth`` takes digests only."""
+        """A client with a new session. ``auth`` supports only digests."""
         identities = frozenset(_identity(scheme, credential) for scheme, credential in auth)
         return MemoryStore(self, next(self._sessions), session_timeout_ms, identities, acls_of)
 
     def expire(self, client: MemoryStore) -> None:
-        """End the client's session as a server does whose client was silent for too long, and give it a new one."""
+        """Expire the client's session, and give it a new one."""
         self._end(client)
         client._expired(next(self._sessions))
 
     def refuse(self, client: MemoryStore) -> None:
-        """Accept the client's authentication no more: its session ends, and it tries again after a while. Needs trio to
-        run."""
+        """Refuse the client's authentication: its session ends, and it retries after a delay. Needs a Trio run."""
         self._end(client)
         client._refused(next(self._sessions))
 
     def disconnect(self, client: MemoryStore) -> None:
-        """Break the connection; the session goes on. Operations wait until ``reconnect`` or ``expire``."""
+        """Break the connection; the session continues. Operations wait until ``reconnect`` or ``expire``."""
         client._disconnected()
         self._expire_in_time(client)
 
     def reconnect(self, client: MemoryStore) -> None:
-        """The client learns that its session expired, if it did, and gets a new one."""
+        """Restore the connection; a client whose session has expired gets a new one."""
         if client._lost:
             client._expired(next(self._sessions))
         else:
             client._reconnected()
 
     def _expire_in_time(self, client: MemoryStore) -> None:
-        """Start the session's timeout. A client without a connection does not learn of its end."""
+        """Start the session's timeout. A disconnected client does not notice the expiration."""
 
         async def expire() -> None:
             await trio.sleep(client.session_timeout_ms / 1000)
@@ -199,16 +205,18 @@ class MemoryZooKeeper:
 
     def _fire(self, kind: WatchType, path: str) -> None:
         both = {WatchType.DELETED: (False, True), WatchType.CHILDREN: (True,)}.get(kind, (False,))
-        told: dict[MemoryStore, None] = {}
+        watchers: dict[MemoryStore, None] = {}
         for children in both:
-            told.update(self._watches.pop((children, path), {}))
-        for client in told:
+            watchers.update(self._watches.pop((children, path), {}))
+        for client in watchers:
             client._fired(WatchEvent(kind, path))
 
     # writes
 
     def _multi(self, client: MemoryStore, ops: Sequence[Op]) -> list[OpResult]:
-        """All of ``ops`` or none. Raises MultiFailed."""
+        """Execute all of ``ops`` or none. Raises MultiFailed."""
+        if sum(map(jute.op_bytes, ops)) > MAX_REQUEST_BYTES:
+            raise jute.too_large(ops)
         undo: list[Callable[[], None]] = []
         fires: list[Callable[[], None]] = []
         results: list[OpResult] = []
@@ -228,7 +236,7 @@ class MemoryZooKeeper:
     def _apply(
         self, client: MemoryStore, op: Op, undo: list[Callable[[], None]], results: list[OpResult]
     ) -> Callable[[], None]:
-        """Do ``op``; leave how to take it back in ``undo`` and its result in ``results``; return what fires watches."""
+        """Execute ``op``: append its reversal to ``undo``, set the last of ``results``, return what fires watches."""
         match op:
             case Create():
                 return self._create(client, op, undo, results)
@@ -354,7 +362,7 @@ class MemoryStore(store.Session):
         return self._session_timeout_ms
 
     async def _turn(self) -> None:
-        """A chance for others to run, and for a broken connection to come back within the session."""
+        """A checkpoint; waits for the connection. Raises SessionExpired."""
         session = self._session_id
         await trio.lowlevel.checkpoint()
         await self._connected.wait()
@@ -452,7 +460,7 @@ class MemoryStore(store.Session):
 
     @property
     def is_closed(self) -> bool:
-        """No operation works any more."""
+        """Whether the store was closed or abandoned: no operation works."""
         return self._abandoned or not self._session_id
 
     def abandon(self) -> None:
@@ -469,7 +477,7 @@ class MemoryStore(store.Session):
         self._session_id = 0
         self._connected.set()
 
-    # told by the server
+    # called by the server
 
     def _fired(self, event: WatchEvent) -> None:
         if self._abandoned:
@@ -479,7 +487,7 @@ class MemoryStore(store.Session):
         else:
             self._held_back.append(event)
 
-    def _tell_session(self, state: SessionState) -> None:
+    def _report_session(self, state: SessionState) -> None:
         try:
             self.on_session(state)
         except Exception:
@@ -489,25 +497,25 @@ class MemoryStore(store.Session):
         if self._connected.is_set():
             self._connected = trio.Event()
             self._disconnections += 1
-            self._tell_session(SessionState.DISCONNECTED)
+            self._report_session(SessionState.DISCONNECTED)
 
     def _reconnected(self) -> None:
         if not self._connected.is_set():
             self._connected.set()
             self._disconnections += 1
-            self._tell_session(SessionState.CONNECTED)
+            self._report_session(SessionState.CONNECTED)
             held_back, self._held_back = self._held_back, []
-            for event in held_back:
+            for event in sorted(held_back, key=_order_of_rearmed_watches):
                 self.on_watch(event)
 
     def _expired(self, new_session_id: int) -> None:
         self._lost = False
         self._held_back.clear()
-        self._tell_session(SessionState.EXPIRED)
+        self._report_session(SessionState.EXPIRED)
         self._begin(new_session_id)
 
     def _refused(self, new_session_id: int) -> None:
-        async def begin_anew() -> None:
+        async def retry() -> None:
             await trio.sleep(AUTH_RETRY_MS / 1000)
             if self._session_id == refused:  # not closed meanwhile
                 self._begin(new_session_id)
@@ -515,12 +523,12 @@ class MemoryStore(store.Session):
         refused = self._session_id
         self._connected = trio.Event()
         self._held_back.clear()
-        self._tell_session(SessionState.AUTH_FAILED)
-        self._tell_session(SessionState.EXPIRED)
-        trio.lowlevel.spawn_system_task(begin_anew)
+        self._report_session(SessionState.AUTH_FAILED)
+        self._report_session(SessionState.EXPIRED)
+        trio.lowlevel.spawn_system_task(retry)
 
     def _begin(self, new_session_id: int) -> None:
         self._session_id = new_session_id
         self._connected.set()
-        self._tell_session(SessionState.ESTABLISHED)
-        self._tell_session(SessionState.CONNECTED)
+        self._report_session(SessionState.ESTABLISHED)
+        self._report_session(SessionState.CONNECTED)

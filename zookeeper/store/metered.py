@@ -1,4 +1,4 @@
-"""A store whose answers are timed: `ZooKeeperRequestLatencyMs` (rule 12.8)."""
+"""A store that measures latency: `ZooKeeperRequestLatencyMs` (rule 12.8)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ T = TypeVar("T")
 
 
 class MeteredStore(MetadataStore):
-    """Another store's front. ``observe`` receives the latency in ms of each call: one may be many requests on the wire,
-    or a part."""
+    """Wraps another store. ``observe`` gets the latency in ms of each call, which may be many requests on the wire."""
 
     def __init__(self, store: MetadataStore, observe: Callable[[float], None]) -> None:
         self._store = store

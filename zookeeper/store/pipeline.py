@@ -1,8 +1,8 @@
-"""Many requests under way at once: what kazoo's queues hold of ours, and how its thread sends and reads them.
+"""Pipelined requests on kazoo's connection.
 
-kazoo goes round its loop once for each request and each answer, through a dozen calls and with a result that has a
-lock of its own. Here one object stands for all requests of a batch, in its queue and as their result; each round sends
-many of them and reads all answers that have come. Nothing is imported from kazoo: its connection is given.
+kazoo runs its loop once for each request and each response, with a dozen calls and a result object with its own lock.
+Here one object represents all requests of a batch, in kazoo's queue and as their result; each iteration sends many of
+them and reads all available responses. Imports nothing from kazoo.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import trio
 
 log = logging.getLogger(__name__)
 
-#: requests that are written at once
+#: requests that one iteration sends
 _MOST_AT_ONCE = 64
 #: length, xid, opcode
 _REQUEST_HEAD = struct.Struct(">iii")
@@ -30,15 +30,15 @@ def in_trio(token: trio.lowlevel.TrioToken, call: Callable[..., object], *args: 
     try:
         token.run_sync_soon(call, *args)
     except trio.RunFinishedError:
-        log.debug("ZooKeeper said something after the end: %s", call)
+        log.debug("dropped, because the trio run has ended: %s", call)
 
 
 class Requests:
-    """Requests of one opcode, sent in order and answered in order; at least one.
+    """One or more requests of one opcode, sent and answered in order.
 
-    For each of ``indexes``, ``body`` makes its bytes, ``read`` makes an answer of the frame and the offset behind its
-    header, and ``failed`` one of ZooKeeper's error code, all on kazoo's thread; what ``read`` raises is the answer.
-    ``done`` is called when ``answers`` has them all. kazoo takes it for a request and for that request's result.
+    For each of ``indexes``, on kazoo's thread: ``body`` builds the request, ``read`` decodes a response from the frame
+    and the offset behind its header, ``failed`` takes an error code. An exception of ``read`` becomes the answer.
+    ``done`` is called when ``answers`` is complete. kazoo uses the object as a request and as that request's result.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Requests:
         self._done = done
         self._sent = 0
         self._count = len(indexes)
-        #: why no more was sent, when a body could not be made
+        #: the error of a body that could not be built; nothing was sent after it
         self.fault: Exception | None = None
 
     @property
@@ -67,11 +67,11 @@ class Requests:
         return self._sent == self._count
 
     def take(self, most: int) -> list[bytes]:
-        """The bodies of the next requests, which count as sent."""
+        """Bodies of the next requests, which then count as sent."""
         bodies: list[bytes] = []
         try:
             bodies.extend(map(self._body, self._indexes[self._sent : self._sent + most]))
-        except Exception as e:  # noqa: BLE001 - left to the waiting task
+        except Exception as e:  # noqa: BLE001 - raised in the waiting task
             self.fault = e
             self._count = self._sent + len(bodies)
         self._sent += len(bodies)
@@ -80,28 +80,28 @@ class Requests:
         return bodies
 
     def answer(self, code: int, frame: bytes) -> None:
-        """To the first that has none."""
+        """Answer the first request without an answer."""
         index = self._indexes[len(self.answers)]
         try:
             answer = self._failed(index, code) if code else self._read(index, frame, _REPLY_HEADER.size)
-        except Exception as e:  # noqa: BLE001 - left to the waiting task
+        except Exception as e:  # noqa: BLE001 - raised in the waiting task
             answer = e
-        self._told([answer])
+        self._add([answer])
 
     def set_exception(self, error: Exception) -> None:
-        """By kazoo, when the connection breaks: once for each request that was sent, and then for the rest, if it is
-        in its queue. On the trio thread if there is no connection thread any more, more than once then."""
+        """kazoo calls it when the connection breaks: once for each request in flight, then once for those in its queue.
+        Without a connection thread, it calls it on the Trio thread, perhaps repeatedly."""
         under_way = self._sent > len(self.answers)
-        self._told([error] * (1 if under_way else self._count - len(self.answers)))
+        self._add([error] * (1 if under_way else self._count - len(self.answers)))
 
-    def _told(self, answers: list[Any]) -> None:
+    def _add(self, answers: list[Any]) -> None:
         self.answers += answers
         if answers and len(self.answers) == self._count:
             self._done()
 
 
 def take_over(client: Any) -> None:
-    """Have the thread of this KazooClient, which has not been started, send and read Requests."""
+    """Make the connection thread of this KazooClient, not yet started, send and read Requests."""
     connection = client._connection
     send_one, read_one = connection._send_request, connection._read_socket
     client.handler.poller.under_way = lambda: len(client._pending)
@@ -124,22 +124,22 @@ def take_over(client: Any) -> None:
             send_one(read_timeout, connect_timeout)
 
     def read(read_timeout: float) -> Any:
-        """Raises OSError, with a text that kazoo logs before it connects again."""
+        """Raises OSError; kazoo logs its text and reconnects."""
         connected = connection._socket
         connected.read_ahead()
         while (frame := connected.frame()) is not None:
             if len(frame) < _REPLY_HEADER.size:
-                raise OSError(errno.EPROTO, f"an answer of {len(frame)} bytes")
+                raise OSError(errno.EPROTO, f"a response of {len(frame)} bytes")
             xid, zxid, code = _REPLY_HEADER.unpack_from(frame)
             pending = client._pending
-            if xid < 0 or not pending or not isinstance(pending[0][0], Requests):  # a watch, a ping, asked by kazoo
+            if xid < 0 or not pending or not isinstance(pending[0][0], Requests):  # a watch, a ping, or kazoo's
                 if (answered := read_one(read_timeout)) is not None:
                     return answered
                 continue
             connected.take_frame()
             requests, _, expected = pending[0]
             if xid != expected:
-                raise OSError(errno.EPROTO, f"the answer to request {xid} where that to {expected} was due")
+                raise OSError(errno.EPROTO, f"a response to request {xid}, expected {expected}")
             pending.popleft()
             if zxid > 0:
                 client.last_zxid = zxid

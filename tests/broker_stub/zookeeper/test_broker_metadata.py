@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from kce.broker_stub.zookeeper.broker_metadata import (
 )
 from kce.harness.errors import HarnessError
 from kce.harness.node import Node
-from kce.harness.world.disk import RealDisk
+from kce.harness.world.real_disk import RealDisk
 from kce.wire.configuration import ConfigError
 from kce.wire.metadata_version import LATEST
 from kce.zookeeper.admin_nodes import generate_broker_id
@@ -50,8 +51,8 @@ class Cluster:
         known = read_metadata(DISK, config.log_dirs)
         check_cluster_id(config, cluster_id, known)
         broker_id = await choose_broker_id(zk, config, known)
-        await zk.register_broker(broker(broker_id), LATEST)
         write_metadata(DISK, config.log_dirs, BrokerMetadata(cluster_id, broker_id))
+        await zk.register_broker(broker(broker_id), LATEST)
         await zk.store.aclose()
         return broker_id
 
@@ -88,7 +89,9 @@ async def test_generated_ids_beside_a_configured_one(cluster: Cluster) -> None:
 
 @pytest.mark.kafka("BID-3")
 async def test_without_generation_an_id_must_be_configured(cluster: Cluster) -> None:
-    assert await cluster.start("a", broker_id="3", broker_id_generation_enable="false") == 3
+    disabled = {"broker_id_generation_enable": "false", "reserved_broker_max_id": "0"}
+    assert await cluster.start("a", broker_id="3", **disabled) == 3
+    assert cluster.known("a") == [BrokerMetadata(CLUSTER, 3)]
     with pytest.raises(ConfigError, match=r"broker\.id\.generation\.enable is false"):
         await cluster.start("b", broker_id_generation_enable="false")
 
@@ -98,12 +101,13 @@ async def test_every_directory_stores_the_id(cluster: Cluster) -> None:
     assert await cluster.start("a", "b") == 1001
     assert cluster.known("a", "b") == [BrokerMetadata(CLUSTER, 1001)] * 2
     assert await cluster.start("a", "b", "c/new") == 1001
-    assert cluster.known("c/new") == [BrokerMetadata(CLUSTER, 1001)]
+    assert cluster.known("a", "b", "c/new") == [BrokerMetadata(CLUSTER, 1001)] * 3
 
 
 @pytest.mark.kafka("BID-5")
 async def test_a_configured_id_that_differs_from_the_stored_one_is_refused(cluster: Cluster) -> None:
-    await cluster.start("a", broker_id="1")
+    assert await cluster.start("generated") == 1001
+    assert await cluster.start("a", broker_id="1") == 1
     with pytest.raises(BrokerFailure, match=r"broker\.id=2: meta\.properties in .*a has 1"):
         await cluster.start("a", broker_id="2")
     assert await cluster.start("a", broker_id="1") == 1
@@ -112,32 +116,42 @@ async def test_a_configured_id_that_differs_from_the_stored_one_is_refused(clust
 
 @pytest.mark.slow
 @pytest.mark.kafka("BID-6")
-async def test_a_failed_registration_stores_nothing(zookeeper: str, tmp_path: Path) -> None:
-    def node(log_dir: str) -> Node:
+async def test_an_id_that_could_not_be_registered_is_stored(zookeeper: str, tmp_path: Path) -> None:  # rule B11.1
+    def node(log_dir: str, broker_id: int) -> Node:
         return Node(
             {
                 "zookeeper.connect": f"{zookeeper}/colliding-ids",
                 "listeners": "PLAINTEXT://127.0.0.1:0",
-                "broker.id": "1",
+                "broker.id": str(broker_id),
                 "log.dirs": str(tmp_path / log_dir),
             }
         )
 
-    first = node("a")
+    def stored(log_dir: str) -> int | None:
+        return read_metadata(DISK, [str(tmp_path / log_dir)]).broker_id
+
+    first, third = node("a", 1), node("b", 3)
     async with trio.open_nursery() as nursery:
         await nursery.start(first.run)
         with pytest.raises(HarnessError, match="broker id 1 is already registered"):
-            await node("b").run()
-        assert not (tmp_path / "b").exists()
+            await node("b", 1).run()
+        assert stored("b") == 1
+        with pytest.raises(HarnessError, match=r"broker\.id=2: meta\.properties in .*b has 1"):
+            await node("b", 2).run()
+        shutil.rmtree(tmp_path / "b")
+        await nursery.start(third.run)
         await first.shutdown(controlled=False)
-    assert read_metadata(DISK, [str(tmp_path / "a")]).broker_id == 1
+        await third.shutdown(controlled=False)
+    assert (stored("a"), stored("b")) == (1, 3)
 
 
 @pytest.mark.kafka("CID-4")
 async def test_a_matching_cluster_id_is_accepted(cluster: Cluster) -> None:
     for log_dir in "ab":
         cluster.write(log_dir, f"version=0\ncluster.id={CLUSTER}\n")
-    assert await cluster.start("a", "b", broker_id="1") == 1
+    for _ in range(2):
+        assert await cluster.start("a", "b", broker_id="1") == 1
+        assert cluster.known("a", "b") == [BrokerMetadata(CLUSTER, 1)] * 2
 
 
 @pytest.mark.kafka("CID-5")
@@ -184,7 +198,7 @@ def test_unreadable_and_unwritable_files_are_refused(cluster: Cluster) -> None:
     (cluster.folder / "a" / FILE_NAME).mkdir(parents=True)
     with pytest.raises(BrokerFailure, match="cannot be read"):
         cluster.known("a")
-    (cluster.folder / "b").write_text("a file")
+    (cluster.folder / "b" / f"{FILE_NAME}.tmp").mkdir(parents=True)
     with pytest.raises(BrokerFailure, match="cannot be written"):
         write_metadata(DISK, [str(cluster.folder / "b")], BrokerMetadata(CLUSTER, 1))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from kce.broker_stub.zookeeper.config_changes import CHANGE_EXPIRATION_MS, ConfigChangeListener
@@ -116,6 +117,25 @@ async def test_notifications_are_applied_once_and_bad_ones_skipped(autojump_cloc
 
 
 @pytest.mark.kafka("NCL-1")
+async def test_notifications_are_applied_as_they_come(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:  # rule 1.36
+    async with world(brokers=()) as w:
+        followed: list[str] = []
+        configs = ConfigChangeListener(
+            w.zk, 1, static_unclean=False, on_client_config=lambda kind, name, config: followed.append(name)
+        )
+        await nursery.start(configs.run)
+        names = [f"client-{number}" for number in range(10)]
+        for sent in (names[:1], names[1:2], names[2:]):
+            before = len(followed)
+            for name in sent:
+                await configure(w, "clients", name, "true")
+            assert followed[before:] == sent
+        assert followed == names
+        nursery.cancel_scope.cancel()
+
+
 async def test_old_notifications_are_removed(autojump_clock: MockClock) -> None:  # rule 1.36
     async with world(brokers=()) as w:
         for name in ("a", "b"):
@@ -135,25 +155,25 @@ async def test_old_notifications_are_removed(autojump_clock: MockClock) -> None:
 
 @pytest.mark.kafka("NCL-2")
 async def test_a_change_that_cannot_be_applied_is_skipped(
-    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, nursery: trio.Nursery, caplog: pytest.LogCaptureFixture
 ) -> None:  # rule 1.36
     async with world(brokers=()) as w:
         followed: list[str] = []
 
         def follow(kind: str, name: str, config: Mapping[str, str]) -> None:
+            followed.append(name)
             if name == "bad":
                 raise RuntimeError("broken for the test")
-            followed.append(name)
 
         configs = ConfigChangeListener(w.zk, 1, static_unclean=False, on_client_config=follow)
-        await configs.read()
+        await nursery.start(configs.run)
         for name in ("one", "bad", "two"):
             await configure(w, "clients", name, "true")
-        await configs.read_notifications()
-        assert followed == ["one", "two"]
+        assert followed == ["one", "bad", "two"]
         assert "could not apply the configuration change in /config/changes/config_change_0000000001" in caplog.text
         await configs.read_notifications()
-        assert followed == ["one", "two"]
+        assert followed == ["one", "bad", "two"]
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_new_session_watches_again(autojump_clock: MockClock) -> None:  # rule 1.36

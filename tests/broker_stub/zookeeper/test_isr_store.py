@@ -59,6 +59,7 @@ async def test_a_version_conflict_with_our_own_content_is_success(autojump_clock
         store = ZkIsrStore(w.zk)
         assert await store.update_isr(ITEM) == 1
         assert await store.update_isr(ITEM) == 1  # its response was lost
+        assert await store.update_isr(changed(partition_epoch=2)) == 1
         for other in (
             changed(leader=3),
             changed(leader_epoch=1),

@@ -55,7 +55,7 @@ def test_other_protocols_are_left_alone(protocol):
     messages, quality = talk.decode()
     assert told(messages) == [("UpdateMetadata", 1)]
     assert quality.other_connections == {protocol: 1}
-    assert f"left alone, for they are not Kafka: 1 connection of {protocol}" in quality.lines()
+    assert f"not Kafka: 1 connection of {protocol}" in quality.lines()
 
 
 @pytest.mark.parametrize("protocol", OTHERS)
@@ -132,7 +132,7 @@ def test_a_request_inside_a_record_is_none(client_id, correlation_id):
 
 
 def test_a_response_inside_a_record_is_none():
-    """Behind a gap stands what could be the awaited response, with more behind it up to where a packet ends."""
+    """Behind a gap stands what could be the in_flight response, with more behind it up to where a packet ends."""
     talk = Talk()
     talk.ask(wire.FetchRequest(topics=()), 11, 1)
     could_be = struct.pack(">ii", 504, 1) + bytes(500)

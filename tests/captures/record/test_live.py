@@ -158,7 +158,7 @@ def test_what_the_kernel_drops_is_counted_and_in_the_file(tmp_path):
 
 @pytest.mark.usefixtures("privileged")
 def test_an_interface_that_is_not_there():
-    with pytest.raises(CaptureError, match=r"there is no interface nope: there are .*lo"):
+    with pytest.raises(CaptureError, match=r"no interface nope; there are .*lo"):
         LiveSource("nope")
 
 

@@ -50,7 +50,7 @@ async def test_live_requests_get_the_recorded_answers_to_what_they_are_like():
         "500: answered as packet 6",
         "501: answered as packet 4",
         "502: answered as packet 8, and 2 more",
-        "600: no answer to such a request was recorded",
+        "600: no response to such a request was recorded",
     ]
 
 
@@ -79,7 +79,7 @@ async def test_the_answer_is_about_the_partitions_that_were_asked_for_by_the_ids
         nursery.cancel_scope.cancel()
     told = [(topic.topic_id, topic.partition_errors[0].partition_index) for a in answers for topic in a.topics]
     assert told == [(ids[7], 0), (ids[7], 1)]
-    assert all(answered.alike for answered in broker.answered)
+    assert all(answered.exact for answered in broker.answered)
 
 
 async def test_nonsense_ends_the_connection_and_is_told():

@@ -1,4 +1,7 @@
-"""`kce replay`: what it refuses, and a live cluster as controller, client and broker."""
+"""`kce replay`: wrong arguments, and a live cluster as controller, client and broker.
+
+Covers: harness/cli/replay.py.
+"""
 
 from __future__ import annotations
 
@@ -46,28 +49,28 @@ def test_dry_run_shows_what_would_be_sent_and_where():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--as", "controller", "--to", "127.0.0.1:1"], "the requests went to brokers 1, 2, 3: choose one"),
         (["--as", "controller", "--to", "1=127.0.0.1:1"], "for which there is no --to"),
         (["--as", "controller", "--broker", "2"], "--to HOST:PORT is missing"),
-        (["--as", "controller", "--broker", "9", "--to", "127.0.0.1:1"], "no request in it is to be replayed"),
+        (["--as", "controller", "--broker", "9", "--to", "127.0.0.1:1"], "no request matches --as"),
         (["--as", "controller", "--to", "nowhere"], "--to nowhere: not HOST:PORT or ID=HOST:PORT"),
         (["--as", "controller", "--broker", "2", "--to", "127.0.0.1:1", "--broker-epoch", "x"], "an epoch is a number"),
         (["--as", "client", "--to", "127.0.0.1:1"], "connections; a client is one of them, by --connection"),
         (["--as", "broker"], "--as broker needs --broker ID"),
-        (["--as", "controller", "--record", ZOMBIE], "would overwrite what is replayed"),
-        (["--as", "client", "--connection", "93", "--restart"], "--restart is for --as controller"),
+        (["--as", "controller", "--record", ZOMBIE], "would overwrite the recording"),
+        (["--as", "client", "--connection", "93", "--restart"], "--restart needs --as controller"),
         (["--as", "controller", "--broker", "3", "--to", "127.0.0.1:1", "--controller-epoch", "0"], "would be below 0"),
         (["--as", "controller", "--broker", "3", "--to", "127.0.0.1:70000"], "--to 127.0.0.1:70000: not HOST:PORT"),
-        (["--as", "client", "--connection", "93", "--to", "127.0.0.1:1"], "nobody can be reached at 127.0.0.1:1"),
+        (["--as", "client", "--connection", "93", "--to", "127.0.0.1:1"], "cannot connect to 127.0.0.1:1"),
     ],
 )
-def test_wrong_wishes_are_told(arguments, told, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # a cluster of the developer's is not found
+def test_wrong_arguments(arguments, expected, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # other running clusters are not found
     code, _, err = kce(ZOMBIE, *arguments)
     assert code != 0
-    assert told in err
+    assert expected in err
 
 
 COMMAND = [sys.executable, "-m", "kce.harness", "replay"]
@@ -125,7 +128,7 @@ async def test_at_a_live_cluster_as_controller_as_client_and_as_broker(zookeeper
         await broker.wait()
         assert "UpdateMetadata v8 #0: answered" in told
         assert "LeaderAndIsr v7" in told
-        assert "0 of them without an answer" in told
+        assert "0 of them without a recorded response" in told
 
 
 #: What a new cluster has of its own: what it made up when it was formed, which node was elected, which ports were free.

@@ -47,8 +47,8 @@ def test_of_analyses_that_did_not_run_nothing_is_told():
 
 def test_markdown_is_for_a_ticket():
     page = to_markdown(FULL)
-    assert page.startswith("# What the control plane did\n")
-    assert page.index("How much could be read") < page.index("## Findings") < page.index("## controllers")
+    assert page.startswith("# Control plane report\n")
+    assert page.index("Capture quality") < page.index("## Findings") < page.index("## controllers")
     assert "- **alarm**: Controller 2 (epoch 1) acted as a zombie" in page
     rows = page.split("## zombies\n\n")[1].split("\n\n")[0].splitlines()
     assert rows[0].startswith("| controller\\_id |") or rows[0].startswith("| controller_id |")
@@ -120,7 +120,7 @@ def test_without_a_report_the_format_is_printed(analysed, capfd, form):
     asked = analysed(SOUND)
     assert main(["analyze", "x.pcapng", "--format", form, "--only", "zombies", "--only", "latency"]) == 0
     out = capfd.readouterr().out
-    assert {"json": "{", "markdown": "# What", "html": "<!DOCTYPE html>"}[form] in out[:20]
+    assert {"json": "{", "markdown": "# Control plane", "html": "<!DOCTYPE html>"}[form] in out[:20]
     assert asked["only"] == ("zombies", "latency")
     assert asked["evidence"] == (form != "markdown")
     assert not asked["payloads"]
@@ -135,7 +135,7 @@ def test_parquet_needs_a_folder(analysed, capfd):
 
 
 def test_an_analysis_that_there_is_not():
-    with pytest.raises(CaptureError, match="there is no analysis 'zombie': there are requests, controllers, "):
+    with pytest.raises(CaptureError, match="no analysis 'zombie'; there are requests, controllers, "):
         analyze([ZOMBIE], only=["zombie"])
 
 

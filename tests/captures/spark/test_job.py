@@ -270,7 +270,7 @@ def test_targets_are_checked_before_anything_is_read(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(CaptureError, match="cannot be written"):
         analyze([ZOMBIE], out=tmp_path / "file")
-    with pytest.raises(CaptureError, match="no capture is given"):
+    with pytest.raises(CaptureError, match="no capture given"):
         analyze([])
 
 

@@ -133,7 +133,7 @@ def test_the_page_needs_nothing_else(findings):
 def test_quality_comes_first_then_the_findings_then_the_rest():
     page = Page(render(FULL)).words()
     headings = [
-        "How much could be read", "Findings", "Controllers by epoch", "Refused for a stale epoch", "Leadership",
+        "Capture quality", "Findings", "Controllers by epoch", "Refused for a stale epoch", "Leadership",
         "Requests by API", "Latency", "Brokers and their listeners",
     ]  # fmt: skip
     assert [page.index(heading) for heading in headings] == sorted(page.index(heading) for heading in headings)

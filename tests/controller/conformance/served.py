@@ -24,7 +24,7 @@ class ControllerOf:
         return getattr(self._w.nodes[self._broker_id].controller, name)
 
 
-def serve(w: World, broker_id: int, logs: LogManager | None = None) -> Node:
+def serve(w: World, broker_id: int, logs: LogManager | None = None, **properties: str) -> Node:
     """Let a stub broker answer for one that was started; it does not check its own epoch."""
     node = Node(
         broker_id=broker_id,
@@ -32,6 +32,7 @@ def serve(w: World, broker_id: int, logs: LogManager | None = None) -> Node:
         controller=ControllerOf(w, broker_id),  # type: ignore[arg-type]
         admin=ZkAdminManager(w.zk, w.ibp, Random(broker_id)),
         nursery=w._nursery,
+        **properties,
     )
 
     def answer(message: Any, header: wire.Header) -> wire.Message:

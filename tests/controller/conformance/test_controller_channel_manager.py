@@ -11,6 +11,7 @@ from trio.testing import MockClock
 from kce import wire
 from kce.controller import events as ev
 from kce.controller.context import ControllerContext
+from kce.wire.control import partition_states
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper.model import (
     RECOVERED,
@@ -133,11 +134,11 @@ def test_is_new_sticks() -> None:  # rule 8.3
     for epoch, is_new in ((1, True), (2, False)):
         requests.add_leader_and_isr(ids(1), T0, leadership(1, [1], epoch), ReplicaAssignment(ids(1)), is_new=is_new)
     requests.send()
-    told = partitions(sent(outbox, wire.LeaderAndIsrRequest)[1])[T0]
-    assert (told.leader_epoch, told.is_new) == (2, True)
+    states = partitions(sent(outbox, wire.LeaderAndIsrRequest)[1])[T0]
+    assert (states.leader_epoch, states.is_new) == (2, True)
 
 
-def test_is_new_sticks_to_what_an_old_replica_is_told() -> None:  # rule 8.3
+def test_is_new_stays_set_for_an_old_replica() -> None:  # rule 8.3
     made = context(1)
     known = {T0: leadership(1, [1], 2), T1: leadership(1, [1], 3)}
     requests, outbox, _ = batch(made)
@@ -146,8 +147,8 @@ def test_is_new_sticks_to_what_an_old_replica_is_told() -> None:  # rule 8.3
     made.leadership.update(known)
     requests.add_known_leader_and_isr(BrokerId(1), [T0, T1, U0])
     requests.send()
-    told = partitions(sent(outbox, wire.LeaderAndIsrRequest)[1])
-    assert {tp: (p.leader_epoch, p.is_new) for tp, p in told.items()} == {
+    states = partitions(sent(outbox, wire.LeaderAndIsrRequest)[1])
+    assert {tp: (p.leader_epoch, p.is_new) for tp, p in states.items()} == {
         T0: (2, True),
         T1: (3, False),
         U0: (1, True),
@@ -174,7 +175,9 @@ def test_leader_and_isr_goes_to_live_and_shutting_down_brokers() -> None:  # rul
     requests, outbox, _ = batch(context(1, shutting_down=(2,)))
     requests.add_leader_and_isr(ids(1, 2, 3), T0, leadership(1, [1]), ReplicaAssignment(ids(1, 2, 3)), is_new=False)
     requests.send()
-    assert list(sent(outbox, wire.LeaderAndIsrRequest)) == [1, 2]
+    by_broker = sent(outbox, wire.LeaderAndIsrRequest)
+    assert list(by_broker) == [1, 2]
+    assert all(set(partitions(request)) == {T0} for request in by_broker.values())
     assert list(sent(outbox, wire.UpdateMetadataRequest)) == [1, 2]
 
 
@@ -247,9 +250,9 @@ def test_update_metadata_of_a_topic_queued_for_deletion() -> None:  # rule 8.9
     requests, outbox, _ = batch(made)
     requests.add_update_metadata(ids(1), made.leadership)
     requests.send()
-    told = partitions(sent(outbox, wire.UpdateMetadataRequest)[1])
-    assert (told[T0].leader, told[T0].leader_epoch, told[T0].zk_version, told[T0].isr) == (-2, 0, 0, (1, 2))
-    assert (told[U0].leader, told[U0].leader_epoch, told[U0].zk_version, told[U0].isr) == (3, 5, 7, (3,))
+    states = partitions(sent(outbox, wire.UpdateMetadataRequest)[1])
+    assert (states[T0].leader, states[T0].leader_epoch, states[T0].zk_version, states[T0].isr) == (-2, 0, 0, (1, 2))
+    assert (states[U0].leader, states[U0].leader_epoch, states[U0].zk_version, states[U0].isr) == (3, 5, 7, (3,))
 
 
 @pytest.mark.kafka("CCM-8")
@@ -300,17 +303,19 @@ async def test_stop_replica_is_sent(autojump_clock: MockClock) -> None:  # rules
     assert await events_of_deletion(started=False, delete=False) == []
 
 
-async def events_of_deletion(*, started: bool, delete: bool, others: tuple[TopicPartition, ...] = ()) -> list[Any]:
+async def events_of_deletion(
+    *, started: bool, delete: bool, ibp: str = "3.9", others: tuple[TopicPartition, ...] = ()
+) -> list[Any]:
     """The event that the answer to StopReplica of ``TP``, and of ``others``, makes of itself in a real controller."""
-    async with world([1]) as w:
+    async with world([1], ibp=MetadataVersion.parse(ibp)) as w:
         runtime = await bench(w)
         controller = w.nodes[1].controller
         seen: list[Any] = []
         put = controller.loop.put
         controller.loop.put = lambda event: (seen.append(event), put(event))[1]  # type: ignore[method-assign]
+        runtime.context.topics_to_delete.add("t")
         if started:
             runtime.context.topics_with_deletion_started.add("t")
-            runtime.context.topics_to_delete.add("t")
         runtime.batch.new_batch()
         for tp in (TP, *others):
             runtime.batch.add_stop_replica(ids(1), tp, delete=delete)
@@ -318,6 +323,31 @@ async def events_of_deletion(*, started: bool, delete: bool, others: tuple[Topic
         await w.settle()
         assert [type(s.message) for s in w.take()][:1] == [wire.StopReplicaRequest]
         return [event for event in seen if isinstance(event, ev.ReplicaDeletionAnswered)]
+
+
+def stopped(requests: list[Any]) -> list[dict[TopicPartition, tuple[int | None, bool | None]]]:
+    """Of each StopReplica request, the partitions with leader epoch (None: its version has none) and delete flag."""
+    return [
+        {TopicPartition(s.topic, s.partition): (s.leader_epoch, s.delete) for s in partition_states(request)}
+        for request in requests
+    ]
+
+
+def stop_while_queued(ibp: str, *, delete: bool) -> None:
+    """Both partitions of t, which is queued for deletion, and one of u."""
+    made = plain_context(2)
+    made.leadership = {T0: leadership(1, [1], 3), T1: leadership(2, [2], 4), U0: leadership(3, [3], 5)}
+    made.queue_for_deletion(["t"])
+    requests, outbox, _ = batch(made, ibp, "PLAINTEXT")
+    requests.new_batch()
+    for tp in made.leadership:
+        requests.add_stop_replica(ids(2), tp, delete=delete)
+    requests.send()
+    ((to, request, version),) = outbox.sent
+    assert to == 2
+    epochs = {T0: -2, T1: -2, U0: 5}
+    expected = {tp: (epoch if version >= 3 else None, delete) for tp, epoch in epochs.items()}
+    assert stopped([request]) == [expected]
 
 
 @pytest.mark.kafka("CCM-11")
@@ -330,68 +360,76 @@ def test_delete_sticks() -> None:  # rule 8.6
 
 
 @pytest.mark.kafka("CCM-12")
-async def test_stop_replica_of_a_topic_queued_for_deletion(autojump_clock: MockClock) -> None:  # rules 5.13, 8.43
-    made = context(1)
-    made.leadership = {T0: leadership(1, [1], 3), U0: leadership(1, [1], 4)}
-    made.topics_to_delete.add("t")
-    requests, outbox, _ = batch(made)
-    for tp in (T0, U0):
-        requests.add_stop_replica(ids(1), tp, delete=True)
-    requests.send()
-    told = partitions(sent(outbox, wire.StopReplicaRequest)[1])
-    assert {tp: p.leader_epoch for tp, p in told.items()} == {T0: -2, U0: 4}
-    assert await events_of_deletion(started=False, delete=True) == []
+@pytest.mark.parametrize("ibp", VERSIONS)
+async def test_stop_replica_of_a_topic_queued_for_deletion(autojump_clock: MockClock, ibp: str) -> None:  # 5.13, 8.43
+    stop_while_queued(ibp, delete=True)
+    assert await events_of_deletion(started=False, delete=True, ibp=ibp) == []
 
 
 @pytest.mark.kafka("CCM-13")
-async def test_stop_replica_after_deletion_has_started(autojump_clock: MockClock) -> None:  # rule 8.43
-    assert await events_of_deletion(started=True, delete=True, others=(U0,)) == [
-        ev.ReplicaDeletionAnswered(BrokerId(1), 0, ((TP, 0),))
+@pytest.mark.parametrize("ibp", VERSIONS)
+async def test_stop_replica_after_deletion_has_started(autojump_clock: MockClock, ibp: str) -> None:  # rule 8.43
+    stop_while_queued(ibp, delete=True)
+    assert await events_of_deletion(started=True, delete=True, ibp=ibp, others=(T1, U0)) == [
+        ev.ReplicaDeletionAnswered(BrokerId(1), 0, ((TP, 0), (T1, 0)))
     ]
 
 
 @pytest.mark.kafka("CCM-14")
-async def test_stop_replica_without_delete_after_deletion_has_started(autojump_clock: MockClock) -> None:  # rule 8.43
-    assert await events_of_deletion(started=True, delete=False) == []
+@pytest.mark.parametrize("ibp", VERSIONS)
+async def test_stop_replica_without_delete_after_deletion_has_started(
+    autojump_clock: MockClock, ibp: str
+) -> None:  # rule 8.43
+    stop_while_queued(ibp, delete=False)
+    assert await events_of_deletion(started=True, delete=False, ibp=ibp, others=(T1, U0)) == []
 
 
 @pytest.mark.kafka("CCM-15")
-@pytest.mark.parametrize(("ibp", "expected"), [("2.6-IV0", 1), ("2.5", 2)])
-def test_stop_replica_with_and_without_delete(ibp: str, expected: int) -> None:  # rule 8.22
-    requests, outbox, _ = batch(context(1), ibp)
-    requests.add_stop_replica(ids(1), T0, delete=False)
-    requests.add_stop_replica(ids(1), U0, delete=True)
+@pytest.mark.parametrize("ibp", VERSIONS)
+def test_stop_replica_with_and_without_delete(ibp: str) -> None:  # rule 8.22
+    made = plain_context(1)
+    u1 = TopicPartition("u", 1)
+    made.leadership = {tp: leadership(1, [], epoch) for epoch, tp in enumerate((U0, u1, T0, T1), 3)}
+    requests, outbox, _ = batch(made, ibp, "PLAINTEXT")
+    requests.new_batch()
+    for tp in made.leadership:
+        requests.add_stop_replica(ids(1), tp, delete=tp.topic == "t")
     requests.send()
-    assert len(outbox.sent) == expected
-    told: list[Any] = [request for _, request, _ in outbox.sent]
-    assert [on_response is not None for on_response in outbox.callbacks] == [True, False][:expected]
-    if expected == 1:
-        assert {tp: p.delete_partition for tp, p in partitions(told[0]).items()} == {T0: False, U0: True}
+    sent_to_1 = [request for _, request, _ in outbox.sent]
+    if VERSIONS[ibp][2] >= 3:
+        assert stopped(sent_to_1) == [{U0: (3, False), u1: (4, False), T0: (5, True), T1: (6, True)}]
     else:
-        assert [request.delete_partitions for request in told] == [True, False]
-        assert [[(t.name, t.partition_indexes) for t in request.topics] for request in told] == [
-            [("u", (0,))],
-            [("t", (0,))],
-        ]
+        assert stopped(sent_to_1) == [{T0: (None, True), T1: (None, True)}, {U0: (None, False), u1: (None, False)}]
+        assert [on_response is not None for on_response in outbox.callbacks] == [True, False]
 
 
 @pytest.mark.kafka("CCM-16")
-def test_stop_replica_is_grouped_by_broker() -> None:  # rule 8.22
-    requests, outbox, _ = batch(context(1, 2, 3))
-    for tp in (T0, T1, U0):
-        requests.add_stop_replica(ids(2, 3), tp, delete=True)
+@pytest.mark.parametrize("delete", [False, True])
+def test_stop_replica_is_grouped_by_broker(delete: bool) -> None:  # rule 8.22
+    made = context(1, 2, 3)
+    made.leadership = {T0: leadership(1, [], 3), T1: leadership(2, [], 4), U0: leadership(3, [], 5)}
+    requests, outbox, responses = batch(made)
+    for tp in made.leadership:
+        requests.add_stop_replica(ids(2, 3), tp, delete=delete)
     requests.send()
     by_broker = sent(outbox, wire.StopReplicaRequest)
-    assert len(outbox.sent) == 2
-    assert {to: set(partitions(request)) for to, request in by_broker.items()} == {2: {T0, T1, U0}, 3: {T0, T1, U0}}
+    assert len(outbox.sent) == len(by_broker) == 2
+    for index, (to, request) in enumerate(by_broker.items()):
+        assert stopped([request]) == [{T0: (3, delete), T1: (4, delete), U0: (5, delete)}]
+        outbox.answer(index, wire.StopReplicaResponse())
+        assert responses.events[index][:2] == ("StopReplica", to)
+    assert responses.deleted == [frozenset(made.leadership) if delete else frozenset()] * 2
 
 
 @pytest.mark.kafka("CCM-17")
 def test_stop_replica_goes_to_live_and_shutting_down_brokers() -> None:  # rule 8.13
     requests, outbox, _ = batch(context(1, shutting_down=(2,)))
-    requests.add_stop_replica(ids(1, 2, 3), T0, delete=True)
+    for tp in (T0, T1, U0):
+        requests.add_stop_replica(ids(1, 2, 3), tp, delete=False)
     requests.send()
-    assert list(sent(outbox, wire.StopReplicaRequest)) == [1, 2]
+    by_broker = sent(outbox, wire.StopReplicaRequest)
+    assert list(by_broker) == [1, 2]
+    assert stopped(list(by_broker.values())) == [dict.fromkeys((T0, T1, U0), (-1, False))] * 2
 
 
 @pytest.mark.kafka("CCM-18")

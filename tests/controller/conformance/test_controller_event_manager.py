@@ -16,6 +16,7 @@ from kce.controller.events import (
     BrokersChanged,
     ControllerEvent,
     ControllerState,
+    LeaderRebalanceDue,
     TopicsChanged,
     UpdateMetadataAnswered,
 )
@@ -44,6 +45,10 @@ def histogram(metrics: Metrics, name: MetricName = QUEUE_TIME) -> Histogram:
     return found
 
 
+def of_the_queue(metrics: Metrics) -> set[MetricName]:
+    return {name for name, _ in metrics.items() if name.type == QUEUE_TIME.type}
+
+
 async def nothing(event: ControllerEvent) -> None:
     await trio.lowlevel.checkpoint()
 
@@ -52,10 +57,8 @@ async def nothing(event: ControllerEvent) -> None:
 async def test_metrics_are_removed_on_close(autojump_clock: MockClock) -> None:  # rules 3.5, 12.6
     metrics = Metrics()
     async with running(nothing, metrics):
-        assert QUEUE_TIME in metrics
-        assert QUEUE_SIZE in metrics
-    assert QUEUE_TIME not in metrics
-    assert QUEUE_SIZE not in metrics
+        assert of_the_queue(metrics) == {QUEUE_TIME, QUEUE_SIZE}
+    assert of_the_queue(metrics) == set()
 
 
 @pytest.mark.kafka("CEM-2")
@@ -103,7 +106,7 @@ async def test_time_in_the_queue_is_forgotten_when_idle(autojump_clock: MockCloc
         assert (times.count, times.max) == (0, 0)
 
 
-async def timed(*, fails: bool) -> None:
+async def timed(event: ControllerEvent, state: ControllerState, timer_name: str, *, fails: bool) -> None:
     """One event of 0.25 s: its state while it is processed, its timer, and that it is over afterwards."""
     metrics = Metrics()
     states: list[ControllerState] = []
@@ -115,25 +118,27 @@ async def timed(*, fails: bool) -> None:
             raise RuntimeError("broken for the test")
 
     async with running(process, metrics) as loop:
-        timer = histogram(metrics, MetricName("kafka.controller", "ControllerStats", "TopicChangeRateAndTimeMs"))
+        timer = histogram(metrics, MetricName("kafka.controller", "ControllerStats", timer_name))
         assert timer.count == 0
-        loop.put(TopicsChanged())
+        loop.put(event)
         await loop.wait_idle()
-        assert states == [ControllerState.TOPIC_CHANGE]
+        assert states == [state]
         assert loop.state is ControllerState.IDLE
         assert timer.count == 1
         assert timer.max == pytest.approx(250)
-        loop.put(TopicsChanged())  # the loop goes on
+        loop.put(event)  # the loop goes on
         await loop.wait_idle()
         assert timer.count == 2
 
 
 @pytest.mark.kafka("CEM-5")
-async def test_an_event_that_succeeds(autojump_clock: MockClock) -> None:  # rule 3.4
-    await timed(fails=False)
+async def test_an_event_that_succeeds(autojump_clock: MockClock) -> None:  # rules 3.4, 3.7
+    timer = "AutoLeaderBalanceRateAndTimeMs"
+    await timed(LeaderRebalanceDue(), ControllerState.AUTO_LEADER_BALANCE, timer, fails=False)
 
 
 @pytest.mark.kafka("CEM-6")
-async def test_an_event_that_fails(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:  # rule 3.4
-    await timed(fails=True)
+async def test_an_event_that_fails(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:  # 3.4, 3.7
+    timer = "LeaderElectionRateAndTimeMs"
+    await timed(BrokersChanged(), ControllerState.BROKER_CHANGE, timer, fails=True)
     assert "broken for the test" in caplog.text

@@ -8,17 +8,18 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from kce.controller.context import PartitionState
+from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.errors import StateChangeFailed
 from kce.controller.leader_selection import Strategy
 from kce.controller.runtime import ControllerRuntime
+from kce.controller.topic_deletion import TopicDeletion
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import RECOVERED, RECOVERING
 from kce.zookeeper import znodes
-from kce.zookeeper.model import BrokerId, LeaderAndIsr, TopicPartition
+from kce.zookeeper.model import BrokerId, LeaderAndIsr, PartitionReplica, TopicPartition
 from kce.zookeeper.store import Create, StoreError, value
 from tests.controller.conformance.bench import TP, bench, leader_and_isr, leadership, put_config, stored
-from tests.controller.support import World, texts, world
+from tests.controller.support import World, put_replica_state, texts, world
 
 NON_EXISTENT, NEW, ONLINE, OFFLINE = (
     PartitionState.NON_EXISTENT,
@@ -44,7 +45,7 @@ async def change(runtime: ControllerRuntime, before: PartitionState, target: Par
 
 
 async def rejected(w: World, caplog: pytest.LogCaptureFixture, before: PartitionState, target: PartitionState) -> bool:
-    """State unchanged, an error logged, nobody told."""
+    """State unchanged, an error logged, nothing sent."""
     runtime = await bench(w)
     caplog.clear()
     after = await change(runtime, before, target)
@@ -148,9 +149,9 @@ async def test_online_to_online_for_controlled_shutdown(autojump_clock: MockCloc
         assert await w.state("t") == (2, 1, (2,))
         await w.settle()
         sent = w.take()
-        for told in (1, 2):
-            assert [(s.leader, s.leader_epoch, s.isr, s.is_new) for s in leader_and_isr(sent, told)] == [
-                (2, 1, (2,), False)
+        for broker in (1, 2):
+            assert [(s.leader, s.leader_epoch, s.isr, s.replicas, s.is_new) for s in leader_and_isr(sent, broker)] == [
+                (2, 1, (2,), (1, 2), False)
             ]
 
 
@@ -185,17 +186,25 @@ async def test_offline_to_online(autojump_clock: MockClock) -> None:  # rule 7.5
 
 @pytest.mark.kafka("PSM-15")
 @pytest.mark.parametrize(("ibp", "recovery"), [("3.2-IV0", RECOVERING), ("3.1", RECOVERED)])
-async def test_offline_to_online_uncleanly(autojump_clock: MockClock, ibp: str, recovery: int) -> None:  # rule 7.6
+@pytest.mark.parametrize("forced", [True, False])
+async def test_offline_to_online_uncleanly(
+    autojump_clock: MockClock, ibp: str, recovery: int, forced: bool
+) -> None:  # rules 7.6, 11.32
+    """By the strategy, or by the topic's configuration."""
     async with world([1], ibp=MetadataVersion.parse(ibp)) as w:
-        runtime = await bench(w, {0: [1, 9]})
-        await put_config(w, "t", unclean_leader_election_enable="true")
-        await stored(w, runtime, TP, leadership(-1, [9]))
-        assert await change(runtime, OFFLINE, ONLINE) is ONLINE
+        runtime = await bench(w, {0: [9, 1]})
+        if not forced:
+            await put_config(w, "t", unclean_leader_election_enable="true")
+        await stored(w, runtime, TP, leadership(9, [9]))
+        runtime.context.put_partition_state(TP, OFFLINE)
+        await runtime.partitions.handle_state_changes([TP], ONLINE, Strategy.UNCLEAN if forced else Strategy.OFFLINE)
+        assert runtime.context.partition_state(TP) is ONLINE
         assert await w.state("t") == (1, 1, (1,))
         assert json.loads(await w.get(STATE) or b"").get("leader_recovery_state", RECOVERED) == recovery
         await w.settle()
-        (told,) = leader_and_isr(w.take(), 1)
-        assert (told.leader, told.isr, told.leader_recovery_state) == (1, (1,), recovery)
+        (state,) = leader_and_isr(w.take(), 1)
+        assert (state.leader, state.isr, state.replicas, state.is_new) == (1, (1,), (9, 1), False)
+        assert state.leader_recovery_state == recovery
 
 
 @pytest.mark.kafka("PSM-16")
@@ -270,6 +279,21 @@ async def test_the_count_is_frozen_once_deletion_has_started(autojump_clock: Moc
 
 
 @pytest.mark.kafka("PSM-22")
+async def test_topics_that_are_queued_for_deletion_do_not_count(autojump_clock: MockClock) -> None:  # 5.19, 10.42
+    async with world([1]) as w:
+        runtime = await bench(w, {p: [1] for p in range(4)})
+        partitions = [TopicPartition("t", p) for p in range(4)]
+        stays = TopicPartition("u", 0)
+        await runtime.partitions.handle_state_changes([*partitions, stays], NEW)
+        await runtime.partitions.handle_state_changes([*partitions, stays], OFFLINE)
+        for tp in partitions:
+            put_replica_state(runtime.context, PartitionReplica(tp, BrokerId(1)), ReplicaState.OFFLINE)
+        assert runtime.context.offline_partition_count == len(partitions) + 1
+        await TopicDeletion(runtime).enqueue({"t"})
+        assert runtime.context.offline_partition_count == 1
+        assert {runtime.context.partition_state(tp) for tp in partitions} == {NON_EXISTENT}
+
+
 async def test_deletion_leaves_the_count_as_it_was(autojump_clock: MockClock) -> None:  # rules 5.19, 10.42
     async with world([1]) as w:
         runtime = await bench(w, {p: [1] for p in range(4)})

@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from kce.controller.context import ReplicaState
 from kce.controller.runtime import ControllerRuntime
-from kce.zookeeper.model import BrokerId
+from kce.zookeeper.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership
 from tests.controller.conformance.bench import TP, bench, ids, leader_and_isr, leadership, replica, stored
 from tests.controller.support import World, put_replica_state, texts, world
 
@@ -70,7 +70,7 @@ async def change(runtime: ControllerRuntime, before: ReplicaState, target: Repli
 async def test_rejected(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, before: ReplicaState, target: ReplicaState
 ) -> None:
-    """State unchanged, an error logged, nobody told, nothing forgotten."""
+    """State unchanged, an error logged, nothing sent, nothing forgotten."""
     async with world([1]) as w:
         runtime = await bench(w)
         caplog.clear()
@@ -85,6 +85,7 @@ async def test_rejected(
 async def test_startup_with_a_live_broker(autojump_clock: MockClock) -> None:  # rule 6.32
     async with world([1]) as w:
         runtime = await bench(w)
+        assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
         await runtime.replicas.startup()
         assert runtime.context.replica_state(R1) is ONLINE
 
@@ -94,6 +95,7 @@ async def test_startup_without_live_broker(autojump_clock: MockClock) -> None:  
     async with world([1]) as w:
         runtime = await bench(w)
         runtime.context.remove_live_brokers([BrokerId(1)])
+        assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
         await runtime.replicas.startup()
         assert runtime.context.replica_state(R1) is OFFLINE
 
@@ -102,6 +104,7 @@ async def test_startup_without_live_broker(autojump_clock: MockClock) -> None:  
 async def test_startup_with_a_replica_on_an_unknown_broker(autojump_clock: MockClock) -> None:  # rules 6.27, 6.32
     async with world([1]) as w:
         runtime = await bench(w, {0: [1, 9]})
+        assert R1.topic_partition not in runtime.context.replica_states_of(R1.replica)
         await runtime.replicas.startup()
         assert runtime.context.replica_state(R1) is ONLINE
         assert runtime.context.replica_state(replica(9)) is OFFLINE
@@ -132,7 +135,7 @@ async def test_new_to_offline(autojump_clock: MockClock) -> None:  # rules 6.25,
         assert texts(w.take(), 1) == ["UMR alive=[1]", "SR t-0@-1"]  # the entry has no leadership to tell
 
 
-async def told_anew(w: World, before: ReplicaState) -> bool:
+async def gets_state_again(w: World, before: ReplicaState) -> bool:
     """Going Online from ``before`` sends the replica, and it alone, the leadership it may have missed (6.24)."""
     runtime = await bench(w, {0: [1, 2]})
     runtime.context.leadership[TP] = leadership(2, [1, 2], 7)
@@ -140,15 +143,14 @@ async def told_anew(w: World, before: ReplicaState) -> bool:
     await w.settle()
     sent = w.take()
     (state,) = leader_and_isr(sent, 1)
-    return (state.leader, state.leader_epoch, state.isr, state.is_new) == (2, 7, (1, 2), False) and not leader_and_isr(
-        sent, 2
-    )
+    assert (state.leader, state.leader_epoch, state.isr, state.replicas) == (2, 7, (1, 2), (1, 2))
+    return not state.is_new and not leader_and_isr(sent, 2)
 
 
 @pytest.mark.kafka("RSM-18")
 async def test_online_to_online(autojump_clock: MockClock) -> None:
     async with world([1, 2]) as w:
-        assert await told_anew(w, ONLINE)
+        assert await gets_state_again(w, ONLINE)
 
 
 @pytest.mark.kafka("RSM-19")
@@ -158,18 +160,20 @@ async def test_online_to_offline(autojump_clock: MockClock) -> None:  # rules 6.
         await stored(w, runtime, TP, leadership(1, [1, 2]))
         assert await change(runtime, ONLINE, OFFLINE) is OFFLINE
         assert await w.state("t") == (-1, 1, (2,))
-        known = runtime.context.leadership[TP].leader_and_isr
-        assert (known.leader, known.leader_epoch, known.isr) == (-1, 1, (2,))
+        written = LeaderAndIsr(BrokerId(-1), ids(2), 1, partition_epoch=1)
+        assert runtime.context.leadership[TP] == Leadership(written, ControllerEpoch(1))
         await w.settle()
         sent = w.take()
         assert texts(sent, 1) == ["UMR alive=[1, 2] t-0:-1@1[2]", "SR t-0@0"]
         assert texts(sent, 2) == ["LAI t-0:-1@1[2]", "UMR alive=[1, 2] t-0:-1@1[2]"]
+        (state,) = leader_and_isr(sent, 2)
+        assert (state.replicas, state.is_new) == ((1, 2), False)
 
 
 @pytest.mark.kafka("RSM-25")
 async def test_offline_to_online(autojump_clock: MockClock) -> None:
     async with world([1, 2]) as w:
-        assert await told_anew(w, OFFLINE)
+        assert await gets_state_again(w, OFFLINE)
 
 
 @pytest.mark.kafka("RSM-26")
@@ -211,4 +215,4 @@ async def test_deletion_successful_to_nonexistent(autojump_clock: MockClock) -> 
 @pytest.mark.kafka("RSM-43")
 async def test_deletion_ineligible_to_online(autojump_clock: MockClock) -> None:
     async with world([1, 2]) as w:
-        assert await told_anew(w, INELIGIBLE)
+        assert await gets_state_again(w, INELIGIBLE)

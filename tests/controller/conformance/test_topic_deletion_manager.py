@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from trio.testing import MockClock
 
@@ -10,54 +14,76 @@ from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.events import ReplicaDeletionAnswered
 from kce.controller.kafka_controller import KafkaController
 from kce.controller.topic_deletion import TopicDeletion
-from kce.zookeeper.model import BrokerId, PartitionReplica, TopicPartition
+from kce.zookeeper.model import BrokerEpoch, BrokerId, PartitionReplica, TopicPartition
 from tests.controller.conformance.bench import bench
-from tests.controller.support import World, texts, world
+from tests.controller.support import FakeBroker, World, broker, texts, world
 
 PARTITIONS = [TopicPartition("t", 0), TopicPartition("t", 1)]
+OF_BOTH = [*PARTITIONS, TopicPartition("u", 0), TopicPartition("u", 1)]
 BROKERS = (1, 2, 3)
 
 
+def silence(fake: FakeBroker) -> None:
+    """It names no replica in its answers to StopReplica, so no event follows (rule 8.43)."""
+    plain = fake.answer
+
+    def answer(request: object, header: wire.Header) -> wire.Message:
+        return wire.StopReplicaResponse() if isinstance(request, wire.StopReplicaRequest) else plain(request, header)
+
+    fake.answer = answer
+
+
 async def cluster(w: World) -> KafkaController:
-    """Topic t: two partitions on brokers 1, 2 and 3, which answer no StopReplica by themselves."""
+    """Topics t and u: two partitions each on brokers 1, 2 and 3, which delete nothing by themselves."""
     controller = await w.start_controller(1)
-    await w.create_topic("t", {0: [1, 2, 3], 1: [2, 3, 1]})
-    for broker in w.brokers.values():
-        plain = broker.answer
-
-        def silent(request: object, header: wire.Header, plain: object = plain) -> wire.Message:
-            if isinstance(request, wire.StopReplicaRequest):
-                return wire.StopReplicaResponse()  # names no replica, so no event follows (rule 8.43)
-            return plain(request, header)  # type: ignore[operator, no-any-return]
-
-        broker.answer = silent
+    for topic in ("t", "u"):
+        await w.create_topic(topic, {0: [1, 2, 3], 1: [2, 3, 1]})
+    for made in w.brokers.values():
+        silence(made)
     w.take()
     return controller
 
 
-async def request_deletion(w: World) -> None:
-    await w.zk.ensure_paths(["/admin/delete_topics/t"])
+async def request_deletion(w: World, *topics: str) -> None:
+    await w.zk.ensure_paths([f"/admin/delete_topics/{topic}" for topic in topics])
     await w.settle()
 
 
-async def deleted_by(w: World, controller: KafkaController, *brokers: int, error: int = 0) -> None:
-    """Those brokers say that they have deleted their replicas, or why not."""
-    for broker in brokers:
-        errors = tuple((tp, error) for tp in PARTITIONS)
-        controller.loop.put(ReplicaDeletionAnswered(BrokerId(broker), 0, errors))
+async def come_back(w: World, broker_id: int) -> None:
+    """It still deletes nothing by itself."""
+    silence(await w.start_broker(broker_id))
+    await w.settle()
+
+
+async def deleted_by(w: World, controller: KafkaController, *brokers: int, of: Sequence[TopicPartition]) -> None:
+    """Those brokers say that they have deleted their replicas."""
+    for broker_id in brokers:
+        controller.loop.put(ReplicaDeletionAnswered(BrokerId(broker_id), 0, tuple((tp, 0) for tp in of)))
         await w.settle()
 
 
-def states(controller: KafkaController, broker: int) -> set[ReplicaState]:
-    return {controller.context.replica_state(PartitionReplica(tp, BrokerId(broker))) for tp in PARTITIONS}
+def states(controller: KafkaController, broker_id: int) -> set[ReplicaState]:
+    return {controller.context.replica_state(PartitionReplica(tp, BrokerId(broker_id))) for tp in PARTITIONS}
 
 
-def assert_gone(controller: KafkaController) -> None:
+def queues(controller: KafkaController) -> tuple[set[str], set[str], set[str]]:
+    """Topics to delete, those of which the deletion has started, and those that cannot be deleted now."""
     context = controller.context
-    assert "t" not in context.topics | context.topics_to_delete | context.topics_with_deletion_started
-    assert context.partitions_of("t") == []
-    assert not any(tp in context.leadership or tp in context.partition_states for tp in PARTITIONS)
-    assert not any(tp in context.replica_states_of(BrokerId(broker)) for tp in PARTITIONS for broker in range(10))
+    return (
+        set(context.topics_to_delete),
+        set(context.topics_with_deletion_started),
+        set(context.topics_ineligible_for_deletion),
+    )
+
+
+def assert_gone(controller: KafkaController, *topics: str) -> None:
+    context = controller.context
+    partitions = [tp for tp in OF_BOTH if tp.topic in topics]
+    assert not context.topics & set(topics)
+    assert not any(context.partitions_of(topic) for topic in topics)
+    assert not any(tp in context.leadership or tp in context.partition_states for tp in partitions)
+    assert not any(tp in context.replica_states_of(BrokerId(i)) for tp in partitions for i in range(10))
+    assert queues(controller) == (set(), set(), set())
 
 
 @pytest.mark.kafka("TDM-1")
@@ -65,6 +91,7 @@ async def test_initialization(autojump_clock: MockClock) -> None:  # rule 10.38
     async with world([]) as w:
         runtime = await bench(w)
         deletion = TopicDeletion(runtime)
+        assert deletion.enabled
         await deletion.initialize({"a", "b", "c"}, {"b", "c", "d"})
         assert runtime.context.topics_to_delete == {"a", "b", "c"}
         assert runtime.context.topics_ineligible_for_deletion == {"b", "c"}
@@ -74,32 +101,43 @@ async def test_initialization(autojump_clock: MockClock) -> None:  # rule 10.38
 async def test_basic_deletion(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:  # 10.42, 10.48
     async with world(BROKERS) as w:
         controller = await cluster(w)
-        zk = w.nodes[1].zk
-        calls: list[str] = []
-        delete_nodes = zk.delete_topic_nodes
+        calls: Counter[object] = Counter()
+        for machine in (controller._runtime.partitions, controller._runtime.replicas):
 
-        async def counted(topic: str, *args: object) -> None:
-            calls.append(topic)
-            await delete_nodes(topic, *args)  # type: ignore[arg-type]
+            async def counted(
+                of: object, target: object, *more: object, plain: Any = machine.handle_state_changes
+            ) -> Any:
+                calls[target] += 1
+                return await plain(of, target, *more)
 
-        monkeypatch.setattr(zk, "delete_topic_nodes", counted)
-        await request_deletion(w)
+            monkeypatch.setattr(machine, "handle_state_changes", counted)
+        await request_deletion(w, "t", "u")
         context = controller.context
-        assert {context.partition_state(tp) for tp in PARTITIONS} == {PartitionState.NON_EXISTENT}
-        assert [states(controller, b) for b in BROKERS] == [{ReplicaState.DELETION_STARTED}] * 3
-        assert context.topics_with_deletion_started == {"t"}
+        assert {context.partition_state(tp) for tp in OF_BOTH} == {PartitionState.NON_EXISTENT}
+        for of in BROKERS:
+            replicas = {context.replica_state(PartitionReplica(tp, BrokerId(of))) for tp in OF_BOTH}
+            assert replicas == {ReplicaState.DELETION_STARTED}
+        assert queues(controller) == ({"t", "u"}, {"t", "u"}, set())
         sent = w.take()
-        for broker in BROKERS:
-            told = texts(sent, broker)
-            (update,) = (text for text in told if text.startswith("UMR"))
-            assert "t-0:-2@0" in update
-            assert "t-1:-2@0" in update
-        assert calls == []
-        await deleted_by(w, controller, *BROKERS)
-        assert calls == ["t"]
-        assert_gone(controller)
-        for path in ("/brokers/topics/t", "/admin/delete_topics/t"):
-            assert await w.get(path) is None
+        for receiver in BROKERS:
+            (update,) = (text for text in texts(sent, receiver) if text.startswith("UMR"))
+            assert all(f"{tp}:-2@0" in update for tp in OF_BOTH)
+        for answering in BROKERS:
+            assert await w.get("/brokers/topics/t") is not None
+            await deleted_by(w, controller, answering, of=OF_BOTH)
+        assert_gone(controller, "t", "u")
+        assert calls == {
+            PartitionState.OFFLINE: 1,
+            PartitionState.NON_EXISTENT: 1,
+            ReplicaState.DELETION_INELIGIBLE: 1,
+            ReplicaState.OFFLINE: 1,
+            ReplicaState.DELETION_STARTED: 1,
+            ReplicaState.DELETION_SUCCESSFUL: len(BROKERS),  # one for each answer
+            ReplicaState.NON_EXISTENT: 2,  # one for each topic
+        }
+        for topic in ("t", "u"):
+            for path in (f"/brokers/topics/{topic}", f"/admin/delete_topics/{topic}"):
+                assert await w.get(path) is None
 
 
 @pytest.mark.kafka("TDM-3")
@@ -109,49 +147,56 @@ async def test_deletion_with_a_broker_that_is_dead(autojump_clock: MockClock) ->
         context = controller.context
         await w.stop_broker(3)
         await w.settle()
-        await request_deletion(w)
+        w.take()
+        await request_deletion(w, "t")
+        assert {context.partition_state(tp) for tp in PARTITIONS} == {PartitionState.NON_EXISTENT}
+        assert any("t-0:-2@0" in text and "t-1:-2@0" in text for text in texts(w.take(), 1))
         assert [states(controller, b) for b in BROKERS] == [
             {ReplicaState.DELETION_STARTED},
             {ReplicaState.DELETION_STARTED},
             {ReplicaState.DELETION_INELIGIBLE},
         ]
-        assert context.topics_ineligible_for_deletion == {"t"}
-        await deleted_by(w, controller, 1, 2)
+        assert queues(controller) == ({"t"}, {"t"}, {"t"})
+        await deleted_by(w, controller, 1, 2, of=PARTITIONS)
         assert [states(controller, b) for b in BROKERS] == [
             {ReplicaState.DELETION_SUCCESSFUL},
             {ReplicaState.DELETION_SUCCESSFUL},
             {ReplicaState.OFFLINE},
         ]
-        assert context.topics_to_delete == {"t"}
-        await w.start_broker(3)
-        await w.settle()
-        assert context.topics_ineligible_for_deletion == set()
-        # the broker that came answers by itself: Started, Successful, done
-        assert_gone(controller)
+        assert {context.partition_state(tp) for tp in PARTITIONS} == {PartitionState.NON_EXISTENT}
+        assert queues(controller) == ({"t"}, {"t"}, {"t"})
+        await come_back(w, 3)
+        assert [states(controller, b) for b in BROKERS] == [
+            {ReplicaState.DELETION_SUCCESSFUL},
+            {ReplicaState.DELETION_SUCCESSFUL},
+            {ReplicaState.DELETION_STARTED},
+        ]
         assert "SR t-0@-2delete t-1@-2delete" in texts(w.take(), 3)
+        await deleted_by(w, controller, 3, of=PARTITIONS)
+        assert_gone(controller, "t")
 
 
 @pytest.mark.kafka("TDM-4")
 async def test_a_broker_dies_after_deletion_has_started(autojump_clock: MockClock) -> None:  # rules 10.40, 10.49
     async with world(BROKERS) as w:
         controller = await cluster(w)
-        context = controller.context
-        await request_deletion(w)
+        await request_deletion(w, "t")
+        assert [states(controller, b) for b in BROKERS] == [{ReplicaState.DELETION_STARTED}] * 3
         await w.stop_broker(3)
         await w.settle()
-        assert [states(controller, b) for b in BROKERS] == [
-            {ReplicaState.DELETION_STARTED},
-            {ReplicaState.DELETION_STARTED},
-            {ReplicaState.DELETION_INELIGIBLE},
-        ]
-        assert context.topics_ineligible_for_deletion == {"t"}
-        w.take()
+        waiting = [{ReplicaState.DELETION_STARTED}, {ReplicaState.DELETION_STARTED}, {ReplicaState.DELETION_INELIGIBLE}]
+        assert [states(controller, b) for b in BROKERS] == waiting
+        assert queues(controller) == ({"t"}, {"t"}, {"t"})
+        controller.context.add_live_brokers([(broker(3), BrokerEpoch(10**6))])
         await TopicDeletion(controller._runtime).resume(["t"])
-        await w.settle()
-        assert states(controller, 3) == {ReplicaState.DELETION_INELIGIBLE}  # while others are Started
-        assert w.take() == []
-        await deleted_by(w, controller, 1, 2)
-        assert states(controller, 1) == states(controller, 2) == {ReplicaState.DELETION_SUCCESSFUL}
-        await w.start_broker(3)
-        await w.settle()
-        assert_gone(controller)
+        assert [states(controller, b) for b in BROKERS] == waiting  # while others are Started
+        assert queues(controller) == ({"t"}, {"t"}, set())
+        await deleted_by(w, controller, 1, 2, of=PARTITIONS)
+        assert [states(controller, b) for b in BROKERS] == [
+            {ReplicaState.DELETION_SUCCESSFUL},
+            {ReplicaState.DELETION_SUCCESSFUL},
+            {ReplicaState.DELETION_STARTED},
+        ]
+        assert queues(controller) == ({"t"}, {"t"}, set())
+        await deleted_by(w, controller, 3, of=PARTITIONS)
+        assert_gone(controller, "t")

@@ -1,9 +1,12 @@
-"""`kce` in processes of its own, and `kce up` in the background."""
+"""`kce` in its own processes, and `kce up` in the background."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,9 +22,22 @@ def kce(*arguments: str, env: dict[str, str], timeout: float = 60) -> subprocess
     return subprocess.run([*KCE, *arguments], capture_output=True, text=True, env=env, timeout=timeout, check=False)
 
 
+def consecutive_free_ports(count: int) -> int:
+    """The first of ``count`` free ports, below the ports that systems give to outgoing connections."""
+    while True:
+        first = random.randrange(10_000, 30_000)
+        with contextlib.ExitStack() as stack:
+            try:
+                for port in range(first, first + count):
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+        return first
+
+
 @contextmanager
 def up(tmp_path: Path, env: dict[str, str], *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A running `kce up`, and what its ready file says."""
+    """A running `kce up`, and the content of its ready file."""
     ready = tmp_path / "ready.json"
     process = subprocess.Popen(
         [*KCE, "up", "--ready-file", str(ready), "--set", "zookeeper.session.timeout.ms=1500", *arguments],
@@ -32,7 +48,7 @@ def up(tmp_path: Path, env: dict[str, str], *arguments: str) -> Iterator[tuple[s
         watchdog = threading.Timer(60, process.kill)
         watchdog.start()
         seen = ""
-        while "Ctrl-C stops it all" not in seen:
+        while "Ctrl-C stops the cluster" not in seen:
             line = process.stdout.readline()
             assert line, f"it ended:\n{seen}"
             seen += line

@@ -10,7 +10,7 @@ import pytest
 
 from kce.harness.cli import COMMANDS
 from tests.harness.cli.support import kce
-from tests.harness.conftest import Here, Said
+from tests.harness.conftest import Here, Output
 
 #: each command in a process that has imported what `kce` has before it knows which is called
 EACH_HELP = """\
@@ -45,7 +45,7 @@ def test_help_and_version(env: dict[str, str], here: Here) -> None:
 
 def test_nothing_is_running(here: Here, tmp_path: Path) -> None:
     for arguments in (["kill", "1"], ["topic", "list"], ["describe"]):
-        assert here(*arguments) == Said(1, "", "kce: no cluster of yours is running: start one with `kce up`\n")
+        assert here(*arguments) == Output(1, "", "kce: no cluster of yours is running: start one with `kce up`\n")
     missing = here("kill", "1", "--cluster", str(tmp_path / "nope.json"))
     assert missing.code == 1
     assert "nope.json cannot be read: No such file" in missing.err

@@ -1,4 +1,4 @@
-"""`kce elect` and `kce leader` as a person runs them, against a real ZooKeeper."""
+"""`kce elect` and `kce leader` against a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kce.election.session import ElectionSession
 from kce.zookeeper.store import Create, Delete, SetData, value
 from kce.zookeeper.store.kazoo import KazooStore
 from tests.harness.cli.support import KCE
-from tests.harness.conftest import Here, Said
+from tests.harness.conftest import Here, Output
 from tests.harness.processes import family, wait_gone
 
 pytestmark = pytest.mark.slow
@@ -104,7 +104,7 @@ def elect(where: str, name: str, *more: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-#: says who it is, starts a child that would outlive it, and says when it is asked to end
+#: prints its session, starts a child that would outlive it, and prints when it gets SIGTERM
 COMMAND = (
     'sleep 600 & child=$!; trap "echo terminated; exit 0" TERM; '
     "echo running $$ $child as $KCE_ADDRESS $KCE_SESSION_ID; wait"
@@ -120,7 +120,7 @@ def test_the_second_leads_after_kill_9_of_the_first(where: str, here: Here, star
     assert watcher.saw("first:1 ") == session_id
     second = start(*elect(where, "second", "--exec", COMMAND))
     second.saw("contending at /cron/latch")
-    assert here("leader", "--zookeeper", where, "--path", "/cron") == Said(0, f"first:1 {session_id}\n", "")
+    assert here("leader", "--zookeeper", where, "--path", "/cron") == Output(0, f"first:1 {session_id}\n", "")
     first.process.kill()
     _, _, _, address, next_id = second.saw("running ").split()
     assert address == "second:1"
@@ -132,7 +132,9 @@ def test_the_second_leads_after_kill_9_of_the_first(where: str, here: Here, star
     assert "terminated\n" in last_words
     assert "the connection" not in last_words  # that it ends is no news
     watcher.saw("no leader")
-    assert here("leader", "--zookeeper", where, "--path", "/cron") == Said(1, "", "kce: nobody leads at /cron\n")
+    assert here("leader", "--zookeeper", where, "--path", "/cron") == Output(
+        1, "", "kce: there is no leader at /cron\n"
+    )
 
 
 def test_the_command_is_stopped_on_revocation(where: str, start: Start) -> None:
@@ -164,7 +166,7 @@ def test_the_command_ends_by_itself(where: str, here: Here) -> None:
     for command, code in (("exit 3", 3), ("kill -9 $$", 137), ("true", 0)):
         ended = here(*elect(where, "brief", "--exec", command))
         assert (ended.code, f"has ended with exit code {code}" in ended.err) == (code, True)
-    assert "nobody leads" in here("leader", "--zookeeper", where, "--path", "/cron").err
+    assert "there is no leader" in here("leader", "--zookeeper", where, "--path", "/cron").err
 
 
 def test_leaders_of_others(where: str, here: Here) -> None:
@@ -185,20 +187,20 @@ def test_leaders_of_others(where: str, here: Here) -> None:
 
     in_zookeeper(where, write)
     flink = f"jobmanager\\x1b[2J:6123 {session_id}\n"
-    for path, said in {
-        "/flink/default/leader/dispatcher": Said(0, flink, ""),
-        "/flink/default/leader/dispatcher_lock": Said(0, flink, ""),
-        "/controller": Said(0, "broker 7, Kafka's controller\n", ""),
-        "/rubbish": Said(
+    for path, expected in {
+        "/flink/default/leader/dispatcher": Output(0, flink, ""),
+        "/flink/default/leader/dispatcher_lock": Output(0, flink, ""),
+        "/controller": Output(0, "broker 7, Kafka's controller\n", ""),
+        "/rubbish": Output(
             1, "", "kce: /rubbish holds no leader: leader node, offset 0: stream header is 72756262, not aced0005\n"
         ),
-        "/json": Said(
+        "/json": Output(
             1, "", "kce: /json holds no leader: leader node, offset 0: neither Flink's leader nor Kafka's controller\n"
         ),
-        "/empty": Said(1, "", "kce: nobody leads at /empty\n"),
-        "/nowhere": Said(1, "", "kce: nobody leads at /nowhere\n"),
+        "/empty": Output(1, "", "kce: there is no leader at /empty\n"),
+        "/nowhere": Output(1, "", "kce: there is no leader at /nowhere\n"),
     }.items():
-        assert here("leader", "--zookeeper", where, "--path", path) == said
+        assert here("leader", "--zookeeper", where, "--path", path) == expected
 
 
 def test_nothing_is_left_behind(where: str, start: Start, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def test_a_bad_replica_assignment_is_a_usage_error(here: Here) -> None:
 
 @pytest.mark.slow
 def test_topics_of_a_cluster_without_a_controller(here: Here, zookeeper: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kce.harness.cli.topic.PATIENCE_S", 0.2)
+    monkeypatch.setattr("kce.harness.cli.topic.WAIT_TIMEOUT_S", 0.2)
     chroot = f"{zookeeper}/no-controller"
     where = ["--zookeeper", chroot]
     trio.run(_make_chroot, chroot)
@@ -45,7 +45,7 @@ def test_topics_of_a_cluster_without_a_controller(here: Here, zookeeper: str, mo
     assert here("topic", "create", "u", *where, "--replica-assignment", "1", "--no-wait").code == 0
     assert here("topic", "list", *where).out == "t\nu\n"
     unknown = here("topic", "describe", "v", *where)
-    assert (unknown.code, unknown.err) == (1, "kce: there is no topic v; there are: t, u\n")
+    assert (unknown.code, unknown.err) == (1, "kce: unknown topic v; existing topics: t, u\n")
 
 
 async def _make_chroot(zookeeper: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kce import wire
 from kce.wire import ErrorCode
-from tests.wire.conformance.leader_and_isr import request
+from tests.wire.conformance.built import leader_and_isr
 from tests.wire.conformance.support import T_ID, error_response
 
 VERSIONS = range(8)
@@ -30,7 +30,7 @@ def response(version: int, *codes: ErrorCode, top: ErrorCode = ErrorCode.NONE) -
 @pytest.mark.kafka("LAIRES-1")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_error_counts_of_an_error_response(version: int) -> None:
-    answer = error_response(request(version), version, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    answer = error_response(leader_and_isr(version), version, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     assert wire.error_counts(answer) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 4}
 
 
@@ -54,6 +54,8 @@ def test_error_counts_without_error_at_the_top(version: int) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_text(version: int) -> None:
     text = repr(response(version, ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-    assert "LeaderAndIsrResponse" in text
-    assert ("topic_name='t'" if version < 5 else repr(T_ID)) in text
-    assert f"error_code={ErrorCode.CLUSTER_AUTHORIZATION_FAILED!r}" in text
+    assert text.startswith(f"LeaderAndIsrResponse(error_code={ErrorCode.NONE!r}")
+    topic = "topic_name='t'" if version < 5 else "topic_name=''"
+    assert f"{topic}, partition_index=0, error_code={ErrorCode.NONE!r}" in text
+    assert f"{topic}, partition_index=1, error_code={ErrorCode.CLUSTER_AUTHORIZATION_FAILED!r}" in text
+    assert (repr(T_ID) in text) is (version >= 5)

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from kce import wire
 from kce.broker_stub.control_requests import StopReplica, stop_replica_states
+from kce.controller.request_batch import StopReplicaState
 from kce.wire import ErrorCode
-from tests.wire.conformance.stop_replica import T0, T1, U0, built
+from kce.wire.control import partition_states
+from kce.wire.vocabulary import TopicPartition
+from tests.wire.conformance.built import T0, T1, U0, stop_replica
 from tests.wire.conformance.support import assert_unsupported, error_response, through_bytes
 
 VERSIONS = range(5)
+#: epochs of the partitions; -2: the topic is being deleted
+EPOCHS: Mapping[TopicPartition, int] = {T0: 0, T1: 4, U0: 5, TopicPartition("u", 1): -2, TopicPartition("t", 2): -2}
+
+
+def built(version: int, *, delete: bool) -> wire.StopReplicaRequest:
+    return stop_replica(version, {tp: StopReplicaState(epoch, delete) for tp, epoch in EPOCHS.items()})
 
 
 def layout(request: wire.StopReplicaRequest) -> tuple[object, ...]:
@@ -28,10 +39,11 @@ def layout(request: wire.StopReplicaRequest) -> tuple[object, ...]:
 
 def expected_layout(version: int, delete: bool) -> tuple[object, ...]:
     if version == 0:
-        return [("t", 0), ("t", 1), ("u", 0)], [], [], delete
+        return list(EPOCHS), [], [], delete
     if version < 3:
-        return [], [("t", (0, 1)), ("u", (0,))], [], delete
-    return [], [], [("t", [(0, 3, delete), (1, 4, delete)]), ("u", [(0, 5, delete)])], False
+        return [], [("t", (0, 1, 2)), ("u", (0, 1))], [], delete
+    t = ("t", [(0, 0, delete), (1, 4, delete), (2, -2, delete)])
+    return [], [], [t, ("u", [(0, 5, delete), (1, -2, delete)])], False
 
 
 @pytest.mark.kafka("SRREQ-1")
@@ -43,47 +55,39 @@ def test_unsupported_version() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_error_response(version: int) -> None:  # rule 9.4
     code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    answer = error_response(built(version, t0=True, t1=True, u0=True), version, code)
+    answer = error_response(built(version, delete=True), version, code)
     assert answer.error_code == code
     assert {(e.topic_name, e.partition_index, e.error_code) for e in answer.partition_errors} == {
-        ("t", 0, code),
-        ("t", 1, code),
-        ("u", 0, code),
+        (*tp, code) for tp in EPOCHS
     }
 
 
 @pytest.mark.kafka("SRREQ-3")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_layout_when_all_are_deleted(version: int) -> None:  # rules 8.22, 13.23
-    assert layout(through_bytes(built(version, t0=True, t1=True, u0=True), version)) == expected_layout(version, True)
+    assert layout(through_bytes(built(version, delete=True), version)) == expected_layout(version, True)
 
 
 @pytest.mark.kafka("SRREQ-4")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_layout_when_none_is_deleted(version: int) -> None:  # rules 8.22, 13.23
-    assert layout(through_bytes(built(version, t0=False, t1=False, u0=False), version)) == expected_layout(
-        version, False
-    )
+    assert layout(through_bytes(built(version, delete=False), version)) == expected_layout(version, False)
 
 
 @pytest.mark.kafka("SRREQ-5")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_version_reads_as_states(version: int) -> None:  # rule 13.24
-    read = through_bytes(built(version, t0=True, t1=True, u0=True), version)
-    by_topic: dict[str, list[tuple[int, int, bool]]] = {}
-    for tp, state in stop_replica_states(read).items():
-        by_topic.setdefault(tp.topic, []).append((tp.partition, state.leader_epoch, state.delete_partition))
-    epochs = (3, 4, 5) if version >= 3 else (-1, -1, -1)
-    assert by_topic == {"t": [(0, epochs[0], True), (1, epochs[1], True)], "u": [(0, epochs[2], True)]}
+    read = through_bytes(built(version, delete=True), version)
+    assert {(s.topic, s.partition, s.leader_epoch, s.delete) for s in partition_states(read)} == {
+        (*tp, epoch if version >= 3 else None, True) for tp, epoch in EPOCHS.items()
+    }
 
 
 @pytest.mark.kafka("SRREQ-6")
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_version_reads_as_a_map(version: int) -> None:  # rule 13.24
-    old = version < 3
-    read = through_bytes(built(version, t0=False, t1=not old, u0=False), version)
+@pytest.mark.parametrize("delete", [True, False])
+def test_every_version_reads_as_a_map(version: int, delete: bool) -> None:  # rule 13.24
+    read = through_bytes(built(version, delete=delete), version)
     assert stop_replica_states(read) == {
-        T0: StopReplica(-1 if old else 3, False),
-        T1: StopReplica(-1 if old else 4, not old),
-        U0: StopReplica(-1 if old else 5, False),
+        tp: StopReplica(epoch if version >= 3 else -1, delete) for tp, epoch in EPOCHS.items()
     }

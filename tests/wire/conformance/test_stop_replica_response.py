@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kce import wire
+from kce.controller.request_batch import StopReplicaState
 from kce.wire import ErrorCode
-from tests.wire.conformance.stop_replica import built
+from tests.wire.conformance.built import T0, T1, stop_replica
 from tests.wire.conformance.support import error_response
 
 VERSIONS = range(5)
@@ -25,7 +26,7 @@ def response(*codes: ErrorCode, top: ErrorCode = ErrorCode.NONE) -> wire.StopRep
 @pytest.mark.kafka("SRRES-1")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_error_counts_of_an_error_response(version: int) -> None:
-    request = built(version, t0=True, t1=True)
+    request = stop_replica(version, {T0: StopReplicaState(3, False), T1: StopReplicaState(4, False)})
     answer = error_response(request, version, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     assert wire.error_counts(answer) == {ErrorCode.CLUSTER_AUTHORIZATION_FAILED: 3}
 
@@ -45,6 +46,6 @@ def test_error_counts_without_error_at_the_top() -> None:
 @pytest.mark.kafka("SRRES-4")
 def test_text() -> None:
     text = repr(response(ErrorCode.NONE, ErrorCode.CLUSTER_AUTHORIZATION_FAILED))
-    assert "StopReplicaResponse" in text
-    assert "topic_name='t', partition_index=0" in text
-    assert f"partition_index=1, error_code={ErrorCode.CLUSTER_AUTHORIZATION_FAILED!r}" in text
+    assert text.startswith(f"StopReplicaResponse(error_code={ErrorCode.NONE!r}")
+    assert f"topic_name='t', partition_index=0, error_code={ErrorCode.NONE!r}" in text
+    assert f"topic_name='t', partition_index=1, error_code={ErrorCode.CLUSTER_AUTHORIZATION_FAILED!r}" in text

@@ -30,7 +30,7 @@ class Fixture:
     async def create(self, path: str = PATH, data: bytes = b"1") -> None:
         value((await self.store.write([Create(path, data)]))[0])
 
-    async def told(self, happened: trio.Event) -> None:
+    async def wait_for(self, happened: trio.Event) -> None:
         with trio.fail_after(10):
             await happened.wait()
 

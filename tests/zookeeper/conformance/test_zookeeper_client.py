@@ -6,6 +6,7 @@ Covers: kce.zookeeper.client.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
@@ -224,8 +225,8 @@ async def test_reads_in_one_go_keep_their_order(client: Fixture) -> None:
     paths = [f"/{n}" for n in range(20)]
     for path in paths:
         await client.create(path, path.encode())
-    asked = paths[::-1]
-    assert [value(answer).data.decode() for answer in await client.store.get_data(asked)] == asked
+    reverse = paths[::-1]
+    assert [value(answer).data.decode() for answer in await client.store.get_data(reverse)] == reverse
 
 
 @pytest.mark.kafka("ZCT-20")
@@ -242,39 +243,39 @@ async def test_different_operations_in_one_go_keep_their_order(client: Fixture) 
 
 
 @pytest.mark.kafka("ZCT-21")
-async def test_creation_is_told(client: Fixture) -> None:  # rule 1.58
+async def test_creation_is_reported(client: Fixture) -> None:  # rule 1.58
     created = trio.Event()
     assert not await client.zk.register_and_check(PATH, ChangeHandler(created=created.set))
     await client.create()
-    await client.told(created)
+    await client.wait_for(created)
 
 
 @pytest.mark.kafka("ZCT-22")
-async def test_deletion_is_told(client: Fixture) -> None:  # rule 1.58
+async def test_deletion_is_reported(client: Fixture) -> None:  # rule 1.58
     deleted = trio.Event()
     await client.create()
     assert await client.zk.register_and_check(PATH, ChangeHandler(deleted=deleted.set))
     await client.store.write([Delete(PATH)])
-    await client.told(deleted)
+    await client.wait_for(deleted)
 
 
 @pytest.mark.kafka("ZCT-23")
-async def test_a_change_of_data_is_told(client: Fixture) -> None:  # rule 1.58
+async def test_a_change_of_data_is_reported(client: Fixture) -> None:  # rule 1.58
     changed = trio.Event()
     await client.create()
     assert await client.zk.register_and_check(PATH, ChangeHandler(changed=changed.set))
     await client.store.write([SetData(PATH, b"2")])
-    await client.told(changed)
+    await client.wait_for(changed)
 
 
 @pytest.mark.kafka("ZCT-26")
-async def test_a_change_of_children_is_told(client: Fixture) -> None:  # rule 1.56
+async def test_a_change_of_children_is_reported(client: Fixture) -> None:  # rule 1.56
     changed = trio.Event()
     await client.create()
     client.zk.register_child_handler(PATH, changed.set)
     assert await client.zk.get_children(PATH) == []
     await client.create(f"{PATH}/b")
-    await client.told(changed)
+    await client.wait_for(changed)
 
 
 @pytest.mark.kafka("ZCT-27")
@@ -286,7 +287,7 @@ async def test_children_that_are_read_without_watch(client: Fixture) -> None:  #
     await client.zk.register_and_check("/probe", ChangeHandler(created=probed.set))
     await client.create(f"{PATH}/b")
     await client.create("/probe")
-    await client.told(probed)  # by then the other would have been told too
+    await client.wait_for(probed)  # by then the other would have fired too
     assert not changed.is_set()
 
 
@@ -294,7 +295,7 @@ async def test_children_that_are_read_without_watch(client: Fixture) -> None:  #
 
 
 class Sessions:
-    """What a client is told of its sessions."""
+    """Records the states of a session."""
 
     def __init__(self, store: MetadataStore) -> None:
         self.states: list[SessionState] = []
@@ -312,19 +313,29 @@ async def test_requests_of_a_session_handler_are_answered(client: Fixture) -> No
     answered = trio.Event()
     await client.create()
 
+    ended = trio.Event()
+
     async def ask() -> None:
         assert value((await client.store.get_data([PATH]))[0]).data == b"1"
         answered.set()
 
+    async def ask_too_early() -> None:
+        with contextlib.suppress(SessionExpired):
+            await client.store.get_data([PATH])
+        ended.set()
+
     async with trio.open_nursery() as nursery:
 
-        def told(state: SessionState) -> None:
+        def changed(state: SessionState) -> None:
+            if state is SessionState.EXPIRED:  # between the sessions
+                nursery.start_soon(ask_too_early)
             if state is SessionState.ESTABLISHED:
                 nursery.start_soon(ask)
 
-        client.store.on_session = told
+        client.store.on_session = changed
         await client.expire()
-        await client.told(answered)
+        await client.wait_for(ended)
+        await client.wait_for(answered)
 
 
 @pytest.mark.kafka("ZCT-25")
@@ -339,17 +350,17 @@ async def test_a_session_handler_that_fails(client: Fixture, caplog: pytest.LogC
 
     client.store.on_session = fails
     await client.expire()
-    await client.told(established)
+    await client.wait_for(established)
     assert "broken for the test" in caplog.text
     await client.create()
 
 
 @pytest.mark.kafka("ZCT-28")
-async def test_a_refused_authentication_is_told(client: Fixture) -> None:
+async def test_a_refused_authentication_is_reported(client: Fixture) -> None:
     refused = trio.Event()
     client.store.on_session = lambda state: refused.set() if state is SessionState.AUTH_FAILED else None
     client.refuse()
-    await client.told(refused)
+    await client.wait_for(refused)
     client.accept()
 
 
@@ -360,7 +371,7 @@ async def test_a_refused_authentication_is_tried_again(client: Fixture) -> None:
     times: dict[SessionState, float] = {}
     established = trio.Event()
 
-    def told(state: SessionState) -> None:
+    def changed(state: SessionState) -> None:
         states.append(state)
         times[state] = trio.current_time()
         if state is SessionState.AUTH_FAILED:
@@ -370,9 +381,9 @@ async def test_a_refused_authentication_is_tried_again(client: Fixture) -> None:
 
     await client.create()
     old = client.store.session_id
-    client.store.on_session = told
+    client.store.on_session = changed
     client.refuse()
-    await client.told(established)
+    await client.wait_for(established)
     last = [s for s in states if s not in (SessionState.DISCONNECTED, SessionState.CONNECTED)]
     assert last == [SessionState.AUTH_FAILED, SessionState.EXPIRED, SessionState.ESTABLISHED]
     assert times[SessionState.ESTABLISHED] - times[SessionState.AUTH_FAILED] >= AUTH_RETRY_MS / 1000
@@ -419,8 +430,29 @@ async def test_requests_end_with_a_connection_that_does_not_come_back(client: Fi
 async def test_an_expired_session_is_followed_by_a_new_one(client: Fixture) -> None:  # rule 2.28
     sessions = Sessions(client.store)
     old = client.store.session_id
-    await client.expire()
-    await client.told(sessions.established)
+    ended: list[bool] = []
+
+    async def ask() -> None:
+        """Each request ends, in the old session, in the new one or with the old one."""
+        try:
+            answers = await client.store.get_data(["/nope", "/neither"])
+        except SessionExpired:
+            ended.append(False)
+        else:
+            assert [type(answer) for answer in answers] == [NoNode, NoNode]
+            ended.append(True)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            await ask()
+            nursery.start_soon(client.expire)
+            while not sessions.established.is_set():
+                for _ in range(5):
+                    nursery.start_soon(ask)
+                await trio.sleep(0.01)
+            await ask()
+    assert ended[0]
+    assert ended[-1]
     about_sessions = [s for s in sessions.states if s in (SessionState.EXPIRED, SessionState.ESTABLISHED)]
     assert about_sessions == [SessionState.EXPIRED, SessionState.ESTABLISHED]
     assert client.store.session_id != old
@@ -438,13 +470,13 @@ async def test_closing_while_a_session_expires(client: Fixture) -> None:
 
     async with trio.open_nursery() as nursery:
 
-        def told(state: SessionState) -> None:
+        def changed(state: SessionState) -> None:
             if state is SessionState.EXPIRED:
                 nursery.start_soon(close)
 
-        client.store.on_session = told
+        client.store.on_session = changed
         await client.expire()
-        await client.told(closed)
+        await client.wait_for(closed)
 
 
 # what is shown of it (rule 12.8)
@@ -457,6 +489,7 @@ class Shown:
         self._metrics = Metrics()
         self._sessions = SessionMetrics(self._metrics)
         self.established = trio.Event()
+        self.disconnected = trio.Event()
         self.while_away: set[float] = set()
         store.on_session = self._changed
 
@@ -466,6 +499,9 @@ class Shown:
             self.while_away.add(self["SessionState"])
         if state is SessionState.CONNECTED:
             self.established.set()
+            self.disconnected = trio.Event()
+        if state is SessionState.DISCONNECTED:
+            self.disconnected.set()
 
     def __getitem__(self, name: str) -> float:
         metric = self._metrics[MetricName("kafka.server", "SessionExpireListener", name)]
@@ -479,7 +515,12 @@ async def test_changes_of_a_sessions_state_are_counted(client: Fixture) -> None:
     names = [f"ZooKeeper{what}PerSec" for what in ("SyncConnects", "Expires", "AuthFailures", "ReadOnlyConnects")]
     assert [shown[name] for name in names] == [1, 0, 0, 0]
     await client.expire()
-    await client.told(shown.established)
+    await client.wait_for(shown.established)
+    assert [shown[name] for name in names] == [2, 1, 0, 0]
+    disconnects = shown["ZooKeeperDisconnectsPerSec"]
+    client.disconnect()
+    await client.wait_for(shown.disconnected)
+    assert shown["ZooKeeperDisconnectsPerSec"] == disconnects + 1
     assert [shown[name] for name in names] == [2, 1, 0, 0]
 
 
@@ -488,6 +529,6 @@ async def test_the_state_of_a_session_is_shown(client: Fixture) -> None:
     shown = Shown(client.store)
     assert shown["SessionState"] == 1
     await client.expire()
-    await client.told(shown.established)
+    await client.wait_for(shown.established)
     assert shown.while_away == {0}
     assert shown["SessionState"] == 1

@@ -68,11 +68,11 @@ def test_what_is_written_goes_before_anyone_waits(pair: Pair) -> None:
     assert theirs.recv(10) == b"onetwo"
 
 
-def test_a_server_that_takes_nothing_is_given_up(pair: Pair) -> None:
+def test_a_server_that_does_not_read_times_out(pair: Pair) -> None:
     ours, theirs = pair
     Poller().wait([], [ours], 0.01)
     much = bytes(1 << 24)
-    with pytest.raises(TimeoutError, match="takes nothing"):
+    with pytest.raises(TimeoutError, match="does not read"):
         ours.send(much)
     assert theirs.recv(10) == bytes(10)
 

@@ -1,4 +1,4 @@
-"""Many requests as one in kazoo's queues: what it is told of each, whatever becomes of its connection."""
+"""Many requests as one in kazoo's queues: its callbacks for each, even if the connection breaks."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Kazoo:
         self._queue.clear()
 
 
-class Asked:
+class Batch:
     def __init__(self, kazoo: Kazoo, count: int, opcode: int = 4, *, bad: int | None = None) -> None:
         self.done = 0
         self._bad = bad
@@ -116,7 +116,7 @@ class Asked:
 
 def test_all_are_sent_in_order_and_answered_in_order() -> None:
     kazoo = Kazoo()
-    asked = Asked(kazoo, 150)
+    batch = Batch(kazoo, 150)
     sent = []
     rounds = 0
     while kazoo._queue:
@@ -127,18 +127,18 @@ def test_all_are_sent_in_order_and_answered_in_order() -> None:
     assert sent == [(i + 1, 4, b"%d" % i) for i in range(150)]
     assert kazoo.handler.poller.under_way() == 150
     kazoo.answer(*(frame(i + 1, -101 if i % 2 else 0, b"!") for i in range(149)))
-    assert not asked.done
+    assert not batch.done
     kazoo.answer(frame(150, body=b"last", zxid=9))
-    assert asked.done == 1
-    assert asked.answers == [(i, -101) if i % 2 else (i, b"!") for i in range(149)] + [(149, b"last")]
+    assert batch.done == 1
+    assert batch.answers == [(i, -101) if i % 2 else (i, b"!") for i in range(149)] + [(149, b"last")]
     assert kazoo.last_zxid == 9
 
 
 def test_small_ones_share_a_write_and_kazoos_own_keep_their_place() -> None:
     kazoo = Kazoo()
-    first, second = Asked(kazoo, 2, 4), Asked(kazoo, 1, 14)
+    first, second = Batch(kazoo, 2, 4), Batch(kazoo, 1, 14)
     kazoo._queue.append((SimpleNamespace(type=-11), None))
-    third = Asked(kazoo, 1)
+    third = Batch(kazoo, 1)
     kazoo.send()
     assert [(xid, opcode) for xid, opcode, _ in kazoo.socket.requests()] == [(1, 4), (2, 4), (3, 14)]
     kazoo.send()
@@ -158,40 +158,40 @@ def test_small_ones_share_a_write_and_kazoos_own_keep_their_place() -> None:
 def test_xids_begin_again() -> None:
     kazoo = Kazoo()
     kazoo._connection._xid = 0x7FFFFFFF - 1
-    asked = Asked(kazoo, 2)
+    batch = Batch(kazoo, 2)
     kazoo.send()
     assert [xid for xid, _, _ in kazoo.socket.requests()] == [0x7FFFFFFF, 1]
     kazoo.answer(frame(0x7FFFFFFF), frame(1))
-    assert asked.done == 1
+    assert batch.done == 1
 
 
 @pytest.mark.parametrize("sent", [0, 1, 2, 3])
 @pytest.mark.parametrize("answered", [0, 10, 64, 128, 150])
 def test_a_connection_that_breaks_leaves_nothing_without_an_answer(sent: int, answered: int) -> None:
     kazoo = Kazoo()
-    asked = Asked(kazoo, 150)
+    batch = Batch(kazoo, 150)
     for _ in range(sent):
         kazoo.send()
     answered = min(answered, sent * 64, 150)
     kazoo.answer(*(frame(i + 1, body=b"!") for i in range(answered)))
     lost = ConnectionError("lost")
     kazoo.break_off(lost)
-    assert asked.answers == [(i, b"!") for i in range(answered)] + [lost] * (150 - answered)
-    asked.requests.set_exception(lost)  # kazoo tells of a closed connection twice
-    assert (len(asked.answers), asked.done) == (150, 1)
+    assert batch.answers == [(i, b"!") for i in range(answered)] + [lost] * (150 - answered)
+    batch.requests.set_exception(lost)  # kazoo tells of a closed connection twice
+    assert (len(batch.answers), batch.done) == (150, 1)
 
 
 @pytest.mark.parametrize("bad", [0, 10, 100])
 def test_a_body_that_cannot_be_made(bad: int) -> None:
     kazoo = Kazoo()
-    asked = Asked(kazoo, 150, bad=bad)
-    behind = Asked(kazoo, 1)
+    batch = Batch(kazoo, 150, bad=bad)
+    behind = Batch(kazoo, 1)
     while kazoo._queue:
         kazoo.send()
     assert len(kazoo.socket.requests()) == bad + 1
     kazoo.answer(*(frame(i + 1) for i in range(bad + 1)))
-    assert (asked.done, behind.done) == (1, 1)
-    assert isinstance(asked.requests.fault, ValueError)
+    assert (batch.done, behind.done) == (1, 1)
+    assert isinstance(batch.requests.fault, ValueError)
 
 
 def test_what_cannot_be_read_is_its_answer() -> None:
@@ -200,22 +200,22 @@ def test_what_cannot_be_read_is_its_answer() -> None:
     def read(i: int, data: bytes, at: int) -> None:
         raise ValueError("what is this?")
 
-    told: list[str] = []
-    requests = Requests(4, [0], lambda i: b"", read, lambda i, code: None, lambda: told.append("done"))
+    calls: list[str] = []
+    requests = Requests(4, [0], lambda i: b"", read, lambda i, code: None, lambda: calls.append("done"))
     kazoo._queue.append((requests, requests))
     kazoo.send()
     kazoo.answer(frame(1))
-    assert told == ["done"]
+    assert calls == ["done"]
     assert isinstance(requests.answers[0], ValueError)
 
 
 @pytest.mark.parametrize("wrong", [frame(2), b"", frame(1)[:15]])
 def test_an_answer_out_of_turn_or_cut_breaks_the_connection(wrong: bytes) -> None:
     kazoo = Kazoo()
-    asked = Asked(kazoo, 2)
+    batch = Batch(kazoo, 2)
     kazoo.send()
-    with pytest.raises(OSError, match="answer"):
+    with pytest.raises(OSError, match="a response"):
         kazoo.answer(wrong)
     lost = ConnectionError("lost")
     kazoo.break_off(lost)
-    assert asked.answers == [lost, lost]
+    assert batch.answers == [lost, lost]

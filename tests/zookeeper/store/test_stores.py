@@ -9,7 +9,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import trio
@@ -21,6 +21,8 @@ from kce import wire
 from kce.harness.embedded_zookeeper import TICK_MS, free_port
 from kce.zookeeper.store import (
     CREATOR_ALL_ACL,
+    DEFAULT_JUTE_MAXBUFFER,
+    MAX_REQUEST_BYTES,
     OPEN_ACL,
     READ_ACL,
     Acls,
@@ -37,17 +39,20 @@ from kce.zookeeper.store import (
     NodeExists,
     NoNode,
     NotEmpty,
+    SessionExpired,
     SessionState,
     SetData,
     Stat,
     StoreError,
     StoreUnavailable,
+    TooLarge,
     WatchEvent,
     WatchType,
     value,
 )
 from kce.zookeeper.store.kazoo import KazooStore
 from kce.zookeeper.store.memory import MemoryZooKeeper
+from tests.zookeeper.store.picky_proxy import PickyProxy
 
 Connect = Callable[..., Awaitable[MetadataStore]]
 _chroots = itertools.count()
@@ -301,7 +306,7 @@ async def test_reading_an_absent_node_sets_no_watch(connect: Connect) -> None:
     assert await watched.until(1) == [WatchEvent(WatchType.CREATED, "/probe")]
 
 
-async def test_a_deleted_node_tells_both_its_watches(connect: Connect) -> None:
+async def test_a_deleted_node_fires_both_its_watches(connect: Connect) -> None:
     store, other = await connect(), await connect()
     await create(store, "/d")
     watched = Watched(store)
@@ -454,13 +459,13 @@ async def test_a_chroot_is_made_and_hidden(zookeeper: str) -> None:  # rule 1.4
     await root.aclose()
 
 
-async def test_no_server_is_said_in_one_line() -> None:
+async def test_no_server_is_reported_in_one_line() -> None:
     port = free_port()
     with pytest.raises(StoreUnavailable, match=f"no ZooKeeper answers at 127.0.0.1:{port} within 300 ms"):
         await KazooStore.connect(f"127.0.0.1:{port}", session_timeout_ms=2000, connection_timeout_ms=300)
 
 
-async def test_a_watch_that_fires_before_its_read_is_noted_is_told_once() -> None:
+async def test_a_watch_that_fires_before_its_read_is_noted_is_reported_once() -> None:
     """The answer to a read is noted by whichever thread is first; the event may overtake it."""
     store = KazooStore(KazooClient(), "nowhere", trio.lowlevel.current_trio_token())
     watched = Watched(store)
@@ -474,8 +479,8 @@ async def test_a_watch_that_fires_before_its_read_is_noted_is_told_once() -> Non
 
 
 @pytest.mark.slow
-async def test_a_reconnect_within_the_session_keeps_watches_and_tells_what_changed(zookeeper: str) -> None:
-    """The connection is cut under kazoo; what happened meanwhile is told once, what did not is not."""
+async def test_a_reconnect_within_the_session_keeps_watches_and_reports_changes(zookeeper: str) -> None:
+    """The connection is cut under kazoo; each change meanwhile is reported once."""
     store = await KazooStore.connect(f"{zookeeper}/rearm", session_timeout_ms=20_000, connection_timeout_ms=10_000)
     other = await KazooStore.connect(f"{zookeeper}/rearm", session_timeout_ms=20_000, connection_timeout_ms=10_000)
     await create(other, "/same", "/changed", "/gone", "/parent", "/quiet")
@@ -510,18 +515,18 @@ async def test_a_reconnect_within_the_session_keeps_watches_and_tells_what_chang
 
 
 @pytest.mark.slow
-async def test_an_expired_session_is_told_once_and_its_watches_are_dropped(zookeeper: str) -> None:
+async def test_an_expired_session_is_reported_once_and_its_watches_are_dropped(zookeeper: str) -> None:
     store = await KazooStore.connect(f"{zookeeper}/expire", session_timeout_ms=6000, connection_timeout_ms=10_000)
     watched = Watched(store)
     states: list[SessionState] = []
     established = trio.Event()
 
-    def told(state: SessionState) -> None:
+    def changed(state: SessionState) -> None:
         states.append(state)
         if state is SessionState.ESTABLISHED:
             established.set()
 
-    store.on_session = told
+    store.on_session = changed
     await store.exists(["/x"], watch=True)
     old = store.session_id
     # a second connection to the same session that closes it is how ZooKeeper's own tests expire one
@@ -543,3 +548,87 @@ async def test_an_expired_session_is_told_once_and_its_watches_are_dropped(zooke
     await create(store, "/y")
     assert await watched.until(1) == [WatchEvent(WatchType.CREATED, "/y")]
     await store.aclose()
+
+
+async def test_oversized_writes_are_not_sent(connect: Connect) -> None:  # rule 1.6
+    store = await connect()
+    states: list[SessionState] = []
+    store.on_session = states.append
+    await create(store, "/node", "/fence")
+    oversized = bytes(MAX_REQUEST_BYTES)
+    small, large, later = await store.write([SetData("/node", b"1"), SetData("/node", oversized), Create("/later")])
+    assert isinstance(small, Stat)
+    assert isinstance(large, TooLarge)
+    assert (large.path, later) == ("/node", "/later")
+    (fenced,) = await store.write([Create("/large", oversized)], fence=Check("/fence", 0))
+    assert isinstance(fenced, TooLarge)
+    done, failed = await store.multi([[Create("/done")], [Create("/undone"), SetData("/node", oversized)]])
+    assert done == ["/done"]
+    assert isinstance(failed, MultiFailed)
+    assert (failed.index, type(failed.error)) == (1, TooLarge)
+    assert await store.exists(["/undone"]) == [None]
+    assert states == []  # the connection is intact
+
+
+class PickyStore(NamedTuple):
+    proxy: PickyProxy
+    store: KazooStore
+
+
+@pytest.fixture
+async def picky(zookeeper: str, nursery: trio.Nursery) -> AsyncIterator[Callable[[int], Awaitable[PickyStore]]]:
+    stores: list[MetadataStore] = []
+
+    async def make(limit: int) -> PickyStore:
+        proxy = PickyProxy(zookeeper, limit)
+        address = await nursery.start(proxy.run)
+        store = await KazooStore.connect(
+            f"{address}/picky-{next(_chroots)}", session_timeout_ms=2000, connection_timeout_ms=10_000
+        )
+        stores.append(store)
+        return PickyStore(proxy, store)
+
+    yield make
+    for store in stores:
+        await store.aclose()
+
+
+@pytest.mark.slow
+async def test_a_write_above_the_servers_limit_fails_and_others_go_on(
+    picky: Callable[[int], Awaitable[PickyStore]], caplog: pytest.LogCaptureFixture
+) -> None:
+    proxy, store = await picky(DEFAULT_JUTE_MAXBUFFER)
+    session = store.session_id
+    with trio.fail_after(20):
+        large, after = await store.write([Create("/large", bytes(DEFAULT_JUTE_MAXBUFFER)), Create("/after")])
+    assert (type(large), after) == (TooLarge, "/after")
+    assert (proxy.refused, store.session_id) == (2, session)
+    assert "refuses a write as large as that of /large" in caplog.text
+    assert await store.write([Create("/later")]) == ["/later"]
+
+
+@pytest.mark.slow
+async def test_a_session_whose_connections_break_without_end_is_ended(
+    picky: Callable[[int], Awaitable[PickyStore]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server with a small jute.maxbuffer: the write is below the default limit, and breaks every connection."""
+    proxy, store = await picky(100_000)
+    await store.write([Create("/ephemeral", ephemeral=True)])
+    session, states, established = store.session_id, list[SessionState](), trio.Event()
+
+    def changed(state: SessionState) -> None:
+        states.append(state)
+        if state is SessionState.ESTABLISHED:
+            established.set()
+
+    store.on_session = changed
+    with trio.fail_after(20):
+        with pytest.raises(SessionExpired, match="did not execute 1 operations"):
+            await store.write([Create("/poison", bytes(200_000))])
+        await established.wait()
+        assert store.session_id != session
+        assert await store.exists(["/ephemeral"]) == [None]  # the session was closed, not left to its timeout
+        assert await store.write([Create("/good")]) == ["/good"]
+    assert states.count(SessionState.EXPIRED) == 1
+    assert proxy.refused >= 3
+    assert "is unusable" in caplog.text

@@ -1,0 +1,224 @@
+"""Topics at speed: creation, growth, deletion and reassignment, beside real Kafka 3.9.1, in one run.
+
+    python benchmarks/topics.py [--topics 1000] [--one-by-one 100] [--warm-up 200] [--json FILE]
+
+Four brokers, each a process of its own, with separate control and data listeners; ZooKeeper does not sync to disk.
+Topics have 3 partitions with 3 replicas. One client sends the same requests to both clusters. Rows, in seconds:
+
+create-N          one CreateTopics for N topics, until every broker's Metadata has a leader for every partition
+create-one-by-one topics created one after the other, each until every broker's Metadata has its leaders; per topic
+grow-N            one CreatePartitions from 3 to 6 partitions of N topics, until every broker's Metadata has leaders
+reassign-N        one AlterPartitionReassignments that replaces one replica of N partitions, until none is in progress
+delete-N          one DeleteTopics for N topics, until no broker's Metadata has any
+
+Both clusters are warm: they first run everything once with --warm-up topics. Kafka's JVMs compile fully.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from kce import Cluster, wire
+from kce.harness.embedded_zookeeper import embedded_zookeeper
+from tests.interop.real_kafka import real_brokers
+
+BROKERS = [1, 2, 3, 4]
+PARTITIONS, GROWN, REPLICAS = 3, 6, 3
+TIMEOUT_MS = 300_000
+POLL_S = 0.01
+
+
+class Client:
+    """A connection to one broker. Sends one request at a time."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self._frames = wire.FrameBuffer(max_frame_bytes=1 << 30)
+        self._correlation_ids = itertools.count()
+
+    async def ask(self, request: Any, version: int) -> Any:
+        frame = wire.encode_request(
+            request, api_version=version, correlation_id=next(self._correlation_ids), client_id="benchmark"
+        )
+        await self.stream.send_all(wire.frame(frame))
+        while (response := self._frames.next_frame()) is None:
+            data = await self.stream.receive_some(1 << 20)
+            assert data, "the broker closed the connection"
+            self._frames.receive_data(data)
+        return wire.decode_response(response, api_key=request.__api_key__, api_version=version)[1]
+
+
+class Clients:
+    """A connection to every broker, and the controller's among them."""
+
+    def __init__(self, clients: dict[int, Client]) -> None:
+        self._clients = clients
+
+    async def controller(self) -> Client:
+        response = await next(iter(self._clients.values())).ask(wire.MetadataRequest(topics=()), 12)
+        return self._clients[response.controller_id]
+
+    async def until(self, holds: Callable[[Any], bool], topics: Sequence[str] | None = None) -> None:
+        """Poll the Metadata of every broker until ``holds`` is true for each."""
+        named = None if topics is None else tuple(wire.MetadataRequestTopic(name=name) for name in topics)
+        request = wire.MetadataRequest(topics=named, allow_auto_topic_creation=False)
+
+        async def poll(client: Client) -> None:
+            while not holds(await client.ask(request, 9)):  # noqa: ASYNC110 - a broker's state is polled
+                await trio.sleep(POLL_S)
+
+        with trio.fail_after(TIMEOUT_MS / 1000):
+            async with trio.open_nursery() as nursery:
+                for client in self._clients.values():
+                    nursery.start_soon(poll, client)
+
+
+def has_leaders(topics: int, partitions: int) -> Callable[[Any], bool]:
+    def holds(response: Any) -> bool:
+        return len(response.topics) == topics and all(
+            len(t.partitions) == partitions and all(p.leader_id >= 0 for p in t.partitions) for t in response.topics
+        )
+
+    return holds
+
+
+def check(codes: Sequence[int]) -> None:
+    failed = {wire.error_name(code) for code in codes if code}
+    assert not failed, failed
+
+
+async def create(client: Client, names: Sequence[str]) -> None:
+    topics = tuple(
+        wire.CreatableTopic(name=name, num_partitions=PARTITIONS, replication_factor=REPLICAS) for name in names
+    )
+    response = await client.ask(wire.CreateTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS), 7)
+    check([t.error_code for t in response.topics])
+
+
+async def operations(clients: Clients, count: int, one_by_one: int) -> dict[str, float]:
+    """Run every operation; returns seconds by row."""
+    controller = await clients.controller()
+    names = [f"topic-{i:05d}" for i in range(count)]
+    seconds: dict[str, float] = {}
+
+    async def timed(row: str, work: Callable[[], Awaitable[object]]) -> None:
+        begin = time.perf_counter()
+        await work()
+        seconds[row] = time.perf_counter() - begin
+
+    async def create_all() -> None:
+        await create(controller, names)
+        await clients.until(has_leaders(count, PARTITIONS))
+
+    async def grow() -> None:
+        topics = tuple(wire.CreatePartitionsTopic(name=name, count=GROWN, assignments=None) for name in names)
+        response = await controller.ask(wire.CreatePartitionsRequest(topics=topics, timeout_ms=TIMEOUT_MS), 3)
+        check([t.error_code for t in response.results])
+        await clients.until(has_leaders(count, GROWN))
+
+    async def reassign() -> None:
+        """The first partition of every topic: its last replica moves to the broker that has none."""
+        described = await controller.ask(wire.MetadataRequest(topics=None, allow_auto_topic_creation=False), 9)
+        topics = []
+        for topic in described.topics:
+            partition = next(p for p in topic.partitions if p.partition_index == 0)
+            (spare,) = set(BROKERS) - set(partition.replica_nodes)
+            moved = (*partition.replica_nodes[:-1], spare)
+            topics.append(
+                wire.ReassignableTopic(
+                    name=topic.name, partitions=(wire.ReassignablePartition(partition_index=0, replicas=moved),)
+                )
+            )
+        request = wire.AlterPartitionReassignmentsRequest(topics=tuple(topics), timeout_ms=TIMEOUT_MS)
+        begin = time.perf_counter()
+        response = await controller.ask(request, 0)
+        check([response.error_code, *(p.error_code for t in response.responses for p in t.partitions)])
+        listing = wire.ListPartitionReassignmentsRequest(topics=None, timeout_ms=TIMEOUT_MS)
+        while (await controller.ask(listing, 0)).topics:  # noqa: ASYNC110 - a broker's state is polled
+            await trio.sleep(POLL_S)
+        seconds[f"reassign-{count}"] = time.perf_counter() - begin
+
+    async def delete(names: Sequence[str]) -> None:
+        topics = tuple(wire.DeleteTopicState(name=name) for name in names)
+        response = await controller.ask(wire.DeleteTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS), 6)
+        check([t.error_code for t in response.responses])
+        await clients.until(lambda response: not response.topics)
+
+    await timed(f"create-{count}", create_all)
+    await timed(f"grow-{count}", grow)
+    await reassign()
+    await timed(f"delete-{count}", lambda: delete(names))
+    alone = [f"alone-{i:05d}" for i in range(one_by_one)]
+    begin = time.perf_counter()
+    for name in alone:
+        await create(controller, [name])
+        await clients.until(has_leaders(1, PARTITIONS), [name])
+    seconds["create-one-by-one"] = (time.perf_counter() - begin) / one_by_one
+    await delete(alone)
+    return seconds
+
+
+@asynccontextmanager
+async def ours(folder: Path) -> AsyncIterator[dict[int, str]]:
+    async with (
+        embedded_zookeeper(folder) as zookeeper,
+        Cluster(brokers=len(BROKERS), processes=True, zookeeper=zookeeper) as cluster,
+    ):
+        addresses = cluster.bootstrap_servers().split(",")
+        yield dict(zip(BROKERS, addresses, strict=True))
+
+
+@asynccontextmanager
+async def kafka(folder: Path) -> AsyncIterator[dict[int, str]]:
+    async with (
+        embedded_zookeeper(folder) as zookeeper,
+        real_brokers(BROKERS, zookeeper, folder, jvm=("-Xmx1g",)) as brokers,
+    ):
+        yield {i: broker.address for i, broker in brokers.items()}
+
+
+async def measure(start: Any, args: argparse.Namespace) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        async with start(Path(folder)) as addresses, AsyncExitStack() as stack:
+            clients = {}
+            for broker, address in addresses.items():
+                host, port = address.rsplit(":", 1)
+                clients[broker] = Client(await stack.enter_async_context(await trio.open_tcp_stream(host, int(port))))
+            both = Clients(clients)
+            await both.until(lambda response: len(response.brokers) == len(BROKERS) and response.controller_id > 0)
+            await operations(both, args.warm_up, min(args.one_by_one, 20))
+            return await operations(both, args.topics, args.one_by_one)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--topics", type=int, default=1000)
+    parser.add_argument("--one-by-one", type=int, default=100, help="topics that are created one after the other")
+    parser.add_argument("--warm-up", type=int, default=200, help="topics of the run that is not counted")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args()
+    mine = trio.run(measure, ours, args)
+    peer = trio.run(measure, kafka, args)
+    print(f"{'':30}{'ours':>10}{'Kafka':>10}{'ratio':>8}")
+    results = {}
+    for row, value in mine.items():
+        results[f"topics/{row}"] = {
+            "value": value, "unit": "s", "peer": "Kafka 3.9.1", "peer_value": peer[row], "ratio": peer[row] / value,
+        }  # fmt: skip
+        print(f"topics/{row:23}{value:>10.3f}{peer[row]:>10.3f}{peer[row] / value:>8.2f} s")
+    if args.json:
+        Path(args.json).write_text(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""Kafka's log, in Kafka's file formats, on a `Disk` (sections 3b to 3g, 5c and 6 of the broker's rules).
+
+    log             one partition's log: appends, reads, high watermark, retention
+      validation      what a leader checks of a batch, and how it gets its offsets
+      producer_state  idempotent producers and open transactions; snapshots are their files
+      leader_epochs   which leader epoch wrote from which offset on
+      segments        the segments in a row
+        segment         a file of batches
+        indexes         offset -> place, timestamp -> offset, aborted transactions
+      loading         reads a log from its folder, and repairs it after a crash
+    config          the settings of a log
+    checkpoints     small text files; names: what everything is called
+
+Nothing awaits, and nothing decodes a record unless the topic's settings ask for it.
+"""
+
+from __future__ import annotations
+
+from kce.broker_stub.log.config import LogConfig
+from kce.broker_stub.log.log import Appended, Isolation, Log
+from kce.broker_stub.log.producer_state import Origin
+from kce.broker_stub.log.segments import FetchedRecords, LogContext, OffsetMetadata
+
+__all__ = ["Appended", "FetchedRecords", "Isolation", "Log", "LogConfig", "LogContext", "OffsetMetadata", "Origin"]

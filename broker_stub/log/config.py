@@ -1,0 +1,84 @@
+"""The settings of one log: its topic's, else the broker's (rule B7.30)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kce.broker_stub.config_entries import BrokerSettings, topic_entries
+from kce.wire.configuration import TOPIC_CONFIGS
+from kce.wire.record import Codec, TimestampType
+
+_CODECS = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
+_TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": TimestampType.LOG_APPEND_TIME}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogConfig:
+    """Each setting has the name of the topic's setting in Kafka. None: no limit, or as the producer has it."""
+
+    segment_bytes: int
+    segment_ms: int
+    segment_jitter_ms: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    flush_messages: int
+    flush_ms: int
+    retention_bytes: int | None
+    retention_ms: int | None
+    file_delete_delay_ms: int
+    max_message_bytes: int
+    is_compact: bool
+    is_delete: bool
+    compression_type: Codec | None
+    message_timestamp_type: TimestampType
+    message_timestamp_before_max_ms: int
+    message_timestamp_after_max_ms: int
+    min_insync_replicas: int
+    message_downconversion_enable: bool
+
+    @classmethod
+    def of(cls, topic: Mapping[str, str] | None = None, broker: Mapping[str, str] | None = None) -> LogConfig:
+        """From the settings of a topic and of its broker, defaults included. Raises ConfigError."""
+        return cls.effective(topic or {}, BrokerSettings(broker or {}))
+
+    @classmethod
+    def effective(cls, topic: Mapping[str, str], broker: BrokerSettings) -> LogConfig:
+        """Raises ConfigError."""
+        values = {
+            entry.name: TOPIC_CONFIGS[entry.name].parse(entry.value)
+            for entry in topic_entries(topic, broker)
+            if entry.value is not None
+        }
+
+        def number(name: str) -> int:
+            value = values[name]
+            assert isinstance(value, int)
+            return value
+
+        def limit(name: str) -> int | None:
+            return None if number(name) < 0 else number(name)
+
+        policies = values["cleanup.policy"]
+        assert isinstance(policies, tuple)
+        return cls(
+            segment_bytes=number("segment.bytes"),
+            segment_ms=number("segment.ms"),
+            segment_jitter_ms=number("segment.jitter.ms"),
+            segment_index_bytes=number("segment.index.bytes"),
+            index_interval_bytes=number("index.interval.bytes"),
+            flush_messages=number("flush.messages"),
+            flush_ms=number("flush.ms"),
+            retention_bytes=limit("retention.bytes"),
+            retention_ms=limit("retention.ms"),
+            file_delete_delay_ms=number("file.delete.delay.ms"),
+            max_message_bytes=number("max.message.bytes"),
+            is_compact="compact" in policies,
+            is_delete="delete" in policies,
+            compression_type=_CODECS.get(str(values["compression.type"])),
+            message_timestamp_type=_TIMESTAMP_TYPES[str(values["message.timestamp.type"])],
+            message_timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
+            message_timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
+            min_insync_replicas=number("min.insync.replicas"),
+            message_downconversion_enable=bool(values["message.downconversion.enable"]),
+        )

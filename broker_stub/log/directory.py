@@ -1,0 +1,152 @@
+"""A log directory: its lock, its checkpoints, what is to be deleted and flushed in it, and whether it has failed."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+from collections.abc import Callable, Mapping
+from random import Random
+
+from kce.broker_stub.disk import Disk
+from kce.broker_stub.errors import BrokerFailure
+from kce.broker_stub.log.checkpoints import encode_offsets, read_offsets, write_clean_shutdown, write_offsets
+from kce.broker_stub.log.names import (
+    CLEAN_SHUTDOWN,
+    LOCK,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+)
+from kce.broker_stub.log.segments import FlushableLog, LogContext
+from kce.wire.vocabulary import TopicPartition
+
+log = logging.getLogger(__name__)
+
+CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, REPLICATION_OFFSET_CHECKPOINT)
+
+
+class LogDirectory(LogContext):
+    """``is_offline`` once it has failed: from then on nobody uses it (rule B3.20)."""
+
+    def __init__(
+        self,
+        path: str,
+        disk: Disk,
+        *,
+        now_ms: Callable[[], int],
+        random: Random,
+        producer_id_expiration_ms: int,
+        on_failure: Callable[[LogDirectory], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """``wake``: there is something to flush or to delete."""
+        self.path = path.rstrip("/")
+        self.disk = disk
+        self.random = random
+        self.producer_id_expiration_ms = producer_id_expiration_ms
+        self.is_offline = False
+        self.had_clean_shutdown = False
+        self._now_ms = now_ms
+        self._on_failure = on_failure
+        self._wake = wake
+        self._is_locked = False
+        #: (when, order, path)
+        self._deletions: list[tuple[int, int, str]] = []
+        self._order = itertools.count()
+        self._flushes: dict[FlushableLog, int] = {}
+        self._written: dict[str, bytes] = {}
+
+    def __repr__(self) -> str:
+        return f"<log directory {self.path}{', offline' if self.is_offline else ''}>"
+
+    def now_ms(self) -> int:
+        return self._now_ms()
+
+    def failed(self, error: OSError) -> None:
+        if not self.is_offline:
+            self.is_offline = True
+            log.error("log directory %s is offline: %s", self.path, error)
+            self._on_failure(self)
+
+    # start and end
+
+    def open(self) -> None:
+        """Take the lock, and find out how the broker before ended. Raises OSError, BrokerFailure."""
+        self.disk.make_folder(self.path)
+        lock = f"{self.path}/{LOCK}"
+        if not self.disk.lock(lock):
+            raise BrokerFailure(f"{lock} is locked: another broker uses this log directory")
+        self._is_locked = True
+        marker = f"{self.path}/{CLEAN_SHUTDOWN}"
+        self.had_clean_shutdown = self.disk.exists(marker)
+        if self.had_clean_shutdown:
+            self.disk.delete(marker)
+            self.disk.flush_folder(self.path)
+
+    def abandon(self) -> None:
+        """Give back the lock, as the death of the process does."""
+        if self._is_locked:
+            self._is_locked = False
+            self.disk.unlock(f"{self.path}/{LOCK}")
+
+    def write_clean_shutdown(self, broker_epoch: int) -> None:
+        """Raises OSError."""
+        write_clean_shutdown(self.disk, f"{self.path}/{CLEAN_SHUTDOWN}", broker_epoch)
+
+    # checkpoints
+
+    def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:
+        """Empty if it cannot be read: recovery starts at the beginning then (rule B6.6)."""
+        try:
+            return read_offsets(self.disk, f"{self.path}/{name}")
+        except OSError as e:
+            log.warning("%s/%s is ignored: %s", self.path, name, e)
+            return {}
+
+    def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Raises OSError."""
+        write_offsets(self.disk, f"{self.path}/{name}", offsets)
+
+    async def update_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write it if it has changed, while other tasks run. Raises OSError."""
+        content = encode_offsets(offsets)
+        if content == self._written.get(name):
+            return
+        path = f"{self.path}/{name}"
+        part = f"{path}.tmp"
+        self.disk.write(part, content)
+        await self.disk.flush_all([part])
+        self.disk.rename(part, path)
+        await self.disk.flush_all([self.path])
+        self._written[name] = content
+
+    # what is done later
+
+    def delete_later(self, paths: list[str], delay_ms: int) -> None:
+        when = self._now_ms() + delay_ms
+        for path in paths:
+            heapq.heappush(self._deletions, (when, next(self._order), path))
+        self._wake()
+
+    def flush_later(self, log: FlushableLog, end_offset: int) -> None:
+        self._flushes[log] = end_offset
+        self._wake()
+
+    @property
+    def next_deletion_ms(self) -> int | None:
+        return self._deletions[0][0] if self._deletions else None
+
+    def delete_due(self) -> None:
+        """Delete what is due. Raises OSError."""
+        while self._deletions and self._deletions[0][0] <= self._now_ms():
+            self.disk.delete(heapq.heappop(self._deletions)[2])
+
+    async def flush_due(self) -> None:
+        """Flush what was to be flushed, while other tasks run. Raises OSError."""
+        while self._flushes:
+            flushable, end_offset = self._flushes.popitem()
+            truncations = flushable.truncations
+            await self.disk.flush_all(flushable.to_flush(end_offset))
+            if flushable.truncations == truncations:
+                flushable.flushed(end_offset)

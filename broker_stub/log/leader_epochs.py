@@ -1,0 +1,109 @@
+"""The leader epochs of a log: which epoch wrote from which offset on (rules B5.21 to B5.23, B5.28, B5.29)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final, NamedTuple
+
+from kce.broker_stub.disk import Disk
+from kce.broker_stub.log.checkpoints import read_leader_epochs, write_leader_epochs
+from kce.broker_stub.log.names import LEADER_EPOCH_CHECKPOINT
+
+#: of an epoch or an offset that nobody knows
+UNDEFINED: Final = -1
+
+
+class EpochEnd(NamedTuple):
+    """The end of an epoch: of ``epoch`` itself, or of the last one before the one that was asked for."""
+
+    epoch: int
+    end_offset: int
+
+
+UNDEFINED_END: Final = EpochEnd(UNDEFINED, UNDEFINED)
+
+
+class LeaderEpochCache:
+    """``entries``: (epoch, start offset), both strictly increasing. Changes are written to the file at once.
+
+    Reading raises BadCheckpoint, changes raise OSError.
+    """
+
+    __slots__ = ("_disk", "_folder", "entries")
+
+    def __init__(self, disk: Disk, folder: str) -> None:
+        self._disk = disk
+        self._folder = folder
+        self.entries: tuple[tuple[int, int], ...] = ()
+        for epoch, offset in read_leader_epochs(disk, self._path):
+            self._assign(epoch, offset)
+
+    @property
+    def _path(self) -> str:
+        return f"{self._folder}/{LEADER_EPOCH_CHECKPOINT}"
+
+    def moved(self, folder: str) -> None:
+        """The log's folder has another name."""
+        self._folder = folder
+
+    @property
+    def latest(self) -> int | None:
+        return self.entries[-1][0] if self.entries else None
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """An epoch writes from that offset on. The first offset of an epoch stays (rule B5.21)."""
+        if self._assign(epoch, start_offset):
+            self._write()
+
+    def _assign(self, epoch: int, start_offset: int) -> bool:
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"leader epoch {epoch} from offset {start_offset} on")
+        kept = self.entries
+        if kept and kept[-1][0] == epoch and start_offset >= kept[-1][1]:
+            return False
+        while kept and (kept[-1][0] >= epoch or kept[-1][1] >= start_offset):
+            kept = kept[:-1]
+        self.entries = (*kept, (epoch, start_offset))
+        return True
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> EpochEnd:
+        """Rule B5.23."""
+        if epoch == UNDEFINED:
+            return UNDEFINED_END
+        if epoch == self.latest:
+            return EpochEnd(epoch, log_end_offset)
+        above = bisect_right(self.entries, epoch, key=lambda entry: entry[0])
+        if above == len(self.entries):
+            return UNDEFINED_END
+        found = self.entries[above - 1][0] if above else epoch
+        return EpochEnd(found, self.entries[above][1])
+
+    def epoch_at(self, offset: int) -> int | None:
+        """The epoch that wrote the record at that offset; None if it is before every entry."""
+        above = bisect_right(self.entries, offset, key=lambda entry: entry[1])
+        return self.entries[above - 1][0] if above else None
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """The log ends there now (rule B5.27)."""
+        kept = tuple(entry for entry in self.entries if entry[1] < end_offset)
+        if end_offset >= 0 and len(kept) < len(self.entries):
+            self.entries = kept
+            self._write()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """The log starts there now; the epoch at that offset stays (rule B5.28)."""
+        below = bisect_right(self.entries, start_offset, key=lambda entry: entry[1])
+        if not below:
+            return
+        kept = ((self.entries[below - 1][0], start_offset), *self.entries[below:])
+        if kept != self.entries:
+            self.entries = kept
+            self._write()
+
+    def clear(self) -> None:
+        if self.entries:
+            self.entries = ()
+            self._write()
+
+    def _write(self) -> None:
+        write_leader_epochs(self._disk, self._path, self.entries)

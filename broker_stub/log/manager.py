@@ -1,0 +1,353 @@
+"""The logs of a broker in its log directories: loaded at the start, looked after, closed at the end (section 6).
+
+manager = LogManager(disk, ["/logs"], ...)
+await manager.load()
+await nursery.start(manager.run)     # retention, checkpoints, flushes, deletions
+...
+manager.close(broker_epoch)          # clean; or ``abandon``, as in the death of the process
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+import trio
+
+from kce.broker_stub.disk import Disk
+from kce.broker_stub.errors import BrokerFailure, KafkaStorageError
+from kce.broker_stub.log.config import LogConfig
+from kce.broker_stub.log.directory import LogDirectory
+from kce.broker_stub.log.log import Log
+from kce.broker_stub.log.names import (
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    REPLICATION_OFFSET_CHECKPOINT,
+    marked_folder,
+    parse_folder,
+)
+from kce.wire.configuration import Properties
+from kce.wire.vocabulary import TopicPartition
+
+log = logging.getLogger(__name__)
+
+#: after so many logs, other tasks run
+_LOGS_AT_ONCE = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogManagerConfig:
+    """Each setting has Kafka's name, with underscores."""
+
+    log_initial_task_delay_ms: int
+    log_retention_check_interval_ms: int
+    log_flush_scheduler_interval_ms: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_flush_start_offset_checkpoint_interval_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    producer_id_expiration_ms: int
+    producer_id_expiration_check_interval_ms: int
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> LogManagerConfig:
+        """Raises ConfigError."""
+        read = Properties(properties)
+        return cls(
+            log_initial_task_delay_ms=read.integer("log.initial.task.delay.ms"),
+            log_retention_check_interval_ms=read.integer("log.retention.check.interval.ms"),
+            log_flush_scheduler_interval_ms=read.integer("log.flush.scheduler.interval.ms"),
+            log_flush_offset_checkpoint_interval_ms=read.integer("log.flush.offset.checkpoint.interval.ms"),
+            log_flush_start_offset_checkpoint_interval_ms=read.integer("log.flush.start.offset.checkpoint.interval.ms"),
+            replica_high_watermark_checkpoint_interval_ms=read.integer("replica.high.watermark.checkpoint.interval.ms"),
+            producer_id_expiration_ms=read.integer("producer.id.expiration.ms"),
+            producer_id_expiration_check_interval_ms=read.integer("producer.id.expiration.check.interval.ms"),
+        )
+
+
+class LogManager:
+    """Owns the logs. ``on_offline``: a log directory has failed, with these partitions in it."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log_dirs: Sequence[str],
+        config: LogManagerConfig,
+        *,
+        now_ms: Callable[[], int],
+        random: Random,
+        config_of: Callable[[str], LogConfig],
+        on_offline: Callable[[str, list[TopicPartition]], None] = lambda path, partitions: None,
+    ) -> None:
+        """``config_of``: the settings of a topic's logs."""
+        self._disk = disk
+        self._config = config
+        self._config_of = config_of
+        self._random = random
+        self._on_offline = on_offline
+        self._work = trio.Event()
+        self.logs: dict[TopicPartition, Log] = {}
+        self.directories = [
+            LogDirectory(
+                path,
+                disk,
+                now_ms=now_ms,
+                random=random,
+                producer_id_expiration_ms=config.producer_id_expiration_ms,
+                on_failure=self._failed,
+                wake=self._wake,
+            )
+            for path in log_dirs
+        ]
+
+    @property
+    def online(self) -> list[LogDirectory]:
+        return [directory for directory in self.directories if not directory.is_offline]
+
+    def _failed(self, directory: LogDirectory) -> None:
+        partitions = [partition for partition, found in self.logs.items() if found.context is directory]
+        for partition in partitions:
+            del self.logs[partition]
+        self._on_offline(directory.path, partitions)
+
+    # loading
+
+    async def load(self) -> None:
+        """Load every log. Raises BrokerFailure if a directory is locked, or has what no broker has made."""
+        for directory in self.directories:
+            try:
+                directory.open()
+                await self._load(directory)
+            except OSError as e:
+                directory.failed(e)
+        if not self.online:
+            raise BrokerFailure(f"no log directory can be used: {', '.join(d.path for d in self.directories)}")
+
+    async def _load(self, directory: LogDirectory) -> None:
+        recovery_points = directory.read_checkpoint(RECOVERY_POINT_CHECKPOINT)
+        log_starts = directory.read_checkpoint(LOG_START_OFFSET_CHECKPOINT)
+        high_watermarks = directory.read_checkpoint(REPLICATION_OFFSET_CHECKPOINT)
+        for count, name in enumerate(self._disk.folders(directory.path)):
+            if count % _LOGS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+            path = f"{directory.path}/{name}"
+            found = parse_folder(name)
+            if found is None:
+                raise BrokerFailure(f"{path} is not the folder of a partition: log directories have nothing else")
+            if found.kind is not None:
+                if found.kind != "future":
+                    directory.delete_later([path], 0)
+                continue
+            partition = found.partition
+            if partition in self.logs:
+                raise BrokerFailure(f"{path} and {self.logs[partition].folder} are of the same partition: delete one")
+            loaded = Log(
+                directory,
+                path,
+                partition,
+                self._config_of(partition.topic),
+                clean=directory.had_clean_shutdown,
+                log_start_offset=log_starts.get(partition, 0),
+                recovery_point=recovery_points.get(partition, 0),
+            )
+            loaded.set_high_watermark(high_watermarks.get(partition, 0))  # rule B5.31
+            self.logs[partition] = loaded
+        log.info(
+            "%s: %d logs, after a%s shutdown",
+            directory.path, len(self._logs_in(directory)), " clean" if directory.had_clean_shutdown else "n unclean",
+        )  # fmt: skip
+
+    def _logs_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
+        return {partition: found for partition, found in self.logs.items() if found.context is directory}
+
+    # what control requests need
+
+    def has_log(self, partition: TopicPartition) -> bool:
+        return partition in self.logs
+
+    def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
+        found = self.logs.get(partition)
+        return None if found is None else found.topic_id
+
+    def assign_topic_id(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
+        """Raises InconsistentTopicId, KafkaStorageError."""
+        self.logs[partition].assign_topic_id(topic_id)
+
+    def get_or_create_log(self, partition: TopicPartition, *, is_new: bool, topic_id: uuid.UUID | None) -> Log:
+        """The log, which gets ``topic_id`` if it has none.
+
+        Raises KafkaStorageError; also if there is none, ``is_new`` is false and a directory is offline, because the log
+        may be in that directory (rule 9.24).
+        """
+        found = self.logs.get(partition)
+        if found is None:
+            if not is_new and len(self.online) < len(self.directories):
+                raise KafkaStorageError(f"the log of {partition} may be in a log directory that is offline")
+            found = self._create(partition)
+            self.logs[partition] = found
+        if topic_id is not None and found.topic_id is None:
+            found.assign_topic_id(topic_id)
+        return found
+
+    def _create(self, partition: TopicPartition) -> Log:
+        """In the directory with the fewest logs."""
+        for directory in sorted(self.online, key=lambda directory: len(self._logs_in(directory))):
+            try:
+                return Log(directory, f"{directory.path}/{partition}", partition, self._config_of(partition.topic))
+            except OSError as e:
+                directory.failed(e)
+        raise KafkaStorageError(f"no log directory is left for {partition}")
+
+    def delete_log(self, partition: TopicPartition) -> None:
+        """Its folder gets another name at once, and is deleted later (rule B6.18). Raises KafkaStorageError."""
+        found = self.logs.pop(partition, None)
+        if found is None:
+            return
+        directory = found.context
+        assert isinstance(directory, LogDirectory)
+        unique = f"{self._random.getrandbits(128):032x}"
+        found.move(f"{directory.path}/{marked_folder(partition, 'delete', unique)}")
+        directory.delete_later([found.folder], found.config.file_delete_delay_ms)
+
+    def update_config(self, topics: Iterable[str] | None = None) -> None:
+        """The settings of these topics have changed; None: of all."""
+        chosen = None if topics is None else set(topics)
+        for partition, found in self.logs.items():
+            if chosen is None or partition.topic in chosen:
+                found.config = self._config_of(partition.topic)
+
+    # while the broker runs
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled; the logs are loaded."""
+        config = self._config
+        async with trio.open_nursery() as nursery:
+            delay = config.log_initial_task_delay_ms
+            for interval_ms, initial_ms, task in (
+                (config.log_retention_check_interval_ms, delay, self._retain),
+                (config.log_flush_scheduler_interval_ms, delay, self._flush_dirty),
+                (config.log_flush_offset_checkpoint_interval_ms, delay, self.checkpoint_recovery_points),
+                (config.log_flush_start_offset_checkpoint_interval_ms, delay, self.checkpoint_log_starts),
+                (config.replica_high_watermark_checkpoint_interval_ms, 0, self.checkpoint_high_watermarks),
+                (config.producer_id_expiration_check_interval_ms, 0, self._expire_producers),
+            ):
+                nursery.start_soon(_every, interval_ms / 1000, initial_ms / 1000, task)
+            nursery.start_soon(self._do_later)
+            task_status.started()
+
+    def _wake(self) -> None:
+        self._work.set()
+
+    async def _do_later(self) -> None:
+        """Flush what was rolled, delete what is due."""
+        while True:
+            deadline = math.inf
+            self._work = trio.Event()
+            for directory in self.online:
+                await self._guarded(directory, directory.flush_due)
+                await self._guarded(directory, _as_async(directory.delete_due))
+                due = directory.next_deletion_ms
+                if due is not None:
+                    deadline = min(deadline, trio.current_time() + (due - directory.now_ms()) / 1000)
+            with trio.move_on_at(deadline):
+                await self._work.wait()
+
+    async def _guarded(self, directory: LogDirectory, action: Callable[[], Awaitable[None]]) -> None:
+        if not directory.is_offline:
+            try:
+                await action()
+            except OSError as e:
+                directory.failed(e)
+
+    async def _each(self, action: Callable[[Log], object]) -> None:
+        for found in list(self.logs.values()):
+            if self.logs.get(found.partition) is found:
+                try:
+                    action(found)
+                except KafkaStorageError as e:
+                    log.warning("%s", e)
+            await trio.lowlevel.checkpoint()
+
+    async def _retain(self) -> None:
+        await self._each(lambda found: found.delete_old_segments())
+
+    async def _flush_dirty(self) -> None:
+        await self._each(lambda found: found.flush() if found.is_flush_due else None)
+
+    async def _expire_producers(self) -> None:
+        await self._each(lambda found: found.producers.remove_expired(found.context.now_ms()))
+
+    async def checkpoint_recovery_points(self) -> None:
+        """Rule B5.34."""
+        for directory in self.online:
+            points = {partition: found.recovery_point for partition, found in self._logs_in(directory).items()}
+            await self._guarded(directory, partial(directory.update_checkpoint, RECOVERY_POINT_CHECKPOINT, points))
+
+    async def checkpoint_log_starts(self) -> None:
+        for directory in self.online:
+            starts = _log_starts(self._logs_in(directory))
+            await self._guarded(directory, partial(directory.update_checkpoint, LOG_START_OFFSET_CHECKPOINT, starts))
+
+    async def checkpoint_high_watermarks(self) -> None:
+        """Rule B5.31."""
+        for directory in self.online:
+            marks = {partition: found.high_watermark for partition, found in self._logs_in(directory).items()}
+            await self._guarded(directory, partial(directory.update_checkpoint, REPLICATION_OFFSET_CHECKPOINT, marks))
+
+    # the end
+
+    def close(self, broker_epoch: int = -1) -> None:
+        """Flush and close every log, and say so in each directory (rule B6.9)."""
+        for directory in self.online:
+            logs = self._logs_in(directory)
+            try:
+                for found in logs.values():
+                    found.close()
+                directory.write_checkpoint(
+                    REPLICATION_OFFSET_CHECKPOINT, {tp: found.high_watermark for tp, found in logs.items()}
+                )
+                directory.write_checkpoint(
+                    RECOVERY_POINT_CHECKPOINT, {tp: found.recovery_point for tp, found in logs.items()}
+                )
+                directory.write_checkpoint(LOG_START_OFFSET_CHECKPOINT, _log_starts(logs))
+                directory.write_clean_shutdown(broker_epoch)
+            except KafkaStorageError:
+                continue  # the directory is offline already
+            except OSError as e:
+                directory.failed(e)
+        self.logs.clear()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """End as a process does that dies: nothing is written."""
+        for directory in self.directories:
+            directory.abandon()
+
+
+def _log_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
+    """Those that are not the start of a segment: of the others, the first segment tells."""
+    return {
+        partition: found.log_start_offset
+        for partition, found in logs.items()
+        if found.log_start_offset > found.segments[0].base_offset
+    }
+
+
+def _as_async(action: Callable[[], None]) -> Callable[[], Awaitable[None]]:
+    async def run() -> None:
+        action()
+        await trio.lowlevel.checkpoint()
+
+    return run
+
+
+async def _every(interval: float, initial: float, task: Callable[[], Awaitable[None]]) -> None:
+    """Seconds between the ends of one run and the start of the next; never if that is longer than a clock goes."""
+    await trio.sleep(initial)
+    while True:
+        await trio.sleep(interval)
+        await task()

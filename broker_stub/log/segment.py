@@ -1,0 +1,352 @@
+"""A segment: a file of batches back to back, from a base offset on, and its indexes (rules B6.3, B6.4, B6.10).
+
+Batches are opaque but for their headers. Files are opened and indexes read when they are needed first, so that a log
+that nobody uses costs little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from kce.broker_stub.disk import Buffer, Disk, File
+from kce.broker_stub.log.indexes import (
+    MAX_RELATIVE_OFFSET,
+    CorruptIndex,
+    OffsetIndex,
+    TimeIndex,
+    TimestampOffset,
+    TransactionIndex,
+)
+from kce.broker_stub.log.names import DELETED, INDEX, LOG, SEGMENT_FILES, TIME_INDEX, TXN_INDEX, offset_name
+from kce.wire.batch_header import BATCH_HEADER_BYTES, BatchHeader, check_crc, read_header
+from kce.wire.errors import CorruptRecord
+from kce.wire.record import NO_TIMESTAMP
+
+#: so much is read at once when headers are looked through: more than lies between two entries of an index
+_SCAN_BYTES: Final = 64 * 1024
+#: entries of the two indexes are 8 and 12 bytes
+_OFFSET_ENTRY_BYTES: Final = 8
+_TIME_ENTRY_BYTES: Final = 12
+
+
+class Place(NamedTuple):
+    """Where a batch begins in a segment."""
+
+    position: int
+    header: BatchHeader
+
+
+def scan(file: File, size: int, position: int = 0) -> Iterator[Place]:
+    """The complete batches of a file, of which ``size`` bytes are valid. Raises CorruptRecord, OSError."""
+    data: Buffer = b""
+    start = position
+    while True:
+        if position + BATCH_HEADER_BYTES > start + len(data) < size:
+            data, start = file.read(position, min(_SCAN_BYTES, size - position)), position
+        header = read_header(data, position - start)
+        if header is None or position + header.size > size:
+            return
+        yield Place(position, header)
+        position += header.size
+
+
+class Segment:
+    """``size``: bytes of batches. Raises OSError wherever it reads or writes."""
+
+    __slots__ = (
+        "_bytes_since_index_entry", "_disk", "_file", "_first_timestamp", "_folder", "_index", "_max", "_time_index",
+        "_txn_index", "base_offset", "created_ms", "is_new", "jitter_ms", "size",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, folder: str, base_offset: int, *, now_ms: int, jitter_ms: int = 0) -> None:
+        """Open the segment of that base offset, or make one. ``jitter_ms``: so much earlier it is rolled by time."""
+        self._disk = disk
+        self._folder = folder
+        self.base_offset = base_offset
+        self.created_ms = now_ms
+        self.jitter_ms = jitter_ms
+        self._file: File = disk.open(self.path(LOG))
+        self.size = self._file.size
+        #: nothing was ever written to it, so neither to its indexes
+        self.is_new = not self.size
+        self._index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._txn_index: TransactionIndex | None = None
+        #: the greatest timestamp and the last offset of the first batch with it; None until it is known
+        self._max: TimestampOffset | None = None
+        self._first_timestamp: int | None = None
+        self._bytes_since_index_entry = 0
+
+    @classmethod
+    def create(cls, disk: Disk, folder: str, base_offset: int, *, now_ms: int, jitter_ms: int = 0) -> Segment:
+        """A segment without batches, whatever files of its name there are."""
+        for suffix in SEGMENT_FILES:
+            disk.delete(f"{folder}/{offset_name(base_offset, suffix)}")
+        segment = cls(disk, folder, base_offset, now_ms=now_ms, jitter_ms=jitter_ms)
+        for suffix in (INDEX, TIME_INDEX):
+            disk.write(segment.path(suffix), b"")
+        return segment
+
+    def __repr__(self) -> str:
+        return f"<segment {self.base_offset}, {self.size} bytes>"
+
+    def path(self, suffix: str) -> str:
+        return f"{self._folder}/{offset_name(self.base_offset, suffix)}"
+
+    def moved(self, folder: str) -> None:
+        """The log's folder has another name."""
+        self._folder = folder
+        self._file = self._disk.open(self.path(LOG))
+
+    # indexes
+
+    @property
+    def index(self) -> OffsetIndex:
+        if self._index is None:
+            self._load_indexes()
+        assert self._index is not None
+        return self._index
+
+    @property
+    def time_index(self) -> TimeIndex:
+        if self._time_index is None:
+            self._load_indexes()
+        assert self._time_index is not None
+        return self._time_index
+
+    @property
+    def txn_index(self) -> TransactionIndex:
+        if self._txn_index is None:
+            self._txn_index = TransactionIndex(self._disk, self._path_of(TXN_INDEX), self.base_offset)
+        return self._txn_index
+
+    def _path_of(self, suffix: str) -> Callable[[], str]:
+        return lambda: self.path(suffix)
+
+    def _load_indexes(self) -> None:
+        """Read them; make them anew if they are corrupt or missing."""
+        new = self.is_new
+        try:
+            if not new and not all(self._disk.exists(self.path(suffix)) for suffix in (INDEX, TIME_INDEX)):
+                raise CorruptIndex("missing")  # noqa: TRY301 - both are handled alike
+            index = OffsetIndex(self._disk, self._path_of(INDEX), self.base_offset, new=new)
+            time_index = TimeIndex(self._disk, self._path_of(TIME_INDEX), self.base_offset, new=new)
+        except CorruptIndex:
+            self._make_indexes(self.scan(0), _SCAN_BYTES)
+        else:
+            self._index, self._time_index = index, time_index
+
+    @property
+    def max_timestamp(self) -> TimestampOffset:
+        """The greatest timestamp, and the last offset of the first batch with it; -1 if there is none."""
+        if self._max is None:
+            self._max = self.time_index.last if self.size else TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        return self._max
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """For retention: when the file was written, if no record has a timestamp (rule B6.15)."""
+        timestamp = self.max_timestamp.timestamp
+        return timestamp if timestamp >= 0 else self._disk.modified_ms(self.path(LOG))
+
+    @property
+    def modified_ms(self) -> int:
+        return self._disk.modified_ms(self.path(LOG))
+
+    # writing
+
+    def can_hold(self, offset: int) -> bool:
+        """Whether an offset fits into 31 bits relative to the base offset."""
+        return 0 <= offset - self.base_offset <= MAX_RELATIVE_OFFSET
+
+    def should_roll(
+        self,
+        incoming_bytes: int,
+        last_offset: int,
+        max_timestamp: int,
+        *,
+        now_ms: int,
+        segment_bytes: int,
+        segment_ms: int,
+        index_bytes: int,
+    ) -> bool:
+        """Whether the next segment takes the batches that come (rules B6.10, B6.11)."""
+        if self.size + incoming_bytes > segment_bytes or not self.can_hold(last_offset):
+            return True
+        if not self.size:
+            return False
+        first = self._first_batch_timestamp()
+        waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
+        return (
+            waited > segment_ms - self.jitter_ms
+            or len(self.index) >= index_bytes // _OFFSET_ENTRY_BYTES
+            or len(self.time_index) >= index_bytes // _TIME_ENTRY_BYTES - 1
+        )
+
+    def _first_batch_timestamp(self) -> int:
+        if self._first_timestamp is None:
+            first = next(self.scan(0), None)
+            self._first_timestamp = NO_TIMESTAMP if first is None else first.header.max_timestamp
+        return self._first_timestamp
+
+    def append(
+        self,
+        last_offset: int,
+        max_timestamp: int,
+        offset_of_max_timestamp: int,
+        parts: tuple[Buffer, ...],
+        *,
+        index_interval_bytes: int,
+    ) -> None:
+        """Append whole batches, which may come in parts."""
+        size, position = sum(map(len, parts)), self.size
+        known = self.max_timestamp
+        self._file.append(*parts)
+        self.size += size
+        if position == 0:
+            self._first_timestamp = max_timestamp
+        if max_timestamp > known.timestamp:
+            self._max = TimestampOffset(max_timestamp, offset_of_max_timestamp)
+        if self._bytes_since_index_entry > index_interval_bytes:
+            self.index.append(last_offset, position)
+            self.time_index.maybe_append(*self.max_timestamp)
+            self._bytes_since_index_entry = 0
+        self._bytes_since_index_entry += size
+
+    def truncate_to(self, offset: int, *, now_ms: int) -> None:
+        """Remove the batch with that offset and all after it."""
+        place = self.find(offset)
+        self.index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
+        if place is not None:
+            self._file.truncate(place.position)
+            self.size = place.position
+        if not self.size:
+            self.created_ms = now_ms
+            self._first_timestamp = None
+        self._bytes_since_index_entry = 0
+        self._max = self._find_max_timestamp()
+
+    def _find_max_timestamp(self) -> TimestampOffset:
+        found = self.time_index.last
+        for place in self.scan(self.index.lookup(found.offset).position):
+            if place.header.max_timestamp > found.timestamp:
+                found = TimestampOffset(place.header.max_timestamp, place.header.last_offset)
+        return found
+
+    def recover(self, each: Callable[[BatchHeader, memoryview], None], *, index_interval_bytes: int) -> int:
+        """Check every batch and make the indexes anew; cut the segment at the first bad batch (rule B6.27).
+
+        ``each`` gets every good batch. Returns how many bytes were cut off.
+        """
+        self.txn_index.truncate_to(self.base_offset)
+        valid = self._make_indexes(self._checked(each), index_interval_bytes)
+        cut = self._file.size - valid
+        self._file.truncate(valid)
+        self.size = valid
+        return cut
+
+    def _checked(self, each: Callable[[BatchHeader, memoryview], None]) -> Iterator[Place]:
+        """The batches before the first bad one."""
+        last_offset = self.base_offset - 1
+        try:
+            for place in self.scan(0):
+                header = place.header
+                batch = memoryview(self._file.read(place.position, header.size))
+                check_crc(batch, header)
+                if header.last_offset <= last_offset or not self.can_hold(header.last_offset):
+                    return
+                last_offset = header.last_offset
+                each(header, batch)
+                yield place
+        except CorruptRecord:
+            return
+
+    def _make_indexes(self, places: Iterable[Place], index_interval_bytes: int) -> int:
+        """Make both indexes anew; where the last of ``places`` ends."""
+        for suffix in (INDEX, TIME_INDEX):
+            self._disk.write(self.path(suffix), b"")
+        index = self._index = OffsetIndex(self._disk, self._path_of(INDEX), self.base_offset, new=True)
+        time_index = self._time_index = TimeIndex(self._disk, self._path_of(TIME_INDEX), self.base_offset, new=True)
+        self._max = TimestampOffset(NO_TIMESTAMP, self.base_offset)
+        self._first_timestamp = None
+        end = last_entry = 0
+        for position, header in places:
+            if header.max_timestamp > self._max.timestamp:
+                self._max = TimestampOffset(header.max_timestamp, header.last_offset)
+            if position - last_entry > index_interval_bytes:
+                index.append(header.last_offset, position)
+                time_index.maybe_append(*self._max)
+                last_entry = position
+            end = position + header.size
+        self._bytes_since_index_entry = end - last_entry
+        time_index.maybe_append(*self._max)
+        return end
+
+    def to_flush(self) -> list[str]:
+        """The files to be flushed, once what the indexes have in memory only is written."""
+        self._store_indexes()
+        paths = [self.path(LOG)]
+        if self._index is not None:
+            paths += [self.path(INDEX), self.path(TIME_INDEX)]
+        if self._txn_index is not None and self._txn_index.transactions:
+            paths.append(self.path(TXN_INDEX))
+        return paths
+
+    def _store_indexes(self) -> None:
+        if self._index is not None and self._time_index is not None:
+            self._index.store()
+            self._time_index.store()
+
+    def complete(self) -> None:
+        """No batch will follow: the time index ends with the greatest timestamp."""
+        if self.size:
+            self.time_index.maybe_append(*self.max_timestamp)
+        self._store_indexes()
+
+    def close(self) -> None:
+        self.complete()
+        self._file.close()
+
+    def delete_later(self) -> list[str]:
+        """Mark the files as to be removed (rule B6.17); their new paths."""
+        self._file.close()
+        paths = [self.path(suffix) for suffix in SEGMENT_FILES]
+        marked = [(path, path + DELETED) for path in paths if self._disk.exists(path)]
+        for path, new in marked:
+            self._disk.rename(path, new)
+        return [new for _, new in marked]
+
+    # reading
+
+    def read(self, position: int, size: int) -> Buffer:
+        return self._file.read(position, min(size, self.size - position))
+
+    def scan(self, position: int) -> Iterator[Place]:
+        """The complete batches from a position on, at which one begins. Raises CorruptRecord."""
+        return scan(self._file, self.size, position)
+
+    def find(self, offset: int, position: int = 0) -> Place | None:
+        """The first batch whose last offset is at least ``offset``; ``position`` is a place before it."""
+        if self.size:
+            for place in self.scan(max(position, self.index.lookup(offset).position)):
+                if place.header.last_offset >= offset:
+                    return place
+        return None
+
+    def next_offset(self) -> int:
+        """The offset after the last batch."""
+        found = self.base_offset
+        if self.size:
+            for place in self.scan(self.index.lookup(self.index.last_offset).position):
+                found = place.header.last_offset + 1
+        return found
+
+    def find_timestamp(self, timestamp: int, start_offset: int) -> Iterator[Place]:
+        """Batches that may have the first record of that timestamp or a later one, at ``start_offset`` or beyond."""
+        before = self.time_index.lookup(timestamp).offset
+        for place in self.scan(self.index.lookup(max(before, start_offset)).position):
+            if place.header.max_timestamp >= timestamp and place.header.last_offset >= start_offset:
+                yield place

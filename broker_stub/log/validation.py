@@ -1,0 +1,274 @@
+"""What a leader checks of records, and how they become the batch that is appended (rules B3.16, B3.23 to B3.35).
+
+Records stay opaque: the headers are checked, the checksum, and of what is not compressed the lengths of the records.
+They are decoded only where the topic asks for more: keys, limits of timestamps, another codec, another format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from kce.broker_stub.disk import Buffer
+from kce.broker_stub.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    InvalidTimestamp,
+    MessageTooLarge,
+    UnsupportedCompressionType,
+    UnsupportedForMessageFormat,
+)
+from kce.broker_stub.log.config import LogConfig
+from kce.broker_stub.log.producer_state import Origin
+from kce.wire import errors
+from kce.wire.batch_header import (
+    BATCH_HEADER_BYTES,
+    BatchHeader,
+    check_crc,
+    count_records,
+    placed,
+    read_header,
+    read_headers,
+    stamped,
+)
+from kce.wire.record import NO_PRODUCER, NO_TIMESTAMP, Codec, Record, RecordBatch, TimestampType
+from kce.wire.records import read_records, write_records
+
+_UNLIMITED: Final = 2**63 - 1
+#: of the bad records of a batch, so many are in the text
+_TOLD: Final = 3
+
+
+class CheckedRecords(NamedTuple):
+    """Batches whose sizes and checksums are right, back to back from the start of ``data``."""
+
+    data: memoryview
+    batches: list[tuple[int, BatchHeader]]
+
+
+class Assigned(NamedTuple):
+    """The one batch to append, in parts, its header as it is appended, and the time if it was stamped with it."""
+
+    parts: tuple[Buffer, ...]
+    header: BatchHeader
+    log_append_time: int = NO_TIMESTAMP
+
+
+def check_records(records: Buffer, origin: Origin, max_message_bytes: int) -> CheckedRecords:
+    """Rules B3.16, B3.17. Raises InvalidRecord, MessageTooLarge, CorruptMessage."""
+    data = memoryview(records)
+    batches = []
+    end = 0
+    try:
+        for at, header in read_headers(data):
+            if header.magic == 2 and origin is Origin.CLIENT and header.base_offset:
+                raise InvalidRecord(f"the base offset of a batch is {header.base_offset}, not 0")
+            if header.size > max_message_bytes and origin is not Origin.REPLICATION:
+                raise MessageTooLarge(f"a batch of {header.size} bytes; at most {max_message_bytes} are allowed")
+            end = at + header.size
+            check_crc(data[at:end], header)
+            batches.append((at, header))
+    except errors.CorruptRecord as e:
+        raise CorruptMessage(str(e)) from None
+    return CheckedRecords(data[:end], batches)
+
+
+def assign_offsets(
+    records: CheckedRecords,
+    base_offset: int,
+    leader_epoch: int,
+    *,
+    config: LogConfig,
+    origin: Origin,
+    now_ms: int,
+    zstd_allowed: bool = True,
+) -> Assigned:
+    """Validate, and make the batch that is appended at ``base_offset``.
+
+    Raises InvalidRecord, InvalidTimestamp, UnsupportedForMessageFormat, UnsupportedCompressionType, CorruptMessage.
+    """
+    (_, first), *more = records.batches
+    if more and (first.magic == 2 or any(_codec(header) is not Codec.NONE for _, header in records.batches)):
+        raise InvalidRecord("more than one batch")  # rule B3.25
+    for _, header in records.batches:
+        _check_batch(header, first, origin)
+    source = _codec(first)
+    target = config.compression_type
+    if target is None or (first.is_control and source is Codec.NONE):
+        target = source
+    if target is Codec.ZSTD and not zstd_allowed:  # rule B3.33
+        raise UnsupportedCompressionType("zstd needs inter.broker.protocol.version 2.1 or later")
+    if first.magic == 2 and target is source:
+        return _in_place(records.data, first, base_offset, leader_epoch, config, now_ms)
+    return _rebuilt(records, first, base_offset, leader_epoch, target, config, now_ms)
+
+
+def _codec(header: BatchHeader) -> Codec:
+    try:
+        return header.codec
+    except errors.CorruptRecord as e:
+        raise CorruptMessage(str(e)) from None
+
+
+def _check_batch(header: BatchHeader, first: BatchHeader, origin: Origin) -> None:
+    """Rule B3.26."""
+    if header.magic != first.magic:
+        raise InvalidRecord(f"a batch of magic {header.magic} after one of magic {first.magic}")
+    if origin is not Origin.CLIENT or header.magic < 2:
+        return
+    span = header.last_offset_delta + 1
+    if span <= 0:
+        raise InvalidRecord(f"the last offset of a batch is {header.last_offset_delta} after its first")
+    if header.record_count <= 0:
+        raise InvalidRecord(f"a batch of {header.record_count} records")
+    if span != header.record_count:
+        raise InvalidRecord(f"a batch of {header.record_count} records has {span} offsets")
+    if header.is_control:
+        raise InvalidRecord("clients must not write control records")
+    if header.producer_id != NO_PRODUCER and header.base_sequence < 0:
+        raise InvalidRecord(f"sequence {header.base_sequence} of producer {header.producer_id}")
+
+
+def _in_place(
+    data: memoryview, header: BatchHeader, base_offset: int, leader_epoch: int, config: LogConfig, now_ms: int
+) -> Assigned:
+    is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    if is_stamped and header.is_log_append_time:
+        raise _timestamp_type([(0, "")])
+    if _must_decode(config):
+        batch = _decode(data)[0]
+        _check_records(_with_types([batch]), config, now_ms)
+        if [record.offset for record in batch.records] != list(range(header.record_count)):  # rule B3.32
+            return _encoded([batch], header, base_offset, leader_epoch, batch.codec, config, now_ms)
+    elif header.max_timestamp == NO_TIMESTAMP and header.is_log_append_time:
+        raise _timestamp_type([(0, "")])
+    elif _codec(header) is Codec.NONE:
+        _check_count(data, header)
+    if is_stamped:
+        data = memoryview(stamped(data, header, now_ms))
+        stamped_header = read_header(data)
+        assert stamped_header is not None
+        header = stamped_header
+    header = header._replace(base_offset=base_offset, partition_leader_epoch=leader_epoch)
+    return Assigned(placed(data, base_offset, leader_epoch), header, now_ms if is_stamped else NO_TIMESTAMP)
+
+
+def _check_count(data: memoryview, header: BatchHeader) -> None:
+    """Rule B3.34, of what is not compressed."""
+    found = count_records(data[BATCH_HEADER_BYTES:])
+    if found != header.record_count:
+        what = "do not end with the batch" if found is None else f"are {found}"
+        raise InvalidRecord(f"the header announces {header.record_count} records, which {what}")
+
+
+def _must_decode(config: LogConfig) -> bool:
+    limits = (config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms)
+    checks_timestamps = config.message_timestamp_type is TimestampType.CREATE_TIME and limits != (_UNLIMITED,) * 2
+    return config.is_compact or checks_timestamps
+
+
+def _rebuilt(
+    records: CheckedRecords,
+    first: BatchHeader,
+    base_offset: int,
+    leader_epoch: int,
+    codec: Codec,
+    config: LogConfig,
+    now_ms: int,
+) -> Assigned:
+    """In another codec, or of another format."""
+    batches = _decode(records.data)
+    _check_records(_with_types(batches), config, now_ms)
+    if not any(batch.records for batch in batches):
+        raise InvalidRecord("a batch without records")
+    return _encoded(batches, first, base_offset, leader_epoch, codec, config, now_ms)
+
+
+def _decode(data: memoryview) -> list[RecordBatch]:
+    try:
+        return list(read_records(data, check_crc=False).batches)
+    except errors.CorruptRecord as e:
+        raise InvalidRecord(str(e)) from None
+    except errors.LimitExceeded as e:
+        raise CorruptMessage(str(e)) from None
+
+
+def _with_types(batches: list[RecordBatch]) -> Iterator[tuple[Record, bool]]:
+    """(record, whether its batch has LogAppendTime)."""
+    for batch in batches:
+        is_stamped = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
+        for record in batch.records:
+            yield record, is_stamped
+
+
+def _check_records(records: Iterator[tuple[Record, bool]], config: LogConfig, now_ms: int) -> None:
+    """Rules B3.27 to B3.29."""
+    keys: list[tuple[int, str]] = []
+    timestamps: list[tuple[int, str]] = []
+    types: list[tuple[int, str]] = []
+    least = now_ms - config.message_timestamp_before_max_ms
+    most = now_ms + config.message_timestamp_after_max_ms
+    create_time = config.message_timestamp_type is TimestampType.CREATE_TIME
+    for index, (record, is_stamped) in enumerate(records):
+        if config.is_compact and record.key is None:
+            keys.append((index, "a compacted topic needs a key"))
+        elif create_time and record.timestamp != NO_TIMESTAMP:
+            if not least <= record.timestamp <= most:
+                timestamps.append((index, f"timestamp {record.timestamp} is not from {least} to {most}"))
+        elif is_stamped:
+            types.append((index, "a producer must not use LogAppendTime"))
+    bad = sorted(keys + timestamps + types)
+    if timestamps or types:
+        raise InvalidTimestamp("One or more records have been rejected due to invalid timestamp", tuple(bad))
+    if bad:
+        told = "; ".join(f"record {index}: {text}" for index, text in bad[:_TOLD])
+        raise InvalidRecord(f"{len(bad)} records are refused, for instance {told}", tuple(bad))
+
+
+def _timestamp_type(records: list[tuple[int, str]]) -> InvalidTimestamp:
+    text = "a producer must not use LogAppendTime"
+    return InvalidTimestamp(text, tuple((index, text) for index, _ in records))
+
+
+def _encoded(
+    batches: list[RecordBatch],
+    first: BatchHeader,
+    base_offset: int,
+    leader_epoch: int,
+    codec: Codec,
+    config: LogConfig,
+    now_ms: int,
+) -> Assigned:
+    if first.magic < 2 and (first.is_transactional or first.producer_id != NO_PRODUCER):
+        raise UnsupportedForMessageFormat("a producer id needs magic 2")
+    is_stamped = config.message_timestamp_type is TimestampType.LOG_APPEND_TIME
+    records = [record for batch in batches for record in batch.records]
+    numbered = tuple(
+        Record(
+            offset=base_offset + i,
+            timestamp=record.timestamp,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+        )
+        for i, record in enumerate(records)
+    )
+    most = now_ms if is_stamped else max(record.timestamp for record in records)
+    batch = RecordBatch(
+        base_offset=base_offset,
+        last_offset=base_offset + len(numbered) - 1,
+        base_timestamp=numbered[0].timestamp,
+        max_timestamp=most,
+        records=numbered,
+        codec=codec,
+        timestamp_type=config.message_timestamp_type,
+        partition_leader_epoch=leader_epoch,
+        producer_id=first.producer_id,
+        producer_epoch=first.producer_epoch,
+        base_sequence=first.base_sequence,
+        is_transactional=first.magic == 2 and first.is_transactional,
+    )
+    data = write_records(batch)
+    header = read_header(data)
+    assert header is not None
+    return Assigned((data,), header, now_ms if is_stamped else NO_TIMESTAMP)

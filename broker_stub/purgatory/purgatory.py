@@ -1,0 +1,137 @@
+"""Operations that wait for a condition or their timeout (rules B2.1 to B2.10).
+
+An operation is watched under several keys. Whoever changes what belongs to a key calls ``check_and_complete`` with it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable
+from typing import Final, Generic, TypeVar
+
+from kce.broker_stub.purgatory.timing_wheel import Timer, TimerTask
+
+#: rule B2.5
+PURGE_INTERVAL: Final = 1000
+
+K = TypeVar("K", bound=Hashable)
+O = TypeVar("O", bound="DelayedOperation")  # noqa: E741 - of a purgatory's operations
+
+
+class DelayedOperation(ABC):
+    """Completed once: by ``try_complete`` when its condition is met, or when its timeout has passed (rule B2.1)."""
+
+    __slots__ = ("_on_end", "_task", "delay_ms", "is_completed")
+
+    def __init__(self, delay_ms: float) -> None:
+        self.delay_ms = delay_ms
+        self.is_completed = False
+        self._task = TimerTask(self._expired)
+        self._on_end: Callable[[], None] | None = None
+
+    @abstractmethod
+    def try_complete(self) -> bool:
+        """Call ``force_complete`` and return its result if the condition is met; else return False."""
+
+    @abstractmethod
+    def on_complete(self) -> None:
+        """Called once, whether the condition was met or the timeout has passed."""
+
+    def on_expiration(self) -> None:  # noqa: B027 - for what counts its timeouts
+        """Called after ``on_complete`` if the timeout has passed."""
+
+    def force_complete(self) -> bool:
+        """Whether this call completed it."""
+        if self.is_completed:
+            return False
+        self.is_completed = True
+        self.cancel()
+        self.on_complete()
+        return True
+
+    def _expired(self) -> None:
+        if self.force_complete():
+            self.on_expiration()
+
+    def start(self, timer: Timer, on_end: Callable[[], None]) -> None:
+        """The timeout begins; ``on_end`` is called when it has no meaning any more."""
+        self._on_end = on_end
+        timer.add(self._task, self.delay_ms)
+
+    def cancel(self) -> None:
+        """It will not be completed by its timeout."""
+        self._task.cancel()
+        if self._on_end is not None:
+            self._on_end()
+            self._on_end = None
+
+
+class Purgatory(Generic[K, O]):
+    """The operations of one kind."""
+
+    def __init__(self, timer: Timer, *, purge_interval: int = PURGE_INTERVAL) -> None:
+        self._timer = timer
+        self._purge_interval = purge_interval
+        self._watchers: dict[K, dict[O, None]] = {}
+        #: operations that wait for their timeout
+        self.delayed = 0
+        #: the same, and those that were completed since the last purge
+        self._estimated = 0
+
+    @property
+    def watched(self) -> int:
+        """An operation under three keys counts three times; a completed one until it is purged (rule B2.9)."""
+        return sum(map(len, self._watchers.values()))
+
+    def try_complete_or_watch(self, operation: O, keys: Iterable[K]) -> bool:
+        """Whether it is completed. At least one key (rule B2.2)."""
+        if operation.try_complete():
+            return True
+        watched = list(keys)
+        assert watched, "an operation without keys is never checked"
+        for key in watched:
+            self._watchers.setdefault(key, {})[operation] = None
+        if operation.try_complete():
+            return True
+        self.delayed += 1
+        self._estimated += 1
+        operation.start(self._timer, self._ended)
+        if self._estimated - self.delayed > self._purge_interval:
+            self._purge()
+        return operation.is_completed
+
+    def _ended(self) -> None:
+        self.delayed -= 1
+
+    def check_and_complete(self, key: K) -> int:
+        """Complete the operations under ``key`` whose condition is met now, the oldest first; how many (rule B2.3)."""
+        watchers = self._watchers.get(key)
+        if watchers is None:
+            return 0
+        completed = 0
+        for operation in list(watchers):
+            if operation.is_completed:
+                watchers.pop(operation, None)
+            elif operation.try_complete():
+                watchers.pop(operation, None)
+                completed += 1
+        if not watchers and self._watchers.get(key) is watchers:
+            del self._watchers[key]
+        return completed
+
+    def cancel_for_key(self, key: K) -> list[O]:
+        """Remove the operations under ``key`` without completing them (rule B2.8)."""
+        cancelled = [operation for operation in self._watchers.pop(key, {}) if not operation.is_completed]
+        for operation in cancelled:
+            operation.cancel()
+        return cancelled
+
+    def _purge(self) -> None:
+        """Remove what was completed through another key, or by its timeout (rule B2.4)."""
+        self._estimated = self.delayed
+        for key, watchers in list(self._watchers.items()):
+            left = {operation: None for operation in watchers if not operation.is_completed}
+            if left:
+                self._watchers[key] = left
+            else:
+                del self._watchers[key]

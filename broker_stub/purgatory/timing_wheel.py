@@ -1,0 +1,153 @@
+"""A hierarchical timing wheel (rule B2.7): adding and cancelling a task costs the same however many wait.
+
+A wheel has 20 buckets of one tick each; the wheel above it has buckets as long as a whole turn of this one, and so on.
+A task waits in the bucket of its deadline, and moves to a lower wheel when the bucket's time has come. A heap knows the
+buckets that are not empty, so nothing needs to look at those that are.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+TICK_MS: Final = 1
+WHEEL_SIZE: Final = 20
+
+
+class TimerTask:
+    """``run`` is called once, at or after the deadline, unless the task is cancelled."""
+
+    __slots__ = ("_bucket", "deadline_ms", "run")
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.run = run
+        self.deadline_ms = 0
+        self._bucket: _Bucket | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._bucket is not None
+
+    def cancel(self) -> None:
+        """May be called at any time."""
+        if self._bucket is not None:
+            del self._bucket.tasks[self]
+            self._bucket.timer.size -= 1
+            self._bucket = None
+
+    def put(self, bucket: _Bucket) -> None:
+        self._bucket = bucket
+        bucket.tasks[self] = None
+
+    def taken(self) -> None:
+        self._bucket = None
+
+
+class _Bucket:
+    __slots__ = ("expiration_ms", "tasks", "timer")
+
+    def __init__(self, timer: Timer) -> None:
+        self.timer = timer
+        self.tasks: dict[TimerTask, None] = {}
+        self.expiration_ms = -1
+
+    def __lt__(self, other: _Bucket) -> bool:
+        return self.expiration_ms < other.expiration_ms
+
+
+class _Wheel:
+    __slots__ = ("_above", "_buckets", "_interval_ms", "_now_ms", "_tick_ms", "_timer")
+
+    def __init__(self, timer: Timer, tick_ms: int, now_ms: int) -> None:
+        self._timer = timer
+        self._tick_ms = tick_ms
+        self._interval_ms = tick_ms * WHEEL_SIZE
+        self._now_ms = now_ms - now_ms % tick_ms
+        self._buckets = [_Bucket(timer) for _ in range(WHEEL_SIZE)]
+        self._above: _Wheel | None = None
+
+    def add(self, task: TimerTask) -> bool:
+        """False if it is due."""
+        if task.deadline_ms < self._now_ms + self._tick_ms:
+            return False
+        if task.deadline_ms >= self._now_ms + self._interval_ms:
+            if self._above is None:
+                self._above = _Wheel(self._timer, self._interval_ms, self._now_ms)
+            return self._above.add(task)
+        ticks = task.deadline_ms // self._tick_ms
+        bucket = self._buckets[ticks % WHEEL_SIZE]
+        task.put(bucket)
+        if bucket.expiration_ms != ticks * self._tick_ms:
+            bucket.expiration_ms = ticks * self._tick_ms
+            self._timer.bucket_filled(bucket)
+        return True
+
+    def advance(self, now_ms: int) -> None:
+        if now_ms >= self._now_ms + self._tick_ms:
+            self._now_ms = now_ms - now_ms % self._tick_ms
+            if self._above is not None:
+                self._above.advance(self._now_ms)
+
+
+class Timer:
+    """Runs tasks when they are due, from ``run``. ``size``: tasks that wait."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._buckets: list[_Bucket] = []
+        self._wheel = _Wheel(self, TICK_MS, self._now_ms())
+        self._earlier = trio.Event()
+
+    @staticmethod
+    def _now_ms() -> int:
+        return math.floor(_microseconds(trio.current_time() * 1000))
+
+    def add(self, task: TimerTask, delay_ms: float) -> None:
+        """A task that is due is run at once."""
+        if delay_ms <= 0:
+            task.run()
+            return
+        task.deadline_ms = math.ceil(_microseconds(trio.current_time() * 1000 + delay_ms))
+        self.size += 1
+        self._add(task)
+
+    def _add(self, task: TimerTask) -> None:
+        if not self._wheel.add(task):
+            self.size -= 1
+            task.run()
+
+    def bucket_filled(self, bucket: _Bucket) -> None:
+        heapq.heappush(self._buckets, bucket)
+        if self._buckets[0] is bucket:
+            self._earlier.set()
+
+    def advance(self) -> None:
+        """Run what is due by now."""
+        now_ms = self._now_ms()
+        while self._buckets and self._buckets[0].expiration_ms <= now_ms:
+            bucket = heapq.heappop(self._buckets)
+            self._wheel.advance(bucket.expiration_ms)
+            bucket.expiration_ms = -1
+            tasks, bucket.tasks = bucket.tasks, {}
+            for task in tasks:
+                task.taken()
+            for task in tasks:
+                self._add(task)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.advance()
+            self._earlier = trio.Event()
+            deadline = self._buckets[0].expiration_ms / 1000 if self._buckets else math.inf
+            with trio.move_on_at(deadline):
+                await self._earlier.wait()
+
+
+def _microseconds(milliseconds: float) -> float:
+    """Whole ones: what is finer comes from how floating-point numbers are added up."""
+    return round(milliseconds, 3)

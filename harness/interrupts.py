@@ -1,0 +1,169 @@
+"""What SIGINT, SIGTERM and SIGHUP do to a `kce` command.
+
+By default they end the process at once, with one line and no traceback; its child processes are stopped, and the
+folders of ``remove_on_exit`` are removed. A command that has more to clean up runs in Trio by ``run``: there the
+signals cancel it.
+
+`kce` installs the handlers before it imports anything else, so this module imports little.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+TYPE_CHECKING = False  # the module typing takes longer to import than all of these
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import TypeVar, TypeVarTuple
+
+    T = TypeVar("T")
+    Args = TypeVarTuple("Args")
+
+#: the exit code of a process that a signal has ended is this plus the signal's number, as in a shell
+EXIT_SIGNAL = 128
+LINE = "kce: interrupted"
+#: how long child processes have to end after SIGTERM
+CHILDREN_TIMEOUT_S = 5.0
+_CLEAR_LINE_AND_SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"
+
+_to_remove: list[str] = []
+#: a copy of stderr, which is elsewhere while Spark's JVM starts
+_stderr = 2
+
+
+class Interrupted(BaseException):
+    """A signal has ended ``run``. ``code`` is the exit code for the process."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.code = EXIT_SIGNAL + number
+
+
+def _signals() -> list[signal.Signals]:
+    """`nohup` has SIGHUP ignored, and so it stays."""
+    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
+    return [signal.SIGINT, signal.SIGTERM, *hangup]
+
+
+def exit_at_once() -> None:
+    """From now on the signals end the process at once."""
+    global _stderr
+    _stderr = os.dup(2)
+    for number in _signals():
+        signal.signal(number, _exit)
+
+
+@contextmanager
+def remove_on_exit(*folders: str) -> Iterator[None]:
+    """Remove these folders if a signal ends the process during the block."""
+    _to_remove.extend(folders)
+    try:
+        yield
+    finally:
+        for folder in folders:
+            _to_remove.remove(folder)
+
+
+@contextmanager
+def temporary_files() -> Iterator[None]:
+    """Temporary files of the block are in one folder, which is removed at its end, also by a signal."""
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="kce-")
+    before = tempfile.tempdir
+    with remove_on_exit(folder):
+        tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+            _remove(folder)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    for each in _signals():
+        signal.signal(each, signal.SIG_IGN)
+    _print_last_line()
+    if "subprocess" in sys.modules:
+        _stop_children()
+    for folder in _to_remove:
+        _remove(folder)
+    os._exit(EXIT_SIGNAL + number)
+
+
+def _remove(folder: str) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _print_last_line() -> None:
+    """Afterwards other threads, which still run, cannot print anything."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, RuntimeError, ValueError, AttributeError):  # closed, or interrupted while it flushes
+            continue
+    try:
+        os.write(_stderr, (_CLEAR_LINE_AND_SHOW_CURSOR if os.isatty(_stderr) else b"") + f"{LINE}\n".encode())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+    except OSError:
+        return
+
+
+def _stop_children() -> None:
+    """SIGTERM to all descendants, and SIGKILL to those that are still there after CHILDREN_TIMEOUT_S."""
+    import psutil
+
+    children = psutil.Process().children(recursive=True)
+    for stop in (psutil.Process.terminate, psutil.Process.kill):
+        for child in children:
+            try:
+                stop(child)
+            except psutil.Error:  # it has ended
+                continue
+        _, children = psutil.wait_procs(children, CHILDREN_TIMEOUT_S)
+
+
+def _print_line() -> None:
+    print(LINE, file=sys.stderr)
+
+
+def run(function: Callable[[*Args], Awaitable[T]], *args: *Args, on_signal: Callable[[], None] = _print_line) -> T:
+    """As trio.run. The signals cancel it and call ``on_signal``; then it raises Interrupted."""
+    import trio
+
+    received: list[int] = []
+
+    async def main() -> T:
+        results: list[T] = []
+        errors: list[Exception] = []
+        with trio.open_signal_receiver(*_signals()) as signals:
+            async with trio.open_nursery() as nursery:
+
+                async def cancel_on_signal() -> None:
+                    async for number in signals:
+                        if not received:
+                            on_signal()
+                        received.append(number)
+                        nursery.cancel_scope.cancel()
+
+                nursery.start_soon(cancel_on_signal)
+                try:
+                    results.append(await function(*args))
+                except Exception as e:  # noqa: BLE001 - raised again outside the nursery, which would wrap it in a group
+                    errors.append(e)
+                nursery.cancel_scope.cancel()
+        if received and not results:
+            raise Interrupted(received[0])
+        for error in errors:
+            raise error
+        return results[0]
+
+    return trio.run(main)

@@ -1,0 +1,177 @@
+"""The machine's file system."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import shutil
+from collections import OrderedDict
+from collections.abc import Iterable
+from pathlib import Path
+
+import trio
+
+from kce.broker_stub.disk import Buffer, Disk, File
+
+#: of the descriptors that a process may have, the part for files; the rest is for connections
+_PART_FOR_FILES = 2
+_MAX_OPEN_FILES = 8192
+#: parts that one system call takes (IOV_MAX)
+_MAX_PARTS = 1024
+
+
+class RealFile(File):
+    """Holds a descriptor only while it is among the most recently used files of its disk."""
+
+    __slots__ = ("_disk", "_path", "_size")
+
+    def __init__(self, disk: RealDisk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._size = os.fstat(disk.descriptor(path)).st_size
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def append(self, *parts: Buffer) -> None:
+        descriptor = self._disk.descriptor(self._path)
+        at, rest = self._size, [memoryview(part) for part in parts if len(part)]
+        while rest:
+            written = os.pwritev(descriptor, rest[:_MAX_PARTS], at)
+            at += written
+            while rest and written >= len(rest[0]):
+                written -= len(rest.pop(0))
+            if written:
+                rest[0] = rest[0][written:]
+        self._size = at  # what a failed call has written is beyond the end, and is overwritten
+
+    def read(self, position: int, size: int) -> bytes:
+        return os.pread(self._disk.descriptor(self._path), max(0, min(size, self._size - position)), position)
+
+    def truncate(self, size: int) -> None:
+        if size < self._size:
+            os.ftruncate(self._disk.descriptor(self._path), size)
+            self._size = size
+
+    def flush(self) -> None:
+        os.fsync(self._disk.descriptor(self._path))
+
+    def close(self) -> None:
+        self._disk.close(self._path)
+
+
+class RealDisk(Disk):
+    """The machine's file system."""
+
+    def __init__(self) -> None:
+        self._descriptors: OrderedDict[str, int] = OrderedDict()  # the least recently used first
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_descriptors = min(_MAX_OPEN_FILES, limit // _PART_FOR_FILES)
+        self._locks: dict[str, int] = {}
+
+    def descriptor(self, path: str) -> int:
+        """Opens the file if need be; the least recently used one is closed for it."""
+        descriptor = self._descriptors.get(path)
+        if descriptor is not None:
+            self._descriptors.move_to_end(path)
+            return descriptor
+        descriptor = self._descriptors[path] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        while len(self._descriptors) > self._max_descriptors:
+            os.close(self._descriptors.popitem(last=False)[1])
+        return descriptor
+
+    def close(self, path: str) -> None:
+        descriptor = self._descriptors.pop(path, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def open(self, path: str) -> RealFile:
+        return RealFile(self, path)
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            return Path(path).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, path: str, content: bytes) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(content)
+
+    def flush(self, path: str) -> None:
+        _fsync(path)
+        _fsync(str(Path(path).parent))
+
+    async def flush_all(self, paths: Iterable[str]) -> None:
+        await trio.to_thread.run_sync(_fsync_all, list(paths))
+
+    def rename(self, old: str, new: str) -> None:
+        for path in (old, new):
+            self._close_below(path)
+        Path(old).replace(new)
+
+    def delete(self, path: str) -> None:
+        self._close_below(path)
+        if Path(path).is_dir():
+            shutil.rmtree(path)
+        else:
+            Path(path).unlink(missing_ok=True)
+
+    def _close_below(self, path: str) -> None:
+        """Close a file, or the files in a folder."""
+        if path in self._descriptors:
+            self.close(path)
+        elif Path(path).is_dir():
+            for name in os.listdir(path):
+                self.close(f"{path}/{name}")
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def make_folder(self, path: str) -> None:
+        Path(path).mkdir(parents=True, exist_ok=True)
+
+    def files(self, folder: str) -> list[str]:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file())
+
+    def folders(self, folder: str) -> list[str]:
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir())
+
+    def flush_folder(self, path: str) -> None:
+        _fsync(path)
+
+    def lock(self, path: str) -> bool:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # as Java's FileLock does
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._locks[path] = descriptor
+        return True
+
+    def unlock(self, path: str) -> None:
+        os.close(self._locks.pop(path))
+
+
+def _fsync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _fsync_all(paths: list[str]) -> None:
+    for path in paths:
+        try:
+            _fsync(path)
+        except FileNotFoundError:
+            continue

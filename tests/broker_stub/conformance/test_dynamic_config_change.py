@@ -1,0 +1,151 @@
+"""DCC: changes of configuration at run time (section 14 of docs/controller-semantics.md; rules 1.34-1.36, B7.27, B8.9).
+
+Quotas are written as `kafka-configs --zookeeper` writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kce import wire
+from kce.broker_stub.client_quotas import ClientQuotas
+from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
+from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
+from kce.wire import ErrorCode
+from kce.zookeeper.store import Create, Delete
+from tests.broker_stub.support import Node
+from tests.broker_stub.test_admin_handlers import node, nursery
+from tests.controller.support import World, world
+
+__all__ = ["node", "nursery"]  # fixtures
+
+PRODUCE, FETCH = "producer_byte_rate", "consumer_byte_rate"
+
+
+class Quotas:
+    """A broker's quotas, which follow ZooKeeper while ``followed``."""
+
+    def __init__(self, w: World) -> None:
+        self._w = w
+        self._admin = ZkAdminManager(w.zk, w.ibp, Random(0))
+        self.quotas = ClientQuotas()
+
+    async def set(self, kind: str, name: str, **quotas: str) -> None:
+        await self._admin.change_config(kind, name, quotas)
+        await self._w.settle()
+
+    @asynccontextmanager
+    async def followed(self) -> AsyncIterator[None]:
+        configs = ConfigChangeListener(self._w.zk, 1, static_unclean=False, on_client_config=self.quotas.changed)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(configs.run)
+            yield
+            nursery.cancel_scope.cancel()
+
+    def of(self, user: str, client_id: str) -> tuple[float | None, float | None]:
+        """Of producing and of fetching; None: no quota."""
+        produce, fetch = (self.quotas.quota(key, user, client_id) for key in (PRODUCE, FETCH))
+        return None if produce is None else produce[1], None if fetch is None else fetch[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        pytest.param("clients", "testClient", marks=pytest.mark.kafka("DCC-4")),
+        pytest.param("users", "ANONYMOUS", marks=pytest.mark.kafka("DCC-5")),
+        pytest.param("users", "ANONYMOUS/clients/testClient", marks=pytest.mark.kafka("DCC-6")),
+        pytest.param("clients", "<default>", marks=pytest.mark.kafka("DCC-7")),
+        pytest.param("users", "<default>", marks=pytest.mark.kafka("DCC-8")),
+        pytest.param("users", "<default>/clients/<default>", marks=pytest.mark.kafka("DCC-9")),
+    ],
+)
+async def test_a_quota_is_followed_and_forgotten(autojump_clock: MockClock, kind: str, name: str) -> None:
+    async with world(brokers=()) as w:
+        await w.start_controller(1)
+        broker = Quotas(w)
+        async with broker.followed():
+            await broker.set(kind, name, producer_byte_rate="1000", consumer_byte_rate="2000")
+            assert broker.of("ANONYMOUS", "testClient") == (1000, 2000)
+            await broker.set(kind, name)
+            assert broker.of("ANONYMOUS", "testClient") == (None, None)
+
+
+@pytest.mark.kafka("DCC-10")
+async def test_quotas_are_read_at_the_start(autojump_clock: MockClock) -> None:
+    async with world(brokers=()) as w:
+        await w.start_controller(1)
+        broker = Quotas(w)
+        for limit, (kind, name) in (
+            (1000, ("clients", "overriddenClientId")),
+            (10000, ("users", "overriddenUser")),
+            (100000, ("users", "ANONYMOUS/clients/overriddenUserClientId")),
+        ):
+            await broker.set(kind, name, producer_byte_rate=str(limit), consumer_byte_rate=str(2 * limit))
+        notifications = [f"/config/changes/{name}" for name in await w.zk.get_children("/config/changes")]
+        assert len(notifications) == 3
+        await w.store.write([Delete(path) for path in notifications])
+        async with broker.followed():
+            assert broker.of("someuser", "overriddenClientId") == (1000, 2000)
+            assert broker.of("overriddenUser", "someclientId") == (10000, 20000)
+            assert broker.of("ANONYMOUS", "overriddenUserClientId") == (100000, 200000)
+
+
+@pytest.mark.kafka("DCC-15")
+async def test_notifications_that_say_nothing_are_skipped(autojump_clock: MockClock) -> None:  # rules 1.35, 1.36
+    async with world(brokers=()) as w:
+        followed: list[str] = []
+        configs = ConfigChangeListener(
+            w.zk, 1, static_unclean=False, on_client_config=lambda kind, name, config: followed.append(f"{kind}/{name}")
+        )
+        await configs.read()
+        for content in (
+            b"not json",
+            b'{"v":1,"x":2}',
+            b'{"version":1,"entity_type":"garbage","entity_name":"x"}',
+            b'{"version":1,"entity_type":"clients"}',
+            b'{"version":1,"entity_type":"clients","entity_name":"x"}',
+        ):
+            await w.store.write([Create("/config/changes/config_change_", content, sequential=True)])
+        await configs.read_notifications()
+        assert followed == ["clients/x"]
+
+
+TOPIC = 2
+FLUSH = "flush.messages"
+
+
+def alter(name: str) -> wire.AlterConfigsRequest:
+    config = wire.AlterConfigsRequestAlterableConfig(name=FLUSH, value="200000")
+    resource = wire.AlterConfigsRequestAlterConfigsResource(resource_type=TOPIC, resource_name=name, configs=(config,))
+    return wire.AlterConfigsRequest(resources=(resource,))
+
+
+def incremental_alter(name: str) -> wire.IncrementalAlterConfigsRequest:
+    config = wire.IncrementalAlterConfigsRequestAlterableConfig(name=FLUSH, config_operation=0, value="200000")
+    resource = wire.IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=TOPIC, resource_name=name, configs=(config,)
+    )
+    return wire.IncrementalAlterConfigsRequest(resources=(resource,))
+
+
+@pytest.mark.parametrize(
+    ("request_of", "name", "expected"),
+    [
+        pytest.param(alter, "gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, marks=pytest.mark.kafka("DCC-13")),
+        pytest.param(
+            incremental_alter, "gone", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, marks=pytest.mark.kafka("DCC-14")
+        ),
+        pytest.param(incremental_alter, "", ErrorCode.INVALID_REQUEST, marks=pytest.mark.kafka("DCC-16")),
+        pytest.param(alter, "", ErrorCode.INVALID_REQUEST, marks=pytest.mark.kafka("DCC-17")),
+    ],
+)
+async def test_only_topics_that_exist_are_configured(node: Node, request_of, name, expected) -> None:  # rule B7.27
+    (answer,) = (await node.ask(request_of(name))).responses
+    assert (answer.resource_name, answer.error_code) == (name, expected)
+    assert node.services.admin.configs == {}

@@ -1,0 +1,242 @@
+"""How a log is read from its folder: after a clean end, after a crash at every point, with damage of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from kce.broker_stub.errors import KafkaStorageError
+from kce.broker_stub.log import Isolation, Log, Origin
+from kce.harness.world.memory_disk import MemoryDisk
+from tests.broker_stub.log.support import (
+    FOLDER,
+    NOW_MS,
+    Context,
+    a_log,
+    append,
+    base_offsets,
+    batch,
+    marker,
+    produced,
+    values,
+)
+
+ONE = len(batch(b"v"))
+
+
+def filled(context: Context, count: int = 12, **settings: object) -> Log:
+    log = a_log(context, segment_bytes=5 * ONE, index_interval_bytes=0, **settings)
+    for i in range(count):
+        append(log, b"%x" % (i % 16), epoch=i // 4, timestamp=NOW_MS + i)
+    return log
+
+
+def reopened(context: Context, *, clean: bool = False, **more: int) -> Log:
+    return a_log(context, clean=clean, segment_bytes=5 * ONE, index_interval_bytes=0, **more)
+
+
+def files(context: Context) -> dict[str, bytes]:
+    return {name: context.disk.read(f"{FOLDER}/{name}") or b"" for name in context.disk.files(FOLDER)}
+
+
+def test_a_log_is_the_same_after_a_clean_end_and_after_recovery() -> None:
+    context = Context()
+    log = filled(context)
+    log.append_as_leader(produced(7, 0, 2, transactional=True), 3)
+    log.append_as_leader(marker(7, committed=False), 3, origin=Origin.COORDINATOR)
+    log.append_as_leader(produced(8, 0, 2, transactional=True), 3)
+    expected, epochs, producers = values(log), log.leader_epochs, dict(log.producers.producers)
+    log.close()
+    before = files(context)
+    for clean in (True, False):
+        log = reopened(context, clean=clean)
+        assert (values(log), log.leader_epochs) == (expected, epochs)
+        assert log.producers.producers.keys() == producers.keys() == {7, 8}
+        assert log.producers.first_unstable_offset == 15
+        assert log.recovery_point == (17 if clean else 0)
+        log.set_high_watermark(17)
+        assert [t.producer_id for t in log.read(12, 10**6, Isolation.COMMITTED).aborted] == [7]
+        assert log.segments[0].max_timestamp == (NOW_MS + 4, 4)
+        log.close()
+        assert files(context) == before
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", [None, b"x", bytes(24), b"\xff" * 24])
+def test_a_damaged_index_is_made_anew(suffix: str, damage: bytes | None) -> None:
+    context = Context()
+    log = filled(context)
+    log.close()
+    for base in base_offsets(log):
+        path = f"{FOLDER}/{base:020d}{suffix}"
+        if damage is None:
+            context.disk.delete(path)
+        else:
+            context.disk.write(path, damage)
+    log = reopened(context, clean=True)
+    assert [offset for offset, _ in values(log, 3)] == list(range(3, 12))
+    assert [segment.max_timestamp.timestamp for segment in log.segments] == [NOW_MS + 4, NOW_MS + 9, NOW_MS + 11]
+    assert log.log_end_offset == 12
+    log.close()
+    log = reopened(context)
+    assert values(log)[-1] == (11, b"b")
+
+
+@pytest.mark.parametrize("at", [1, 8, 16, 17, 30, 58, 61, ONE - 1, ONE])
+def test_a_damaged_batch_is_the_end_of_the_log(at: int) -> None:
+    """Rule B6.27: the later segments go, too."""
+    context = Context()
+    filled(context).close()
+    path = f"{FOLDER}/00000000000000000005.log"
+    content = bytearray(context.disk.read(path) or b"")
+    content[2 * ONE + at] ^= 0x40
+    context.disk.write(path, bytes(content))
+    log = reopened(context)
+    end = 7 + (at >= ONE)
+    assert (log.log_end_offset, base_offsets(log)) == (end, [0, 5])
+    assert [offset for offset, _ in values(log)] == list(range(end))
+    assert log.leader_epochs == ((0, 0), (1, 4))
+    append(log, b"z", epoch=9)
+    assert values(log)[-1] == (end, b"z")
+    log.close()
+    assert reopened(context, clean=True).log_end_offset == end + 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 60, ONE - 1, ONE + 1, 2 * ONE - 1])
+def test_a_torn_tail_is_cut_off(size: int) -> None:
+    context = Context()
+    log = filled(context, 10)
+    log.close()
+    context.disk.open(f"{FOLDER}/00000000000000000005.log").truncate(3 * ONE + size)
+    assert reopened(context, recovery_point=5).log_end_offset == 8 + size // ONE
+
+
+def test_segments_before_the_recovery_point_are_not_checked() -> None:
+    context = Context()
+    filled(context).close()
+    path = f"{FOLDER}/00000000000000000000.log"
+    content = bytearray(context.disk.read(path) or b"")
+    content[-1] ^= 1
+    context.disk.write(path, bytes(content))
+    assert reopened(context, recovery_point=5).log_end_offset == 12
+    assert reopened(context, recovery_point=4).log_end_offset == 4
+
+
+def test_a_log_start_within_a_segment_and_beyond_the_end() -> None:
+    """Rules B6.28, B6.29."""
+    context = Context()
+    filled(context).close()
+    log = reopened(context, clean=True, log_start_offset=7)
+    assert (log.log_start_offset, log.leader_epochs) == (7, ((1, 7), (2, 8)))
+    log.close()
+    log = reopened(context, log_start_offset=20)
+    assert (log.log_start_offset, log.log_end_offset, base_offsets(log)) == (20, 20, [20])
+    assert (log.leader_epochs, log.producers.producers) == ((), {})
+    append(log)
+    assert values(log) == [(20, b"v")]
+
+
+def test_temporary_files_are_removed() -> None:
+    context = Context()
+    filled(context).close()
+    before = files(context)
+    for name in (
+        "00000000000000000000.log.deleted", "00000000000000000003.index.cleaned", "00000000000000000003.log.cleaned",
+        "00000000000000000004.log.swap", "00000000000000000099.index", "00000000000000000098.txnindex",
+    ):  # fmt: skip
+        context.disk.write(f"{FOLDER}/{name}", b"")
+    reopened(context, clean=True).close()
+    assert files(context) == before
+
+
+def test_a_compaction_that_was_swapped_is_completed() -> None:
+    context = Context()
+    filled(context).close()
+    compacted = Context()
+    log = a_log(compacted)
+    for offset in (2, 7):
+        log.append_as_follower(batch(b"kept", base_offset=offset, leader_epoch=offset // 4))
+    log.close()
+    for suffix in (".log", ".index", ".timeindex"):
+        content = compacted.disk.read(f"{FOLDER}/00000000000000000000{suffix}") or b""
+        context.disk.write(f"{FOLDER}/00000000000000000000{suffix}.swap", content)
+    log = reopened(context, clean=True)
+    assert values(log) == [(2, b"kept"), (7, b"kept"), (10, b"a"), (11, b"b")]
+    assert base_offsets(log) == [0, 10]
+    assert not [name for name in files(context) if name.endswith(".swap")]
+
+
+class CrashingDisk(MemoryDisk):
+    """Loses power before its operation number ``at``."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__(lambda: NOW_MS)
+        self.left = at
+
+    def before(self, path: str, size: int) -> None:
+        self.left -= 1
+        if self.left < 0:
+            raise OSError("no power")
+
+
+def a_life(context: Context, log: Log, flushed: Callable[[list[tuple[int, bytes | None]]], None]) -> None:
+    """Appends, rolls, flushes, truncations and deletions; ``flushed`` gets what is certain to survive."""
+    for i in range(14):
+        append(log, b"%x" % i, epoch=i // 5)
+        if i % 4 == 3:
+            log.flush()
+            flushed(values(log))
+    log.append_as_leader(produced(5, 0, transactional=True), 3)
+    log.append_as_leader(marker(5, committed=False), 3, origin=Origin.COORDINATOR)
+    flushed([])
+    log.truncate_to(11)
+    log.flush()
+    flushed(values(log))
+    append(log, b"n", epoch=4)
+    log.set_high_watermark(8)
+    log.increment_log_start_offset(6)
+    flushed([])
+    log.delete_old_segments()
+    append(log, b"m", epoch=5)
+    log.close()
+    flushed(values(log))
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_crash_at_every_point_of_its_life(torn: bool) -> None:
+    """What was flushed is there; what is there was written, in one piece, and the log goes on."""
+    at, done = 0, False
+    while not done:
+        disk = CrashingDisk(at)
+        context = Context(disk)
+        certain: list[tuple[int, bytes | None]] = []
+
+        def flushed(found: list[tuple[int, bytes | None]], certain: list[tuple[int, bytes | None]] = certain) -> None:
+            certain[:] = found
+
+        try:
+            log = a_log(context, segment_bytes=3 * ONE, index_interval_bytes=100)
+            a_life(context, log, flushed)
+            done = True
+        except (OSError, KafkaStorageError):
+            pass
+        disk.left = 10**9
+        disk.crash(Random(at) if torn else None)
+        context = Context(disk)
+        log = a_log(context, segment_bytes=3 * ONE, index_interval_bytes=100, clean=False)
+        found = values(log)
+        offsets = [offset for offset, _ in found]
+        assert offsets == list(range(offsets[0], offsets[0] + len(offsets))) if offsets else True
+        assert certain == [entry for entry in found if entry in certain], (at, certain, found)
+        for offset, value in found:
+            assert value in (b"%x" % offset, b"n", b"m", b"0")
+        assert [epoch for epoch, _ in log.leader_epochs] == sorted(epoch for epoch, _ in log.leader_epochs)
+        end = log.log_end_offset
+        append(log, b"after", epoch=9)
+        assert values(log)[-1] == (end, b"after")
+        log.close()
+        assert values(reopened(context, clean=True))[-1] == (end, b"after")
+        at += 1
+    assert at > 150

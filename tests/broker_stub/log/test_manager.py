@@ -1,0 +1,245 @@
+"""The logs of a broker in its log directories. Covers: broker_stub/log/directory.py."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import pytest
+import trio
+from trio.testing import MockClock as Clock
+
+from kce.broker_stub.disk import Disk
+from kce.broker_stub.errors import BrokerFailure, KafkaStorageError
+from kce.broker_stub.log import LogConfig
+from kce.broker_stub.log.checkpoints import read_offsets
+from kce.broker_stub.log.manager import LogManager, LogManagerConfig
+from kce.harness.world.memory_disk import MemoryDisk
+from kce.wire.vocabulary import TopicPartition
+from tests.broker_stub.log.support import NOW_MS, append, produced, values
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+ID = uuid.UUID(int=5)
+
+
+def clock_ms() -> int:
+    return NOW_MS + round(trio.current_time() * 1000)
+
+
+def manager(disk: Disk, *dirs: str, topic: dict[str, str] | None = None, **properties: str) -> LogManager:
+    made = LogManager(
+        disk,
+        dirs or ("/l",),
+        LogManagerConfig.of({key.replace("_", "."): value for key, value in properties.items()}),
+        now_ms=clock_ms,
+        random=Random(1),
+        config_of=lambda name: LogConfig.of(topic or {}),
+        on_offline=lambda path, partitions: offline.append((path, partitions)),
+    )
+    offline: list[tuple[str, list[TopicPartition]]] = []
+    made.offline = offline  # type: ignore[attr-defined]
+    return made
+
+
+@asynccontextmanager
+async def running(logs: LogManager) -> AsyncIterator[LogManager]:
+    await logs.load()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(logs.run)
+        yield logs
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def disk() -> MemoryDisk:
+    return MemoryDisk(clock_ms)
+
+
+async def test_logs_are_the_same_after_a_clean_end(disk: MemoryDisk) -> None:
+    logs = manager(disk)
+    await logs.load()
+    assert not logs.directories[0].had_clean_shutdown
+    log = logs.get_or_create_log(A0, is_new=True, topic_id=ID)
+    assert logs.get_or_create_log(A0, is_new=True, topic_id=None) is log
+    append(log, b"x", b"y", epoch=3)
+    log.set_high_watermark(1)
+    log.increment_log_start_offset(1)
+    logs.get_or_create_log(A1, is_new=True, topic_id=None)
+    assert (logs.has_log(A0), logs.topic_id(A0), logs.topic_id(A1), logs.has_log(B0)) == (True, ID, None, False)
+    logs.assign_topic_id(A1, ID)
+    logs.close(broker_epoch=77)
+    assert disk.files("/l") == [
+        ".kafka_cleanshutdown", ".lock", "log-start-offset-checkpoint", "recovery-point-offset-checkpoint",
+        "replication-offset-checkpoint",
+    ]  # fmt: skip
+    assert disk.read("/l/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":77}'
+
+    disk.crash()  # which changes nothing: all is flushed
+    logs = manager(disk)
+    await logs.load()
+    assert logs.directories[0].had_clean_shutdown
+    assert not disk.exists("/l/.kafka_cleanshutdown")
+    log = logs.logs[A0]
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.topic_id) == (1, 1, 2, ID)
+    assert (log.recovery_point, log.leader_epochs, values(log)[-1]) == (2, ((3, 1),), (1, b"y"))
+    assert logs.topic_id(A1) == ID
+    logs.abandon()
+    logs = manager(disk)
+    await logs.load()
+    assert not logs.directories[0].had_clean_shutdown
+
+
+async def test_a_directory_is_used_by_one_broker(disk: MemoryDisk) -> None:
+    first = manager(disk)
+    await first.load()
+    with pytest.raises(BrokerFailure, match="lock is locked"):
+        await manager(disk).load()
+    first.abandon()
+    await manager(disk).load()
+
+
+@pytest.mark.parametrize("name", ["lost+found", "a", "a-x", "a-0-delete"])
+async def test_other_folders_are_refused(disk: MemoryDisk, name: str) -> None:
+    disk.make_folder(f"/l/{name}")
+    with pytest.raises(BrokerFailure, match=f"/l/{name.replace('+', '.')} is not the folder of a partition"):
+        await manager(disk).load()
+
+
+async def test_a_partition_is_in_one_directory(disk: MemoryDisk) -> None:
+    for path in ("/l/a-0", "/m/a-0"):
+        disk.make_folder(path)
+    with pytest.raises(BrokerFailure, match="/m/a-0 and /l/a-0 are of the same partition"):
+        await manager(disk, "/l", "/m").load()
+
+
+async def test_logs_are_spread_over_the_directories(disk: MemoryDisk) -> None:
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    for number in range(5):
+        logs.get_or_create_log(TopicPartition("a", number), is_new=True, topic_id=None)
+    assert (disk.folders("/l"), disk.folders("/m")) == (["a-0", "a-2", "a-4"], ["a-1", "a-3"])
+
+
+async def test_a_deleted_log_is_gone_at_once_and_from_the_disk_later(disk: MemoryDisk, autojump_clock: Clock) -> None:
+    """Rule B6.18."""
+    async with running(manager(disk)) as logs:
+        append(logs.get_or_create_log(A0, is_new=True, topic_id=None), b"old")
+        logs.delete_log(A0)
+        logs.delete_log(B0)
+        assert not logs.has_log(A0)
+        (name,) = disk.folders("/l")
+        assert name.startswith("a-0.")
+        assert name.endswith("-delete")
+        append(logs.get_or_create_log(A0, is_new=True, topic_id=None), b"new")
+        await trio.sleep(59)
+        assert disk.folders("/l") == ["a-0", name]
+        await trio.sleep(2)
+        assert disk.folders("/l") == ["a-0"]
+        logs.delete_log(A0)
+    logs.abandon()
+    async with running(manager(disk)) as logs:  # which finishes what the one before began
+        await trio.sleep(0.001)
+        assert (disk.folders("/l"), logs.logs) == ([], {})
+
+
+async def test_what_is_done_while_the_broker_runs(disk: MemoryDisk, autojump_clock: Clock) -> None:
+    topic = {"retention.ms": "1000", "segment.bytes": "100", "file.delete.delay.ms": "5000"}
+    async with running(manager(disk, topic=topic)) as logs:
+        log = logs.get_or_create_log(A0, is_new=True, topic_id=None)
+        for i in range(4):
+            log.append_as_leader(produced(1, i), 0)
+        log.set_high_watermark(3)
+        assert log.recovery_point == 0
+        await trio.sleep(0.001)
+        assert log.recovery_point == 3  # what was rolled is flushed soon
+        await trio.sleep(5.01)
+        assert read_offsets(disk, "/l/replication-offset-checkpoint") == {A0: 3}
+        assert read_offsets(disk, "/l/recovery-point-offset-checkpoint") == {}
+        await trio.sleep(90)
+        assert read_offsets(disk, "/l/recovery-point-offset-checkpoint") == {A0: 3}
+        assert len(log.segments) == 4
+        await trio.sleep(236)
+        assert [segment.base_offset for segment in log.segments] == [3]
+        assert len([name for name in disk.files("/l/a-0") if name.endswith(".deleted")]) > 6
+        await trio.sleep(5)
+        assert not [name for name in disk.files("/l/a-0") if name.endswith(".deleted")]
+        assert 1 in log.producers.producers
+        await trio.sleep(86_400)
+        assert log.producers.producers == {}
+
+
+async def test_logs_are_flushed_by_time(disk: MemoryDisk, autojump_clock: Clock) -> None:
+    async with running(manager(disk, topic={"flush.ms": "2000"}, log_flush_scheduler_interval_ms="1000")) as logs:
+        log = logs.get_or_create_log(A0, is_new=True, topic_id=None)
+        append(log)
+        await trio.sleep(40)
+        assert log.recovery_point == 1
+
+
+async def test_settings_change(disk: MemoryDisk) -> None:
+    topic: dict[str, str] = {}
+    logs = manager(disk, topic=topic)
+    logs._config_of = lambda name: LogConfig.of(topic)
+    await logs.load()
+    log = logs.get_or_create_log(A0, is_new=True, topic_id=None)
+    topic["max.message.bytes"] = "77"
+    logs.update_config(["b"])
+    assert log.config.max_message_bytes != 77
+    logs.update_config(["a"])
+    assert log.config.max_message_bytes == 77
+
+
+class FailingDisk(MemoryDisk):
+    """``broken``: everything below that path fails."""
+
+    broken = "nothing"
+
+    def before(self, path: str, size: int) -> None:
+        if path.startswith(self.broken):
+            raise OSError(5, "Input/output error")
+
+
+async def test_a_directory_that_fails_is_offline_and_the_rest_serves() -> None:
+    disk = FailingDisk(clock_ms)
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    first, second = (logs.get_or_create_log(tp, is_new=True, topic_id=None) for tp in (A0, A1))
+    disk.broken = "/l"
+    with pytest.raises(KafkaStorageError, match="Input/output error"):
+        append(first)
+    assert logs.offline == [("/l", [A0])]  # type: ignore[attr-defined]
+    append(second)
+    assert list(logs.logs) == [A1]
+    with pytest.raises(KafkaStorageError, match="may be in a log directory that is offline"):
+        logs.get_or_create_log(B0, is_new=False, topic_id=None)  # rule 9.24
+    assert logs.get_or_create_log(B0, is_new=True, topic_id=None).folder == "/m/b-0"
+    logs.close()
+    assert disk.exists("/m/.kafka_cleanshutdown")
+    disk.broken = "nothing"
+    assert not disk.exists("/l/.kafka_cleanshutdown")
+
+
+async def test_a_directory_that_fails_at_the_start() -> None:
+    disk = FailingDisk(clock_ms)
+    disk.broken = "/l"
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    assert [directory.path for directory in logs.online] == ["/m"]
+    disk.broken = "/"
+    with pytest.raises(BrokerFailure, match="no log directory can be used: /l, /m"):
+        await manager(disk, "/l", "/m").load()
+
+
+async def test_a_checkpoint_that_cannot_be_read_is_ignored(disk: MemoryDisk) -> None:
+    """Rule B6.6."""
+    logs = manager(disk)
+    await logs.load()
+    append(logs.get_or_create_log(A0, is_new=True, topic_id=None))
+    logs.close()
+    for name in ("log-start-offset-checkpoint", "recovery-point-offset-checkpoint", "replication-offset-checkpoint"):
+        disk.write(f"/l/{name}", b"x")
+    logs = manager(disk)
+    await logs.load()
+    assert values(logs.logs[A0]) == [(0, b"v")]

@@ -1,0 +1,299 @@
+"""What a leader refuses, and what it makes of the rest (rules B3.16 to B3.35). Covers: broker_stub/errors.py."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from kce import wire
+from kce.broker_stub.errors import (
+    CorruptMessage,
+    InvalidRecord,
+    InvalidTimestamp,
+    UnsupportedCompressionType,
+)
+from kce.broker_stub.log import Isolation, Log, Origin
+from kce.wire import Codec, Record, RecordBatch, TimestampType
+from kce.wire.batch_header import CRC_FROM, read_header
+from tests.broker_stub.log.support import NOW_MS, a_log, append, batch, everything, marker, produced, records
+
+kafka = pytest.mark.kafka
+
+
+def refused(log: Log, data: bytes, error: type[Exception], said: str, **more: object) -> None:
+    """Nothing of it reaches the log."""
+    before = log.log_end_offset
+    with pytest.raises(error, match=said):
+        log.append_as_leader(data, 0, **more)  # type: ignore[arg-type]
+    assert log.log_end_offset == before
+
+
+def patched(data: bytes, at: int, value: bytes, *, fix_crc: bool = True) -> bytes:
+    made = bytearray(data)
+    made[at : at + len(value)] = value
+    if fix_crc:
+        made[17:21] = struct.pack(">I", wire.record_batch.crc32c(bytes(made[CRC_FROM:])))
+    return bytes(made)
+
+
+def int32(value: int) -> bytes:
+    return struct.pack(">i", value)
+
+
+@kafka("LVT-1")
+@pytest.mark.parametrize("codec", Codec)
+def test_only_one_batch(codec: Codec) -> None:
+    refused(a_log(), batch(b"a", codec=codec) * 2, InvalidRecord, "more than one batch")
+    refused(a_log(), batch(b"a", codec=codec) + batch(b"b", codec=codec)[:-1] + b"x", CorruptMessage, "wrong CRC")
+
+
+@kafka("LVT-2")
+@pytest.mark.parametrize("magic", [0, 1])
+def test_allow_multi_batch(magic: int) -> None:
+    """Messages of old formats, if they are not compressed, become one batch."""
+    log = a_log()
+    assert append(log, b"a", b"b", b"c", magic=magic) == 0
+    (found,) = wire.read_records(everything(log)).batches
+    assert (found.magic, [record.value for record in found.records]) == (2, [b"a", b"b", b"c"])
+
+
+@kafka("LVT-4")
+def test_mismatch_magic() -> None:
+    refused(a_log(), batch(magic=1) + batch(magic=0), InvalidRecord, "magic 0 after one of magic 1")
+
+
+@kafka("LVT-11")
+@pytest.mark.parametrize(
+    ("last_offset_delta", "count", "said"),
+    [(1, 3, "has 2 offsets"), (0, 0, "batch of 0 records"), (-3, 3, "after its first"), (2, -2, "batch of -2"),
+     (3, 4, "announces 4 records"), (1, 2, "announces 2 records"), (2**31 - 1, 2**31 - 1, "offsets")],
+)  # fmt: skip
+def test_invalid_offset_range_and_record_count(last_offset_delta: int, count: int, said: str) -> None:
+    data = patched(patched(batch(b"a", b"b", b"c"), 23, int32(last_offset_delta)), 57, int32(count))
+    refused(a_log(), data, InvalidRecord, said)
+
+
+@kafka("LVT-21")
+@pytest.mark.parametrize("magic", [0, 1, 2])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_invalid_checksum(magic: int, codec: Codec) -> None:
+    data = batch(b"hello", magic=magic, codec=codec)
+    refused(a_log(), data[:-1] + bytes([data[-1] ^ 1]), CorruptMessage, "wrong CRC")
+
+
+@pytest.mark.parametrize(
+    ("damage", "error", "said"),
+    [
+        (lambda data: patched(data, 0, b"\0" * 7 + b"\1"), InvalidRecord, "base offset of a batch is 1"),
+        (lambda data: patched(data, 8, int32(48)), CorruptMessage, "below the minimum"),
+        (lambda data: patched(data, 8, int32(-1)), CorruptMessage, "below the minimum"),
+        (lambda data: patched(data, 16, b"\3", fix_crc=False), CorruptMessage, "unknown magic 3"),
+        (lambda data: patched(data, 21, b"\0\5"), CorruptMessage, "unknown compression codec 5"),
+        (lambda data: patched(data, 21, b"\0\x20"), InvalidRecord, "control records"),
+        (lambda data: patched(data, 43, struct.pack(">qhi", 5, 0, -1)), InvalidRecord, "sequence -1 of producer 5"),
+        (lambda data: patched(data, 61, b"\x7e"), InvalidRecord, "do not end with the batch"),
+        (lambda data: patched(data, 61, b"\x01"), InvalidRecord, "do not end with the batch"),
+    ],
+)
+def test_batches_that_lie(damage: Callable[[bytes], bytes], error: type[Exception], said: str) -> None:
+    refused(a_log(), damage(batch(b"a")), error, said)
+
+
+def test_a_partial_batch_at_the_end_is_cut_off() -> None:
+    """Rule B3.17."""
+    log = a_log()
+    data = batch(b"a")
+    assert log.append_as_leader(data + data[:50], 0).last_offset == 0
+    assert len(everything(log)) == len(data)
+    for size in (0, 5, 60):
+        assert log.append_as_leader(data[:size], 0).first_offset == -1
+    assert log.log_end_offset == 1
+
+
+@kafka("LVT-37")
+def test_control_records_not_allowed_from_clients() -> None:
+    data = marker(1, committed=True)
+    refused(a_log(), data, InvalidRecord, "control records")
+    assert a_log().append_as_leader(data, 0, origin=Origin.COORDINATOR).first_offset == 0
+
+
+@kafka("LVT-38")
+def test_control_records_not_compressed() -> None:
+    log = a_log(compression_type="snappy")
+    log.append_as_leader(marker(1, committed=True), 0, origin=Origin.COORDINATOR)
+    header = read_header(everything(log))
+    assert header is not None
+    assert (header.codec, header.is_control) == (Codec.NONE, True)
+
+
+# timestamps
+
+
+@kafka("LVT-7")
+@pytest.mark.parametrize("codec", Codec)
+def test_log_append_time(codec: Codec) -> None:
+    log = a_log(message_timestamp_type="LogAppendTime")
+    appended = log.append_as_leader(batch(b"a", b"b", timestamp=5, codec=codec, producer_id=9), 3)
+    assert (appended.log_append_time, appended.last_offset) == (NOW_MS, 1)
+    (found,) = wire.read_records(everything(log)).batches
+    assert (found.timestamp_type, found.max_timestamp) == (TimestampType.LOG_APPEND_TIME, NOW_MS)
+    assert (found.codec, found.producer_id, found.partition_leader_epoch) == (codec, 9, 3)
+    assert log.segments[0].max_timestamp == (NOW_MS, 1)
+
+
+@kafka("LVT-15")
+def test_create_time_is_kept() -> None:
+    log = a_log()
+    made = [Record(offset=i, timestamp=NOW_MS - i, value=b"v") for i in (0, 1, 2)]
+    assert log.append_as_leader(wire.write_records(RecordBatch.of(*made)), 0).log_append_time == -1
+    (found,) = wire.read_records(everything(log)).batches
+    assert [record.timestamp for record in found.records] == [NOW_MS, NOW_MS - 1, NOW_MS - 2]
+    assert (found.timestamp_type, found.max_timestamp) == (TimestampType.CREATE_TIME, NOW_MS)
+
+
+@pytest.mark.parametrize("kind", ["CreateTime", "LogAppendTime"])
+def test_a_producer_must_not_use_log_append_time(kind: str) -> None:
+    """Rule B3.28: on a CreateTime topic only if there is no timestamp."""
+    log = a_log(message_timestamp_type=kind)
+    made = RecordBatch.of(*records(b"a", timestamp=-1), timestamp_type=TimestampType.LOG_APPEND_TIME)
+    refused(log, wire.write_records(made), InvalidTimestamp, "LogAppendTime")
+    made = RecordBatch.of(*records(b"a"), timestamp_type=TimestampType.LOG_APPEND_TIME)
+    if kind == "CreateTime":
+        assert log.append_as_leader(wire.write_records(made), 0).first_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("codec", "offset_ms"),
+    [
+        pytest.param(Codec.NONE, -1001, marks=kafka("LVT-57")),
+        pytest.param(Codec.NONE, 501, marks=kafka("LVT-58")),
+        pytest.param(Codec.GZIP, -1001, marks=kafka("LVT-26")),
+        pytest.param(Codec.GZIP, 501),
+    ],
+)
+def test_timestamps_out_of_range(codec: Codec, offset_ms: int) -> None:
+    log = a_log(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500)
+    refused(log, batch(timestamp=NOW_MS + offset_ms, codec=codec), InvalidTimestamp, "invalid timestamp")
+    for fine in (-1000, 500):
+        log.append_as_leader(batch(timestamp=NOW_MS + fine, codec=codec), 0)
+    assert log.append_as_leader(batch(timestamp=-1, codec=codec), 0).first_offset == 2
+
+
+@kafka("LVT-54")
+def test_invalid_timestamp_exception_has_batch_index() -> None:
+    log = a_log(message_timestamp_before_max_ms=1000)
+    made = [Record(offset=i, timestamp=NOW_MS - i * 600, value=b"v") for i in range(4)]
+    with pytest.raises(InvalidTimestamp) as error:
+        log.append_as_leader(wire.write_records(RecordBatch.of(*made)), 0)
+    assert [index for index, _ in error.value.records] == [2, 3]
+
+
+# keys of compacted topics
+
+
+@kafka("LVT-55")
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_invalid_record_exception_has_batch_index(codec: Codec) -> None:
+    log = a_log(cleanup_policy="compact")
+    made = [Record(offset=i, timestamp=NOW_MS, key=b"k" if i % 2 else None, value=b"v") for i in range(4)]
+    with pytest.raises(InvalidRecord, match="compacted topic needs a key") as error:
+        log.append_as_leader(wire.write_records(RecordBatch.of(*made, codec=codec)), 0)
+    assert [index for index, _ in error.value.records] == [0, 2]
+    assert type(error.value) is InvalidRecord
+
+
+@kafka("LVT-56")
+def test_batch_with_invalid_records_and_invalid_timestamp() -> None:
+    log = a_log(cleanup_policy="compact", message_timestamp_before_max_ms=1000)
+    made = [Record(offset=0, timestamp=NOW_MS, value=b"v"), Record(offset=1, timestamp=0, key=b"k", value=b"v")]
+    with pytest.raises(InvalidTimestamp) as error:
+        log.append_as_leader(wire.write_records(RecordBatch.of(*made)), 0)
+    assert [index for index, _ in error.value.records] == [0, 1]
+
+
+@kafka("ULT-32")
+def test_compacted_topic_constraints() -> None:
+    log = a_log(cleanup_policy="compact")
+    keyed, unkeyed = batch(b"a", key=b"k"), batch(b"a")
+    refused(log, unkeyed, InvalidRecord, "key")
+    refused(log, batch(b"a", codec=Codec.GZIP), InvalidRecord, "key")
+    assert log.append_as_leader(keyed, 0).first_offset == 0
+    assert log.append_as_leader(batch(b"a", key=b"k", codec=Codec.GZIP), 0).first_offset == 1
+
+
+# codecs and formats
+
+
+@kafka("LVT-60")
+@pytest.mark.parametrize("source", Codec)
+@pytest.mark.parametrize("target", Codec)
+def test_different_codec_causes_recompression(source: Codec, target: Codec) -> None:
+    log = a_log(compression_type="uncompressed" if target is Codec.NONE else target.name.lower())
+    data = batch(b"a" * 99, b"b", codec=source, producer_id=3, producer_epoch=2, base_sequence=7, is_transactional=True)
+    log.append_as_leader(data, 5)
+    stored = everything(log)
+    (found,) = wire.read_records(stored).batches
+    assert (found.codec, found.partition_leader_epoch) == (target, 5)
+    assert (found.producer_id, found.producer_epoch, found.base_sequence, found.is_transactional) == (3, 2, 7, True)
+    assert [record.value for record in found.records] == [b"a" * 99, b"b"]
+    if source is target:
+        assert stored[CRC_FROM:] == data[CRC_FROM:]
+
+
+@kafka("LVT-51")
+def test_zstd_with_old_inter_broker_protocol() -> None:
+    refused(a_log(), batch(codec=Codec.ZSTD), UnsupportedCompressionType, "zstd", zstd_allowed=False)
+    assert a_log().append_as_leader(batch(codec=Codec.LZ4), 0, zstd_allowed=False).first_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("magic", "codec"),
+    [
+        pytest.param(0, Codec.NONE, marks=kafka("LVT-18")),
+        pytest.param(1, Codec.NONE, marks=kafka("LVT-19")),
+        pytest.param(0, Codec.GZIP, marks=kafka("LVT-35")),
+        pytest.param(1, Codec.SNAPPY, marks=kafka("LVT-42")),
+    ],
+)
+def test_up_conversion(magic: int, codec: Codec) -> None:
+    log = a_log()
+    append(log, b"first")
+    log.append_as_leader(batch(b"a", b"b", b"c", magic=magic, codec=codec, timestamp=NOW_MS if magic else -1), 4)
+    _, found = wire.read_records(everything(log)).batches
+    assert (found.magic, found.codec, found.partition_leader_epoch, found.producer_id) == (2, codec, 4, -1)
+    assert [record.offset for record in found.records] == [1, 2, 3]
+    assert {record.timestamp for record in found.records} == {NOW_MS if magic else -1}
+
+
+def test_a_zip_bomb_stays_closed() -> None:
+    """Only where the topic asks for keys is it opened, and then only so far."""
+    bomb = wire.write_records(RecordBatch.of(Record(offset=0, timestamp=NOW_MS, value=bytes(10**6)), codec=Codec.GZIP))
+    liar = patched(bomb, 61, bomb[61:])
+    assert a_log().append_as_leader(liar, 0).first_offset == 0
+
+
+def test_what_does_not_decompress_is_refused_where_it_is_opened() -> None:
+    data = batch(b"a" * 100, key=b"k", codec=Codec.GZIP)
+    damaged = patched(data, 70, b"\xff" * 8)
+    refused(a_log(cleanup_policy="compact"), damaged, InvalidRecord, "gzip")
+    assert a_log().append_as_leader(damaged, 0).first_offset == 0
+
+
+@kafka("LVT-31")
+def test_offsets_follow_the_end_of_the_log() -> None:
+    log = a_log()
+    for expected in (0, 3, 6):
+        assert append(log, b"a", b"b", b"c", codec=Codec.GZIP) == expected
+    header = read_header(log.read(6, 1000, Isolation.LOG_END).records)
+    assert header is not None
+    assert (header.base_offset, header.last_offset) == (6, 8)
+
+
+def test_a_duplicate_gets_the_original_offsets() -> None:
+    log = a_log()
+    first = log.append_as_leader(produced(1, 0, 3), 0)
+    append(log)
+    again = log.append_as_leader(produced(1, 0, 3), 0)
+    assert (again.first_offset, again.last_offset, again.is_duplicate) == (first.first_offset, first.last_offset, True)

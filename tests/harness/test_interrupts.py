@@ -1,0 +1,256 @@
+"""SIGINT at 20 moments of each command: no traceback, no process, no session, no part file is left.
+
+The moments are spread over the time that the command takes when nothing interrupts it. The first is when the command
+has installed its handlers: while Python itself starts, a signal is Python's.
+
+Covers: harness/command.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+import trio
+
+from kce.harness.cluster import Cluster
+from kce.harness.embedded_zookeeper import four_letter_word
+from kce.harness.interrupts import Interrupted, run
+from kce.zookeeper.store.kazoo import KazooStore
+from tests.harness.cli.support import KCE, up
+
+ROOT = Path(__file__).parents[2]
+CAPTURE = str(ROOT / "captures/samples/kafka-3.9.1-zombie.pcap.gz")
+MOMENTS = 20
+#: of commands that take long; `make kill-points` takes as many as of the others
+MOMENTS_OF_LONG_COMMANDS = int(os.environ.get("KCE_SIGNAL_MOMENTS", "3"))
+
+
+def test_a_signal_cancels_a_run_and_what_was_open_is_closed(capsys: pytest.CaptureFixture[str]) -> None:
+    closed = []
+
+    async def body() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.lowlevel.checkpoint()
+            closed.append(True)
+
+    with pytest.raises(Interrupted) as caught:
+        run(body)
+    assert (closed, caught.value.code) == ([True], 143)
+    assert capsys.readouterr().err == "kce: interrupted\n"
+
+
+def test_a_run_returns_its_result_and_raises_its_errors_as_they_are() -> None:
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    assert run(add, 1, 2) == 3
+    with pytest.raises(ZeroDivisionError):
+        run(fail)
+
+
+class Ran:
+    """A finished process: its exit code, its output, and how long it ran since it handled signals."""
+
+    def __init__(self, process: subprocess.Popen[str], seconds: float, output: str) -> None:
+        self.code = process.returncode
+        self.seconds = seconds
+        self.output = output
+
+
+@contextmanager
+def started(command: list[str], env: dict[str, str], folder: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, cwd=folder,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def handles_signals(process: subprocess.Popen[str]) -> bool:
+    """Whether it catches SIGTERM, which Python by itself does not."""
+    caught = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{process.pid}/status").read_text())
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def is_running(process: subprocess.Popen[str], seconds: float) -> bool:
+    """Whether it still runs after so long."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def finish(command: list[str], env: dict[str, str], folder: Path, after_s: float | None = None) -> Ran:
+    """Run it; with ``after_s`` send SIGINT so long after it handles signals."""
+    with started(command, env, folder) as process:
+        while not handles_signals(process) and is_running(process, 0.001):
+            pass
+        begin = time.monotonic()
+        if after_s is not None and is_running(process, after_s):
+            process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
+        return Ran(process, time.monotonic() - begin, output)
+
+
+def left_running(folder: Path) -> list[str]:
+    """Processes of a command that had ``folder`` as its XDG_RUNTIME_DIR."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("XDG_RUNTIME_DIR") == str(folder) and process.pid != os.getpid():
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+def check(folder: Path, before: set[str]) -> None:
+    """Nothing is left but what ``before`` lists."""
+    deadline = time.monotonic() + 10
+    while (processes := left_running(folder)) and time.monotonic() < deadline:
+        psutil.wait_procs([], 0.05)
+    assert processes == []
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()} <= before
+
+
+def zookeeper_sessions(zookeeper: str) -> int:
+    """Sessions that the server knows, by its command `mntr`."""
+
+    async def count() -> int:
+        host, _, port = zookeeper.partition("/")[0].rpartition(":")
+        text = await four_letter_word(host, int(port), "mntr")
+        return int(re.search(r"zk_global_sessions\s+(\d+)", text)[1])  # type: ignore[index]
+
+    return trio.run(count)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["decode", CAPTURE],
+        ["schema", "LeaderAndIsr"],
+        ["--help"],
+        ["replay", CAPTURE, "--as", "controller", "--to", "127.0.0.1:1", "--broker", "3", "--record", "new.pcapng"],
+        ["topic", "create", "t", "--zookeeper", "{zookeeper}/none"],
+        ["describe", "--zookeeper", "{zookeeper}/none"],
+        ["leader", "--zookeeper", "{zookeeper}", "--path", "/nobody"],
+        ["elect", "--zookeeper", "{zookeeper}", "--path", "/e", "--address", "a:1", "--exec", "true"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_commands_that_are_brief(arguments: list[str], zookeeper: str, env: dict[str, str], tmp_path: Path) -> None:
+    command = [*KCE, *(text.format(zookeeper=zookeeper) for text in arguments)]
+    undisturbed = finish(command, env, tmp_path)
+    may_stay = {"new.pcapng"}
+    sessions = zookeeper_sessions(zookeeper)
+    step = undisturbed.seconds / MOMENTS
+    interrupted = 0
+    for moment in range(MOMENTS):
+        ran = finish(command, env, tmp_path, moment * step)
+        assert "Traceback" not in ran.output
+        assert "Exception ignored" not in ran.output
+        if ran.code == 130:
+            interrupted += 1
+            assert ran.output.count("kce: interrupted") == 1
+            assert ran.output.endswith("kce: interrupted\n")
+        else:  # Python gives signals their default back when it ends: the command was done
+            assert ran.code in (undisturbed.code, -signal.SIGINT)
+        check(tmp_path, may_stay)
+    assert interrupted
+    assert zookeeper_sessions(zookeeper) <= sessions
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "seconds", "may_stay"),
+    [
+        (["analyze", CAPTURE, "--out", "tables", "--report", "report.html"], 14.0, ()),
+        (["demo"], 60.0, ("demo/capture.pcapng",)),
+        (
+            ["up", "--brokers", "2", "--record", "traffic.pcapng", "--ready-file", "ready.json"],
+            6.0,
+            ("traffic.pcapng",),
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_commands_that_take_long(
+    arguments: list[str], seconds: float, may_stay: tuple[str, ...], env: dict[str, str], tmp_path: Path
+) -> None:
+    for moment in range(MOMENTS_OF_LONG_COMMANDS):
+        ran = finish([*KCE, *arguments], env, tmp_path, moment * seconds / MOMENTS_OF_LONG_COMMANDS)
+        assert "Traceback" not in ran.output, f"moment {moment}"
+        if arguments[0] == "up":
+            assert ran.code in (0, 130)
+            assert (ran.output.count("Stopping ...") or ran.output.count("kce: interrupted")) == 1
+        else:
+            assert ran.code == 130
+            assert ran.output.endswith("kce: interrupted\n")
+        check(tmp_path, {*may_stay})
+
+
+@pytest.mark.slow
+def test_up_at_a_zookeeper_of_yours_ends_its_sessions(env: dict[str, str], zookeeper: str, tmp_path: Path) -> None:
+    """The same data folder can be used again at once, and nobody waits for the sessions to expire."""
+    where = f"{zookeeper}/ctrl-c"
+    data = tmp_path / "data"
+    for _ in range(2):
+        with up(tmp_path, env, "--brokers", "2", "--zookeeper", where, "--data", str(data)) as (process, ready):
+            assert [node["id"] for node in ready["nodes"]] == [1, 2]
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+        async def left() -> list[str]:
+            store = await KazooStore.connect(where, session_timeout_ms=6000, connection_timeout_ms=10_000)
+            paths = ["/controller", "/brokers/ids/1", "/brokers/ids/2"]
+            found = await store.exists(paths)
+            await store.aclose()
+            return [path for path, stat in zip(paths, found, strict=True) if stat is not None]
+
+        assert trio.run(left) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [False, True])
+@pytest.mark.parametrize("after_s", [0.05, 0.4, 0.8, None])
+async def test_a_cluster_that_is_cancelled_ends_its_sessions(
+    zookeeper: str, processes: bool, after_s: float | None
+) -> None:
+    """While it starts, and (None) when it has started. The session timeout is far longer than the test."""
+    where = f"{zookeeper}/cancelled-{processes}-{after_s}"
+    properties = {"zookeeper.session.timeout.ms": "9000"}
+    with trio.CancelScope() as scope:
+        if after_s is not None:
+            scope.deadline = trio.current_time() + after_s
+        async with Cluster(2, zookeeper=where, processes=processes, properties=properties) as cluster:
+            if after_s is None:
+                await cluster.wait_for_controller()
+                scope.cancel()
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+    store = await KazooStore.connect(where, session_timeout_ms=6000, connection_timeout_ms=10_000)
+    found = await store.exists(["/controller", "/brokers/ids/1", "/brokers/ids/2"])
+    await store.aclose()
+    assert found == [None, None, None]

@@ -1,0 +1,20 @@
+"""Every benchmark imports what it needs, and has a --help."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+BENCHMARKS = sorted(path for path in (ROOT / "benchmarks").glob("*.py") if "def main" in path.read_text())
+
+
+@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
+def test_a_benchmark_starts(path: Path) -> None:
+    command = [sys.executable, str(path), "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"usage: {path.name}" in done.stdout

@@ -1,0 +1,126 @@
+"""Headers of batches, without their records."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from kce import wire
+from kce.wire import Codec, Record, RecordBatch, TimestampType, errors
+from kce.wire.batch_header import (
+    BATCH_HEADER_BYTES,
+    check_crc,
+    count_records,
+    placed,
+    read_header,
+    read_headers,
+    stamped,
+)
+
+
+def batch(count: int = 3, **more: object) -> RecordBatch:
+    made = [Record(offset=40 + i, timestamp=1000 + i, value=b"v" * (i * 50)) for i in range(count)]
+    return RecordBatch.of(*made, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_header_is_that_of_the_batch(codec: Codec) -> None:
+    made = batch(codec=codec, partition_leader_epoch=9, producer_id=7, producer_epoch=3, base_sequence=11,
+                 is_transactional=True)  # fmt: skip
+    data = wire.write_records(made)
+    header = read_header(data)
+    assert header is not None
+    assert (header.base_offset, header.last_offset, header.max_timestamp, header.codec) == (40, 42, 1002, codec)
+    assert (header.partition_leader_epoch, header.producer_id, header.producer_epoch) == (9, 7, 3)
+    assert (header.base_sequence, header.last_sequence, header.record_count, header.magic) == (11, 13, 3, 2)
+    assert (header.is_transactional, header.is_control, header.is_log_append_time, header.has_delete_horizon) == (
+        True, False, False, False,
+    )  # fmt: skip
+    assert header.size == len(data)
+    check_crc(memoryview(data), header)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_message_has_the_header_of_a_batch_of_one(magic: int) -> None:
+    data = wire.write_records(batch(2, magic=magic))
+    first, second = (header for _, header in read_headers(data))
+    assert [header.last_offset for header in (first, second)] == [40, 41]
+    assert (second.max_timestamp, second.producer_id, second.partition_leader_epoch) == (1001 if magic else -1, -1, -1)
+    check_crc(memoryview(data)[first.size :], second)
+
+
+def test_sequences_wrap() -> None:
+    header = read_header(wire.write_records(batch(producer_id=1, producer_epoch=0, base_sequence=2**31 - 2)))
+    assert header is not None
+    assert header.last_sequence == 0
+    without = read_header(wire.write_records(batch()))
+    assert without is not None
+    assert without.last_sequence == -1
+
+
+def test_partial_batches_are_no_batches() -> None:
+    data = wire.write_records(batch(), batch())
+    half = len(data) // 2
+    for size in range(len(data) + 1):
+        assert [at for at, _ in read_headers(data[:size])] == [0, half][: (size >= half) + (size >= 2 * half)]
+
+
+@pytest.mark.parametrize(
+    ("at", "damage", "said"),
+    [
+        (16, b"\3", "unknown magic 3"),
+        (8, struct.pack(">i", 48), "60 bytes are below"),
+        (8, b"\xff" * 4, "11 bytes are"),
+    ],
+)
+def test_what_is_no_batch_is_refused(at: int, damage: bytes, said: str) -> None:
+    data = bytearray(wire.write_records(batch()))
+    data[at : at + len(damage)] = damage
+    with pytest.raises(errors.CorruptRecord, match=said):
+        read_header(bytes(data))
+
+
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_a_wrong_checksum_is_refused(magic: int) -> None:
+    data = bytearray(wire.write_records(batch(1, magic=magic)))
+    data[-1] ^= 1
+    header = read_header(bytes(data))
+    assert header is not None
+    with pytest.raises(errors.CorruptRecord, match="wrong CRC"):
+        check_crc(memoryview(bytes(data)), header)
+
+
+def test_a_batch_gets_its_place() -> None:
+    data = memoryview(wire.write_records(batch()))
+    moved = b"".join(placed(data, 1234, 5))
+    header = read_header(moved)
+    assert header is not None
+    assert (header.base_offset, header.partition_leader_epoch) == (1234, 5)
+    check_crc(memoryview(moved), header)
+    (read,) = wire.read_records(moved).batches
+    assert [record.offset for record in read.records] == [1234, 1235, 1236]
+
+
+def test_a_batch_is_stamped() -> None:
+    data = memoryview(wire.write_records(batch(codec=Codec.LZ4)))
+    header = read_header(data)
+    assert header is not None
+    (read,) = wire.read_records(stamped(data, header, 777_000)).batches  # checks the checksum
+    assert read.timestamp_type is TimestampType.LOG_APPEND_TIME
+    assert [record.timestamp for record in read.records] == [777_000] * 3
+
+
+def test_records_are_counted_by_their_lengths() -> None:
+    for sizes in ([0], [1, 2, 3], [50, 70], [5000, 1], [20_000, 3], []):
+        made = [Record(offset=i, value=b"v" * size) for i, size in enumerate(sizes)]
+        data = memoryview(wire.write_records(RecordBatch.of(*made)) if made else b"\0" * BATCH_HEADER_BYTES)
+        records = data[BATCH_HEADER_BYTES:]
+        assert count_records(records) == len(sizes)
+        if sizes:
+            assert count_records(records[:-1]) is None
+            assert count_records(bytes(records) + b"\x7e") is None  # type: ignore[arg-type]
+    assert count_records(memoryview(b"\x01")) is None  # a negative length
+    assert count_records(memoryview(b"\x80")) is None  # ends inside a length
+    assert count_records(memoryview(b"\xff" * 8)) is None
+    assert count_records(memoryview(b"\xff\xff\xff\xff\x0f")) is None

@@ -1,0 +1,181 @@
+"""Headers of batches: all that a log reads of a record set, whose records stay opaque (rules B3.66, B3.67, B3.69).
+
+A message of magic 0 or 1 has the header of a batch of one record, without producer and epoch. The offset of a
+compressed one is that of its last record.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from kce.wire import errors
+from kce.wire.message_set import MIN_BYTES
+from kce.wire.record import NO_LEADER_EPOCH, NO_PRODUCER, NO_TIMESTAMP, Codec
+from kce.wire.record_batch import HEADER, OVERHEAD_BYTES, codec_of, read_varint
+
+#: the least that a batch of magic 2 has
+BATCH_HEADER_BYTES: Final = HEADER.size
+#: the CRC of magic 2 covers what follows
+CRC_FROM: Final = 21
+
+_CRC_AT: Final = 17
+_MAGIC_AT: Final = 16
+_LEGACY_CRC_FROM: Final = 16
+_LEGACY: Final = struct.Struct(">qiIbb")
+_TIMESTAMP: Final = struct.Struct(">q")
+#: base offset, length, leader epoch
+_HEAD: Final = struct.Struct(">qii")
+_UINT32: Final = struct.Struct(">I")
+
+_LOG_APPEND_TIME: Final = 0x08
+_TRANSACTIONAL: Final = 0x10
+_CONTROL: Final = 0x20
+_DELETE_HORIZON: Final = 0x40
+_MAX_INT32: Final = 2**31 - 1
+
+
+class BatchHeader(NamedTuple):
+    """Rule B3.66. ``length`` counts the bytes after it."""
+
+    base_offset: int
+    length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return OVERHEAD_BYTES + self.length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def last_sequence(self) -> int:
+        """Rule B3.67: 2147483647 is followed by 0."""
+        if self.base_sequence == NO_PRODUCER:
+            return NO_PRODUCER
+        last = self.base_sequence + self.last_offset_delta
+        return last if last <= _MAX_INT32 else last - _MAX_INT32 - 1
+
+    @property
+    def codec(self) -> Codec:
+        """Raises CorruptRecord."""
+        return codec_of(self.attributes)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def has_delete_horizon(self) -> bool:
+        return bool(self.attributes & _DELETE_HORIZON)
+
+
+def read_header(data: bytes | memoryview, at: int = 0) -> BatchHeader | None:
+    """The header at ``at``; None if the data end before it does.
+
+    Raises CorruptRecord for a length below the format's minimum, and for an unknown magic (rule B3.70).
+    """
+    rest = len(data) - at
+    if rest <= _MAGIC_AT:
+        return None
+    magic = data[at + _MAGIC_AT]
+    if magic == 2:
+        if rest < BATCH_HEADER_BYTES:
+            return None
+        header = BatchHeader._make(HEADER.unpack_from(data, at))
+        least = BATCH_HEADER_BYTES
+    elif magic < 2:
+        least = MIN_BYTES + magic * _TIMESTAMP.size
+        if rest < least:
+            return None
+        offset, length, crc, _, attributes = _LEGACY.unpack_from(data, at)
+        timestamp = _TIMESTAMP.unpack_from(data, at + _LEGACY.size)[0] if magic else NO_TIMESTAMP
+        header = BatchHeader(
+            offset, length, NO_LEADER_EPOCH, magic, crc, attributes & 0xFF, 0, timestamp, timestamp,
+            NO_PRODUCER, NO_PRODUCER, NO_PRODUCER, 1,
+        )  # fmt: skip
+    else:
+        raise errors.CorruptRecord(f"batch at byte {at}: unknown magic {magic}")
+    if header.size < least:
+        raise errors.CorruptRecord(
+            f"batch at byte {at}: {header.size} bytes are below the minimum of magic {magic}, {least}"
+        )
+    return header
+
+
+def read_headers(data: bytes | memoryview) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each complete batch; a partial one at the end is ignored. Raises CorruptRecord."""
+    at, end = 0, len(data)
+    while (header := read_header(data, at)) is not None and at + header.size <= end:
+        yield at, header
+        at += header.size
+
+
+def check_crc(batch: memoryview, header: BatchHeader) -> None:
+    """``batch`` is exactly one. Raises CorruptRecord."""
+    found = crc32c(batch[CRC_FROM:]) if header.magic == 2 else zlib.crc32(batch[_LEGACY_CRC_FROM:])
+    if found != header.crc:
+        raise errors.CorruptRecord(f"wrong CRC: computed {found:08x}, stored {header.crc:08x}")
+
+
+def count_records(records: memoryview) -> int | None:
+    """How many records there are in uncompressed records, by their lengths alone; None if they do not end with them."""
+    data = bytes(records)
+    at, end, count = 0, len(data), 0
+    try:
+        while at < end:
+            first = data[at]
+            if first < 0x80:
+                at += 1 + (first >> 1)
+            elif (second := data[at + 1]) < 0x80:
+                at += 2 + ((second << 7 | first & 0x7F) >> 1)
+            else:
+                length, at = read_varint(records, at)
+                if length < 0:
+                    return None
+                at += length
+            if first & 1:  # zigzag: odd is negative
+                return None
+            count += 1
+    except (IndexError, errors.CorruptRecord):
+        return None
+    return count if at == end else None
+
+
+def placed(batch: memoryview, base_offset: int, leader_epoch: int) -> tuple[bytes, memoryview]:
+    """A batch of magic 2 with offset and leader epoch, in two parts; its CRC covers neither (rule B3.31)."""
+    (length,) = struct.unpack_from(">i", batch, 8)
+    return _HEAD.pack(base_offset, length, leader_epoch), batch[_HEAD.size :]
+
+
+def stamped(batch: memoryview, header: BatchHeader, log_append_time: int) -> bytes:
+    """A batch of magic 2 with LogAppendTime as timestamp type and that maximal timestamp (rule B3.31)."""
+    changed = header._replace(attributes=header.attributes | _LOG_APPEND_TIME, max_timestamp=log_append_time)
+    head = HEADER.pack(*changed)
+    crc = crc32c(batch[BATCH_HEADER_BYTES:], crc32c(head[CRC_FROM:]))
+    return b"".join((head[:_CRC_AT], _UINT32.pack(crc), head[CRC_FROM:], batch[BATCH_HEADER_BYTES:]))
