@@ -179,9 +179,9 @@ async def hostile(found: dict[str, Server], args: argparse.Namespace) -> list[Ro
     context = multiprocessing.get_context("spawn")
     for _ in range(args.repeats):
         worst = 0.0
-        for name, payload in load.hostile_requests():
+        for name in load.HOSTILE:
             sent, answered = context.Event(), context.Event()
-            process = context.Process(target=load.send_hostile, args=(found["ours"].data, payload, sent, answered))
+            process = context.Process(target=load.send_hostile, args=(found["ours"].data, name, sent, answered))
             process.start()
             await trio.to_thread.run_sync(sent.wait)
             values = await trio.to_thread.run_sync(load.probe, found["ours"].control, 120, 0.001, answered)

@@ -9,8 +9,9 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.synchronize import Event
 
 from kce import wire
@@ -153,24 +154,38 @@ def _topic(name: bytes) -> bytes:
     return bytes(16) + write_uvarint(len(name) + 1) + name + b"\0"
 
 
-def hostile_requests() -> Iterator[tuple[str, bytes]]:
-    """Name and frame of legal Metadata requests that cost a server seconds."""
-    for count in (100_000, 1_000_000):
-        topics = b"".join(_topic(b"unknown-%d" % i) for i in range(count))
-        yield f"{count:,} topics", wire.frame(_header() + write_uvarint(count + 1) + topics + _REST_OF_METADATA)
+def _unknown_topics(count: int) -> bytes:
+    topics = b"".join(_topic(b"unknown-%d" % i) for i in range(count))
+    return _header() + write_uvarint(count + 1) + topics + _REST_OF_METADATA
+
+
+def _empty_names() -> bytes:
     count = 10_000_000 // len(_topic(b""))
-    yield (
-        "10 MB of empty names",
-        wire.frame(_header() + write_uvarint(count + 1) + _topic(b"") * count + _REST_OF_METADATA),
-    )
-    version_1 = struct.pack(">hhihi", wire.MetadataRequest.__api_key__, 1, 1, -1, 5_000_000) + bytes(10_000_000)
-    yield "10 MB of empty names, version 1", wire.frame(version_1)
-    tags = write_uvarint(1_000_000) + b"".join(write_uvarint(tag) + b"\0" for tag in range(1_000_000))
-    yield "1,000,000 tags in the header", wire.frame(_header(tags) + b"\1" + _REST_OF_METADATA)
+    return _header() + write_uvarint(count + 1) + _topic(b"") * count + _REST_OF_METADATA
 
 
-def send_hostile(address: Address, payload: bytes, sent: Event, answered: Event) -> float:
-    """Seconds until it is answered or refused."""
+def _empty_names_of_version_1() -> bytes:
+    return struct.pack(">hhihi", wire.MetadataRequest.__api_key__, 1, 1, -1, 5_000_000) + bytes(10_000_000)
+
+
+def _header_tags(count: int) -> bytes:
+    tags = write_uvarint(count) + b"".join(write_uvarint(tag) + b"\0" for tag in range(count))
+    return _header(tags) + b"\1" + _REST_OF_METADATA
+
+
+#: legal Metadata requests that cost a server seconds, by name
+HOSTILE: dict[str, Callable[[], bytes]] = {
+    "100,000 topics": partial(_unknown_topics, 100_000),
+    "1,000,000 topics": partial(_unknown_topics, 1_000_000),
+    "10 MB of empty names": _empty_names,
+    "10 MB of empty names, version 1": _empty_names_of_version_1,
+    "1,000,000 tags in the header": partial(_header_tags, 1_000_000),
+}
+
+
+def send_hostile(address: Address, name: str, sent: Event, answered: Event) -> float:
+    """Seconds until it is answered or refused. It is made here: that takes seconds, too."""
+    payload = wire.frame(HOSTILE[name]())
     with socket.create_connection(address) as connection:
         begin = time.perf_counter()
         sent.set()

@@ -10,7 +10,7 @@ from kce.wire.configuration.broker_configs import BROKER_CONFIGS, broker_config,
 from kce.wire.configuration.definitions import BrokerConfigDef, ConfigError, Support, Value, list_of
 
 #: settings that a listener may have for itself, as listener.name.<listener>.<setting>
-BY_LISTENER: Final = frozenset(("num.network.threads",))
+BY_LISTENER: Final = frozenset(("max.connection.creation.rate", "max.connections", "num.network.threads"))
 _REFUSALS: Final = {
     Support.REFUSED: "not supported here: leave the setting out",
     Support.PROTECTION: "this protection does not exist here: leave the setting out",

@@ -41,11 +41,10 @@ def test_a_required_setting_is_missing(properties: dict[str, str]) -> None:
 
 
 def test_a_setting_that_is_not_supported_is_refused_unless_it_is_at_its_default() -> None:
-    accepted = {
-        "zookeeper.ssl.cipher.suites": "",
-        "zookeeper.ssl.crl.enable": "FALSE",
-    }
+    accepted = {"authorizer.class.name": "", "zookeeper.ssl.crl.enable": "FALSE"}
     assert Properties(accepted).check() == []
+    with pytest.raises(ConfigError, match=r"client\.quota\.callback\.class=a: not supported here"):
+        Properties({"client.quota.callback.class": "a"}).check()
     tls = Properties({"zookeeper.ssl.crl.enable": "true"})
     assert tls.check() == []
     with pytest.raises(ConfigError, match=r"zookeeper\.ssl\.crl\.enable=true: not supported here"):
@@ -56,7 +55,8 @@ def test_a_setting_that_is_not_supported_is_refused_unless_it_is_at_its_default(
     "setting",
     [
         "authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "super.users=User:admin",
-        "ssl.client.auth=required", "listener.name.data.ssl.client.auth=required", "connections.max.reauth.ms=1",
+        "ssl.client.auth=required", "listener.name.data.ssl.client.auth=required",
+        "connections.max.reauth.ms=1",
     ],
 )  # fmt: skip
 def test_a_protection_that_does_not_exist_is_an_error(setting: str) -> None:
