@@ -15,7 +15,8 @@ SESSION_TIMEOUT_MS = 6000
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """``properties`` are Kafka's and apply to every node; None removes one that the cluster sets.
+    """``properties`` are Kafka's and apply to every node; None removes one that the cluster sets. In `log.dirs`,
+    {id} is the node's id, because each node needs its own.
 
     A port is that of the first node, and the others count up; None is an ephemeral port.
     """
@@ -47,7 +48,11 @@ class ClusterConfig:
         }
         if self.metrics_port:
             properties[METRICS_PORT] = str(self.metrics_port + offset)
-        return {key: text for key, text in properties.items() if text is not None}
+        given = {key: text for key, text in properties.items() if text is not None}
+        for key in ("log.dirs", "log.dir"):
+            if key in given:
+                given[key] = given[key].replace("{id}", str(node_id))
+        return given
 
     def zookeeper_client(self, zookeeper_connect: str) -> ZooKeeperClientConfig:
         """How the cluster itself connects: like its nodes, but with its own session timeout. Raises ConfigError."""

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from kce.broker_stub.control_requests import leader_and_isr_states
-from kce.broker_stub.handlers.base import Handler, Services, answering
-from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.reactor import Request, RequestContext
 from kce.wire import (
     ErrorCode,
     LeaderAndIsrPartitionError,
@@ -20,6 +20,14 @@ from kce.wire.control import NO_TOPIC_ID
 from kce.wire.vocabulary import TopicPartition
 
 _FIRST_VERSION_BY_ID: Final = 5
+
+
+async def handle(request: Request, message: LeaderAndIsrRequest, services: Services) -> None:
+    hosted = services.replica_manager.partitions
+    topics = {partition.topic for partition, _ in leader_and_isr_states(message) if partition not in hosted}
+    if topics and services.prepare_topics is not None:
+        await services.prepare_topics(topics)
+    request.respond(respond(message, request.context, services))
 
 
 def respond(message: LeaderAndIsrRequest, context: RequestContext, services: Services) -> LeaderAndIsrResponse:
@@ -60,4 +68,4 @@ def _response(
     return LeaderAndIsrResponse(error_code=error, topics=topics)
 
 
-HANDLER: Final = Handler(LeaderAndIsrRequest, answering(respond), error_response)
+HANDLER: Final = Handler(LeaderAndIsrRequest, handle, error_response)
