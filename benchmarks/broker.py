@@ -1,8 +1,16 @@
-"""Pipelined ApiVersions requests a second: our reactor beside librdkafka's mock cluster (C), in one run.
+"""Our reactor beside real Kafka 3.9.1 and librdkafka's mock cluster (C), in one run.
 
-    python benchmarks/broker.py [--connections 8] [--in-flight 64] [--seconds 3] [--json FILE]
+    python -m benchmarks.broker [--seconds 2] [--repeats 3] [--only api-versions control ...] [--json FILE]
 
-The client is a process of its own and only counts bytes, so that the server is what is measured.
+    api-versions/CxN    pipelined ApiVersions requests a second, C connections with N under way on each
+    control/...         an empty LeaderAndIsr, one after the other: idle, and while 64 connections keep 4 Metadata
+                        requests of a 500-partition topic under way each on the data listener; sent to the control
+                        listener of its own, and to the data listener, which it then shares with the load
+    control/hostile     the same on the control listener while one legal but huge Metadata request is worked on
+    connections/...     memory of 10,000 idle connections; connections opened, used once and closed a second
+
+Ours and Kafka are nodes of one process each, with the same ZooKeeper and a control plane. They are measured in turn,
+repeat by repeat; each figure is the median of the repeats, with their spread. A ratio above 1 is better than the peer.
 """
 
 from __future__ import annotations
@@ -10,110 +18,226 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
-import selectors
-import socket
 import statistics
-import struct
-import time
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import trio
 
+from benchmarks import broker_load as load
 from kce import wire
-from kce.broker_stub import Broker, BrokerConfig
-from kce.harness.connections import NodeLinks
-from kce.harness.links import Links
-from kce.harness.world import RealWorld
+from kce.harness.cluster import Cluster
+from kce.harness.embedded_zookeeper import embedded_zookeeper
+from kce.harness.guard import Guard
+from tests.interop.real_kafka import RealBroker
 
-REQUEST = wire.frame(
-    wire.encode_request(
-        wire.ApiVersionsRequest(client_software_name="benchmark", client_software_version="1"),
-        api_version=3,
-        correlation_id=1,
-        client_id="benchmark",
-    )
-)
-
-
-def hammer(address: tuple[str, int], connections: int, in_flight: int, seconds: float) -> float:
-    """Requests a second over that many connections, each with that many requests under way."""
-    sockets = [socket.create_connection(address) for _ in range(connections)]
-    size = _answer_size(sockets[0])
-    with selectors.DefaultSelector() as selector:
-        for s in sockets:
-            selector.register(s, selectors.EVENT_READ, [0])
-            s.sendall(REQUEST * in_flight)
-        answered, begin = 0, time.perf_counter()
-        while time.perf_counter() - begin < seconds:
-            for key, _ in selector.select():
-                received = len(key.fileobj.recv(1 << 18))
-                if not received:
-                    raise ConnectionError(f"{address} closed a connection")
-                key.data[0] += received
-                whole, key.data[0] = divmod(key.data[0], size)
-                answered += whole
-                key.fileobj.sendall(REQUEST * whole)
-        rate = answered / (time.perf_counter() - begin)
-    for s in sockets:
-        s.close()
-    return rate
+KAFKA, MOCK = "Kafka 3.9.1", "librdkafka's mock"
+PARTITIONS = 500
+LOAD = (64, 4)
+JVM = ("-Xmx700m",)
+LIMIT_S = 0.020
+IDLE_CONNECTIONS = 10_000
+IDLE_BYTES = 20_000
+OPENED_PER_S = 2_000
 
 
-def _answer_size(connection: socket.socket) -> int:
-    connection.sendall(REQUEST)
-    with connection.makefile("rb") as answers:
-        (length,) = struct.unpack(">i", answers.read(4))
-        answers.read(length)
-    return 4 + length
+@dataclass
+class Server:
+    control: load.Address
+    data: load.Address
+    pid: int
 
 
-def measure(address: tuple[str, int], args: argparse.Namespace) -> float:
-    """In another process; the median of three."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        load = (address, args.connections, args.in_flight, args.seconds)
-        return statistics.median(pool.apply(hammer, load) for _ in range(3))
+@dataclass
+class Row:
+    """``values`` and ``peer_values`` are those of the repeats. ``less``: whether less is better."""
+
+    name: str
+    unit: str
+    peer: str
+    less: bool = False
+    values: list[float] = field(default_factory=list)
+    peer_values: list[float] = field(default_factory=list)
+
+    def result(self) -> dict[str, Any]:
+        value, peer = statistics.median(self.values), statistics.median(self.peer_values)
+        return {
+            "value": value, "unit": self.unit, "peer": self.peer, "peer_value": peer,
+            "ratio": peer / value if self.less else value / peer,
+            "spread": [min(self.values), max(self.values)],
+            "peer_spread": [min(self.peer_values), max(self.peer_values)],
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        found = self.result()
+        spread = f"{found['spread'][0]:,.4g} - {found['spread'][1]:,.4g}"
+        peers = f"{found['peer_spread'][0]:,.4g} - {found['peer_spread'][1]:,.4g}"
+        ours = f"{found['value']:>11,.4g} {self.unit:<7}{spread:<20}"
+        return f"{self.name:<36}{ours}{self.peer:<22}{found['peer_value']:>10,.4g}  {peers:<20}{found['ratio']:>7.2f}"
 
 
-async def ours(args: argparse.Namespace) -> float:
-    config = BrokerConfig.from_properties({"broker.id": "0", "listeners": "PLAINTEXT://127.0.0.1:0"})
-    links = NodeLinks(RealWorld(), Links(), 0)
-    broker = Broker(config, bind=links.bind, dial=links.dial, cluster_id="benchmark")
-    async with trio.open_nursery() as nursery:
-        await nursery.start(broker.run)
-        broker.enable_request_processing()
-        endpoint = broker.endpoints[0]
-        rate = await trio.to_thread.run_sync(measure, (endpoint.host, endpoint.port), args)
-        nursery.cancel_scope.cancel()
-    return rate
+async def elsewhere(function: Callable[..., Any], *args: Any) -> Any:
+    """The result of ``function`` in a process of its own."""
+
+    def run() -> Any:
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            return pool.apply(function, args)
+
+    return await trio.to_thread.run_sync(run)
 
 
-def peer(args: argparse.Namespace) -> float:
+def _address(text: str) -> load.Address:
+    host, _, port = text.rpartition(":")
+    return host, int(port)
+
+
+async def _create_topic(server: Server) -> None:
+    topic = wire.CreatableTopic(name=load.TOPIC, num_partitions=PARTITIONS, replication_factor=1)
+    request = wire.CreateTopicsRequest(topics=(topic,), timeout_ms=60_000)
+    with trio.fail_after(60):
+        while True:  # until the broker knows itself to be alive
+            answer: Any = await trio.to_thread.run_sync(load.request, server.data, request, 7)
+            if not answer.topics[0].error_code:
+                return
+            await trio.sleep(0.2)
+
+
+@asynccontextmanager
+async def servers() -> AsyncIterator[dict[str, Server]]:
+    with tempfile.TemporaryDirectory() as folder, closing(Guard()) as guard:
+        async with embedded_zookeeper(Path(folder) / "zookeeper", guard) as zookeeper:
+            kafka = RealBroker(1, f"{zookeeper}/kafka", Path(folder), guard, jvm=JVM)
+            cluster = Cluster(brokers=1, processes=True, zookeeper=f"{zookeeper}/ours", log_level="ERROR")
+            try:
+                await kafka.start()
+                async with cluster:
+                    await cluster.wait_for_controller()
+                    member = cluster.member(1)
+                    assert member.pid is not None
+                    ours = Server(*(_address(member.addresses[name]) for name in ("CONTROL", "DATA")), member.pid)
+                    theirs = Server(("127.0.0.1", kafka.control_port), ("127.0.0.1", kafka.data_port), kafka.pid)
+                    for server in (ours, theirs):
+                        await _create_topic(server)
+                    yield {"ours": ours, KAFKA: theirs}
+            finally:
+                kafka.kill()
+
+
+Part = Callable[[dict[str, Server], argparse.Namespace], Awaitable[list[Row]]]
+
+
+async def api_versions(found: dict[str, Server], args: argparse.Namespace) -> list[Row]:
     producer = confluent_kafka.Producer({"test.mock.num.brokers": 1})
-    broker = next(iter(producer.list_topics(timeout=10).brokers.values()))
-    return measure((broker.host, broker.port), args)
+    mock = next(iter(producer.list_topics(timeout=10).brokers.values()))
+    rows = []
+    for connections, in_flight in ((8, 64), (64, 16), (1, 1)):
+        name = f"api-versions/{connections}x{in_flight}"
+        row, beside_mock = Row(name, "1/s", KAFKA), Row(f"{name}/mock", "1/s", MOCK)
+        how = (connections, in_flight, args.seconds)
+        for server in found.values():  # Java warms up
+            await elsewhere(load.hammer, server.data, *how)
+        for _ in range(args.repeats):
+            row.values.append(await elsewhere(load.hammer, found["ours"].data, *how))
+            row.peer_values.append(await elsewhere(load.hammer, found[KAFKA].data, *how))
+            beside_mock.peer_values.append(await elsewhere(load.hammer, (mock.host, mock.port), *how))
+        beside_mock.values = row.values
+        rows += [row, beside_mock]
+    return rows
+
+
+async def control(found: dict[str, Server], args: argparse.Namespace) -> list[Row]:
+    idle = Row("control/idle/own/p50", "ms", KAFKA, less=True)
+    half = Row("control/loaded/own/p50", "ms", KAFKA, less=True)
+    tail = Row("control/loaded/own/p99", "ms", KAFKA, less=True)
+    shared = Row("control/loaded/own-vs-shared/p50", "ms", "our shared listener", less=True)
+    for repeat in range(args.repeats + 1):
+        for name, server in found.items():
+            quiet = await elsewhere(load.probe, server.control, args.seconds)
+            with load.in_background(load.hammer, server.data, *LOAD, 1e9, load.METADATA):
+                await trio.sleep(args.seconds / 2)
+                own = await elsewhere(load.probe, server.control, 2 * args.seconds)
+                on_shared = await elsewhere(load.probe, server.data, args.seconds)
+            if not repeat:  # Java warms up
+                continue
+            for row, values, q in ((idle, quiet, 0.5), (half, own, 0.5), (tail, own, 0.99)):
+                target = row.values if name == "ours" else row.peer_values
+                target.append(load.quantile(values, q) * 1e3)
+            if name == "ours":
+                shared.values.append(load.quantile(own, 0.5) * 1e3)
+                shared.peer_values.append(load.quantile(on_shared, 0.5) * 1e3)
+    return [idle, half, tail, shared]
+
+
+async def hostile(found: dict[str, Server], args: argparse.Namespace) -> list[Row]:
+    """The worst of the requests counts."""
+    row = Row("control/hostile/p99", "ms", "20 ms", less=True, peer_values=[LIMIT_S * 1e3])
+    context = multiprocessing.get_context("spawn")
+    for _ in range(args.repeats):
+        worst = 0.0
+        for name, payload in load.hostile_requests():
+            sent, answered = context.Event(), context.Event()
+            process = context.Process(target=load.send_hostile, args=(found["ours"].data, payload, sent, answered))
+            process.start()
+            await trio.to_thread.run_sync(sent.wait)
+            values = await trio.to_thread.run_sync(load.probe, found["ours"].control, 120, 0.001, answered)
+            process.join()
+            p99 = load.quantile(values, 0.99) * 1e3
+            worst = max(worst, p99)
+            print(f"  {name:<34}{len(values):>6} probes, p99 {p99:.2f} ms, most {max(values) * 1e3:.2f} ms", flush=True)
+        row.values.append(worst)
+    return [row]
+
+
+async def connections(found: dict[str, Server], args: argparse.Namespace) -> list[Row]:
+    rate = Row("connections/open-close", "1/s", "2,000/s", peer_values=[OPENED_PER_S])
+    for _ in range(args.repeats):
+        rate.values.append(await elsewhere(load.open_and_close, found["ours"].data, args.seconds))
+    memory = Row("connections/idle", "bytes", "20 kB", less=True, peer_values=[IDLE_BYTES])
+    before = _resident_bytes(found["ours"].pid)
+    ready = multiprocessing.get_context("spawn").Event()
+    with load.in_background(load.hold, found["ours"].data, IDLE_CONNECTIONS, ready):
+        await trio.to_thread.run_sync(ready.wait, 120)
+        memory.values.append((_resident_bytes(found["ours"].pid) - before) / IDLE_CONNECTIONS)
+    return [rate, memory]
+
+
+def _resident_bytes(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
+
+
+PARTS: dict[str, Part] = {
+    "api-versions": api_versions, "control": control, "hostile": hostile, "connections": connections,
+}  # fmt: skip
+
+
+async def measure(args: argparse.Namespace) -> Sequence[Row]:
+    rows: list[Row] = []
+    async with servers() as found:
+        for name in args.only or PARTS:
+            for row in await PARTS[name](found, args):
+                print(row, flush=True)
+                rows.append(row)
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--in-flight", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--seconds", type=float, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=PARTS)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
-    value, peer_value = trio.run(ours, args), peer(args)
-    name = f"api-versions/{args.connections}-connections"
-    print(f"{'':30}{'broker_stub':>14}{'librdkafka mock':>18}{'ratio':>8}")
-    print(f"{name:30}{value:>12,.0f}/s{peer_value:>16,.0f}/s{value / peer_value:>8.2f}")
+    print(f"{'':<36}{'ours':>11} {'':<7}{'spread':<20}{'peer':<22}{'':>10}  {'spread':<20}{'ratio':>7}")
+    rows = trio.run(measure, args)
     if args.json:
-        result = {
-            "value": value,
-            "unit": "requests/s",
-            "peer": "librdkafka mock cluster",
-            "peer_value": peer_value,
-            "ratio": value / peer_value,
-        }
-        with open(args.json, "w") as file:
-            json.dump({name: result}, file, indent=2)
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump({row.name: row.result() for row in rows}, file, indent=2)
 
 
 if __name__ == "__main__":

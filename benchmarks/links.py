@@ -18,10 +18,10 @@ import time
 
 import trio
 
-from benchmarks.broker import hammer
+from benchmarks.broker_load import hammer
 from kce import wire
 from kce.broker_stub import Broker, BrokerConfig
-from kce.broker_stub.ports import Address
+from kce.broker_stub.ports import Address, FrameMemory
 from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, Listener, RealWorld
@@ -51,8 +51,11 @@ class BareConnection:
             self._buffer.receive_data(data)
         return frame
 
-    async def send(self, payload: bytes) -> None:
-        await self._stream.send_all(wire.frame(payload))
+    def receive_nowait(self) -> bytes | None:
+        return self._buffer.next_frame()
+
+    async def send(self, *payloads: bytes) -> None:
+        await self._stream.send_all(wire.frames(payloads))
 
     async def aclose(self) -> None:
         await trio.aclose_forcefully(self._stream)
@@ -77,7 +80,9 @@ class BareListener:
         self._listener.close()
 
 
-async def bare_bind(host: str, port: int, *, listener: str, max_frame_bytes: int) -> BareListener:
+async def bare_bind(
+    host: str, port: int, *, listener: str, max_frame_bytes: int, memory: FrameMemory | None = None
+) -> BareListener:
     return BareListener(await RealWorld().bind(host, port), max_frame_bytes)
 
 

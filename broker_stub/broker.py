@@ -4,14 +4,16 @@ A request passes through the reactor like this:
 
  1. an acceptor accepts the connection and assigns it to the next processor of the listener
  2. the connection's task reads until its frame buffer has a complete frame, then stops reading
- 3. the processor checks API key and version, and decodes the request
- 4. it puts the request on the plane's bounded queue; while the queue is full, the processor blocks
- 5. a handler task of the plane takes the request and finds its API in the table of handlers
- 6. the API's function fences and answers the request, or parks it, which frees the handler task
- 7. the response is encoded and put into the response queue of the processor that read the request
- 8. the processor passes it to the connection, or drops it if the connection is closed
- 9. the connection's task writes it; a slow client delays only itself
-10. then the connection's next request is read
+ 3. if the data plane has used up its slice of time, the connection waits for its turn
+ 4. the processor checks API key and version, and decodes the request
+ 5. if the plane has no free handler, the request waits in its bounded queue; if that is full, the processor blocks
+ 6. the API is found in the table of handlers; its function fences and answers the request, or parks it
+ 7. the response is encoded, and passes the processor, which keeps it while it is blocked
+ 8. the connection handles the next request that it has received already, up to a slice of time
+ 9. it writes all responses at once; a slow client delays only itself
+10. then it reads again
+
+A request that need not wait goes from 2 to 9 in one task, without giving up its turn.
 """
 
 from __future__ import annotations

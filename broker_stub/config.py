@@ -1,8 +1,8 @@
 """A broker's configuration under Kafka's names, with Kafka's defaults and rules; checked once, then immutable.
 
 `BrokerConfig.from_properties` takes the content of a server.properties file. An error is one line: key, value, what is
-allowed. Kafka's settings that this broker does not use are accepted silently, so that a real broker's file works
-unchanged; keys that Kafka does not have log a warning.
+allowed. A key without effect logs a warning, so that a real broker's file works; one that promises a limit or a
+protection that does not exist here is an error.
 
 A listener without a host binds 127.0.0.1, where Kafka binds every interface (rule B1.14), so that a stub is not
 reachable from outside by accident. To expose it, configure 0.0.0.0 and an advertised address.
@@ -44,6 +44,7 @@ class BrokerConfig:
     num_network_threads: Mapping[str, int]  # by listener
     num_io_threads: int
     queued_max_requests: int
+    queued_max_request_bytes: int | None  # None: no limit
     socket_request_max_bytes: int
     socket_listen_backlog_size: int
     connections_max_idle_ms: int | None  # None: no limit
@@ -79,9 +80,8 @@ class BrokerConfig:
     def from_properties(cls, properties: Mapping[str, str]) -> BrokerConfig:
         """Raises ConfigError."""
         read = Properties(properties)
-        for key, meant in read.unknown():
-            log.warning("Kafka has no setting %s%s", key, f"; did you mean {meant}?" if meant else "")
-        read.check_refused("max.connection")
+        for warning in read.check():
+            log.warning("%s", warning)
         _check_replica_lag(read)
         protocols = _security_protocols(read)
         listeners = _listeners(read, "listeners", protocols)
@@ -102,6 +102,7 @@ class BrokerConfig:
             },
             num_io_threads=read.integer("num.io.threads"),
             queued_max_requests=read.integer("queued.max.requests"),
+            queued_max_request_bytes=_queued_max_request_bytes(read),
             socket_request_max_bytes=read.integer("socket.request.max.bytes"),
             socket_listen_backlog_size=read.integer("socket.listen.backlog.size"),
             connections_max_idle_ms=None if max_idle_ms < 0 else max_idle_ms,
@@ -140,6 +141,16 @@ def _broker_id(read: Properties) -> int:  # rule B11.7
     if broker_id > reserved:
         raise read.refusal("broker.id", f"must be at most {reserved}, which is reserved.broker.max.id")
     return broker_id
+
+
+def _queued_max_request_bytes(read: Properties) -> int | None:
+    key, other = "queued.max.request.bytes", "socket.request.max.bytes"
+    queued, one = read.integer(key), read.integer(other)
+    if queued <= 0:
+        return None
+    if queued < one:
+        raise read.refusal(key, f"must be at least {one}, which is {other}")
+    return queued
 
 
 def _check_replica_lag(read: Properties) -> None:

@@ -7,8 +7,9 @@ snapshot is a consistent state for as long as it is used.
 from __future__ import annotations
 
 import logging
+import operator
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -21,6 +22,9 @@ from kce.wire.control import NO_TOPIC_ID
 from kce.wire.vocabulary import LEADER_DURING_DELETE, Endpoint, TopicPartition
 
 state_change_logger = logging.getLogger("state.change.logger")
+
+#: of encoded topics that are kept
+MAX_ENCODED_BYTES: Final = 32 << 20
 
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
@@ -66,11 +70,33 @@ class MetadataSnapshot:
         return None if self.controller_id is None else self.endpoint(self.controller_id, listener)
 
 
+class EncodedTopics:
+    """Parts of Metadata responses, for as long as the facts that they tell are the very same objects."""
+
+    def __init__(self) -> None:
+        self._parts: dict[Hashable, tuple[tuple[object, ...], bytes]] = {}
+        self._bytes = 0
+
+    def get(self, key: Hashable, facts: tuple[object, ...]) -> bytes | None:
+        found = self._parts.get(key)
+        if found is None or any(map(operator.is_not, found[0], facts)):
+            return None
+        return found[1]
+
+    def put(self, key: Hashable, facts: tuple[object, ...], part: bytes) -> None:
+        self._bytes += len(part)
+        if self._bytes > MAX_ENCODED_BYTES:
+            self._parts.clear()
+            self._bytes = len(part)
+        self._parts[key] = facts, part
+
+
 class MetadataCache:
     """Owns the current snapshot. ``update`` does not await, so updates are atomic."""
 
     def __init__(self, broker_id: int) -> None:
         self.broker_id = broker_id
+        self.encoded_topics = EncodedTopics()
         self.snapshot = MetadataSnapshot()
         self._updated = trio.Event()
 
@@ -83,9 +109,10 @@ class MetadataCache:
         topics, topic_ids, deleted = _merged(old, request)
         alive = {b.id: AliveBroker(b.id, MappingProxyType(endpoints_of(b)), b.rack) for b in request.live_brokers}
         self._check_listeners(alive)
+        unchanged = alive == dict(old.alive_brokers)
         self.snapshot = MetadataSnapshot(
             controller_id=request.controller_id if request.controller_id >= 0 else None,
-            alive_brokers=MappingProxyType(alive),
+            alive_brokers=old.alive_brokers if unchanged else MappingProxyType(alive),  # see EncodedTopics
             topics=MappingProxyType(topics),
             topic_ids=old.topic_ids if topic_ids is None else MappingProxyType(topic_ids),
             topic_names=(

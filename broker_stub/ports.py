@@ -26,8 +26,22 @@ from kce.wire.vocabulary import NO_LEADER, TopicPartition
 Address: TypeAlias = tuple[str, int]
 
 
+class FrameMemory(Protocol):
+    """Where memory for received frames comes from."""
+
+    def try_take(self, count: int) -> bool: ...
+
+    async def take(self, count: int) -> None: ...
+
+    def give_back(self, count: int) -> None: ...
+
+
 class Link(Protocol):
-    """An accepted connection that carries whole frames, without their length prefixes."""
+    """An accepted connection that carries whole frames, without their length prefixes.
+
+    It takes memory for a frame when it knows its length, before it receives the rest. Who gets the frame gives back
+    its length; the link gives back what it took for a frame that never came.
+    """
 
     @property
     def local(self) -> Address: ...
@@ -44,8 +58,11 @@ class Link(Protocol):
     async def receive(self) -> bytes | None:
         """The next frame; None if the peer has closed. Raises wire.LimitExceeded, trio.BrokenResourceError."""
 
-    async def send(self, payload: bytes) -> None:
-        """Raises trio.BrokenResourceError."""
+    def receive_nowait(self) -> bytes | None:
+        """The next frame, if it was received with an earlier one and nothing speaks against handing it out now."""
+
+    async def send(self, *payloads: bytes) -> None:
+        """Send frames, in one write if nothing speaks against it. Raises trio.BrokenResourceError."""
 
     async def aclose(self) -> None:
         """Does not wait for the peer."""
@@ -67,9 +84,11 @@ class ListeningSocket(Protocol):
 
 
 class Bind(Protocol):
-    """Binds a server socket for a listener. ``max_frame_bytes`` limits received frames."""
+    """Binds a server socket for a listener. ``max_frame_bytes`` limits received frames, ``memory`` all together."""
 
-    async def __call__(self, host: str, port: int, *, listener: str, max_frame_bytes: int) -> ListeningSocket:
+    async def __call__(
+        self, host: str, port: int, *, listener: str, max_frame_bytes: int, memory: FrameMemory | None = None
+    ) -> ListeningSocket:
         """Raises OSError."""
 
 

@@ -35,7 +35,7 @@ class Brokers:
 
     async def changed(self) -> None:
         """Handle a change of /brokers/ids (rules 11.50-11.52). A broker epoch below the cached one is ignored."""
-        current = await self._runtime.zk.get_brokers()
+        current = await self._runtime.get_brokers()
         known = self._context.broker_epochs
         new = {b: current[b] for b in sorted(current.keys() - known.keys())}
         dead = sorted(known.keys() - current.keys())
@@ -109,8 +109,15 @@ class Brokers:
 
     async def modified(self, broker_id: BrokerId) -> None:
         """Handle a registration that was rewritten in place (rule 11.63)."""
-        new, old = await self._runtime.zk.get_broker(broker_id), self._context.broker(broker_id)
+        try:
+            new, old = await self._runtime.zk.get_broker(broker_id), self._context.broker(broker_id)
+        except znodes.BadZNode as e:
+            log.error("ignoring a change of broker %d: %s", broker_id, e)
+            return
         if new is None or old is None or (new.endpoints == old.endpoints and new.features == old.features):
+            return
+        if (problem := self._runtime.problem(new)) is not None:
+            log.error("ignoring a change of broker %d: %s", broker_id, problem)
             return
         log.info("broker %d changed from %s to %s", broker_id, old, new)
         self._context.update_broker(new)

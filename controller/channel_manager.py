@@ -110,14 +110,18 @@ class Channel:
         self.queue_time.update(1000 * (trio.current_time() - queued.enqueued_at))
         response = await self._deliver(queued)
         self.queue.popleft()
-        if queued.on_response is not None:
+        if queued.on_response is not None and response is not None:
             queued.on_response(response)
 
-    async def _deliver(self, queued: _Queued) -> wire.Message:
+    async def _deliver(self, queued: _Queued) -> wire.Message | None:
+        """The response; None for a request that cannot be encoded."""
         while True:
             try:
                 return await self._attempt(queued)
-            except (OSError, EOFError, trio.BrokenResourceError, trio.TooSlowError, wire.DecodeError) as e:
+            except wire.EncodeError as e:
+                log.error("%s to broker %d is dropped: %s", type(queued.request).__name__, self.broker, e)
+                return None
+            except Exception as e:  # noqa: BLE001 - a host name, for example, fails in many ways
                 log.warning(
                     "controller %d: retrying %s to broker %d at %s:%d: %s",
                     self._config.broker_id,
@@ -175,14 +179,21 @@ class ChannelManager(Outbox):
         self._metrics = Metrics() if metrics is None else metrics
         self._metrics.add(_metric("TotalQueueSize"), Gauge(lambda: sum(self.queue_sizes().values())))
 
+    def problem(self, broker: RegisteredBroker) -> str | None:
+        """Why the broker cannot have a channel (8.28)."""
+        if broker.endpoint(self._config.listener) is None:
+            return f"it has no listener {self._config.listener}, only {broker.endpoints}"
+        return None
+
     def add_brokers(self, brokers: Iterable[RegisteredBroker]) -> None:
         """Start missing channels (8.36). Raises IllegalState for a broker without the listener (8.28)."""
         for broker in brokers:
             if broker.id in self._channels:
                 continue
+            if (problem := self.problem(broker)) is not None:
+                raise IllegalState(f"broker {broker.id}: {problem}")
             endpoint = broker.endpoint(self._config.listener)
-            if endpoint is None:
-                raise IllegalState(f"broker {broker.id} has no listener {self._config.listener}: {broker.endpoints}")
+            assert endpoint is not None
             channel = self._channels[broker.id] = Channel(self._config, broker.id, endpoint, self._dial)
             self._metrics.add(_metric("QueueSize", broker.id), Gauge(lambda queue=channel.queue: len(queue)))  # type: ignore[misc]
             self._metrics.add(_metric("RequestRateAndQueueTimeMs", broker.id), channel.queue_time)

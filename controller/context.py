@@ -113,6 +113,11 @@ class ControllerContext:
         return list(self._brokers.values())
 
     @property
+    def controller_only_ids(self) -> set[BrokerId]:
+        """Live nodes that take no replicas."""
+        return {broker.id for broker in self._brokers.values() if broker.controller_only}
+
+    @property
     def live_broker_ids(self) -> set[BrokerId]:
         return set(self._broker_epochs) - self.shutting_down
 

@@ -52,7 +52,7 @@ class ControllerRole:
         await self.reassignment.watch()
         await zk.delete_all_notifications(znodes.LOG_DIR_EVENT_NOTIFICATION, context.epoch_zk_version)
         await zk.delete_all_notifications(znodes.ISR_CHANGE_NOTIFICATION, context.epoch_zk_version)
-        registered = (await zk.get_brokers()).values()
+        registered = (await runtime.get_brokers()).values()
         context.set_live_brokers((b, epoch) for b, epoch in registered if self.features.are_compatible(b))
         await self.topics.load()
         context.clear_leadership()

@@ -223,7 +223,9 @@ EVENTS: Mapping[type[ControllerEvent] | type[wire.Message], Row] = {
     ev.PartitionsModified: Row(
         State.TOPIC_CHANGE, lambda role, e: role.topics.partitions_modified(e.topic), coalesces=True
     ),
-    ev.TopicDeletionRequested: Row(State.TOPIC_DELETION, lambda role, e: role.deletion.requested(), coalesces=True),
+    ev.TopicDeletionRequested: Row(
+        State.TOPIC_DELETION, lambda role, e: role.deletion.requested(role.topics.changed), coalesces=True
+    ),
     ev.IsrChangeNotified: Row(State.ISR_CHANGE, lambda role, e: role.isr.notified(), coalesces=True),
     ev.LogDirEventNotified: Row(State.LOG_DIR_CHANGE, lambda role, e: role.brokers.log_dirs_failed(), coalesces=True),
     ev.ReassignPartitionsCreated: Row(

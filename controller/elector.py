@@ -103,13 +103,14 @@ class ControllerElector:
             await self._contender.handle_error(e)
             await self.force_move()
 
-    async def maybe_resign(self) -> None:
-        """Rule 2.16."""
+    async def maybe_resign(self) -> bool:
+        """Rule 2.16. Returns whether /controller exists."""
         was_active = self.has_leadership
-        await self._zk.register_and_check(znodes.CONTROLLER, self._on_change)
+        exists = await self._zk.register_and_check(znodes.CONTROLLER, self._on_change)
         self.active_controller_id = await self._zk.get_controller_id()
         if was_active and not self.has_leadership:
             await self._contender.revoke_leadership()
+        return exists
 
     async def session_established(self) -> None:
         """Rule 2.31. An event that was running when the previous session expired may have claimed the node in the new
@@ -122,10 +123,9 @@ class ControllerElector:
         await self.elect()
 
     async def moved(self) -> None:
-        """Another broker may be the controller (rule 2.17). If nobody is, it came and went before our read and no watch
-        will fire, so we contend again; Kafka would wait for the next controller."""
-        await self.maybe_resign()
-        if self.active_controller_id is None:
+        """Another broker may be the controller (rule 2.17). If the node is gone again, no watch will fire, so this
+        contends again; Kafka would wait for the next controller."""
+        if not await self.maybe_resign():
             assert self._on_change.deleted is not None
             self._on_change.deleted()
 

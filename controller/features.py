@@ -37,8 +37,11 @@ class Features:
         if enabled and found is None:
             self.finalized = {name: high for name, (_, high) in self._runtime.config.supported_features.items()}
         elif enabled and found is not None:
-            was_enabled, known = znodes.decode_feature(found.data)
-            self.finalized = known if was_enabled else {}
+            try:
+                was_enabled, known = znodes.decode_feature(found.data)
+                self.finalized = known if was_enabled else {}
+            except znodes.BadZNode as e:  # Kafka fails, and with it every failover
+                log.error("finalizing no features: %s", e)
         version = await self._write(self.finalized, enabled=enabled)
         if enabled and version is not None:
             await self._runtime.wait_for_features(version, self._runtime.config.zookeeper_connection_timeout_ms / 1000)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from kce import wire
+from kce.controller.partition_states import update_leader_and_isr
 from kce.controller.reassignment import Reassignment
 from kce.controller.request_batch import ZERO
 from kce.controller.runtime import ControllerRuntime
@@ -31,7 +32,12 @@ class IsrChanges:
         runtime = self._runtime
         found = await runtime.zk.get_notifications(znodes.ISR_CHANGE_NOTIFICATION)
         try:
-            partitions = {tp for data in found.values() for tp in znodes.decode_partition_list(data)}
+            partitions: set[TopicPartition] = set()
+            for path, data in found.items():
+                try:
+                    partitions.update(znodes.decode_partition_list(path, data))
+                except znodes.BadZNode as e:
+                    log.error("ignoring a notification: %s", e)
             if partitions:
                 await runtime.refresh_leadership(sorted(partitions))
                 runtime.send_update_metadata_to_all(sorted(partitions))
@@ -123,8 +129,8 @@ class IsrChanges:
         self, accepted: dict[TopicPartition, LeaderAndIsr], results: dict[TopicPartition, IsrResult]
     ) -> None:
         """Rule 11.78."""
-        written = await self._runtime.zk.update_leader_and_isr(
-            accepted, self._context.epoch, self._context.epoch_zk_version
+        written = await update_leader_and_isr(
+            self._runtime.zk, accepted, self._context.epoch, self._context.epoch_zk_version
         )
         results.update(written.updated)
         results.update(dict.fromkeys(written.retry, ErrorCode.INVALID_UPDATE_VERSION))

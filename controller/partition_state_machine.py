@@ -25,6 +25,7 @@ from kce.controller.leader_selection import (
     elect_preferred,
     elect_reassigned,
 )
+from kce.controller.partition_states import create_partition_states, update_leader_and_isr
 from kce.controller.request_batch import ControllerRequestBatch
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper.errors import ControllerMoved
@@ -128,8 +129,10 @@ class PartitionStateMachine:
             self._batch.send()
         except (ControllerMoved, SessionExpired):
             log.error("the controller moved while it moved %d partitions to %s", len(moving), target.name)
+            self._batch.clear()
             raise
         except Exception as e:
+            self._batch.clear()  # Kafka leaves it unusable (6.4)
             log.exception("moving partitions to %s failed", target.name)
             return dict.fromkeys(moving, e)
         return results
@@ -160,11 +163,13 @@ class PartitionStateMachine:
         return results
 
     def _put(self, tp: TopicPartition, target: PartitionState) -> None:
-        if state_change_log.isEnabledFor(logging.DEBUG):
-            before, epoch = self._context.partition_state(tp), self._context.epoch
-            state_change_log.debug(
-                "controller epoch %d: partition %s from %s to %s", epoch, tp, before.name, target.name
-            )
+        if state_change_log.isEnabledFor(logging.INFO):
+            before, leadership = self._context.partition_state(tp), self._context.leadership.get(tp)
+            state = "" if leadership is None else f" with {leadership.leader_and_isr}"
+            state_change_log.info(
+                "[Controller epoch=%d] Changed partition %s from %s to %s%s",
+                self._context.epoch, tp, before.name, target.name, state,
+            )  # fmt: skip
         self._context.put_partition_state(tp, target)
 
     # INITIALIZE
@@ -181,7 +186,7 @@ class PartitionStateMachine:
         if not states:
             return []
         try:
-            errors = await self._zk.create_partition_states(states, self._context.epoch_zk_version)
+            errors = await create_partition_states(self._zk, states, self._context.epoch_zk_version)
         except StoreError as e:
             log.error("partitions stay New: creating their states failed: %s", e)
             return []
@@ -235,8 +240,8 @@ class PartitionStateMachine:
                 results[tp] = chosen
         if not elected:
             return []
-        written = await self._zk.update_leader_and_isr(
-            {tp: e.state for tp, e in elected.items()}, self._context.epoch, self._context.epoch_zk_version
+        written = await update_leader_and_isr(
+            self._zk, {tp: e.state for tp, e in elected.items()}, self._context.epoch, self._context.epoch_zk_version
         )
         for tp, state in written.updated.items():  # rule 6.16
             leadership = Leadership(state, self._context.epoch)

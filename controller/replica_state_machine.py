@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from kce.controller.context import ControllerContext, ReplicaState
 from kce.controller.errors import StateChangeFailed
+from kce.controller.partition_states import update_leader_and_isr
 from kce.controller.request_batch import ControllerRequestBatch
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -108,8 +109,10 @@ class ReplicaStateMachine:
             self._batch.send()
         except (ControllerMoved, SessionExpired):
             log.error("the controller moved while it moved replicas to %s", target.name)
+            self._batch.clear()
             raise
         except Exception:
+            self._batch.clear()  # Kafka leaves it unusable (6.4)
             log.exception("moving replicas to %s failed", target.name)
 
     async def _change(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
@@ -245,7 +248,7 @@ class ReplicaStateMachine:
             else:
                 done[tp] = Leadership(known.leader_and_isr, context.epoch)
                 context.put_leadership(tp, done[tp])
-        written = await self._zk.update_leader_and_isr(shrunk, context.epoch, context.epoch_zk_version)
+        written = await update_leader_and_isr(self._zk, shrunk, context.epoch, context.epoch_zk_version)
         for tp, state in written.updated.items():
             done[tp] = Leadership(state, context.epoch)
             context.put_leadership(tp, done[tp])

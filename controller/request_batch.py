@@ -14,6 +14,7 @@ from typing import Protocol
 
 from kce import wire
 from kce.controller.context import ControllerContext
+from kce.controller.errors import BrokenBatch
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import SECURITY_PROTOCOLS
 from kce.zookeeper.errors import IllegalState
@@ -134,6 +135,14 @@ class ControllerRequestBatch:
         self._update_metadata_brokers: set[BrokerId] = set()
         self._update_metadata: dict[TopicPartition, Leadership] = {}
 
+    def problem(self, broker: RegisteredBroker) -> str | None:
+        """Why UpdateMetadata cannot contain the broker (8.21)."""
+        try:
+            _update_metadata_broker(self._config.ibp.update_metadata_version, broker)
+        except IllegalState as e:
+            return str(e)
+        return None
+
     def new_batch(self) -> None:
         """Raises IllegalState if the last batch was not sent (rule 8.2)."""
         left = {
@@ -207,7 +216,17 @@ class ControllerRequestBatch:
                 self._update_metadata[tp] = known
 
     def send(self) -> None:
-        """Enqueue the requests of registered brokers (rules 8.12-8.17)."""
+        """Enqueue the requests of registered brokers (rules 8.12-8.17), and clear the batch, even on failure.
+
+        Raises BrokenBatch. Kafka's batch keeps what it could not send, and is unusable from then on (8.2)."""
+        try:
+            self._send()
+        except Exception as e:
+            raise BrokenBatch(f"the requests could not be sent: {e!r}") from e
+        finally:
+            self.clear()
+
+    def _send(self) -> None:
         live = self._context.live_or_shutting_down_broker_ids
         for broker in sorted(live & self._leader_and_isr.keys()):
             self._send_leader_and_isr(broker, self._leader_and_isr[broker])
@@ -215,7 +234,6 @@ class ControllerRequestBatch:
             self._send_update_metadata(recipients)
         for broker in sorted(live & self._stop_replica.keys()):
             self._send_stop_replica(broker, self._stop_replica[broker])
-        self.clear()
 
     def _send_leader_and_isr(self, broker: BrokerId, states: Mapping[TopicPartition, LeaderAndIsrState]) -> None:
         version = self._config.ibp.leader_and_isr_version

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from kce.controller.replica_state_machine import ReplicaStateMachine
 from kce.controller.request_batch import ControllerRequestBatch
 from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.model import BrokerId, Leadership, TopicPartition
+from kce.zookeeper.model import BrokerEpoch, BrokerId, Leadership, RegisteredBroker, TopicPartition
+
+log = logging.getLogger(__name__)
 
 #: waits until the broker has read a version of /feature, at most so many seconds; raises TimeoutError
 WaitForFeatures = Callable[[int, float], Awaitable[None]]
@@ -42,14 +45,19 @@ class ControllerRuntime:
 
     @contextmanager
     def new_batch(self) -> Iterator[ControllerRequestBatch]:
-        """The controller's own batch, sent at the end. Clears it and raises BrokenBatch on failure (rule 2.20)."""
+        """The controller's own batch, sent at the end. Clears it on failure, and raises BrokenBatch (rule 2.20)."""
         try:
             self.batch.new_batch()
             yield self.batch
             self.batch.send()
+        except BrokenBatch:
+            raise
         except IllegalState as e:
             self.batch.clear()
             raise BrokenBatch(str(e)) from e
+        except BaseException:
+            self.batch.clear()
+            raise
 
     def send_update_metadata(self, brokers: Iterable[BrokerId], partitions: Iterable[TopicPartition] = ()) -> None:
         """Send UpdateMetadata to brokers, as a batch of its own. Raises BrokenBatch."""
@@ -58,6 +66,20 @@ class ControllerRuntime:
 
     def send_update_metadata_to_all(self, partitions: Iterable[TopicPartition] = ()) -> None:
         self.send_update_metadata(self.context.live_or_shutting_down_broker_ids, partitions)
+
+    def problem(self, broker: RegisteredBroker) -> str | None:
+        return self.channels.problem(broker) or self.batch.problem(broker)
+
+    async def get_brokers(self) -> dict[BrokerId, tuple[RegisteredBroker, BrokerEpoch]]:
+        """Registered brokers with their epochs, except those that no request can reach, or no request can name.
+
+        Kafka fails on them, and so on every change of the brokers (rules 8.21, 8.28)."""
+        registered = await self.zk.get_brokers()
+        for broker_id, (broker, _) in list(registered.items()):
+            if (problem := self.problem(broker)) is not None:
+                log.error("ignoring broker %d: %s", broker_id, problem)
+                del registered[broker_id]
+        return registered
 
     async def refresh_leadership(self, partitions: Iterable[TopicPartition]) -> None:
         """Read partition states into the context; absent ones change nothing (rule 4.10)."""

@@ -8,7 +8,7 @@ there are no timed retries (10.47).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.events import ReplicaDeletionAnswered
@@ -37,9 +37,15 @@ class TopicDeletion:
         self._context.queue_for_deletion(to_delete)
         self._context.topics_ineligible_for_deletion |= ineligible & to_delete
 
-    async def requested(self) -> None:
-        """Handle a change of /admin/delete_topics (rule 10.37)."""
+    async def requested(self, refresh_topics: Callable[[], Awaitable[None]]) -> None:
+        """Handle a change of /admin/delete_topics (rule 10.37).
+
+        ``refresh_topics`` reads /brokers/topics: after a reconnection, this event may come before that of the topic's
+        creation. Kafka removes the marker then, and the topic stays.
+        """
         marked = await self._runtime.zk.get_topic_deletions()
+        if marked - self._context.topics:
+            await refresh_topics()
         unknown = marked - self._context.topics
         if unknown:
             log.warning("removing the deletion markers of unknown topics %s", sorted(unknown))

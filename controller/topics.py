@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.events import PartitionsModified
 from kce.controller.leader_selection import Strategy
 from kce.controller.runtime import ControllerRuntime
+from kce.wire.vocabulary import is_valid_topic_name
 from kce.zookeeper import znodes
 from kce.zookeeper.client import ChangeHandler
-from kce.zookeeper.model import TopicAssignment, TopicPartition
+from kce.zookeeper.errors import IllegalState
+from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicAssignment, TopicPartition
+from kce.zookeeper.store import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -25,28 +28,30 @@ class Topics:
 
     async def load(self) -> None:
         """Load and watch all topics at failover, with ids and assignments (rules 4.6-4.8)."""
-        names = await self._runtime.zk.get_topics()
-        self._context.set_topics(names)
+        names = await self._valid_names()
         self._watch(names)
-        self._store(await self._with_ids(await self._runtime.zk.get_topic_assignments(names)))
+        found = await self._without_controllers(await self._runtime.zk.get_topic_assignments(names))
+        self._store(await self._with_ids(found))
 
     async def changed(self) -> None:
         """Handle a change of /brokers/topics (rule 10.26)."""
-        names = await self._runtime.zk.get_topics()
+        names = await self._valid_names()
         new, deleted = names - self._context.topics, self._context.topics - names
-        self._context.set_topics(names)
         self._watch(new)
-        assignments = await self._runtime.zk.get_topic_assignments(new)
+        assignments = await self._without_controllers(await self._runtime.zk.get_topic_assignments(new))
         for topic in deleted:
             self._context.remove_topic(topic)
         created = self._store(await self._with_ids(assignments))
         if new or deleted:
-            log.info("topics new: %s, deleted: %s", sorted(new), sorted(deleted))
+            log.info("topics new: %s, deleted: %s", sorted(new & self._context.topics), sorted(deleted))
         if created:
             await self._create(created)
 
     async def partitions_modified(self, topic: str) -> None:
         """Handle a change of a topic's znode, which may add partitions (rules 10.32-10.34)."""
+        if topic not in self._context.topics:  # it was malformed
+            await self.changed()
+            return
         found = (await self._runtime.zk.get_topic_assignments([topic])).get(topic)
         if found is None:
             return
@@ -64,6 +69,13 @@ class Topics:
         log.info("partitions %s of %s are new", sorted(added), topic)
         await self._create(self._store([TopicAssignment(topic, found.topic_id, added)]))
 
+    async def _valid_names(self) -> set[str]:
+        """Names of the topics, without names that Kafka does not allow."""
+        names = await self._runtime.zk.get_topics()
+        if invalid := {name for name in names if not is_valid_topic_name(name)}:
+            log.error("ignoring invalid names of topics: %s", sorted(invalid))
+        return names - invalid
+
     def _watch(self, topics: Iterable[str]) -> None:
         """Register the handlers; the next read sets the watches (rule 1.56)."""
         for topic in topics:
@@ -79,24 +91,58 @@ class Topics:
             self._runtime.zk.unregister_change_handler(znodes.topic_path(topic))
         self._watched.clear()
 
+    async def _without_controllers(self, found: dict[str, TopicAssignment]) -> dict[str, TopicAssignment]:
+        """Move replicas of new partitions from nodes that are controllers only to brokers.
+
+        Real brokers place topics themselves, __consumer_offsets for example, and know nothing of such nodes.
+        """
+        controllers = self._context.controller_only_ids
+        if not controllers:
+            return found
+        brokers = sorted(self._context.live_broker_ids - controllers)
+        moved = {}
+        for topic, assignment in found.items():
+            partitions = {p: _moved(a, p, controllers, brokers) for p, a in assignment.partitions.items()}
+            if partitions != assignment.partitions:
+                partitions |= {p: assignment.partitions[p] for p in await self._runtime.zk.existing_partitions(topic)}
+                moved[topic] = TopicAssignment(topic, assignment.topic_id, partitions)
+        if moved:
+            log.info("replicas of %s are moved from nodes %s to brokers", sorted(moved), sorted(controllers))
+            rewrite = {topic: (assignment.topic_id, assignment.partitions) for topic, assignment in moved.items()}
+            await self._runtime.zk.set_topic_assignments(rewrite, self._context.epoch_zk_version)
+        return found | moved
+
     async def _with_ids(self, assignments: dict[str, TopicAssignment]) -> list[TopicAssignment]:
         """Assign ids to topics without one, and write them to their znodes (rules 4.7, 10.27)."""
         runtime = self._runtime
         if not runtime.config.inter_broker_protocol_version.supports_topic_ids:
             return list(assignments.values())
         missing = {t: runtime.zk.new_uuid() for t, found in assignments.items() if found.topic_id is None}
+        failed: dict[str, StoreError] = {}
         if missing:
             rewrite = {t: (topic_id, assignments[t].partitions) for t, topic_id in missing.items()}
-            await runtime.zk.set_topic_assignments(rewrite, self._context.epoch_zk_version)
+            failed = await runtime.zk.try_set_topic_assignments(rewrite, self._context.epoch_zk_version)
+        for topic, error in failed.items():
+            log.error("ignoring topic %s, whose id could not be written: %s", topic, error)
         return [
-            TopicAssignment(t, missing.get(t, found.topic_id), found.partitions) for t, found in assignments.items()
+            TopicAssignment(t, missing.get(t, found.topic_id), found.partitions)
+            for t, found in assignments.items()
+            if t not in failed
         ]
 
     def _store(self, assignments: Iterable[TopicAssignment]) -> list[TopicPartition]:
+        """Put topics into the context. A topic that is not valid stays out of it, so every change finds it new; Kafka
+        fails on it, and so on every change of the topics."""
         partitions = []
         for found in assignments:
-            if found.topic_id is not None:
-                self._context.add_topic_id(found.topic, found.topic_id)
+            self._context.topics.add(found.topic)
+            try:
+                if found.topic_id is not None:
+                    self._context.add_topic_id(found.topic, found.topic_id)
+            except IllegalState as e:
+                log.error("ignoring a topic: %s", e)
+                self._context.topics.discard(found.topic)
+                continue
             for number, assignment in found.partitions.items():
                 tp = TopicPartition(found.topic, number)
                 self._context.set_assignment(tp, assignment)
@@ -113,3 +159,17 @@ class Topics:
         await runtime.replicas.handle_state_changes(replicas, ReplicaState.NEW)
         await runtime.partitions.handle_state_changes(partitions, PartitionState.ONLINE, Strategy.OFFLINE)
         await runtime.replicas.handle_state_changes(replicas, ReplicaState.ONLINE)
+
+
+def _moved(
+    assignment: ReplicaAssignment, partition: int, controllers: Collection[BrokerId], brokers: Sequence[BrokerId]
+) -> ReplicaAssignment:
+    """Each of ``controllers`` replaced by a broker without a replica, or left out if there is none."""
+    replicas: list[BrokerId] = []
+    for position, replica in enumerate(assignment.replicas):
+        if replica in controllers:
+            free = [broker for broker in brokers if broker not in (*assignment.replicas, *replicas)]
+            replicas += free[(partition + position) % len(free) :][:1] if free else []
+        else:
+            replicas.append(replica)
+    return assignment if replicas == list(assignment.replicas) else ReplicaAssignment(tuple(replicas))

@@ -78,9 +78,11 @@ class MultipleComponentLeaderElectionService:
         self._closed = False
 
     def create_leader_election(self, component_id: str) -> DefaultLeaderElectionService:
-        """An election for one contender; it does nothing until it starts. Raises IllegalElectionState if closed."""
-        if self._closed:
-            raise IllegalElectionState(f"the election service is closed: no election of {component_id}")
+        """An election for one contender; it does nothing until it starts.
+
+        Raises IllegalElectionState if closed, and for a component that has a contender (rule E3.11).
+        """
+        self._check_free(component_id)
         return DefaultLeaderElectionService(self, component_id)
 
     async def aclose(self) -> None:
@@ -103,10 +105,7 @@ class MultipleComponentLeaderElectionService:
     async def register(self, component_id: str, contender: LeaderContender[UUID]) -> _Registration:
         """Raises IllegalElectionState if closed, and for a component that has a contender, which stays (E3.11)."""
         async with self._calls.turn():
-            if self._closed:
-                raise IllegalElectionState(f"the election service is closed: no election of {component_id}")
-            if component_id in self._contenders:
-                raise IllegalElectionState(f"component {component_id} has a contender already")
+            self._check_free(component_id)
             registration = self._contenders[component_id] = _Registration(component_id, contender)
             try:
                 if self._driver is None:
@@ -122,6 +121,12 @@ class MultipleComponentLeaderElectionService:
                 self._calls.post(partial(self._grant_one, registration, self._issued))
             log.info("%s: %s contends", component_id, contender.description)
             return registration
+
+    def _check_free(self, component_id: str) -> None:
+        if self._closed:
+            raise IllegalElectionState(f"the election service is closed: no election of {component_id}")
+        if component_id in self._contenders:
+            raise IllegalElectionState(f"component {component_id} has a contender already")
 
     async def remove(self, registration: _Registration) -> None:
         """Rule E6.6. Raises the first error, with the others attached."""
@@ -294,18 +299,18 @@ class MultipleComponentLeaderElectionService:
 
     async def _notify_error(self, error: Exception) -> None:
         """Rule E3.14."""
+        contenders = list(self._contenders.values())
+        if not contenders:
+            self._fallback_error_handler(error)
         if not isinstance(error, LeaderElectionException):
             wrapped = LeaderElectionException(f"leader election failed: {error}")
             wrapped.__cause__ = error
             error = wrapped
-        contenders = list(self._contenders.values())
         for registration in contenders:
             try:
                 await registration.contender.handle_error(error)
             except Exception:
                 log.exception("the error handler of %s failed on %r", registration.contender.description, error)
-        if not contenders:
-            self._fallback_error_handler(error)
 
     # leader information
 

@@ -18,15 +18,24 @@ if TYPE_CHECKING:
     from typing import Any
 
     from kce.harness.cluster import ActiveController, Cluster
-    from kce.harness.errors import HarnessError
+    from kce.harness.errors import HarnessError, SettingWarning
+    from kce.harness.sync_cluster import SyncCluster
 
-__all__ = ["ActiveController", "Cluster", "HarnessError"]
+__all__ = ["ActiveController", "Cluster", "HarnessError", "SettingWarning", "SyncCluster"]
+
+#: public name -> the module that defines it
+_DEFINED_IN = {
+    "ActiveController": "cluster",
+    "Cluster": "cluster",
+    "HarnessError": "errors",
+    "SettingWarning": "errors",
+    "SyncCluster": "sync_cluster",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use: pytest loads the plugin, and with it this package, in every run."""
-    if name not in __all__:
+    if name not in _DEFINED_IN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "kce.harness.errors" if name == "HarnessError" else "kce.harness.cluster"
-    value = globals()[name] = getattr(importlib.import_module(module), name)
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_DEFINED_IN[name]}"), name)
     return value

@@ -14,8 +14,9 @@ left running.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, contextmanager, nullcontext
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -26,9 +27,11 @@ import trio
 
 from kce.harness.background import BackgroundTasks
 from kce.harness.cluster_config import DATA, ClusterConfig
-from kce.harness.errors import HarnessError, plain_error
+from kce.harness.errors import HarnessError, SettingWarning, plain_error
+from kce.harness.faults import CONTROLLER, Rule, hold_control_requests
 from kce.harness.guard import Guard
-from kce.harness.links import FrameEvent, Hold, Links, hold_control_requests
+from kce.harness.history import History
+from kce.harness.links import FrameEvent, Links
 from kce.harness.members import InProcessMember, Member, ProcessMember
 from kce.harness.node import NodeStatus
 from kce.harness.recordings import Recordings
@@ -38,7 +41,7 @@ from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import AdminError, TopicDescription
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.store import Delete, MetadataStore, StoreUnavailable
+from kce.zookeeper.store import Delete, Session, SessionState, StoreUnavailable
 
 #: default timeout of the ``wait`` methods
 WAIT_TIMEOUT_S = 60.0
@@ -60,6 +63,8 @@ class Cluster:
         self,
         brokers: int = 3,
         *,
+        controllers: int = 0,
+        racks: Sequence[str] = (),
         world: ClusterWorld | None = None,
         processes: bool = False,
         zookeeper: str | None = None,
@@ -69,7 +74,9 @@ class Cluster:
         metrics_port: int | None = None,
         first_id: int = 1,
         properties: Mapping[str, str | None] | None = None,
+        nodes: Mapping[int, Mapping[str, str | None]] | None = None,
         record: str | Path | None = None,
+        history: bool | None = None,
         data: str | Path | None = None,
         log_level: str = "INFO",
     ) -> None:
@@ -77,16 +84,23 @@ class Cluster:
         with your ``zookeeper`` ("host:port/chroot") or an embedded one.
 
         ``properties``: Kafka's, for every node; None removes one that the cluster sets, such as the control plane.
+        ``controllers``: this many more nodes, which contend for controller and take no replicas. ``racks`` are given to
+        the nodes in turn. ``nodes``: properties of single nodes by id. A setting without effect is a SettingWarning.
 
         ``record``: a pcapng file for all traffic between nodes, written when the cluster ends.
+
+        ``history``: whether `history` keeps the frames; by default it does for nodes in this process.
 
         ``metrics_port``: serves the first node's metrics for Prometheus; the others count up.
         ``data``: a folder for logs and ZooKeeper's data, kept afterwards; by default a temporary one that is removed.
         """
         self._config = ClusterConfig(
-            range(first_id, first_id + brokers), processes, zookeeper_port, control_port, data_port, metrics_port,
-            properties or {}, log_level,
+            range(first_id, first_id + brokers + controllers), processes, zookeeper_port, control_port, data_port,
+            metrics_port, properties or {}, log_level, nodes or {}, racks,
+            range(first_id + brokers, first_id + brokers + controllers),
         )  # fmt: skip
+        for warning in self._config.check():
+            warnings.warn(warning, SettingWarning, stacklevel=2)
         self._data_given = Path(data).absolute() if data else None
         self._stack = AsyncExitStack()
         self._world = world or real(zookeeper)
@@ -96,12 +110,18 @@ class Cluster:
             raise HarnessError("nodes in memory run inside this process: leave out processes=True")
         #: every frame that passes, and rules for them
         self.links = Links(self._config.node_ids)
-        self._held: dict[int, Hold] = {}
+        #: every frame, for nodes in this process, or with ``history=True``
+        self.history = History(self.links)
+        self._keeps_history = not processes if history is None else history
+        self._held: dict[int, Rule] = {}
+        self._rule_numbers: dict[Rule, int] = {}
         #: set when a ZooKeeper watch fires or a frame passes
         self._progress = trio.Event()
         self._members: dict[int, Member] = {}
         self._recordings = Recordings(Path(record).absolute() if record else None)
         self.record_problems: list[str] = []
+        #: whether the cluster itself has a connection to its ZooKeeper
+        self.zookeeper_connected = True
         #: wall-clock time, in ns since 1970, of the last deletion of /controller; 0 before the first
         self.controller_gone_ns = 0
 
@@ -138,6 +158,7 @@ class Cluster:
         self.store = await self._connect()
         stack.push_async_callback(self.store.aclose)
         new_uuid = uuids(self._observer.random("uuids"))
+        self.store.on_session = self._session_changed
         self.zk = KafkaZkClient(self.store, now_ms=lambda: self._observer.now_ns() // 1_000_000, new_uuid=new_uuid)
         await self._watch_controller()
         await self.zk.create_top_level_paths()
@@ -147,9 +168,19 @@ class Cluster:
         for node_id in sorted(self.links.members):
             await self._add_member(node_id, tasks)
         self._report_frames(tasks)
+        if self._keeps_history:
+            stack.enter_context(self.links.listen(self.history.record))
         async with trio.open_nursery() as starting:
             for member in self._members.values():
                 starting.start_soon(member.start)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state in (SessionState.CONNECTED, SessionState.DISCONNECTED):
+            self.zookeeper_connected = state is SessionState.CONNECTED
+
+    @property
+    def world(self) -> ClusterWorld:
+        return self._world
 
     @property
     def zookeeper(self) -> str:
@@ -172,16 +203,16 @@ class Cluster:
         """Node processes report frames while this process has subscribers."""
 
         def subscribe(wanted: bool) -> None:
-            for process in self._running_processes():
+            for process in self._processes():
                 tasks.start_soon(process.subscribe, wanted)
 
         self.links.on_subscribers = subscribe
 
-    def _running_processes(self) -> list[ProcessMember]:
-        """Running nodes that have their own links."""
-        return [m for m in self._members.values() if isinstance(m, ProcessMember) and m.state == "running"]
+    def _processes(self) -> list[ProcessMember]:
+        """Nodes that have links of their own."""
+        return [m for m in self._members.values() if isinstance(m, ProcessMember)]
 
-    async def _connect(self) -> MetadataStore:
+    async def _connect(self) -> Session:
         try:
             return await self._observer.zookeeper(self._config.zookeeper_client(self.zookeeper))
         except (ConfigError, StoreUnavailable) as e:
@@ -252,9 +283,12 @@ class Cluster:
 
     async def restart(self, node_id: int) -> None:
         """Stop if it runs, then start."""
-        if self.member(node_id).state != "stopped":
-            await self.stop(node_id)
+        await self._stop_if_running(self.member(node_id))
         await self.start(node_id)
+
+    async def _stop_if_running(self, member: Member) -> None:
+        if member.state != "stopped":
+            await member.stop()
 
     async def pause(self, node_id: int) -> None:
         """Suspend the process (SIGSTOP)."""
@@ -262,6 +296,48 @@ class Cluster:
 
     async def resume(self, node_id: int) -> None:
         await self.member(node_id).resume()
+
+    async def proxy(self, node_id: int, port: int, *, listener: str = DATA, host: str = "127.0.0.1") -> str:
+        """Put a proxy of yours before a listener of a node: restart the node so that it advertises ``host:port``.
+
+        Returns the host:port to which the proxy has to forward. ``port`` 0 removes the proxy.
+        """
+        member = self.member(node_id)
+        await self._stop_if_running(member)
+        addresses = dict(member.bound)
+        if listener not in addresses:
+            raise HarnessError(f"node {node_id} has no listener {listener}; there are {', '.join(addresses)}")
+        target = addresses[listener]
+        addresses[listener] = f"{host}:{port}" if port else target
+        member.properties["advertised.listeners"] = ",".join(f"{name}://{at}" for name, at in addresses.items())
+        await self.start(node_id)
+        return target
+
+    async def reset(self) -> None:
+        """Make the cluster as new, for the next test: no faults, all nodes running, no topics, no history."""
+        for node_id, member in self._members.items():
+            await self.heal(node_id)
+            if member.state == "paused":
+                await member.resume()
+        self._held.clear()
+        for rule in tuple(self._rule_numbers):
+            await self.remove_rule(rule)
+        for node_id, member in self._members.items():
+            if member.state == "stopped":
+                await self.start(node_id)
+        await self.wait_until(self._all_are_registered, "all nodes to be registered")
+        await self.wait_for_controller()
+        for topic in await self.describe_topics():
+            if not topic.marked_for_deletion:
+                await self.delete_topic(topic.name, wait=False)
+        await self.wait_until(self._has_no_topics, "all topics to be deleted")
+        self.history.clear()
+
+    async def _all_are_registered(self) -> bool:
+        return await self.registered() == self._members.keys()
+
+    async def _has_no_topics(self) -> bool:
+        return not await self.describe_topics()
 
     # faults
 
@@ -279,20 +355,53 @@ class Cluster:
         self.member(node_id)
         if node_id in self._held:
             return
-        rule = self._held[node_id] = hold_control_requests(node_id)
-        self.links.add(rule)
-        for process in self._running_processes():
-            await process.hold(node_id)
+        self._held[node_id] = hold_control_requests(node_id)
+        await self.add_rule(self._held[node_id])
 
     async def release_control_requests(self, node_id: int) -> None:
         self.member(node_id)
         rule = self._held.pop(node_id, None)
-        if rule is None:
-            return
-        rule.release()
+        if rule is not None:
+            await self.remove_rule(rule)
+
+    async def add_rule(self, rule: Rule) -> None:
+        """Apply a rule from now on. Raises HarnessError where nodes are processes and the rule holds a function."""
+        fields = rule.to_json() if self._config.processes else {}
+        rule.newest = {str(b): int(e) for b, (_, e) in (await self.zk.get_brokers(watch=False)).items()}
+        if (epoch := await self.zk.get_controller_epoch()) is not None:
+            rule.newest[CONTROLLER] = int(epoch[0])
+        number = self._rule_numbers[rule] = max(self._rule_numbers.values(), default=0) + 1
+        self.links.add(rule)
+        for process in self._processes():
+            await process.add_rule(number, {"fields": fields, "newest": rule.newest})
+
+    async def remove_rule(self, rule: Rule) -> None:
+        """Remove a rule; frames that it holds go on. Afterwards its counts are those of all nodes."""
         self.links.remove(rule)
-        for process in self._running_processes():
-            await process.release(node_id)
+        number = self._rule_numbers.pop(rule)
+        for process in self._processes():
+            matched, fired = await process.remove_rule(number)
+            rule.matched, rule.fired = rule.matched + matched, rule.fired + fired
+
+    @asynccontextmanager
+    async def faults(self, rule: Rule, *more: Rule, must_fire: bool = True) -> AsyncIterator[Rule]:
+        """Apply rules during the block; yields the first. A rule that has not fired at the end is an AssertionError
+        that shows what came instead, unless ``must_fire`` is False."""
+        rules = (rule, *more)
+        for each in rules:
+            await self.add_rule(each)
+        try:
+            yield rule
+        finally:
+            with trio.CancelScope(shield=True):
+                for each in rules:
+                    await self.remove_rule(each)
+        for each in rules:
+            if must_fire and not each.fired:
+                raise AssertionError(
+                    f"the rule for {each.describe()} did not fire, of {each.matched} frames that matched; "
+                    f"{self.history.last_frames()}"
+                )
 
     async def delete_controller(self) -> None:
         """Delete /controller by hand (rule 2.22)."""

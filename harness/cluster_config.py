@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from kce.harness.node import METRICS_PORT
+from kce.harness.errors import HarnessError
+from kce.harness.node import CONTROLLER_ONLY, METRICS_PORT
+from kce.wire.configuration import ConfigError, Properties, list_of
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 
 #: names of a node's listeners
@@ -15,8 +17,9 @@ SESSION_TIMEOUT_MS = 6000
 
 @dataclass(frozen=True, slots=True)
 class ClusterConfig:
-    """``properties`` are Kafka's and apply to every node; None removes one that the cluster sets. In `log.dirs`,
-    {id} is the node's id, because each node needs its own.
+    """``properties`` are Kafka's and apply to every node, those of ``nodes`` to one; None removes one that the cluster
+    sets. Racks are given to the nodes in turn. ``controllers`` are the nodes that take no replicas.
+    In `log.dirs`, {id} is the node's id, because each node needs its own.
 
     A port is that of the first node, and the others count up; None is an ephemeral port.
     """
@@ -29,6 +32,32 @@ class ClusterConfig:
     metrics_port: int | None
     properties: Mapping[str, str | None]
     log_level: str
+    nodes: Mapping[int, Mapping[str, str | None]] = field(default_factory=dict)
+    racks: Sequence[str] = ()
+    controllers: Collection[int] = ()
+
+    def check(self) -> list[str]:
+        """Warnings for settings without effect. Raises HarnessError for those that no node can start with."""
+        for node_id in self.nodes:
+            if node_id not in self.node_ids:
+                raise HarnessError(f"nodes={{{node_id}: ...}}: there is no node {node_id} in {list(self.node_ids)}")
+        warnings: dict[str, None] = {}
+        advertised: dict[str, int] = {}
+        for node_id in self.node_ids:
+            read = Properties(self.node_properties(node_id, ""))
+            try:
+                warnings.update(dict.fromkeys(read.check()))
+            except ConfigError as e:
+                raise HarnessError(str(e)) from None
+            for listener in list_of(read.given("advertised.listeners") or ""):
+                address = listener.partition("://")[2]
+                other = advertised.setdefault(address, node_id)
+                if other != node_id and not address.endswith(":0"):
+                    raise HarnessError(
+                        f"nodes {other} and {node_id} advertise the same address {address}: give each node its own "
+                        "advertised.listeners by nodes={id: {...}}"
+                    )
+        return list(warnings)
 
     def node_properties(self, node_id: int, zookeeper_connect: str) -> dict[str, str]:
         """The server.properties of one node."""
@@ -44,8 +73,13 @@ class ClusterConfig:
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "auto.leader.rebalance.enable": "false",  # leaders move on command only
             **self.properties,
+            **self.nodes.get(node_id, {}),
             "zookeeper.connect": zookeeper_connect,
         }
+        if self.racks:
+            properties.setdefault("broker.rack", self.racks[offset % len(self.racks)])
+        if node_id in self.controllers:
+            properties[CONTROLLER_ONLY] = "true"
         if self.metrics_port:
             properties[METRICS_PORT] = str(self.metrics_port + offset)
         given = {key: text for key, text in properties.items() if text is not None}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 from collections import deque
+from collections.abc import Sequence
 
 import trio
 
 from kce import wire
-from kce.broker_stub.ports import Address
+from kce.broker_stub.ports import Address, FrameMemory
 from kce.captures.record.recorder import ConnectionTap, Recorder, Side
-from kce.harness.links import FrameEvent, Links
+from kce.harness.links import CLOSE, FrameEvent, Links, Passage
 from kce.harness.world.port import Connected, Listener, World
 from kce.wire.transport import ConnectionLost
 
@@ -37,6 +38,7 @@ class Link:
         peer: int | None,
         accepted: bool,
         max_frame_bytes: int = wire.DEFAULT_MAX_FRAME_BYTES,
+        memory: FrameMemory | None = None,
     ) -> None:
         self.local = connected.local
         self.remote = connected.remote
@@ -46,6 +48,9 @@ class Link:
         self._links = node.links
         self._stream = connected.stream
         self._buffer = wire.FrameBuffer(max_frame_bytes)
+        self._memory = memory
+        #: of ``memory``, for the next frame; None as long as nothing was taken
+        self._taken: int | None = None
         self._listener = listener
         self._peer = peer
         self._accepted = accepted
@@ -53,6 +58,12 @@ class Link:
         self._observed_there = not accepted and peer in self._links.members
         #: headers of requests that passed while somebody looked, and were not answered yet
         self._unanswered: deque[wire.Header] = deque(maxlen=_MAX_UNANSWERED)
+        #: received and not yet handed out; more than one frame only where a rule made them
+        self._ready: deque[bytes] = deque()
+        #: frames that a rule puts behind the next one
+        self._after_next: list[bytes] = []
+        #: a rule lets nothing pass any more
+        self._is_half_open = False
         self._tap: ConnectionTap | None = None
         if accepted and node.recorder is not None:
             self._tap = node.recorder.connection(self.remote, self.local)
@@ -67,8 +78,21 @@ class Link:
 
         Raises wire.LimitExceeded for a length out of bounds, trio.BrokenResourceError.
         """
+        while not self._ready:
+            frame = await self._receive_frame()
+            if frame is None:
+                return None
+            if not self._links.observed or self._observed_there:
+                if self._tap is not None:
+                    self._tap.sent("client", wire.frame(frame))
+                return frame
+            await self._observe(frame, incoming=True)
+        return self._ready.popleft()
+
+    async def _receive_frame(self) -> bytes | None:
+        """From the stream, and recorded."""
         try:
-            while (frame := self._buffer.next_frame()) is None:
+            while (frame := await self._next_frame()) is None:
                 data = await self._stream.receive_some(_CHUNK_BYTES)
                 self.last_received = trio.current_time()
                 if not data:
@@ -82,31 +106,73 @@ class Link:
             if self._tap is not None:
                 self._tap.abort("client")
             raise
-        if self._links.observed and not self._observed_there:
-            await self._observe(frame, incoming=True)
-        if self._tap is not None:
+        return frame
+
+    async def _next_frame(self) -> bytes | None:
+        if self._memory is not None and self._taken is None:
+            announced = self._buffer.announced_bytes()
+            if announced is None:
+                return None
+            await self._memory.take(announced)
+            self._taken = announced
+        return self._handed_out(self._buffer.next_frame())
+
+    def _handed_out(self, frame: bytes | None) -> bytes | None:
+        if frame is not None:
+            self._taken = None
+        return frame
+
+    def receive_nowait(self) -> bytes | None:
+        """The next frame, if it was received with an earlier one. None while somebody looks at frames: `receive` lets
+        them look."""
+        if self._links.observed or self._ready:
+            return self._ready.popleft() if self._ready else None
+        try:
+            if self._memory is not None and self._taken is None:
+                announced = self._buffer.announced_bytes()
+                if announced is None or not self._memory.try_take(announced):
+                    return None
+                self._taken = announced
+            frame = self._handed_out(self._buffer.next_frame())
+        except wire.LimitExceeded:  # raised again by ``receive``
+            return None
+        if frame is not None and self._tap is not None:
             self._tap.sent("client", wire.frame(frame))
         return frame
 
-    async def send(self, payload: bytes) -> None:
-        """Raises trio.BrokenResourceError. After a failed or cancelled call the connection is to be closed."""
+    async def send(self, *payloads: bytes) -> None:
+        """Send frames in one write.
+
+        Raises trio.BrokenResourceError. After a failed or cancelled call the connection is to be closed.
+        """
         if self._links.observed and not self._observed_there:
-            await self._observe(payload, incoming=False)
-        framed = wire.frame(payload)
-        if self._tap is None:
-            await self._stream.send_all(framed)
-            return
+            for payload in payloads:
+                await self._observe(payload, incoming=False)
+        else:
+            await self._send_now(payloads)
+
+    async def _send_now(self, payloads: Sequence[bytes], segments: int | None = None, cut: int | None = None) -> None:
+        """Write frames at once, or in pieces of ``segments`` bytes; only the first ``cut`` bytes."""
+        data = wire.frames(payloads)[:cut]
         try:
-            self._tap.sent("server", framed)  # first, so that in a file no answer precedes its request
-            await self._stream.send_all(framed)
+            if self._tap is not None:  # first, so that in a file no answer precedes its request
+                for framed in (data,) if cut is not None else map(wire.frame, payloads):
+                    self._tap.sent("server", framed)
+            step = segments or len(data)
+            for at in range(0, len(data), step):
+                await self._stream.send_all(data[at : at + step])
         except BaseException:
-            self._tap.abort("server")
+            if self._tap is not None:
+                self._tap.abort("server")
             raise
 
     async def aclose(self) -> None:
         """Never fails and does not wait for the peer."""
         if self._tap is not None:
             self._tap.close("server")
+        if self._memory is not None and self._taken is not None:
+            self._memory.give_back(self._taken)
+            self._taken = None
         if not self._accepted:
             self._links.dialled.pop(self.local, None)
         await trio.aclose_forcefully(self._stream)
@@ -133,11 +199,45 @@ class Link:
     # what passes
 
     async def _observe(self, frame: bytes, *, incoming: bool) -> None:
+        """Apply the rules to a frame, and forward what they leave: to the node if it came, else to the peer."""
         event = self._event(frame, incoming=incoming)
-        if event is None:
+        passage = None if event is None else await self._links.apply_rules(event)
+        if event is not None:
+            self._links.publish(event)
+        if self._is_half_open:
             return
-        await self._links.apply_rules(event)
-        self._links.publish(event)
+        if passage is None:
+            await self._forward([frame], incoming=incoming)
+        else:
+            await self._follow(passage, incoming=incoming)
+        if self._after_next and (passage is None or not passage.after_next):
+            delayed, self._after_next = self._after_next, []
+            await self._forward(delayed, incoming=incoming)
+
+    async def _forward(self, frames: list[bytes], *, incoming: bool, segments: int | None = None) -> None:
+        for frame in frames:
+            if incoming:
+                if self._tap is not None:
+                    self._tap.sent("client", wire.frame(frame))
+                self._ready.append(frame)
+            else:
+                await self._send_now([frame], segments)
+
+    async def _follow(self, passage: Passage, *, incoming: bool) -> None:
+        """Do what rules have decided. Raises trio.BrokenResourceError where they end the connection."""
+        if passage.reply is not None:  # to the requester: the peer if the request came from it, else this node
+            await self._forward([passage.reply], incoming=not incoming)
+        if passage.ending is CLOSE:
+            if not incoming and passage.cut:
+                await self._send_now(passage.frames, cut=passage.cut)
+            await trio.aclose_forcefully(self._stream)
+            raise trio.BrokenResourceError("a rule broke the connection")
+        if passage.ending is not None:
+            self._is_half_open = True
+        elif passage.after_next:
+            self._after_next += passage.frames
+        else:
+            await self._forward(passage.frames, incoming=incoming, segments=passage.segments)
 
     def _event(self, frame: bytes, *, incoming: bool) -> FrameEvent | None:
         """None for a frame that cannot be attributed: a header that is not Kafka's, an answer to an unseen request."""
@@ -189,11 +289,14 @@ class Link:
 class LinkListener:
     """A listening socket whose connections are links (broker_stub.ports.ListeningSocket)."""
 
-    def __init__(self, node: NodeLinks, listener: Listener, name: str, max_frame_bytes: int) -> None:
+    def __init__(
+        self, node: NodeLinks, listener: Listener, name: str, max_frame_bytes: int, memory: FrameMemory | None
+    ) -> None:
         self._node = node
         self._listener = listener
         self._name = name
         self._max_frame_bytes = max_frame_bytes
+        self._memory = memory
 
     @property
     def address(self) -> Address:
@@ -213,6 +316,7 @@ class LinkListener:
                 peer=None,
                 accepted=True,
                 max_frame_bytes=self._max_frame_bytes,
+                memory=self._memory,
             )
         except Exception as e:  # the recorder's: it costs this connection only
             log.exception("a connection from %s:%d could not be set up", *connected.remote)
@@ -239,6 +343,8 @@ class NodeLinks:
         self.links.dialled[connected.local] = self.node_id
         return Link(self, connected, listener=listener, peer=to, accepted=False)
 
-    async def bind(self, host: str, port: int, *, listener: str, max_frame_bytes: int) -> LinkListener:
+    async def bind(
+        self, host: str, port: int, *, listener: str, max_frame_bytes: int, memory: FrameMemory | None = None
+    ) -> LinkListener:
         """See broker_stub.ports.Bind. Raises OSError."""
-        return LinkListener(self, await self._world.bind(host, port), listener, max_frame_bytes)
+        return LinkListener(self, await self._world.bind(host, port), listener, max_frame_bytes, memory)

@@ -7,6 +7,10 @@ class HarnessError(Exception):
     """Something outside this program is wrong. The text names it, where it is, and what to do."""
 
 
+class SettingWarning(UserWarning):
+    """A setting of a cluster has no effect."""
+
+
 def plain_error(error: BaseException, *kinds: type[BaseException]) -> BaseException:
     """The error itself; of a group whose members are all of ``kinds`` (HarnessError if none is given), the first one.
 

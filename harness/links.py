@@ -2,7 +2,8 @@
 
     Links            one cluster's: rules, subscribers
     FrameEvent       one frame that passed: from, to, listener, header, bytes
-    Rule, Hold       act on frames that match
+    Selection        matches frames; a rule (`kce.harness.faults`) is one that acts on them
+    Passage          what becomes of a frame
     connections      (a module) the connections of a node, which pass frames to its links
 
 A frame is observed at one end of its connection: where it is accepted, or where it is dialled if the other end is not
@@ -13,20 +14,23 @@ and published to subscribers. Without recorder, rules and subscribers a frame co
 from __future__ import annotations
 
 import base64
+import enum
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, Protocol
 
 import trio
 
 from kce import wire
 from kce.broker_stub.ports import Address
-from kce.wire.registry import CONTROL_REQUESTS
+from kce.harness.errors import HarnessError
+from kce.wire.registry import BY_NAME
 
 #: a slow subscriber's queue; the oldest events are dropped and counted
 SUBSCRIBER_BACKLOG = 10_000
+_API_NAMES = BY_NAME.keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,15 @@ class FrameEvent:
         key, version = self.header.api_key, self.header.api_version
         return wire.decode_response(self.frame, api_key=key, api_version=version)[1]
 
+    def encode(self, message: wire.Message) -> bytes:
+        """The frame with another body. Raises wire.EncodeError."""
+        version, correlation_id = self.header.api_version, self.header.correlation_id
+        if self.is_request:
+            return wire.encode_request(
+                message, api_version=version, correlation_id=correlation_id, client_id=self.header.client_id
+            )
+        return wire.encode_response(message, api_version=version, correlation_id=correlation_id)
+
     def to_json(self) -> dict[str, Any]:
         """The event as JSON values, for ``from_json``."""
         fields = {name: getattr(self, name) for name in _PLAIN_FIELDS}
@@ -70,54 +83,82 @@ _PLAIN_FIELDS = ("time_ns", "source", "destination", "listener", "is_request")
 
 
 @dataclass(kw_only=True, eq=False)
-class Rule:
-    """Matches frames by what is given; None matches all. ``api`` is one name or several."""
+class Selection:
+    """Matches frames by what is given; None matches all. ``api`` is one name or several; ``source`` and ``to`` are
+    node ids."""
 
     api: str | Collection[str] | None = None
     source: int | None = None
-    destination: int | None = None
+    to: int | None = None
     listener: str | None = None
     is_request: bool | None = True
+    _apis: frozenset[str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises HarnessError for an API that does not exist."""
+        names = () if self.api is None else (self.api,) if isinstance(self.api, str) else tuple(self.api)
+        if unknown := sorted(set(names) - _API_NAMES):
+            raise HarnessError(f"api={', '.join(unknown)}: Kafka has no such API; names are like LeaderAndIsr")
+        self._apis = frozenset(names)
+
+    def describe(self) -> str:
+        """What it matches, for messages."""
+        given = ((f.name, getattr(self, f.name), f.default) for f in fields(self) if f.init and f.name != "is_request")
+        kind = {True: "requests", False: "responses", None: "frames"}[self.is_request]
+        return " ".join([kind, *(f"{name}={value!r}" for name, value, default in given if value != default)])
 
     def matches(self, event: FrameEvent) -> bool:
         return (
             (self.source is None or self.source == event.source)
-            and (self.destination is None or self.destination == event.destination)
+            and (self.to is None or self.to == event.destination)
             and (self.listener is None or self.listener == event.listener)
             and (self.is_request is None or self.is_request == event.is_request)
-            and (self.api is None or event.api in ((self.api,) if isinstance(self.api, str) else self.api))
+            and (not self._apis or event.api in self._apis)
         )
 
-    async def apply(self, event: FrameEvent) -> None:
-        """Called for each frame that matches, before it is forwarded. The connection waits."""
+
+class Ending(enum.Enum):
+    """What becomes of a connection after a frame."""
+
+    CLOSE = "close"
+    HALF_OPEN = "half open"
 
 
-@dataclass(kw_only=True, eq=False)
-class Hold(Rule):
-    """Holds frames until ``release``.
+CLOSE: Final = Ending.CLOSE
 
-    Hold the requests of a controller until another is elected, then release them: the brokers see a zombie.
+
+@dataclass(slots=True)
+class Passage:
+    """What becomes of one frame; rules change it.
+
+    ``frames`` are forwarded in its place, in ``segments`` of so many bytes, or after the next frame of the connection.
+    ``reply`` is a response to the requester. ``cut`` is how many bytes still pass before the end.
     """
 
-    def __post_init__(self) -> None:
-        self._released = trio.Event()
+    frames: list[bytes]
+    reply: bytes | None = None
+    segments: int | None = None
+    after_next: bool = False
+    ending: Ending | None = None
+    cut: int | None = None
 
-    async def apply(self, event: FrameEvent) -> None:
-        await self._released.wait()
+
+class Interceptor(Protocol):
+    """A rule: `kce.harness.faults.Rule` is the one that there is."""
+
+    def matches(self, event: FrameEvent) -> bool: ...
+
+    async def apply(self, event: FrameEvent, passage: Passage) -> None:
+        """Called for each frame that matches, before it is forwarded. The connection waits."""
 
     def release(self) -> None:
-        self._released.set()
-
-
-def hold_control_requests(source: int) -> Hold:
-    """Holds the control requests of the node ``source``."""
-    return Hold(api=frozenset(wire.api(key).name for key in CONTROL_REQUESTS), source=source)
+        """Forward what it holds; it is being removed."""
 
 
 class Subscription:
     """Frames that pass, in order. ``dropped`` counts those that a slow subscriber missed."""
 
-    def __init__(self, matching: Rule | None) -> None:
+    def __init__(self, matching: Selection | None) -> None:
         self.matching = matching
         self.dropped = 0
         self._events: deque[FrameEvent] = deque()
@@ -154,32 +195,33 @@ class Links:
         self.on_subscribers: Callable[[bool], None] = lambda any_left: None
         #: node ids by the local address of the connections that they dialled in this process
         self.dialled: dict[Address, int] = {}
-        self._rules: list[Rule] = []
+        self._rules: list[Interceptor] = []
         self._listeners: list[Callable[[FrameEvent], None]] = []
 
     @property
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self) -> tuple[Interceptor, ...]:
         return tuple(self._rules)
 
     @property
     def has_subscribers(self) -> bool:
         return bool(self._listeners)
 
-    def add(self, rule: Rule) -> None:
+    def add(self, rule: Interceptor) -> None:
         """Apply the rule to frames from now on, after the rules that were added earlier."""
         self._rules.append(rule)
         self._changed()
 
-    def remove(self, rule: Rule) -> None:
-        """Raises ValueError for a rule that was not added."""
+    def remove(self, rule: Interceptor) -> None:
+        """Frames that it holds go on. Raises ValueError for a rule that was not added."""
         self._rules.remove(rule)
+        rule.release()
         self._changed()
 
     @contextmanager
-    def subscribe(self, matching: Rule | None = None) -> Iterator[Subscription]:
+    def subscribe(self, matching: Selection | None = None) -> Iterator[Subscription]:
         """Receive frames that pass during the block. ``matching`` selects frames; it does not act on them.
 
-        with cluster.links.subscribe(Rule(api="LeaderAndIsr", destination=2)) as frames:
+        with cluster.links.subscribe(Selection(api="LeaderAndIsr", to=2)) as frames:
             async for event in frames: ...
         """
         subscription = Subscription(matching)
@@ -205,10 +247,14 @@ class Links:
         for callback in self._listeners:
             callback(event)
 
-    async def apply_rules(self, event: FrameEvent) -> None:
+    async def apply_rules(self, event: FrameEvent) -> Passage | None:
+        """What the rules make of a frame; None if none matches."""
+        passage: Passage | None = None
         for rule in self._rules.copy():
             if rule.matches(event):
-                await rule.apply(event)
+                passage = passage or Passage([event.frame])
+                await rule.apply(event, passage)
+        return passage
 
     def _changed(self) -> None:
         self.observed = bool(self._rules or self._listeners)

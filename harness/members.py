@@ -22,21 +22,26 @@ import trio
 from kce.harness.background import BackgroundTasks
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
-from kce.harness.links import FrameEvent, Hold, Links
+from kce.harness.links import FrameEvent, Links
+from kce.harness.logs import SERVER_LOG, last_words
 from kce.harness.node import Node, NodeStatus
 from kce.harness.world import World
 
 READY_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 20
+#: from the end of its output to the end of a process
+EXIT_TIMEOUT_S = 2
 
 
 class Member(ABC):
-    """One node. ``properties`` are those of the next start; ``addresses`` those of the running one, by listener."""
+    """One node. ``properties`` are those of the next start. ``addresses`` are advertised, ``bound`` those of
+    the sockets, by listener."""
 
     def __init__(self, node_id: int, properties: dict[str, str], record: Callable[[], Path | None]) -> None:
         self.id = node_id
         self.properties = properties
         self.addresses: dict[str, str] = {}
+        self.bound: dict[str, str] = {}
         self._record = record
 
     @property
@@ -68,6 +73,10 @@ class Member(ABC):
     async def status(self) -> NodeStatus:
         """What its controller module believes."""
 
+    def end_reason(self) -> str:
+        """Why a stopped node has ended."""
+        return "it has ended"
+
     async def pause(self) -> None:
         raise HarnessError(f"node {self.id} runs inside this process and cannot be paused: use processes=True")
 
@@ -76,7 +85,7 @@ class Member(ABC):
 
     def _keep_ports(self) -> None:
         """The next start uses the ports of this one."""
-        self.properties["listeners"] = ",".join(f"{name}://{where}" for name, where in self.addresses.items())
+        self.properties["listeners"] = ",".join(f"{name}://{where}" for name, where in self.bound.items())
 
 
 class InProcessMember(Member):
@@ -114,6 +123,7 @@ class InProcessMember(Member):
         await self._tasks.start(self._run, node, ended)
         self.node, self._ended = node, ended
         self.addresses = node.addresses()
+        self.bound = node.bound_addresses()
         self._keep_ports()
 
     async def _run(self, node: Node, ended: trio.Event, task_status: trio.TaskStatus[None]) -> None:
@@ -158,11 +168,13 @@ class ProcessMember(Member):
         self._tasks = tasks
         self._guard = guard
         self._links = links
-        self.log_path = log_folder / f"node-{node_id}.log"
+        self._log_folder = log_folder / f"node-{node_id}"
+        self.log_path = self._log_folder / SERVER_LOG
         self._log_level = log_level
         self._process: trio.Process | None = None
         self._paused = False
         self._sending = trio.Lock()
+        self._rules: dict[int, dict[str, Any]] = {}
         self._answers: trio.MemoryReceiveChannel[dict[str, Any]]
 
     @property
@@ -183,6 +195,7 @@ class ProcessMember(Member):
     async def start(self) -> None:
         if self.state != "stopped":
             raise HarnessError(f"node {self.id} is running already")
+        self._log_folder.mkdir(exist_ok=True)
         with self.log_path.open("ab") as log:
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-m", "kce.harness.node_process"],
@@ -197,11 +210,12 @@ class ProcessMember(Member):
             "properties": self.properties,
             "record": str(record) if record else None,
             "log_level": self._log_level,
+            "log_folder": str(self._log_folder),
             "members": sorted(self._links.members),
-            "held": [rule.source for rule in self._links.rules if isinstance(rule, Hold)],
+            "rules": self._rules,
             "subscribed": self._links.has_subscribers,
         }
-        answer: dict[str, Any] = {"event": "failed", "error": f"it ended without a word, see {self.log_path}"}
+        answer: dict[str, Any] = {"event": "failed", "error": ""}
         with trio.move_on_after(READY_TIMEOUT_S) as scope:
             try:
                 await self._send(begin)
@@ -211,10 +225,21 @@ class ProcessMember(Member):
         if scope.cancelled_caught:
             answer["error"] = f"it did not come up within {READY_TIMEOUT_S} s, see {self.log_path}"
         if answer["event"] != "ready":
-            await self._end()
+            await self._end(0 if scope.cancelled_caught else EXIT_TIMEOUT_S)
+            answer["error"] = answer["error"] or self.end_reason()
             raise HarnessError(f"node {self.id}: {answer['error']}")
         self.addresses = answer["addresses"]
+        self.bound = answer["bound"]
         self._keep_ports()
+
+    def end_reason(self) -> str:
+        """Why the process has ended, as far as its exit code and its log say."""
+        code = None if self._process is None else self._process.returncode
+        if code is None:
+            return "it has not ended"
+        how = f"with exit code {code}" if code >= 0 else f"by signal {signal.Signals(-code).name}"
+        why = last_words(self.log_path)
+        return f"it ended {how}{f': {why}' if why else ''} (log: {self.log_path})"
 
     async def _send(self, message: dict[str, Any]) -> None:
         process = self._running()
@@ -244,7 +269,8 @@ class ProcessMember(Member):
         try:
             return await self._answers.receive()
         except trio.EndOfChannel:
-            raise HarnessError(f"node {self.id} has ended, see {self.log_path}") from None
+            await self._end(EXIT_TIMEOUT_S)
+            raise HarnessError(f"node {self.id}: {self.end_reason()}") from None
 
     async def _end(self, patience_s: float = 0) -> None:
         """Wait that long for the process to end, then kill it."""
@@ -288,13 +314,20 @@ class ProcessMember(Member):
         os.kill(self._running().pid, signal.SIGCONT)
         self._paused = False
 
-    async def hold(self, source: int) -> None:
-        """Hold control requests of node ``source`` that arrive here."""
-        await self._send({"command": "hold", "source": source})
+    async def add_rule(self, number: int, rule: dict[str, Any]) -> None:
+        """Apply a rule in the node's process, also in the next one."""
+        self._rules[number] = rule
+        if self.state == "running":
+            await self._send({"command": "add rule", "number": number, "rule": rule})
 
-    async def release(self, source: int) -> None:
-        """Release them."""
-        await self._send({"command": "release", "source": source})
+    async def remove_rule(self, number: int) -> tuple[int, int]:
+        """Remove it; returns how many frames matched there, and on how many it acted."""
+        self._rules.pop(number, None)
+        if self.state != "running":
+            return 0, 0
+        await self._send({"command": "remove rule", "number": number})
+        answer = await self._answer()
+        return answer["matched"], answer["fired"]
 
     async def subscribe(self, wanted: bool) -> None:
         """Switch the node's reports of frames on or off. A node that ends meanwhile reports none."""

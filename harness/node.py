@@ -53,6 +53,14 @@ log = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 3.0
 METRICS_PORT = "kce.metrics.port"
+CONTROLLER_ONLY = "kce.controller.only"
+_SESSION_NEWS = {
+    SessionState.CONNECTED: "connected to ZooKeeper at %s",
+    SessionState.DISCONNECTED: "lost the connection to ZooKeeper at %s",
+    SessionState.EXPIRED: "the session at ZooKeeper %s has expired",
+    SessionState.ESTABLISHED: "a new session at ZooKeeper %s is established",
+    SessionState.AUTH_FAILED: "ZooKeeper at %s rejects our authentication",
+}
 #: errors that end a node with one line
 _FAILURES = (BindError, BrokerFailure, BrokerIdInUse)
 
@@ -100,8 +108,8 @@ class Node:
 
     Everything from outside comes through ``world``, by default the real one; ``links`` are those of its cluster.
 
-    The names are Kafka's, but for `kce.metrics.port`: where Prometheus finds the node's metrics, nowhere without it,
-    on an ephemeral port if it is 0.
+    The names are Kafka's, but for two: `kce.metrics.port` serves the node's metrics for Prometheus, on an ephemeral
+    port if it is 0; with `kce.controller.only` the node contends for controller and takes no replicas.
     """
 
     def __init__(
@@ -115,8 +123,10 @@ class Node:
         """Raises HarnessError for a setting that cannot be."""
         self.properties = dict(properties)
         read = Properties(properties)
-        self.properties.pop(METRICS_PORT, None)  # not a broker's, so that brokers do not describe it
+        for ours in (METRICS_PORT, CONTROLLER_ONLY):  # not a broker's, so that brokers do not describe it
+            self.properties.pop(ours, None)
         try:
+            self._controller_only = read.boolean(CONTROLLER_ONLY)
             self._metrics_port = read.optional_integer(METRICS_PORT)
             self._min_insync_replicas = read.integer("min.insync.replicas")
             self.config = BrokerConfig.from_properties(self.properties)
@@ -190,13 +200,16 @@ class Node:
                 dial=self.links.dial,
                 cluster_id=cluster_id,
                 controller=self.controller,
-                admin=ZkAdminManager(zk, self.config.inter_broker_protocol_version, self.world.random("placement")),
+                admin=ZkAdminManager(
+                    zk, self.config.inter_broker_protocol_version, self.world.random("placement"), self._controllers
+                ),
                 isr_store=ZkIsrStore(zk),
                 log_dir_events=ZkLogDirEvents(zk, self.id),
                 log_manager=self.logs,
                 prepare_topics=partial(self._read_topic_configs, zk, topics) if self.logs is not None else None,
             )
             self._zk = zk
+            self._on_session(self._log_session)
             self.controller.metrics.add(
                 MetricName("kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs"), latency
             )
@@ -272,6 +285,11 @@ class Node:
 
         self._zk.store.on_session = changed
 
+    def _log_session(self, state: SessionState) -> None:
+        where = self._zookeeper.connect_string
+        level = logging.INFO if state in (SessionState.CONNECTED, SessionState.ESTABLISHED) else logging.WARNING
+        log.log(level, "node %d: %s", self.id, _SESSION_NEWS[state] % where)
+
     async def _identify(self, zk: KafkaZkClient, cluster_id: str) -> None:
         """Settle the broker's id and store it, before anything is registered (rules B11.1, B11.7).
 
@@ -299,7 +317,12 @@ class Node:
         yield from broker_metrics(self.broker, self._min_insync_replicas)
 
     def _registration(self) -> RegisteredBroker:
-        return RegisteredBroker(BrokerId(self.id), self.broker.endpoints, self.config.broker_rack)
+        return RegisteredBroker(
+            BrokerId(self.id), self.broker.endpoints, self.config.broker_rack, controller_only=self._controller_only
+        )
+
+    def _controllers(self) -> set[BrokerId]:
+        return self.controller.context.controller_only_ids
 
     async def _register(self) -> None:
         epoch = await self._zk.register_broker(
@@ -312,8 +335,12 @@ class Node:
         return self.world.now_ns() // 1_000_000
 
     def addresses(self) -> dict[str, str]:
-        """host:port by listener name."""
+        """host:port by listener name, as advertised."""
         return {e.listener: f"{e.host}:{e.port}" for e in self.broker.endpoints}
+
+    def bound_addresses(self) -> dict[str, str]:
+        """host:port by listener name, as bound: what is advertised may be a proxy's."""
+        return {e.listener: f"{e.host}:{e.port}" for e in self.broker.socket_server.bound_listeners()}
 
     def status(self) -> NodeStatus:
         """The node's own view of its controller, which may be stale."""

@@ -1,10 +1,11 @@
 """A node in its own process: `python -m kce.harness.node_process`, started and controlled by `harness.members`.
 
 It reads JSON lines on stdin. The first is the configuration: {"properties": {...}, "record": path or null,
-"log_level": "INFO", "members": [ids of the cluster's nodes], "held": [ids whose control requests are held],
-"subscribed": false}. It responds on stdout with {"event": "ready", "addresses": {...}} or {"event": "failed", "error":
-text}, then executes the commands of ``_obey``. While subscribed it writes {"event": "frame", ...} for each frame that
-passes its links. SIGTERM is a graceful shutdown. When stdin closes, the parent is gone and the node ends at once.
+"log_level": "INFO", "log_folder": path or null, "members": [ids of the cluster's nodes], "rules": {number: rule},
+"subscribed": false}. It responds on stdout with {"event": "ready", "addresses": {...}, "bound": {...}} or {"event":
+"failed", "error": text}, then executes the commands of ``_obey``. While subscribed it writes {"event": "frame", ...}
+for each frame that passes its links. SIGTERM is a graceful shutdown. When stdin closes, the parent is gone and the
+node ends at once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from typing import Any
 import trio
 
 from kce.harness.errors import HarnessError, plain_error
-from kce.harness.links import Hold, Links, hold_control_requests
+from kce.harness.faults import Rule
+from kce.harness.links import Links
+from kce.harness.logs import log_to_folder, log_to_stderr
 from kce.harness.node import Node
 
 EXIT_FAILED = 1
@@ -44,25 +47,21 @@ async def serve() -> int:
     """Its nursery holds the node, the reader of commands and the watcher of signals."""
     commands = Commands()
     begin = json.loads(await commands.next())
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=begin["log_level"],
-        format="%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
-    logging.getLogger("kazoo").setLevel(logging.ERROR)
+    log_to_stderr(begin["log_level"])
+    if begin["log_folder"]:
+        log_to_folder(Path(begin["log_folder"]))
     try:
         links = Links(begin["members"])
-        held = {source: _hold(links, source) for source in begin["held"]}
+        rules = {int(number): _add_rule(links, rule) for number, rule in begin["rules"].items()}
         node = Node(begin["properties"], links=links, record=Path(begin["record"]) if begin["record"] else None)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commands.die_with_parent)
             reporting = Reporting(links, nursery)
             reporting.want(begin["subscribed"])
-            nursery.start_soon(_obey, commands, node, held, reporting, nursery.cancel_scope)
+            nursery.start_soon(_obey, commands, node, rules, reporting, nursery.cancel_scope)
             nursery.start_soon(_shut_down_on_signal, node, nursery.cancel_scope)
             await nursery.start(node.run)
-            write({"event": "ready", "addresses": node.addresses()})
+            write({"event": "ready", "addresses": node.addresses(), "bound": node.bound_addresses()})
     except (HarnessError, BaseExceptionGroup) as e:
         error = plain_error(e)
         if not isinstance(error, HarnessError):
@@ -129,24 +128,25 @@ class Reporting:
                 write({"event": "frame", **event.to_json()})
 
 
-def _hold(links: Links, source: int) -> Hold:
-    rule = hold_control_requests(source)
+def _add_rule(links: Links, given: dict[str, Any]) -> Rule:
+    rule = Rule.from_json(given["fields"])
+    rule.newest = given["newest"]
     links.add(rule)
     return rule
 
 
 async def _obey(
-    commands: Commands, node: Node, held: dict[int, Hold], reporting: Reporting, everything: trio.CancelScope
+    commands: Commands, node: Node, rules: dict[int, Rule], reporting: Reporting, everything: trio.CancelScope
 ) -> None:
     links = node.links.links
     while True:
         match json.loads(await commands.next_read()):
-            case {"command": "hold", "source": source} if source not in held:
-                held[source] = _hold(links, source)
-            case {"command": "release", "source": source} if source in held:
-                rule = held.pop(source)
-                rule.release()
-                links.remove(rule)
+            case {"command": "add rule", "number": number, "rule": rule}:
+                rules[number] = _add_rule(links, rule)
+            case {"command": "remove rule", "number": number}:
+                removed = rules.pop(number)
+                links.remove(removed)
+                write({"event": "rule", "matched": removed.matched, "fired": removed.fired})
             case {"command": "subscribe", "wanted": wanted}:
                 reporting.want(wanted)
             case {"command": "status"}:

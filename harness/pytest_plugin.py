@@ -1,50 +1,301 @@
-"""pytest plugin, active wherever the package is installed: the fixture `kafka_cluster`.
+"""pytest plugin, active wherever the package is installed: clusters as fixtures.
 
-    async def test_failover(kafka_cluster):                # with pytest-trio, `trio_mode = true` or @pytest.mark.trio
+    async def test_failover(kafka_cluster):          # a `Cluster`; the test runs in Trio, no setting is needed
         await kafka_cluster.create_topic("orders", partitions=4, replication_factor=3)
-        old = await kafka_cluster.wait_for_controller()
-        await kafka_cluster.kill(old.id)
-        await kafka_cluster.wait_for_controller(other_than=old)
 
-It is a `harness.Cluster` of three nodes in this process with a real ZooKeeper, new for every test. The mark
-`@pytest.mark.kafka_cluster(brokers=5, record="traffic.pcapng")` passes arguments to it.
+    def test_failover_too(kafka_cluster):            # a `SyncCluster`, with the same methods
+        kafka_cluster.create_topic("orders", partitions=4, replication_factor=3)
+
+``kafka_cluster`` is new for every test: three nodes in this process with a real ZooKeeper, or in memory with
+``world="memory"``. The mark `@pytest.mark.kafka_cluster(brokers=5, world="memory", properties={...})` passes arguments
+to it, those of `Cluster`. ``kafka_cluster_module`` and ``kafka_cluster_session`` are `SyncCluster`s that several tests
+share; `reset()` makes them as new.
+
+The traffic of every test is recorded. Where a test fails, the recording, a trace, the nodes' log and the seed are kept,
+and its report says where they are.
+
+pytest loads this module in every run: it imports nothing of the project but this, until a test wants a cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+import inspect
+import logging
+import re
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial, wraps
+from pathlib import Path
 
 import pytest
 
+TYPE_CHECKING = False  # this module is imported in every run of pytest
 if TYPE_CHECKING:
-    from kce.harness.cluster import Cluster
+    from typing import Any
 
-try:
-    from pytest_trio import trio_fixture
-except ImportError:  # the plugin must not break the tests of those who do not use it
-    trio_fixture = None
+    from kce.harness.cluster import Cluster
+    from kce.harness.sync_cluster import SyncCluster
+
+FIXTURE = "kafka_cluster"
+#: shorter than Kafka's, so that a killed node is noticed soon
+PROPERTIES = {"zookeeper.session.timeout.ms": "2000"}
+_artifacts: pytest.StashKey[Artifacts] = pytest.StashKey()
+_failed: pytest.StashKey[bool] = pytest.StashKey()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kafka_cluster", "clusters of kafka-controller-emulator")
+    group.addoption(
+        "--kafka-world", choices=("real", "memory"), default="real", help="Where clusters run unless a mark says it."
+    )
+    group.addoption("--kafka-seed", type=int, default=0, metavar="N", help="Seed of clusters in memory (default 0).")
+    group.addoption("--kafka-brokers", type=int, default=3, metavar="N", help="Brokers of a cluster (default 3).")
+    group.addoption(
+        "--kafka-zookeeper", metavar="HOST:PORT[/CHROOT]", help="A ZooKeeper for all real clusters, each in a chroot."
+    )
+    group.addoption("--kafka-artifacts", metavar="DIR", help="Keep recordings, traces and logs of failed tests here.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "kafka_cluster(**arguments): arguments of harness.Cluster for `kafka_cluster`")
+    config.addinivalue_line(
+        "markers", "kafka_cluster(**arguments): arguments of kce.Cluster for the fixture `kafka_cluster`"
+    )
 
 
-if trio_fixture is not None:
+# async tests: ours run in Trio, whatever other plugins for async tests there are
 
-    @trio_fixture  # type: ignore[untyped-decorator]
-    async def kafka_cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-        """A running `harness.Cluster`: three nodes and a ZooKeeper unless the mark `kafka_cluster` says otherwise."""
-        from kce.harness.cluster import Cluster
 
-        mark = request.node.get_closest_marker("kafka_cluster")
-        properties = {"zookeeper.session.timeout.ms": "2000"}
-        async with Cluster(**{"properties": properties, **(mark.kwargs if mark else {})}) as cluster:
+def _is_ours(item: pytest.Item) -> bool:
+    """An async test with our fixture that pytest-trio does not run."""
+    return (
+        isinstance(item, pytest.Function)
+        and FIXTURE in item.fixturenames
+        and inspect.iscoroutinefunction(item.function)
+        and not _is_pytest_trios(item)
+    )
+
+
+def _is_pytest_trios(item: pytest.Item) -> bool:
+    if not item.config.pluginmanager.has_plugin("trio"):
+        return False
+    return item.get_closest_marker("trio") is not None or bool(item.config.getini("trio_mode"))
+
+
+@pytest.hookimpl(hookwrapper=True, trylast=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector) -> Iterator[None]:
+    """Make our async tests sync before pytest-asyncio, in its auto mode, takes them."""
+    outcome: Any = yield
+    items = outcome.get_result()
+    for item in items if isinstance(items, list) else [items]:
+        if isinstance(item, pytest.Item) and _is_ours(item):
+            item.obj = _in_trio(item.obj)  # type: ignore[attr-defined]
+
+
+def _in_trio(test: Callable[..., Any]) -> Callable[..., None]:
+    @wraps(test)
+    def run(**arguments: Any) -> None:
+        import trio
+
+        opening: OpenedByTest = arguments.pop(FIXTURE)
+
+        async def main() -> None:
+            async with opening.cluster() as cluster:
+                await test(**arguments, **{FIXTURE: cluster})
+
+        from kce.harness.errors import HarnessError, plain_error
+
+        try:
+            trio.run(main)
+        except BaseExceptionGroup as group:
+            raise plain_error(group, HarnessError, AssertionError) from None
+
+    return run
+
+
+class OpenedByTest:
+    """What the fixture gives an async test that this plugin runs: the cluster starts in the test's own Trio run."""
+
+    def __init__(self, cluster: Callable[[], Any]) -> None:
+        self.cluster = cluster
+
+
+# fixtures
+
+
+@pytest.fixture
+def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster | SyncCluster]:
+    """A running cluster, a `Cluster` for an async test, else a `SyncCluster`."""
+    item = request.node
+    with _kept_on_failure(request, item) as artifacts:
+        arguments = _arguments(request, item, artifacts)
+        if _is_pytest_trios(item) and inspect.iscoroutinefunction(request.function):
+            yield _trio_fixture(partial(_opened, arguments, artifacts))
+        elif inspect.iscoroutinefunction(inspect.unwrap(request.function)):
+            yield OpenedByTest(partial(_managed, arguments, artifacts))  # type: ignore[misc]
+        else:
+            yield from _synchronous(arguments, artifacts)
+
+
+@pytest.fixture(scope="module")
+def kafka_cluster_module(request: pytest.FixtureRequest) -> Iterator[SyncCluster]:
+    """One cluster for the tests of a module; call `reset()` where a test needs it as new."""
+    yield from _shared(request)
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster_session(request: pytest.FixtureRequest) -> Iterator[SyncCluster]:
+    """One cluster for all tests of a run (of an xdist worker); call `reset()` where a test needs it as new."""
+    yield from _shared(request)
+
+
+def _shared(request: pytest.FixtureRequest) -> Iterator[SyncCluster]:
+    with _kept_on_failure(request, request.node) as artifacts:
+        yield from _synchronous(_arguments(request, request.node, artifacts), artifacts)
+
+
+def _synchronous(arguments: dict[str, Any], artifacts: Artifacts) -> Iterator[SyncCluster]:
+    from kce.harness.sync_cluster import SyncCluster
+
+    cluster = SyncCluster(**arguments)
+    with cluster:
+        try:
+            yield cluster
+        finally:
+            artifacts.write_trace(cluster)
+
+
+def _managed(arguments: dict[str, Any], artifacts: Artifacts) -> Any:
+    from contextlib import asynccontextmanager
+
+    return asynccontextmanager(_opened)(arguments, artifacts)
+
+
+async def _opened(arguments: dict[str, Any], artifacts: Artifacts) -> AsyncIterator[Cluster]:
+    from kce.harness.cluster import Cluster
+
+    async with Cluster(**arguments) as cluster:
+        try:
+            yield cluster
+        finally:
+            artifacts.write_trace(cluster)
+
+
+def _trio_fixture(function: Callable[[], AsyncIterator[Cluster]]) -> Any:
+    """As pytest-trio makes one of an async fixture."""
+    from pytest_trio.plugin import TrioFixture
+
+    async def kafka_cluster() -> AsyncIterator[Cluster]:
+        async for cluster in function():
             yield cluster
 
-else:
+    return TrioFixture(f"<fixture {FIXTURE!r}>", kafka_cluster, {})
 
-    @pytest.fixture
-    def kafka_cluster() -> None:
-        """Not without pytest-trio."""
-        pytest.fail("the fixture kafka_cluster needs pytest-trio: pip install 'kafka-controller-emulator[pytest]'")
+
+def _arguments(request: pytest.FixtureRequest, node: Any, artifacts: Artifacts) -> dict[str, Any]:
+    """For `Cluster`: from the mark, the command line, and ours."""
+    option = request.config.getoption
+    mark = node.get_closest_marker("kafka_cluster")
+    arguments: dict[str, Any] = {"brokers": option("--kafka-brokers"), **(mark.kwargs if mark else {})}
+    arguments["properties"] = {**PROPERTIES, **arguments.get("properties", {})}
+    seed = arguments.pop("seed", option("--kafka-seed"))
+    world = arguments.get("world", option("--kafka-world"))
+    if world == "memory":
+        from kce.harness.world import memory
+
+        arguments["world"] = memory(seed)
+        artifacts.seed = seed
+    elif isinstance(world, str):
+        arguments.pop("world", None)
+        if option("--kafka-zookeeper") and "zookeeper" not in arguments:
+            where = option("--kafka-zookeeper").rstrip("/")
+            arguments["zookeeper"] = f"{where}{'' if '/' in where else '/kce'}-{artifacts.folder.name}"
+    record = arguments.get("record", True)
+    if record is True:
+        arguments["record"] = artifacts.recording
+        artifacts.keep = "record" in arguments and mark is not None and mark.kwargs.get("record") is True
+    elif record is False:
+        del arguments["record"]
+    return arguments
+
+
+# what is kept of a failed test
+
+
+class Artifacts:
+    """The folder of a test. It is removed unless the test fails."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.recording = folder / "traffic.pcapng"
+        self.trace = folder / "trace.jsonl"
+        self.log = folder / "server.log"
+        self.seed: int | None = None
+        self.keep = False
+
+    def write_trace(self, cluster: Cluster | SyncCluster) -> None:
+        cluster.history.write(self.trace)
+
+    def report(self) -> str:
+        lines = [
+            f"recording  {self.recording}    (kce decode {self.recording}; kce analyze {self.recording})",
+            f"trace      {self.trace}    (each request and response as JSON)",
+            f"log        {self.log}",
+        ]
+        if self.seed is not None:
+            lines.append(f"seed       {self.seed}    (--kafka-seed {self.seed} repeats the run)")
+        return "\n".join(lines)
+
+
+@contextmanager
+def _kept_on_failure(request: pytest.FixtureRequest, node: Any) -> Iterator[Artifacts]:
+    given = request.config.getoption("--kafka-artifacts")
+    name = re.sub(r"[^\w.-]+", "-", node.nodeid or "session").strip("-")[-80:]
+    if given:
+        folder = Path(given).absolute() / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    else:
+        factory: pytest.TempPathFactory = request.getfixturevalue("tmp_path_factory")
+        folder = factory.mktemp(name)
+    artifacts = node.stash[_artifacts] = Artifacts(folder)
+    failed_before = request.session.testsfailed
+    with _log_to(artifacts.log):
+        yield artifacts
+    failed = node.stash.get(_failed, False) or request.session.testsfailed > failed_before
+    if not failed and not artifacts.keep:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    """The log of the nodes, which run in this process."""
+    handler = logging.FileHandler(path, delay=True)
+    handler.setFormatter(logging.Formatter("[%(asctime)s] %(levelname)s %(message)s (%(name)s)"))
+    loggers = [logging.getLogger(name) for name in ("kce", "state.change.logger")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.addHandler(handler)
+        if logger.getEffectiveLevel() > logging.INFO:
+            logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+        handler.close()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Add to the report of a failed test where to look."""
+    outcome: Any = yield
+    report = outcome.get_result()
+    if not report.failed:
+        return
+    for node in item.listchain():
+        artifacts = node.stash.get(_artifacts, None)
+        if artifacts is not None:
+            node.stash[_failed] = True
+            report.sections.append(("kafka_cluster", artifacts.report()))

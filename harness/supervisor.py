@@ -19,6 +19,7 @@ import trio
 
 from kce.harness.cluster import Cluster
 from kce.harness.errors import HarnessError
+from kce.harness.faults import Rule
 from kce.harness.guard import birth
 
 MAX_REQUEST_BYTES = 65536
@@ -72,6 +73,8 @@ class Supervisor:
         self.socket_path = registry() / f"{name}.sock"
         self._file = registry() / f"{name}.json"
         self._busy = trio.Lock()
+        self._faults: dict[int, Rule] = {}
+        self._last_fault = 0
         for path in (self._file, self.socket_path):
             cluster.guard.remove(path)
 
@@ -110,28 +113,56 @@ class Supervisor:
         try:
             request = json.loads(line)
             async with self._busy:
-                return {"ok": True, **await self._obey(request["command"], request.get("node"))}
+                return {"ok": True, **await self._obey(request)}
         except HarnessError as e:
             return {"error": str(e)}
         except (ValueError, KeyError, TypeError) as e:
             return {"error": f"not a command: {line[:100]!r} ({e})"}
 
-    async def _obey(self, command: str, node: int | None) -> dict[str, Any]:
+    async def _obey(self, request: dict[str, Any]) -> dict[str, Any]:
+        command = request["command"]
         if command == "describe":
             return describe(self._cluster, self.socket_path)
-        actions: dict[str, tuple[Callable[[int], Awaitable[None]], str]] = {
-            "kill": (self._cluster.kill, "killed"),
-            "pause": (self._cluster.pause, "paused"),
-            "resume": (self._cluster.resume, "resumed"),
-            "restart": (self._cluster.restart, "restarted"),
-        }
-        if command not in actions or node is None:
-            raise HarnessError(f"not a command: {command} of node {node}")
-        action, done = actions[command]
-        await action(node)
-        text = f"node {node} is {done}"
+        if command == "fault list":
+            return {"faults": {number: rule.to_json() for number, rule in self._faults.items()}}
+        text = await self._act(command, request)
         self._on_change(text)
         return {"text": text}
+
+    async def _act(self, command: str, request: dict[str, Any]) -> str:
+        """Execute a command that changes something; returns a sentence. Raises HarnessError."""
+        cluster = self._cluster
+        node_actions: dict[str, tuple[Callable[[int], Awaitable[None]], str]] = {
+            "kill": (cluster.kill, "killed"),
+            "pause": (cluster.pause, "paused"),
+            "resume": (cluster.resume, "resumed"),
+            "restart": (cluster.restart, "restarted"),
+            "cut": (cluster.cut_from_zookeeper, "cut off from ZooKeeper"),
+            "heal": (cluster.heal, "connected to ZooKeeper"),
+            "hold": (cluster.hold_control_requests, "held back: its control requests wait"),
+            "release": (cluster.release_control_requests, "released"),
+        }
+        match command, request:
+            case _, {"node": int(node)} if command in node_actions:
+                action, done = node_actions[command]
+                await action(node)
+                return f"node {node} is {done}"
+            case "delete-controller", _:
+                await cluster.delete_controller()
+                return "/controller is deleted"
+            case "fault add", {"rule": dict(fields)}:
+                rule = Rule.from_json(fields)
+                await cluster.add_rule(rule)
+                self._last_fault += 1
+                self._faults[self._last_fault] = rule
+                return f"fault {self._last_fault} is added: {rule.describe()}"
+            case "fault remove", {"number": int(number)}:
+                if number not in self._faults:
+                    raise HarnessError(f"there is no fault {number}; there are {', '.join(map(str, self._faults))}")
+                rule = self._faults.pop(number)
+                await cluster.remove_rule(rule)
+                return f"fault {number} is removed: {rule.matched} frames matched, it acted on {rule.fired}"
+        raise HarnessError(f"not a command: {command} of {request}")
 
 
 async def _read_line(stream: trio.SocketStream) -> bytes:
@@ -186,13 +217,13 @@ def find_cluster(ready_file: Path | None) -> dict[str, Any]:
     return clusters[0]
 
 
-def command(cluster: dict[str, Any], name: str, node: int | None = None) -> dict[str, Any]:
+def command(cluster: dict[str, Any], name: str, node: int | None = None, **arguments: Any) -> dict[str, Any]:
     """Send one command to a running cluster and return its response. Raises HarnessError."""
     try:
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(ANSWER_TIMEOUT_S)
             s.connect(cluster["socket"])
-            s.sendall(json.dumps({"command": name, "node": node}).encode() + b"\n")
+            s.sendall(json.dumps({"command": name, "node": node, **arguments}).encode() + b"\n")
             with s.makefile("rb") as answers:
                 answer: dict[str, Any] = json.loads(answers.readline())
     except (OSError, ValueError) as e:

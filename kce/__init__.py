@@ -15,11 +15,16 @@ TYPE_CHECKING = False  # type checkers take it for typing's, whose import would 
 if TYPE_CHECKING:
     from kce import wire
     from kce.harness.cluster import ActiveController, Cluster
-    from kce.harness.errors import HarnessError
-    from kce.harness.links import FrameEvent, Hold, Rule
+    from kce.harness.errors import HarnessError, SettingWarning
+    from kce.harness.faults import Rule
+    from kce.harness.links import FrameEvent, Selection
+    from kce.harness.sync_cluster import SyncCluster
     from kce.harness.world import memory, real
 
-__all__ = ["ActiveController", "Cluster", "FrameEvent", "HarnessError", "Hold", "Rule", "memory", "real", "wire"]
+__all__ = [
+    "ActiveController", "Cluster", "FrameEvent", "HarnessError", "Rule", "Selection", "SettingWarning", "SyncCluster",
+    "memory", "real", "wire",
+]  # fmt: skip
 
 #: public name -> the module that defines it; packages of kce are their own
 _DEFINED_IN = {
@@ -27,8 +32,10 @@ _DEFINED_IN = {
     "Cluster": "kce.harness.cluster",
     "FrameEvent": "kce.harness.links",
     "HarnessError": "kce.harness.errors",
-    "Hold": "kce.harness.links",
-    "Rule": "kce.harness.links",
+    "Rule": "kce.harness.faults",
+    "Selection": "kce.harness.links",
+    "SettingWarning": "kce.harness.errors",
+    "SyncCluster": "kce.harness.sync_cluster",
     "memory": "kce.harness.world",
     "real": "kce.harness.world",
 }

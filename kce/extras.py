@@ -13,7 +13,6 @@ EXTRA_OF = {
     "numpy": "spark",
     "pyarrow": "spark",
     "pyspark": "spark",
-    "pytest_trio": "pytest",
 }
 SPARK = tuple(module for module, extra in EXTRA_OF.items() if extra == "spark")
 

@@ -28,7 +28,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from kce.extras import require
-from kce.wire.codegen import maker
+from kce.wire.codegen import Encoded, maker
 from kce.wire.error_counts import error_counts
 from kce.wire.errors import (
     CorruptRecord,
@@ -45,11 +45,19 @@ from kce.wire.errors import (
     WireError,
     error_name,
 )
-from kce.wire.framing import DEFAULT_MAX_FRAME_BYTES, FrameBuffer, frame
+from kce.wire.framing import DEFAULT_MAX_FRAME_BYTES, FrameBuffer, frame, frames
 from kce.wire.headers import Header
 from kce.wire.plain import as_dict
 from kce.wire.primitives import TaggedField
-from kce.wire.protocol import decode_request, decode_request_header, decode_response, encode_request, encode_response
+from kce.wire.protocol import (
+    decode_request,
+    decode_request_header,
+    decode_request_in_steps,
+    decode_response,
+    encode_part,
+    encode_request,
+    encode_response,
+)
 from kce.wire.registry import API_KEYS, ApiKey, api, message_module
 from kce.wire.schema import Message, Struct
 from kce.wire.shared_request import SharedRequest
@@ -157,6 +165,7 @@ __all__ = [
     "CorruptRecord",
     "DecodeError",
     "EncodeError",
+    "Encoded",
     "EndTransactionMarker",
     "ErrorCode",
     "FrameBuffer",
@@ -185,16 +194,19 @@ __all__ = [
     "decode_assignment",
     "decode_request",
     "decode_request_header",
+    "decode_request_in_steps",
     "decode_response",
     "decode_subscription",
     "describe",
     "describe_json",
     "encode_consumer_protocol",
+    "encode_part",
     "encode_request",
     "encode_response",
     "error_counts",
     "error_name",
     "frame",
+    "frames",
     "from_columns",
     "maker",
     "read_records",

@@ -13,6 +13,8 @@ which raises an error with field path and offset.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from construct import Construct
@@ -32,11 +34,16 @@ from kce.wire.primitives import (
     Uuid,
 )
 from kce.wire.schema import AsStruct, Struct, struct_for
+from kce.wire.steps import STEP_MASK, Steps
 
-__all__ = ["REFUSALS", "Codec", "codec_for"]
+__all__ = ["REFUSALS", "Codec", "codec_for", "step_decoder_for"]
+
+DecodeInSteps = Callable[..., Steps[tuple[Any, int]]]
 
 #: elements that the general code handles before it tries a specialised loop again
 GENERAL_STRETCH = 32
+#: elements that a specialised loop handles between two pauses
+RUN_STEP = 1024
 
 
 class Codec(NamedTuple):
@@ -49,6 +56,7 @@ class Codec(NamedTuple):
     decode: Decode
 
 
+_step_decoders: dict[tuple[type[Struct], int, bool], DecodeInSteps] = {}
 _codecs: dict[tuple[type[Struct], int, bool], Codec] = {}
 
 
@@ -62,12 +70,24 @@ def codec_for(cls: type[Struct], version: int, flexible: bool) -> Codec:
     return found
 
 
+def step_decoder_for(cls: type[Struct], version: int, flexible: bool) -> DecodeInSteps:
+    """Like ``codec_for(...).decode``, with pauses."""
+    key = (cls, version, flexible)
+    found = _step_decoders.get(key)
+    if found is None:
+        found = _step_decoders[key] = _decoder(struct_for(cls, version, flexible), in_steps=True)
+    return found
+
+
 # decoding
 
 
-def _decoder(construct: Construct) -> Decode:
-    s = Source()
+def _decoder(construct: Construct, *, in_steps: bool = False) -> Callable[..., Any]:
+    s = Source(in_steps=in_steps)
     s("end = len(frame)")
+    if in_steps:
+        s("steps = 0")
+        s("yield")
     value = _decode_value(s, construct)
     s(f"return {value}, at")
     return s.function("decode", f"frame, at, left={UNLIMITED}")
@@ -119,7 +139,8 @@ def _decode_struct(s: Source, construct: AsStruct) -> str:
     if tags is not None:
         known = {tag: (name, _decoder(subcon)) for tag, (name, subcon) in tags.known.items()}
         with s.unless_null(True, "frame[at] == 0", "at += 1"):
-            s(f"tagged, unknown, at = read_tags(frame, at, {s.constant(known, 'known')}, left)")
+            read_tags = "yield from read_tags_in_steps" if s.in_steps else "read_tags"
+            s(f"tagged, unknown, at = {read_tags}(frame, at, {s.constant(known, 'known')}, left)")
             with s.block("for name, field in tagged.items()"):
                 s(f"setattr({o}, name, field)")
             s(f"{o}._unknown_tagged_fields = unknown")
@@ -185,11 +206,19 @@ def _decode_array(s: Source, construct: Array) -> str:
         run = decode_run(element)
         if run is None:
             with s.block(f"for _ in range({n})"):
+                if s.in_steps:
+                    s("steps += 1")
+                    with s.block(f"if not steps & {STEP_MASK}"):
+                        s("yield")
                 s(f"{add}({_decode_value(s, element)})")
         else:
             before = s.fresh("before")
             with s.block(f"while ({before} := len({elements})) < {n}"):
-                s(f"at = {s.constant(run, 'run')}(frame, at, {n}, {elements})")
+                to = n
+                if s.in_steps:
+                    to = f"min({n}, {before} + {RUN_STEP})"
+                    s("yield")
+                s(f"at = {s.constant(run, 'run')}(frame, at, {to}, {elements})")
                 stretch = f"1 if len({elements}) > {before} else {GENERAL_STRETCH}"
                 with s.block(f"for _ in range(min({n} - len({elements}), {stretch}))"):
                     s(f"{add}({_decode_value(s, element)})")
@@ -304,19 +333,27 @@ def _unless_none(s: Source, length: Length, value: str) -> Any:
 
 
 def _encode_array(s: Source, construct: Array, values: str) -> None:
-    with s.block(f"if not isinstance({values}, (tuple, list))"):
-        s("raise Refuse")
-    n = s.fresh("n")
-    s(f"{n} = len({values})")
-    _encode_length(s, construct.count, n)
-    element = construct.element
+    element, n = construct.element, s.fresh("n")
+    plain: AbstractContextManager[None] = nullcontext()
+    if isinstance(element, AsStruct):
+        with s.block(f"if {values}.__class__ is Encoded"):
+            _encode_length(s, construct.count, f"{values}.elements")
+            with s.block(f"for piece in {values}.pieces"):
+                s("append(piece)")
+            s(f"{n} = 0")
+        plain = s.block("else")
+    with plain:
+        with s.block(f"if not isinstance({values}, (tuple, list))"):
+            s("raise Refuse")
+        s(f"{n} = len({values})")
+        _encode_length(s, construct.count, n)
     if is_numbers(construct):
         s(f"append(numbers({code_of(element)!r}, {n}).pack(*{values}))")
         return
     one = s.fresh("e")
     run = encode_run(element)
     if run is None:
-        with s.block(f"for {one} in {values}"):
+        with s.block(f"for {one} in {values} if {n} else ()"):
             _encode_value(s, element, one)
         return
     before, done = s.fresh("before"), s.fresh("done")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import struct
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -14,10 +14,18 @@ from construct import Construct, FormatField, Renamed
 from kce.wire.errors import TooManyElements
 from kce.wire.primitives import Array, Boolean, TaggedField, TaggedFields, Uuid, octets
 from kce.wire.schema import AsStruct, S, Struct
+from kce.wire.steps import STEP_MASK, Steps, finish
 
 Append = Callable[[Any], None]
 Encode = Callable[[Any, Append], None]
 Decode = Callable[..., tuple[Any, int]]
+
+
+class Encoded(NamedTuple):
+    """In place of an array of structures that are encoded already: how many, and their bytes in pieces of any size."""
+
+    elements: int
+    pieces: Sequence[bytes]
 
 
 class Refuse(Exception):
@@ -81,6 +89,13 @@ def numbers(code: str, count: int) -> struct.Struct:
 def read_tags(
     frame: bytes, at: int, known: dict[int, tuple[str, Decode]], left: int
 ) -> tuple[dict[str, Any], tuple[TaggedField, ...], int]:
+    """``read_tags_in_steps`` without pauses."""
+    return finish(read_tags_in_steps(frame, at, known, left))
+
+
+def read_tags_in_steps(
+    frame: bytes, at: int, known: dict[int, tuple[str, Decode]], left: int
+) -> Steps[tuple[dict[str, Any], tuple[TaggedField, ...], int]]:
     """Decode a nonempty tagged-field section: (known values by name, unknown fields, next position).
 
     ``left``: elements that may still follow in the message.
@@ -94,7 +109,9 @@ def read_tags(
     values: dict[str, Any] = {}
     unknown = []
     last = -1
-    for _ in range(count):
+    for i in range(count):
+        if not i & STEP_MASK:
+            yield
         tag, at = read_uvarint(frame, at)
         if tag <= last:
             raise Refuse
@@ -144,7 +161,8 @@ _TWINS: dict[type[Struct], type[Any]] = {}
 
 _NAMES: dict[str, Any] = {
     "Refuse": Refuse, "TaggedField": TaggedField, "TooManyElements": TooManyElements, "UUID": uuid.UUID,
-    "numbers": numbers, "octets": octets, "read_tags": read_tags, "read_uvarint": read_uvarint,
+    "numbers": numbers, "octets": octets, "read_tags": read_tags, "read_tags_in_steps": read_tags_in_steps,
+    "read_uvarint": read_uvarint, "Encoded": Encoded,
     "write_tags": write_tags, "write_uvarint": write_uvarint,
 }  # fmt: skip
 
@@ -155,7 +173,9 @@ _NAMES: dict[str, Any] = {
 class Source:
     """Lines of Python, their constants, and unique names for variables."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_steps: bool = False) -> None:
+        #: whether loops pause, which makes the function a generator (see ``wire.steps``)
+        self.in_steps = in_steps
         self._lines: list[str] = []
         self._names = dict(_NAMES)
         self._indent = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from kce.wire.errors import EncodeError, LimitExceeded
 
@@ -15,9 +16,21 @@ _MAX_LENGTH = 2**31 - 1
 
 def frame(payload: bytes) -> bytes:
     """Prefix ``payload`` with its four-byte length. Raises EncodeError if the length does not fit an int32."""
+    return _prefix(payload) + payload
+
+
+def _prefix(payload: bytes) -> bytes:
     if len(payload) > _MAX_LENGTH:
         raise EncodeError(f"a frame holds at most {_MAX_LENGTH} bytes, this one has {len(payload)}")
-    return _LENGTH.pack(len(payload)) + payload
+    return _LENGTH.pack(len(payload))
+
+
+def frames(payloads: Sequence[bytes]) -> bytes:
+    """Several payloads, each with its length before it. Raises EncodeError."""
+    pieces: list[bytes] = []
+    for payload in payloads:
+        pieces += _prefix(payload), payload
+    return b"".join(pieces)
 
 
 class FrameBuffer:

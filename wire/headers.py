@@ -12,6 +12,7 @@ from typing import NamedTuple
 from kce.wire import errors
 from kce.wire.primitives import MAX_STRING_BYTES, UNLIMITED
 from kce.wire.registry import ApiKey, api
+from kce.wire.steps import STEP_MASK, Steps, finish
 
 _REQUEST = struct.Struct(">hhi")
 _CORRELATION_ID = struct.Struct(">i")
@@ -36,6 +37,11 @@ def read_request_header(frame: bytes, max_elements: int = UNLIMITED) -> tuple[Ap
 
     Raises DecodeError, UnknownApiKey for example; TooManyElements for more tagged fields than ``max_elements``.
     """
+    return finish(request_header_in_steps(frame, max_elements))
+
+
+def request_header_in_steps(frame: bytes, max_elements: int = UNLIMITED) -> Steps[tuple[ApiKey, Header, int]]:
+    """``read_request_header`` with pauses."""
     if len(frame) < _REQUEST.size:
         raise errors.Truncated(f"request header: {_REQUEST.size} bytes needed, {len(frame)} there")
     api_key, api_version, correlation_id = _REQUEST.unpack_from(frame)
@@ -49,7 +55,7 @@ def read_request_header(frame: bytes, max_elements: int = UNLIMITED) -> tuple[Ap
             if header_version >= 1:
                 client_id, at = _read_client_id(frame, at)
             if header_version >= 2:
-                at = skip_tagged_fields(frame, at, max_elements)
+                at = yield from _tagged_fields_in_steps(frame, at, max_elements)
         except errors.DecodeError as e:
             raise type(e)(f"request header of {known.name} {api_version}: {e}") from None
     except errors.DecodeError as e:
@@ -78,6 +84,10 @@ def _read_client_id(frame: bytes, at: int) -> tuple[str | None, int]:
 
 def skip_tagged_fields(frame: bytes, at: int, max_elements: int = UNLIMITED) -> int:
     """The position after a section of tagged fields, none of which is known. Raises DecodeError, TooManyElements."""
+    return finish(_tagged_fields_in_steps(frame, at, max_elements))
+
+
+def _tagged_fields_in_steps(frame: bytes, at: int, max_elements: int) -> Steps[int]:
     try:
         if frame[at] == 0:
             return at + 1
@@ -88,7 +98,9 @@ def skip_tagged_fields(frame: bytes, at: int, max_elements: int = UNLIMITED) -> 
         if count > max_elements:
             raise errors.TooManyElements(f"{count} tagged fields in a header")
         last = -1
-        for _ in range(count):
+        for i in range(count):
+            if not i & STEP_MASK:
+                yield
             # varints of up to three bytes are read here: calls would double the time
             tag = frame[at]
             at += 1

@@ -15,11 +15,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import construct
 
 from kce.wire import errors
-from kce.wire.codec import REFUSALS, codec_for
-from kce.wire.headers import Header, read_request_header, read_response_header, request_header, response_header
+from kce.wire.codec import REFUSALS, codec_for, step_decoder_for
+from kce.wire.headers import (
+    Header,
+    read_request_header,
+    read_response_header,
+    request_header,
+    request_header_in_steps,
+    response_header,
+)
 from kce.wire.primitives import UNLIMITED, explain
 from kce.wire.registry import API_VERSIONS, ApiKey, Direction, api, check_version, message_class
-from kce.wire.schema import Message, struct_for
+from kce.wire.schema import Message, Struct, struct_for
+from kce.wire.steps import Steps
 
 
 def encode_request(message: Message, *, api_version: int, correlation_id: int, client_id: str | None) -> bytes:
@@ -48,6 +56,25 @@ def decode_request(frame: bytes, max_elements: int = UNLIMITED) -> tuple[Header,
         raise
 
 
+def decode_request_in_steps(frame: bytes) -> Steps[tuple[Header, Message]]:
+    """``decode_request`` with pauses, for long frames (see ``wire.steps``)."""
+    known, header, body = yield from request_header_in_steps(frame)
+    try:
+        cls, version = _class_of(known, "request"), header.api_version
+        if known.key == API_VERSIONS and version not in known.versions:
+            return header, cls()
+        check_version(known, version)
+        try:
+            message, end = yield from step_decoder_for(cls, version, version in known.flexible)(frame, body)
+        except REFUSALS:
+            raise _damaged(cls, version) from None
+        _check_end(cls, version, message, end, frame)
+    except errors.DecodeError as e:
+        e.api_key, e.api_version, e.correlation_id = known.key, header.api_version, header.correlation_id
+        raise
+    return header, message
+
+
 def decode_request_header(frame: bytes) -> Header:
     """Decode only the header, also of APIs without a body definition, and of any version. Raises DecodeError."""
     return read_request_header(frame)[1]
@@ -63,6 +90,16 @@ def encode_response(message: Message, *, api_version: int, correlation_id: int) 
         api_version = 0
     check_version(known, api_version)
     return _with_body(response_header(known, api_version, correlation_id), known, message, api_version)
+
+
+def encode_part(part: Struct, *, api_key: int, api_version: int) -> bytes:
+    """Encode one structure of a message of that API and version, for `Encoded`. Raises EncodeError."""
+    pieces: list[bytes] = []
+    try:
+        codec_for(type(part), api_version, api_version in api(api_key).flexible).encode(part, pieces.append)
+    except REFUSALS as e:
+        raise errors.EncodeError(f"{type(part).__name__} {api_version}: {e}") from None
+    return b"".join(pieces)
 
 
 def decode_response(frame: bytes, *, api_key: int, api_version: int) -> tuple[Header, Message]:
@@ -132,14 +169,22 @@ def _read_body(
             message, end = codec_for(cls, version, version in known.flexible).decode(frame, at, max_elements)
     except REFUSALS:
         if len(frame) > _EXPLAINED_BYTES:
-            raise errors.InvalidValue(f"{cls.__name__} {version}: damaged, and too long to say where") from None
+            raise _damaged(cls, version) from None
         return _read_body_by_reference(frame, at, known, cls, version)
+    _check_end(cls, version, message, end, frame)
+    return message  # type: ignore[no-any-return]  # the codec of cls makes a cls
+
+
+def _damaged(cls: type[Message], version: int) -> errors.DecodeError:
+    return errors.InvalidValue(f"{cls.__name__} {version}: damaged, and too long to say where")
+
+
+def _check_end(cls: type[Message], version: int, message: Message, end: int, frame: bytes) -> None:
     if end < len(frame):
         text = f"{cls.__name__} {version}: {len(frame) - end} bytes left over after offset {end}"
         trailing = errors.TrailingBytes(text)
         trailing.message, trailing.left_over = message, frame[end:]
         raise trailing
-    return message  # type: ignore[no-any-return]  # the codec of cls makes a cls
 
 
 @contextmanager

@@ -25,8 +25,11 @@ from kce.zookeeper.assignment import (
 from kce.zookeeper.client import UNFENCED
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, LeaderAndIsr, Leadership, ReplicaAssignment, TopicAssignment, TopicPartition
-from kce.zookeeper.store import Create, NodeExists, value
+from kce.zookeeper.store import Create, NodeExists, TooLarge, value
 
+#: Kafka's validation of the numbers of partitions overflows above it, and refuses the topic
+MAX_PARTITIONS: Final = 46_341
+_MAX_BROKER_ID: Final = 2**31 - 1
 _PLACEMENT_ERRORS: Final[dict[type[ValueError], ErrorCode]] = {
     InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
     InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -86,6 +89,9 @@ async def create_topic(
     if assignment is None:
         brokers = await get_brokers_with_racks(zk, rack_aware_mode)
         assignment = place(topic, brokers, partitions, replication_factor, random=random)
+    else:
+        registered = (await zk.get_brokers(watch=False)).values()
+        check_takes_replicas(topic, assignment, {broker.id for broker, _ in registered if broker.controller_only})
     await check_new_topic(zk, topic, assignment)
     topic_id = zk.new_uuid()
     await write_topic(zk, topic, assignment, config or {}, topic_id)
@@ -97,12 +103,24 @@ async def get_brokers_with_racks(
 ) -> dict[int, str | None]:
     """Registered brokers and their racks, filtered by `usable_racks`. Raises AdminError."""
     registered: dict[int, str | None] = {
-        broker_id: broker.rack for broker_id, (broker, _) in (await zk.get_brokers(watch=False)).items()
+        broker_id: broker.rack
+        for broker_id, (broker, _) in (await zk.get_brokers(watch=False)).items()
+        if not broker.controller_only
     }
     try:
         return usable_racks(registered, mode, among)
     except InconsistentRacks as e:
         raise AdminError(f"replicas cannot be placed by rack: {e}") from None
+
+
+def check_takes_replicas(topic: str, assignment: Mapping[int, Sequence[int]], controllers: Collection[int]) -> None:
+    """Raises AdminError for a replica on one of ``controllers``, which take none."""
+    chosen = sorted({broker for replicas in assignment.values() for broker in replicas} & set(controllers))
+    if chosen:
+        raise AdminError(
+            f"topic {topic}: nodes {chosen} are controllers only and take no replicas",
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        )
 
 
 def place(
@@ -115,10 +133,12 @@ def place(
     start_partition: int = -1,
     random: Random,
 ) -> dict[int, tuple[int, ...]]:
-    """``assign_replicas`` for a topic. Raises AdminError."""
+    """``assign_replicas`` for a topic; above `MAX_PARTITIONS`, only for one more, which `check_assignment` refuses.
+
+    Raises AdminError."""
     try:
         return assign_replicas(
-            brokers, partitions, replication_factor,
+            brokers, min(partitions, MAX_PARTITIONS + 1), replication_factor,
             fixed_start=fixed_start, start_partition=start_partition, random=random,
         )  # fmt: skip
     except ValueError as e:
@@ -154,7 +174,9 @@ def check_assignment(topic: str, assignment: Mapping[int, Sequence[int]]) -> Non
     """Rule 10.5. Raises AdminError."""
     problem = None
     sizes = {len(replicas) for replicas in assignment.values()}
-    if sorted(assignment) != list(range(len(assignment))) or not assignment:
+    if len(assignment) > MAX_PARTITIONS:
+        problem = f"at most {MAX_PARTITIONS} partitions are possible"
+    elif sorted(assignment) != list(range(len(assignment))) or not assignment:
         problem = f"partitions must be numbered from 0 without gaps, not {sorted(assignment)}"
     elif len(sizes) > 1 or 0 in sizes:
         problem = "every partition needs the same number of replicas, at least one"
@@ -162,6 +184,8 @@ def check_assignment(topic: str, assignment: Mapping[int, Sequence[int]]) -> Non
         for partition, replicas in assignment.items():
             if len(set(replicas)) < len(replicas):
                 problem = f"partition {partition} has duplicate replicas: {list(replicas)}"
+            elif any(replica > _MAX_BROKER_ID for replica in replicas):
+                problem = f"partition {partition} has replicas that are not broker ids: {list(replicas)}"
     if problem is not None:
         raise AdminError(f"topic {topic}: {problem}", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
 
@@ -177,15 +201,27 @@ async def write_topic(
 
     An existing topic with our new id was written by an attempt whose response was lost (1.52).
     """
-    await zk.put_config("topics", topic, config)
+    try:
+        await zk.put_config("topics", topic, config)
+    except TooLarge as e:
+        raise AdminError(f"topic {topic}: the configuration is too large: {e}", ErrorCode.INVALID_CONFIG) from None
     replicas = {p: ReplicaAssignment(tuple(BrokerId(r) for r in assignment[p])) for p in sorted(assignment)}
     answer = (await zk.store.write([Create(znodes.topic_path(topic), znodes.encode_topic(topic_id, replicas))]))[0]
+    if isinstance(answer, TooLarge):
+        raise _too_many_partitions(topic, len(assignment))
     if isinstance(answer, NodeExists):
         found = (await zk.get_topic_assignments([topic])).get(topic)
         if topic_id is None or found is None or found.topic_id != topic_id:
             raise _already_exists(topic)
     else:
         value(answer)
+
+
+def _too_many_partitions(topic: str, count: int) -> AdminError:
+    return AdminError(
+        f"topic {topic}: the replicas of {count} partitions do not fit into a znode",
+        ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    )
 
 
 def _already_exists(topic: str, alternative: str = "") -> AdminError:
@@ -208,6 +244,11 @@ async def plan_partitions(
     if count <= len(known):
         raise AdminError(
             f"topic {topic} has {len(known)} partitions: the new number must be higher, not {count}",
+            ErrorCode.INVALID_PARTITIONS,
+        )
+    if count > MAX_PARTITIONS:
+        raise AdminError(
+            f"topic {topic}: at most {MAX_PARTITIONS} partitions are possible, not {count}",
             ErrorCode.INVALID_PARTITIONS,
         )
     if 0 not in known:
@@ -246,9 +287,13 @@ def _check_added(
 
 
 async def add_partitions(zk: KafkaZkClient, found: TopicAssignment, added: Mapping[int, Sequence[int]]) -> None:
-    """Rewrite the topic's znode unconditionally; keeps its id and reassignments (rule 10.16)."""
+    """Rewrite the topic's znode unconditionally; keeps its id and reassignments (rule 10.16). Raises AdminError."""
     new = {p: ReplicaAssignment(tuple(BrokerId(r) for r in replicas)) for p, replicas in added.items()}
-    await zk.set_topic_assignments({found.topic: (found.topic_id, {**found.partitions, **new})}, UNFENCED)
+    partitions = {**found.partitions, **new}
+    try:
+        await zk.set_topic_assignments({found.topic: (found.topic_id, partitions)}, UNFENCED)
+    except TooLarge:
+        raise _too_many_partitions(found.topic, len(partitions)) from None
 
 
 async def delete_topic(zk: KafkaZkClient, topic: str) -> bool:

@@ -67,7 +67,7 @@ def _tls(read: Properties) -> ssl.SSLContext | None:
         return None
     if transport == _NIO:
         raise ConfigError(f"{_SSL}.client.enable=true needs zookeeper.clientCnxnSocket={_NETTY}")
-    read.check_refused(_SSL)
+    read.check_zookeeper_tls()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     algorithm = read.text(f"{_SSL}.endpoint.identification.algorithm") or ""
     if algorithm.upper() not in ("HTTPS", ""):

@@ -31,7 +31,6 @@ from kce.zookeeper.store import (
     Delete,
     MultiFailed,
     NodeData,
-    NodeExists,
     NoNode,
     NotEmpty,
     SetData,
@@ -61,7 +60,7 @@ class KafkaZkClient(RegistrationClient):
         return set(await self.get_children(zd.TOPICS, watch=watch))
 
     async def get_topic_assignments(self, topics: Iterable[str]) -> dict[str, TopicAssignment]:
-        """Assignments by topic. Skips topics without a znode or with a malformed one."""
+        """Assignments by topic. Skips topics without a znode, and logs and skips malformed ones."""
         names = sorted(topics)
         found: dict[str, TopicAssignment] = {}
         for topic, answer in zip(names, await self.get_data([zd.topic_path(t) for t in names]), strict=True):
@@ -77,22 +76,36 @@ class KafkaZkClient(RegistrationClient):
         self, topics: Mapping[str, tuple[uuid.UUID | None, Mapping[int, ReplicaAssignment]]], expected: EpochZkVersion
     ) -> None:
         """Rewrite topic znodes unconditionally (rule 1.50)."""
-        ops = [SetData(zd.topic_path(t), zd.encode_topic(topic_id, parts)) for t, (topic_id, parts) in topics.items()]
-        for answer in await self.fenced(ops, expected):
-            value(answer)
+        for error in (await self.try_set_topic_assignments(topics, expected)).values():
+            raise error
 
-    async def get_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str] | StoreError]:
-        names = list(topics)
-        answers = await self.get_data([zd.topic_config_path(t) for t in names])
-        return {
-            t: zd.decode_config(a.data) if isinstance(a, NodeData) else {} if isinstance(a, NoNode) else a
-            for t, a in zip(names, answers, strict=True)
-        }
+    async def try_set_topic_assignments(
+        self, topics: Mapping[str, tuple[uuid.UUID | None, Mapping[int, ReplicaAssignment]]], expected: EpochZkVersion
+    ) -> dict[str, StoreError]:
+        """``set_topic_assignments``; returns the errors by topic."""
+        ops = [SetData(zd.topic_path(t), zd.encode_topic(topic_id, parts)) for t, (topic_id, parts) in topics.items()]
+        answers = zip(topics, await self.fenced(ops, expected), strict=True)
+        return {t: answer for t, answer in answers if isinstance(answer, StoreError)}
+
+    async def get_topic_configs(self, topics: Iterable[str]) -> dict[str, dict[str, str] | StoreError | zd.BadZNode]:
+        """Configurations by topic, empty without a node; errors in place."""
+        paths = {t: zd.topic_config_path(t) for t in topics}
+        configs: dict[str, dict[str, str] | StoreError | zd.BadZNode] = {}
+        for (topic, path), answer in zip(paths.items(), await self.get_data(list(paths.values())), strict=True):
+            if isinstance(answer, NodeData):
+                try:
+                    configs[topic] = zd.decode_config(path, answer.data)
+                except zd.BadZNode as e:
+                    configs[topic] = e
+            else:
+                configs[topic] = {} if isinstance(answer, NoNode) else answer
+        return configs
 
     async def get_config(self, kind: str, name: str) -> dict[str, str]:
-        """The configuration in ``/config/<kind>/<name>``; empty without a node (rule 1.34)."""
-        found = await self.get_one(zd.config_path(kind, name))
-        return {} if found is None else zd.decode_config(found.data)
+        """The configuration in ``/config/<kind>/<name>``; empty without a node (rule 1.34). Raises BadZNode."""
+        path = zd.config_path(kind, name)
+        found = await self.get_one(path)
+        return {} if found is None else zd.decode_config(path, found.data)
 
     async def put_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Write a configuration unconditionally, not fenced: that of a topic before its creation (rule 10.7)."""
@@ -126,6 +139,7 @@ class KafkaZkClient(RegistrationClient):
             if not isinstance(answer.error, NoNode):
                 raise answer.error
             await self.ensure_paths([path])
+        await self.ensure_paths([zd.CONFIG_CHANGES])
         change = Create(zd.CONFIG_CHANGE_PREFIX, zd.encode_config_change(kind, name), sequential=True)
         value((await self.store.write([change]))[0])
 
@@ -143,7 +157,7 @@ class KafkaZkClient(RegistrationClient):
 
     async def existing_partitions(self, topic: str) -> set[int]:
         names = await self.get_children(zd.partitions_path(topic), watch=False)
-        return {int(name) for name in names if name.isdigit()}
+        return set(zd.numbered(names))
 
     # partition states
 
@@ -160,21 +174,12 @@ class KafkaZkClient(RegistrationClient):
     async def create_partition_states(
         self, states: Mapping[TopicPartition, Leadership], expected: EpochZkVersion
     ) -> dict[TopicPartition, StoreError | None]:
-        """Create partition states in three passes (rule 1.30). Returns the errors of the last one, None for success.
-
-        An existing state that equals ours was written by an attempt whose response was lost (1.52).
-        """
+        """Create partition states in three passes (rule 1.30). Returns the errors of the last one, None for success."""
         await self.fenced([Create(zd.partitions_path(t)) for t in dict.fromkeys(tp.topic for tp in states)], expected)
         await self.fenced([Create(zd.partition_path(tp)) for tp in states], expected)
         ops = [Create(zd.partition_state_path(tp), zd.encode_partition_state(s)) for tp, s in states.items()]
         answers = await self.fenced(ops, expected)
-        failed = {tp: a for tp, a in zip(states, answers, strict=True) if isinstance(a, StoreError)}
-        present = [tp for tp, error in failed.items() if isinstance(error, NodeExists)]
-        if present:
-            for tp, known in (await self.get_partition_states(present)).items():
-                if known == states[tp]:
-                    del failed[tp]
-        return {tp: failed.get(tp) for tp in states}
+        return {tp: a if isinstance(a, StoreError) else None for tp, a in zip(states, answers, strict=True)}
 
     async def update_leader_and_isr(
         self,
@@ -182,10 +187,7 @@ class KafkaZkClient(RegistrationClient):
         controller_epoch: ControllerEpoch,
         expected: EpochZkVersion,
     ) -> UpdateResult:
-        """Write each state if its partition epoch is current, and sort the results (rules 1.50, 1.51).
-
-        A state of the next version that equals ours was written by an attempt whose response was lost (1.52).
-        """
+        """Write each state if its partition epoch is current, and sort the results (rules 1.50, 1.51)."""
         ops = [
             SetData(
                 zd.partition_state_path(tp),
@@ -200,21 +202,14 @@ class KafkaZkClient(RegistrationClient):
         except StoreError as e:
             result.failed.update(dict.fromkeys(states, e))
             return result
-        refused: list[TopicPartition] = []
         for (tp, state), answer in zip(states.items(), answers, strict=True):
             if isinstance(answer, Stat):
                 result.updated[tp] = state.with_partition_epoch(answer.version)
             elif isinstance(answer, BadVersion):
-                refused.append(tp)
+                result.retry.append(tp)
             else:
                 assert isinstance(answer, StoreError)
                 result.failed[tp] = answer
-        for tp, known in (await self.get_partition_states(refused)).items() if refused else ():
-            written = states[tp].with_partition_epoch(states[tp].partition_epoch + 1)
-            if known == Leadership(written, controller_epoch):
-                result.updated[tp] = written
-            else:
-                result.retry.append(tp)
         return result
 
     # notifications
@@ -251,7 +246,7 @@ class KafkaZkClient(RegistrationClient):
 
     async def _delete_recursive(self, path: str, expected: EpochZkVersion) -> None:
         """Delete children first, each delete fenced (rule 1.55)."""
-        levels = [[path]]
+        levels = [[zd.absolute(path)]]
         while levels[-1]:
             below = await self.store.get_children(levels[-1])
             levels.append(

@@ -43,6 +43,7 @@ __all__ = [
     "TopicAssignment",
     "TopicPartition",
     "UpgradeType",
+    "incremented",
 ]
 
 BrokerId = NewType("BrokerId", int)
@@ -59,6 +60,11 @@ NO_LEADER = BrokerId(vocabulary.NO_LEADER)
 LEADER_DURING_DELETE = BrokerId(vocabulary.LEADER_DURING_DELETE)
 
 
+def incremented(epoch: int) -> int:
+    """The next epoch, which overflows like Java's int."""
+    return epoch + 1 if epoch < 2**31 - 1 else -(2**31)
+
+
 class PartitionReplica(NamedTuple):
     """One replica of one partition."""
 
@@ -68,12 +74,16 @@ class PartitionReplica(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RegisteredBroker:
-    """A broker's registration (rules 1.16-1.19). ``features``: name -> (min_version, max_version)."""
+    """A broker's registration (rules 1.16-1.19). ``features``: name -> (min_version, max_version).
+
+    ``controller_only``: a node of ours that contends for controller and takes no replicas. Kafka ignores it.
+    """
 
     id: BrokerId
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     features: dict[str, tuple[int, int]] = field(default_factory=dict)
+    controller_only: bool = False
 
     def endpoint(self, listener: str) -> Endpoint | None:
         return next((e for e in self.endpoints if e.listener == listener), None)
@@ -135,7 +145,8 @@ class LeaderAndIsr(NamedTuple):
         return self.new_leader_and_isr(leader, self.isr)
 
     def new_leader_and_isr(self, leader: BrokerId, isr: Iterable[BrokerId]) -> LeaderAndIsr:
-        return LeaderAndIsr(leader, tuple(isr), self.leader_epoch + 1, self.recovery_state, self.partition_epoch)
+        epoch = incremented(self.leader_epoch)
+        return LeaderAndIsr(leader, tuple(isr), epoch, self.recovery_state, self.partition_epoch)
 
     def new_recovering(self, leader: BrokerId, isr: Iterable[BrokerId]) -> LeaderAndIsr:
         return self.new_leader_and_isr(leader, isr)._replace(recovery_state=RECOVERING)

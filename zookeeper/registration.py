@@ -13,7 +13,14 @@ from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper import znodes as zd
 from kce.zookeeper.client import ZkClient
 from kce.zookeeper.errors import ControllerMoved, IllegalState
-from kce.zookeeper.model import BrokerEpoch, BrokerId, ControllerEpoch, EpochZkVersion, RegisteredBroker
+from kce.zookeeper.model import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    EpochZkVersion,
+    RegisteredBroker,
+    incremented,
+)
 from kce.zookeeper.store import (
     BadVersion,
     Create,
@@ -54,7 +61,7 @@ class RegistrationClient(ZkClient):
 
     async def ensure_paths(self, paths: Iterable[str]) -> None:
         """Create missing persistent nodes and their parents."""
-        wanted = list(paths)
+        wanted = [zd.absolute(path) for path in paths]
         missing = [p for p, stat in zip(wanted, await self.store.exists(wanted), strict=True) if stat is None]
         levels: dict[int, dict[str, None]] = {}
         for path in missing:
@@ -123,7 +130,7 @@ class RegistrationClient(ZkClient):
 
     async def get_brokers(self, *, watch: bool = True) -> dict[BrokerId, tuple[RegisteredBroker, BrokerEpoch]]:
         """All registered brokers with their epochs. Logs and skips malformed registrations."""
-        ids = [int(name) for name in await self.get_children(zd.BROKER_IDS, watch=watch) if name.isdigit()]
+        ids = zd.numbered(await self.get_children(zd.BROKER_IDS, watch=watch))
         brokers: dict[BrokerId, tuple[RegisteredBroker, BrokerEpoch]] = {}
         for broker_id, answer in zip(ids, await self.get_data([zd.broker_path(i) for i in ids]), strict=True):
             if isinstance(answer, NoNode):
@@ -136,6 +143,7 @@ class RegistrationClient(ZkClient):
         return brokers
 
     async def get_broker(self, broker_id: int) -> RegisteredBroker | None:
+        """Raises BadZNode."""
         found = await self.get_one(zd.broker_path(broker_id))
         return None if found is None else zd.decode_broker(broker_id, found.data)
 
@@ -162,7 +170,7 @@ class RegistrationClient(ZkClient):
             current = await self.get_controller_epoch()
             if current is None:
                 raise IllegalState(f"{zd.CONTROLLER_EPOCH} disappeared during the election")
-        epoch, zk_version = ControllerEpoch(current[0] + 1), current[1]
+        epoch, zk_version = ControllerEpoch(incremented(current[0])), current[1]
         claim: list[Op] = [
             Create(zd.CONTROLLER, zd.encode_controller(broker, self.now_ms()), ephemeral=True),
             SetData(zd.CONTROLLER_EPOCH, zd.encode_controller_epoch(epoch), zk_version),

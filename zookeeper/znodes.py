@@ -1,7 +1,7 @@
 """Paths and JSON of Kafka's znodes (rules of section 1). Pure.
 
-Encoders write what Kafka 3.9 writes. Decoders read what any Kafka has written, ignore unknown keys (1.1), and raise
-``BadZNode`` where the rules demand an error.
+Encoders write what Kafka 3.9 writes. Decoders read what any Kafka has written, and ignore unknown keys (1.1). For any
+other content they raise ``BadZNode``, and nothing else: what they return can be encoded in Kafka's messages.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import base64
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
 
 from kce.wire.metadata_version import MetadataVersion
+from kce.wire.vocabulary import SECURITY_PROTOCOLS
 from kce.zookeeper.model import (
     RECOVERED,
+    RECOVERING,
     BrokerId,
     ControllerEpoch,
     Endpoint,
@@ -64,6 +66,10 @@ TOP_LEVEL = (
     *(f"/config/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips", "client-metrics")),
 )
 
+_MAX_PORT = 2**16 - 1
+#: strings of the older versions of messages have lengths of 16 bits
+_MAX_STRING_BYTES = 2**15 - 1
+
 #: rule 1.13: content of /controller_epoch before the first election
 INITIAL_CONTROLLER_EPOCH = 0
 
@@ -81,6 +87,85 @@ def secure_acls(path: str) -> Acls:
 
 class BadZNode(ValueError):
     """Malformed content of a znode. The text names the path."""
+
+
+class _Malformed(ValueError):
+    """A value in a znode has another type, or is out of range."""
+
+
+# typed values of JSON: each raises _Malformed
+
+
+def _int(value: object, lowest: int = -(2**31), highest: int = 2**31 - 1) -> int:
+    """A number of JSON; by default, of 32 bits."""
+    if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
+        raise _Malformed(f"{value!r:.100} is not a number from {lowest} to {highest}")
+    return value
+
+
+def _number(text: object, lowest: int = 0, highest: int = 2**31 - 1) -> int:
+    """A number that is a string in JSON, or the name of a node."""
+    if not isinstance(text, str) or not text.isascii() or not text.removeprefix("-").isdigit() or len(text) > 20:
+        raise _Malformed(f"{text!r:.100} is not a number")
+    return _int(int(text), lowest, highest)
+
+
+_partition_number = functools.lru_cache(maxsize=8192)(_number)
+
+
+def _ids(value: object) -> tuple[BrokerId, ...]:
+    if not isinstance(value, list):
+        raise _Malformed(f"{value!r:.100} is not a list")
+    return tuple(BrokerId(_int(i)) for i in value)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str) or len(value.encode()) > _MAX_STRING_BYTES:
+        raise _Malformed(f"{value!r:.100} is not a string of at most {_MAX_STRING_BYTES} bytes")
+    return value
+
+
+def _object(value: object) -> dict[str, Any]:
+    """Absent and null are empty."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise _Malformed(f"{value!r:.100} is not an object")
+    return value
+
+
+def _list(value: object) -> list[Any]:
+    """Absent and null are empty."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _Malformed(f"{value!r:.100} is not a list")
+    return value
+
+
+def numbered(names: Iterable[str]) -> list[int]:
+    """The names of nodes that are ids or partition numbers; skips others."""
+    found = []
+    for name in names:
+        try:
+            number = _number(name)
+        except ValueError:
+            continue
+        if name == str(number):
+            found.append(number)
+    return found
+
+
+def _malformed(path: str, error: Exception, data: bytes) -> BadZNode:
+    reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
+    return BadZNode(f"{path} is malformed: {reason}, in {data[:200]!r}")
+
+
+def absolute(path: str) -> str:
+    """The path. Raises ValueError."""
+    if not path.startswith("/"):
+        raise ValueError(f"the path of a znode begins with /, not so {path!r}")
+    return path
 
 
 def broker_path(broker: int) -> str:
@@ -142,11 +227,10 @@ def decode_controller(data: bytes) -> BrokerId | None:
         obj = orjson.loads(data)
     except ValueError:
         return None
-    if isinstance(obj, int) and not isinstance(obj, bool):  # as old Kafka wrote it (1.10)
-        return BrokerId(obj)
-    if not isinstance(obj, dict) or not isinstance(obj.get("brokerid"), int):
-        raise BadZNode(f"{CONTROLLER} has no brokerid: {data[:100]!r}")
-    return BrokerId(obj["brokerid"])
+    try:
+        return BrokerId(_int(obj if isinstance(obj, int) else _object(obj)["brokerid"]))  # a number: rule 1.10
+    except (KeyError, ValueError) as e:
+        raise _malformed(CONTROLLER, e, data) from None
 
 
 def encode_controller_epoch(epoch: int) -> bytes:
@@ -155,21 +239,24 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 def decode_controller_epoch(data: bytes) -> ControllerEpoch:
     try:
-        return ControllerEpoch(int(data))
-    except ValueError:
-        raise BadZNode(f"{CONTROLLER_EPOCH} is not a number: {data[:100]!r}") from None
+        return ControllerEpoch(_number(data.decode(), -(2**31)))
+    except ValueError as e:
+        raise _malformed(CONTROLLER_EPOCH, e, data) from None
 
 
 def kraft_controller_epoch(data: bytes) -> int:
     """The epoch of the KRaft controller that holds /controller during a migration; -1 if none does (rule 1.11)."""
     try:
-        epoch = orjson.loads(data).get("kraftControllerEpoch", -1)
-    except (ValueError, AttributeError):
+        return _int((_load(data) or {}).get("kraftControllerEpoch", -1))
+    except ValueError:
         return -1
-    return epoch if isinstance(epoch, int) else -1
 
 
 # brokers, rules 1.15-1.19
+
+
+#: a field of ours in a registration; Kafka reads only the fields that it knows
+_CONTROLLER_ONLY: Final = "kce_controller_only"
 
 
 def encode_broker(broker: RegisteredBroker, ibp: MetadataVersion, now_ms: int, jmx_port: int = -1) -> bytes:
@@ -191,35 +278,47 @@ def encode_broker(broker: RegisteredBroker, ibp: MetadataVersion, now_ms: int, j
         obj["features"] = {
             name: {"min_version": low, "max_version": high} for name, (low, high) in broker.features.items()
         }
+    if broker.controller_only:
+        obj[_CONTROLLER_ONLY] = True
     return orjson.dumps(obj)
 
 
 def decode_broker(broker: int, data: bytes) -> RegisteredBroker:
     """Raises BadZNode."""
     obj = _load(data)
-    where = broker_path(broker)
     try:
-        if obj is None or (version := obj["version"]) < 1:
-            raise BadZNode(f"{where} has no broker: {data[:100]!r}")
-        rack = obj.get("rack")
-        features = {n: (f["min_version"], f["max_version"]) for n, f in (obj.get("features") or {}).items()}
+        if obj is None:
+            raise _Malformed("it is not a JSON object")
+        version = _int(obj["version"], lowest=1)
+        rack = None if obj.get("rack") is None else _text(obj["rack"])
+        features = {
+            _text(name): (_int(_object(levels)["min_version"], 0, 2**15 - 1), _int(levels["max_version"], 0, 2**15 - 1))
+            for name, levels in _object(obj.get("features")).items()
+        }
         if version == 1:
-            endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", "PLAINTEXT", obj["host"], int(obj["port"])),)
+            port = _int(obj["port"], 0, _MAX_PORT)
+            endpoints: tuple[Endpoint, ...] = (Endpoint("PLAINTEXT", "PLAINTEXT", _text(obj["host"]), port),)
         else:
-            protocols = obj.get("listener_security_protocol_map") or {}
-            endpoints = tuple(decode_endpoint(text, protocols) for text in obj["endpoints"])
-    except (KeyError, TypeError, ValueError) as e:
-        raise BadZNode(f"{where}: {e!r} in {data[:200]!r}") from None
-    return RegisteredBroker(BrokerId(broker), endpoints, rack, features)
+            protocols = obj.get("listener_security_protocol_map")
+            by_listener = None if protocols is None else {k.upper(): v for k, v in _object(protocols).items()}
+            endpoints = tuple(decode_endpoint(text, by_listener) for text in _list(obj["endpoints"]))
+        return RegisteredBroker(BrokerId(broker), endpoints, rack, features, obj.get(_CONTROLLER_ONLY) is True)
+    except (KeyError, ValueError) as e:
+        raise _malformed(broker_path(broker), e, data) from None
 
 
-def decode_endpoint(text: str, protocols: Mapping[str, str]) -> Endpoint:
-    """``LISTENER://host:port``. A listener missing in ``protocols`` is named after its security protocol (1.19)."""
-    listener, separator, address = text.partition("://")
+def decode_endpoint(text: object, protocols: Mapping[str, object] | None) -> Endpoint:
+    """``LISTENER://host:port``, with the security protocol of ``protocols``; for None, the listener's name is that of
+    its protocol (1.19). Raises ValueError."""
+    listener, separator, address = _text(text).partition("://")
     host, colon, port = address.rpartition(":")
     if not separator or not colon:
-        raise ValueError(f"{text!r} is not LISTENER://host:port")
-    return Endpoint(listener, protocols.get(listener, listener), host.strip("[]"), int(port))
+        raise _Malformed(f"{text!r:.100} is not LISTENER://host:port")
+    listener = listener.upper()
+    protocol = _text(listener if protocols is None else protocols.get(listener)).upper()
+    if protocol not in SECURITY_PROTOCOLS.values():
+        raise _Malformed(f"listener {listener} has no known security protocol, but {protocol!r:.100}")
+    return Endpoint(listener, protocol, host.strip("[]"), _number(port, 0, _MAX_PORT))
 
 
 # topics and partitions, rules 1.25-1.29
@@ -250,21 +349,21 @@ def decode_topic(topic: str, data: bytes) -> TopicAssignment:
     obj = _load(data) or {}
     try:
         text = obj.get("topic_id")
-        adding, removing = obj.get("adding_replicas") or {}, obj.get("removing_replicas") or {}
-        shared: dict[tuple[BrokerId, ...], ReplicaAssignment] = {}  # many partitions have equal replicas
+        adding, removing = _object(obj.get("adding_replicas")), _object(obj.get("removing_replicas"))
+        shared: dict[tuple[Any, ...], ReplicaAssignment] = {}  # many partitions have equal replicas
         partitions: dict[int, ReplicaAssignment] = {}
-        for p, listed in (obj.get("partitions") or {}).items():
-            replicas = tuple(listed)
+        for p, listed in _object(obj.get("partitions")).items():
+            replicas = tuple(_list(listed))
             if p in adding or p in removing:
-                assignment = ReplicaAssignment(replicas, tuple(adding.get(p, ())), tuple(removing.get(p, ())))
+                assignment = ReplicaAssignment(_ids(listed), _ids(adding.get(p, [])), _ids(removing.get(p, [])))
             elif (found := shared.get(replicas)) is not None:
                 assignment = found
             else:
-                assignment = shared[replicas] = ReplicaAssignment(replicas)
-            partitions[int(p)] = assignment
-        return TopicAssignment(topic, decode_topic_id(text) if text else None, dict(sorted(partitions.items())))
-    except (TypeError, ValueError, AttributeError) as e:
-        raise BadZNode(f"{topic_path(topic)}: {e} in {data[:200]!r}") from None
+                assignment = shared[replicas] = ReplicaAssignment(_ids(listed))
+            partitions[_partition_number(p)] = assignment
+        return TopicAssignment(topic, decode_topic_id(_text(text)) if text else None, dict(sorted(partitions.items())))
+    except (TypeError, ValueError) as e:  # TypeError: unhashable replicas
+        raise _malformed(topic_path(topic), e, data) from None
 
 
 def encode_partition_state(leadership: Leadership) -> bytes:
@@ -285,14 +384,14 @@ def decode_partition_state(data: bytes, partition_epoch: int) -> Leadership | No
         if obj is None:
             return None
         state = LeaderAndIsr(
-            BrokerId(int(obj["leader"])),
-            tuple(map(int, obj["isr"])),  # type: ignore[arg-type]  # BrokerId is an int
-            int(obj["leader_epoch"]),
-            int(obj.get("leader_recovery_state", RECOVERED)),
+            BrokerId(_int(obj["leader"])),
+            _ids(obj["isr"]),
+            _int(obj["leader_epoch"]),
+            _int(obj.get("leader_recovery_state", RECOVERED), RECOVERED, RECOVERING),
             partition_epoch,
         )
-        return Leadership(state, ControllerEpoch(int(obj["controller_epoch"])))
-    except (KeyError, TypeError, ValueError):
+        return Leadership(state, ControllerEpoch(_int(obj["controller_epoch"])))
+    except (KeyError, ValueError):
         return None
 
 
@@ -308,11 +407,12 @@ def encode_config_change(kind: str, name: str) -> bytes:
     return orjson.dumps({"version": 2, "entity_path": f"{kind}/{name}"})
 
 
-def decode_config(data: bytes) -> dict[str, str]:
-    """Missing or empty data means no overrides (1.34)."""
-    obj = _load(data) if data else None
-    config = (obj or {}).get("config") or {}
-    return {str(k): str(v) for k, v in config.items()}
+def decode_config(path: str, data: bytes) -> dict[str, str]:
+    """Missing data, and content that is not JSON, mean no overrides (1.34). Raises BadZNode."""
+    try:
+        return {k: str(v) for k, v in _object((_load(data) or {}).get("config")).items()}
+    except ValueError as e:
+        raise _malformed(path, e, data) from None
 
 
 def decode_config_change(path: str, data: bytes) -> tuple[str, str]:
@@ -355,16 +455,14 @@ def decode_feature(data: bytes) -> tuple[bool, dict[str, int]]:
     obj = _load(data)
     try:
         if obj is None or (version := obj["version"]) not in (1, 2) or obj["status"] not in (0, 1):
-            raise BadZNode("neither version 1 nor 2, or no status")
+            raise _Malformed("neither version 1 nor 2, or no status")
         levels = {}
-        for name, entry in obj["features"].items():
-            lowest, highest = entry["min_version_level"] if version == 1 else 1, entry["max_version_level"]
-            if not 1 <= lowest <= highest:
-                raise BadZNode(f"{name} has levels {lowest} to {highest}")
-            levels[name] = int(highest)
+        for name, entry in _object(obj["features"]).items():
+            lowest = _int(_object(entry)["min_version_level"], 1, 2**15 - 1) if version == 1 else 1
+            levels[_text(name)] = _int(_object(entry)["max_version_level"], lowest, 2**15 - 1)
         return bool(obj["status"]), levels
-    except (KeyError, TypeError, ValueError, AttributeError) as e:
-        raise BadZNode(f"{FEATURE}: {e!r} in {data[:200]!r}") from None
+    except (KeyError, ValueError) as e:
+        raise _malformed(FEATURE, e, data) from None
 
 
 def is_same_json(one: bytes, other: bytes) -> bool:
@@ -372,10 +470,19 @@ def is_same_json(one: bytes, other: bytes) -> bool:
     return (obj := _load(one)) is not None and obj == _load(other)
 
 
-def decode_partition_list(data: bytes) -> list[TopicPartition]:
-    """The partitions of an isr-change notification or a preferred election (1.32, 1.39); [] if it is not JSON."""
-    obj = _load(data) or {}
-    return [TopicPartition(p["topic"], int(p["partition"])) for p in obj.get("partitions") or ()]
+def decode_partition_list(path: str, data: bytes) -> list[TopicPartition]:
+    """The partitions of an isr-change notification or a preferred election (1.32, 1.39); [] if it is not JSON.
+
+    Raises BadZNode."""
+    try:
+        return [_partition(p) for p in _list((_load(data) or {}).get("partitions"))]
+    except (KeyError, ValueError) as e:
+        raise _malformed(path, e, data) from None
+
+
+def _partition(value: object) -> TopicPartition:
+    obj = _object(value)
+    return TopicPartition(_text(obj["topic"]), _int(obj["partition"]))
 
 
 def encode_partition_list(partitions: Iterable[TopicPartition]) -> bytes:
@@ -391,9 +498,10 @@ def encode_log_dir_event(broker: int) -> bytes:
 
 def decode_log_dir_event(data: bytes) -> BrokerId | None:
     """The broker whose log directory failed (1.33)."""
-    obj = _load(data) or {}
-    broker = obj.get("broker")
-    return BrokerId(broker) if isinstance(broker, int) else None
+    try:
+        return BrokerId(_int((_load(data) or {}).get("broker")))
+    except ValueError:
+        return None
 
 
 def encode_partition_reassignment(targets: Mapping[TopicPartition, Iterable[BrokerId]]) -> bytes:
@@ -407,13 +515,10 @@ def decode_partition_reassignment(data: bytes) -> dict[TopicPartition, tuple[Bro
     obj = _load(data)
     try:
         if obj is None:
-            raise BadZNode("no JSON object")
-        return {
-            TopicPartition(p["topic"], int(p["partition"])): tuple(BrokerId(int(r)) for r in p["replicas"])
-            for p in obj.get("partitions") or ()
-        }
-    except (KeyError, TypeError, ValueError) as e:
-        raise BadZNode(f"{REASSIGN_PARTITIONS}: {e!r} in {data[:200]!r}") from None
+            raise _Malformed("it is not a JSON object")
+        return {_partition(p): _ids(p["replicas"]) for p in _list(obj.get("partitions"))}
+    except (KeyError, ValueError) as e:
+        raise _malformed(REASSIGN_PARTITIONS, e, data) from None
 
 
 def encode_producer_id_block(block: ProducerIdsBlock) -> bytes:
@@ -427,6 +532,7 @@ def decode_producer_id_block(data: bytes) -> ProducerIdsBlock:
     """Raises BadZNode."""
     obj = _load(data) or {}
     try:
-        return ProducerIdsBlock(BrokerId(int(obj["broker"])), int(obj["block_start"]), int(obj["block_end"]))
-    except (KeyError, TypeError, ValueError):
-        raise BadZNode(f"{PRODUCER_ID_BLOCK} has no block: {data[:200]!r}") from None
+        first, last = (_number(obj[key], 0, 2**63 - 1) for key in ("block_start", "block_end"))
+        return ProducerIdsBlock(BrokerId(_int(obj["broker"])), first, last)
+    except (KeyError, ValueError) as e:
+        raise _malformed(PRODUCER_ID_BLOCK, e, data) from None

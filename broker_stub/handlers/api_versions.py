@@ -14,17 +14,19 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE: Final = 3
 
 
-async def handle(request: Request, message: ApiVersionsRequest, services: Services) -> None:
+def handle(request: Request, message: ApiVersionsRequest, services: Services) -> None:
     version = request.context.api_version
     if not message.__versions__.first <= version <= message.__versions__.last:
         request.respond(services.served_apis.unsupported_version_response())
         return
     if version >= _FIRST_VERSION_WITH_SOFTWARE:
+        connection = request.connection
         software = message.client_software_name, message.client_software_version
-        if not all(_SOFTWARE.fullmatch(text) for text in software):
-            request.respond(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
-            return
-        request.connection.client_software_name, request.connection.client_software_version = software
+        if software != (connection.client_software_name, connection.client_software_version):
+            if not all(_SOFTWARE.fullmatch(text) for text in software):
+                request.respond(ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST))
+                return
+            connection.client_software_name, connection.client_software_version = software
     request.respond_encoded(services.served_apis.encoded_response(version), ErrorCode.NONE)
 
 

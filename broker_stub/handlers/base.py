@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
 
@@ -21,10 +21,15 @@ from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.data_plane import DataPlane
 from kce.wire import ErrorCode
+from kce.wire.steps import Steps
 
 log = logging.getLogger(__name__)
+state_change_log = logging.getLogger("state.change.logger")
 
 R = TypeVar("R", bound=wire.Message)
+
+#: steps of an answer that is given at once
+STEPS_AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +63,41 @@ class Services:
         return self.mutation_quotas.of_request(header.client_id, trio.current_time(), strict=strict)
 
 
+def logged(respond: Callable[[Any, RequestContext, Services], Any]) -> Callable[[Any, RequestContext, Services], Any]:
+    """Logs one line for each request of a controller, at WARNING if it is fenced."""
+
+    def respond_and_log(message: Any, context: RequestContext, services: Services) -> Any:
+        response = respond(message, context, services)
+        error = ErrorCode(response.error_code)
+        level = logging.INFO if error == ErrorCode.NONE else logging.WARNING
+        if state_change_log.isEnabledFor(level):
+            state_change_log.log(
+                level,
+                "[Broker id=%d] %s of controller %d epoch %d, broker epoch %d, correlation id %d, connection %s: %s",
+                services.config.broker_id, type(message).__name__.removesuffix("Request"), message.controller_id,
+                message.controller_epoch, message.broker_epoch, context.header.correlation_id,
+                context.connection.connection_id,
+                "accepted" if error == ErrorCode.NONE else f"fenced with {error.name}",
+            )  # fmt: skip
+        return response
+
+    return respond_and_log
+
+
 @dataclass(frozen=True, slots=True)
 class Handler(Generic[R]):
     """One API of this broker; each module of this package defines one.
 
-    ``handle`` answers the request, or parks it to answer later. ``error_response`` is the API's generic error response
-    (rule 9.4); None if there is none for the request.
+    ``handle`` answers the request, or parks it to answer later. Only a request that must wait in its handler, and so
+    occupy it, has an ``async def handle``. ``error_response`` is the API's generic error response (rule 9.4); None if
+    there is none for the request.
     """
 
     request: type[R]
-    handle: Callable[[Request, Any, Services], Awaitable[None]]  # Any: R, which the table of all APIs cannot express
+    handle: Callable[[Request, Any, Services], Awaitable[None] | None]  # Any: R, which no table of all APIs can express
     error_response: Callable[[Any, RequestContext, ErrorCode], wire.Message | None]
-    decode: Callable[[bytes], tuple[wire.Header, wire.Message]] = wire.decode_request
+    #: raises wire.TooManyElements for more elements than the second argument
+    decode: Callable[[bytes, int], tuple[wire.Header, wire.Message]] = wire.decode_request
 
     @property
     def api_key(self) -> int:
@@ -93,21 +121,52 @@ def respond_to(request: Request, make: Callable[[], wire.Message]) -> None:
 
 def answering(
     respond: Callable[[R, RequestContext, Services], wire.Message],
-) -> Callable[[Request, R, Services], Awaitable[None]]:
+) -> Callable[[Request, R, Services], None]:
     """Make a handler from a function of request and broker state."""
 
-    async def handle(request: Request, message: R, services: Services) -> None:
+    def handle(request: Request, message: R, services: Services) -> None:
         request.respond(respond(message, request.context, services))
+
+    return handle
+
+
+class Answer(NamedTuple):
+    """A response, and its error codes if it holds parts that are encoded already."""
+
+    message: wire.Message
+    errors: Mapping[int, int] | None = None
+
+
+def answering_in_steps(
+    respond: Callable[[R, RequestContext, Services], Steps[Answer]],
+) -> Callable[[Request, R, Services], Awaitable[None] | None]:
+    """Make a handler from a generator that yields after each bounded piece of work (see ``wire.steps``).
+
+    A short answer is given at once. A long one is worked on in turns with other requests, and occupies its handler.
+    """
+
+    def handle(request: Request, message: R, services: Services) -> Awaitable[None] | None:
+        steps = respond(message, request.context, services)
+        try:
+            for _ in range(STEPS_AT_ONCE):
+                next(steps)
+        except StopIteration as e:
+            request.respond(*e.value)
+            return None
+        return rest(request, steps)
+
+    async def rest(request: Request, steps: Steps[Answer]) -> None:
+        request.respond(*await request.in_turns(steps))
 
     return handle
 
 
 def answering_later(
     respond: Callable[[R, RequestContext, Services], Awaitable[wire.Message]],
-) -> Callable[[Request, R, Services], Awaitable[None]]:
-    """Make a handler from an async function; the request is parked while it runs, and the handler task is free."""
+) -> Callable[[Request, R, Services], None]:
+    """Make a handler from an async function; the request is parked while it runs, and the handler is free."""
 
-    async def handle(request: Request, message: R, services: Services) -> None:
+    def handle(request: Request, message: R, services: Services) -> None:
         async def answer() -> None:
             try:
                 request.respond(await respond(message, request.context, services))

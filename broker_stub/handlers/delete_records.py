@@ -20,7 +20,7 @@ from kce.wire.vocabulary import TopicPartition, by_topic
 _NO_LOW_WATERMARK: Final = -1
 
 
-async def handle(request: Request, message: DeleteRecordsRequest, services: Services) -> None:
+def handle(request: Request, message: DeleteRecordsRequest, services: Services) -> None:
     offsets: dict[TopicPartition, int] = {}
     refused: dict[TopicPartition, tuple[int, ErrorCode]] = {}
     snapshot = services.metadata_cache.snapshot

@@ -39,7 +39,7 @@ _MAX_BYTES_SINCE: Final = 3
 Asked = tuple[FetchTopic, PartitionFetch, Read | None]
 
 
-async def handle(request: Request, message: FetchRequest, services: Services) -> None:
+def handle(request: Request, message: FetchRequest, services: Services) -> None:
     context = request.context
     version = context.header.api_version
     if message.session_id != _NO_SESSION and message.session_epoch not in _FULL_FETCHES:  # rule B4.27

@@ -6,7 +6,6 @@ To forward another request, add it to `HANDLERS` and to the controller's table (
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from kce.broker_stub.handlers.base import Handler, R, Services
@@ -34,7 +33,7 @@ def forwarded(
     """A handler that submits requests to the controller. ``response`` takes the ``error_code`` of an error response;
     ``refusal`` is the error of a node that is not the controller."""
 
-    async def handle(request: Request, message: R, services: Services) -> None:
+    def handle(request: Request, message: R, services: Services) -> None:
         def reply(answer: Message | None) -> None:
             try:
                 request.respond(response(error_code=refusal) if answer is None else answer)
@@ -49,12 +48,17 @@ def forwarded(
     return Handler(request_type, handle, error_response)
 
 
+def with_message(response: Callable[..., Message]) -> Callable[..., Message]:
+    """For responses with room for a message: the error's name."""
+    return lambda error_code: response(error_code=error_code, error_message=error_code.name)
+
+
 HANDLERS: Final[tuple[Handler[Any], ...]] = (
     forwarded(AllocateProducerIdsRequest, AllocateProducerIdsResponse),
     forwarded(AlterPartitionRequest, AlterPartitionResponse),
-    forwarded(AlterPartitionReassignmentsRequest, partial(AlterPartitionReassignmentsResponse, error_message=None)),
+    forwarded(AlterPartitionReassignmentsRequest, with_message(AlterPartitionReassignmentsResponse)),
     forwarded(  # rules 9.69, 11.41
         ControlledShutdownRequest, ControlledShutdownResponse, refusal=ErrorCode.STALE_CONTROLLER_EPOCH
     ),
-    forwarded(ListPartitionReassignmentsRequest, partial(ListPartitionReassignmentsResponse, error_message=None)),
+    forwarded(ListPartitionReassignmentsRequest, with_message(ListPartitionReassignmentsResponse)),
 )

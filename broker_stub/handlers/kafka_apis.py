@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import Any, Final
 
 from kce import wire
@@ -36,8 +36,15 @@ from kce.broker_stub.handlers import (
 from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.handlers.served_apis import ServedApis
 from kce.broker_stub.reactor import Request
+from kce.wire.primitives import UNLIMITED
+from kce.wire.steps import Steps
 
 _KEY_AND_VERSION: Final = struct.Struct(">hh")
+_CORRELATION_ID: Final = struct.Struct(">i")
+
+#: clients repeat short requests, but for the correlation id; that many are remembered with what they mean
+REPEATED_REQUESTS: Final = 1024
+REPEATED_BYTES: Final = 128
 API_VERSIONS: Final = wire.ApiVersionsRequest.__api_key__
 
 HANDLERS: Final[tuple[Handler[Any], ...]] = (
@@ -83,14 +90,32 @@ class KafkaApis:
         self._services = services
         self._handlers = {handler.api_key: handler for handler in handlers}
         self._versions = {key: handler.request.__versions__ for key, handler in self._handlers.items()}
+        self._repeated: dict[bytes, tuple[wire.Header, wire.Message]] = {}
 
-    def decode(self, frame: bytes) -> tuple[wire.Header, wire.Message]:
-        """Raises wire.DecodeError (rule B1.35)."""
+    def decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
+        """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""
+        if len(frame) > REPEATED_BYTES:
+            return self._decode(frame, max_elements)
+        same = frame[:4] + frame[8:]
+        known = self._repeated.get(same)
+        if known is None:
+            if len(self._repeated) >= REPEATED_REQUESTS:
+                self._repeated.clear()
+            known = self._repeated[same] = self._decode(frame)
+            return known
+        (api_key, version, _, client_id), message = known
+        return wire.Header(api_key, version, _CORRELATION_ID.unpack_from(frame, 4)[0], client_id), message
+
+    def decode_in_steps(self, frame: bytes) -> Steps[tuple[wire.Header, wire.Message]]:
+        """Of a frame that ``decode`` found to be too long, and so served."""
+        return wire.decode_request_in_steps(frame)
+
+    def _decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
         if len(frame) < _KEY_AND_VERSION.size:
             return wire.decode_request(frame)  # raises the error
         api_key, api_version = _KEY_AND_VERSION.unpack_from(frame)
         self.check_served(api_key, api_version)
-        return self._handlers[api_key].decode(frame)
+        return self._handlers[api_key].decode(frame, max_elements)
 
     def check_served(self, api_key: int, api_version: int) -> None:
         """Raises UnknownApiKey, UnsupportedVersion (rules B1.35, B1.36). Any version of ApiVersions passes."""
@@ -107,9 +132,9 @@ class KafkaApis:
         error.api_key, error.api_version = api_key, api_version
         raise error
 
-    async def handle(self, request: Request) -> None:
+    def handle(self, request: Request) -> Awaitable[None] | None:
         handler = self._handlers[request.context.header.api_key]
-        await handler.handle(request, request.message, self._services)
+        return handler.handle(request, request.message, self._services)
 
     def error_response(self, request: Request, error: Exception) -> wire.Message | None:
         handler = self._handlers[request.context.header.api_key]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Final
 
 from kce.broker_stub.control_requests import leader_and_isr_states
-from kce.broker_stub.handlers.base import Handler, Services
+from kce.broker_stub.handlers.base import Handler, Services, answering, logged
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.wire import (
     ErrorCode,
@@ -20,14 +20,6 @@ from kce.wire.control import NO_TOPIC_ID
 from kce.wire.vocabulary import TopicPartition
 
 _FIRST_VERSION_BY_ID: Final = 5
-
-
-async def handle(request: Request, message: LeaderAndIsrRequest, services: Services) -> None:
-    hosted = services.replica_manager.partitions
-    topics = {partition.topic for partition, _ in leader_and_isr_states(message) if partition not in hosted}
-    if topics and services.prepare_topics is not None:
-        await services.prepare_topics(topics)
-    request.respond(respond(message, request.context, services))
 
 
 def respond(message: LeaderAndIsrRequest, context: RequestContext, services: Services) -> LeaderAndIsrResponse:
@@ -66,6 +58,27 @@ def _response(
         )
     topics = tuple(LeaderAndIsrTopicError(topic_id=i, partition_errors=tuple(errors)) for i, errors in by_id.items())
     return LeaderAndIsrResponse(error_code=error, topics=topics)
+
+
+_answer: Final = answering(logged(respond))
+
+
+def handle(request: Request, message: LeaderAndIsrRequest, services: Services) -> Awaitable[None] | None:
+    """Logs that are made get the settings of their topics, which are read first."""
+    hosted = services.replica_manager.partitions
+    if services.prepare_topics is not None:
+        topics = {partition.topic for partition, _ in leader_and_isr_states(message) if partition not in hosted}
+        if topics:
+            return _prepared(request, message, services, services.prepare_topics(topics))
+    _answer(request, message, services)
+    return None
+
+
+async def _prepared(
+    request: Request, message: LeaderAndIsrRequest, services: Services, preparation: Awaitable[None]
+) -> None:
+    await preparation
+    _answer(request, message, services)
 
 
 HANDLER: Final = Handler(LeaderAndIsrRequest, handle, error_response)

@@ -7,13 +7,14 @@ Topics are not auto-created (rules B7.11-B7.14): an unknown name gets UNKNOWN_TO
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
-from typing import Final, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 from kce import wire
 from kce.broker_stub.errors import InvalidRequest
-from kce.broker_stub.handlers.base import Handler, Services, answering
-from kce.broker_stub.metadata_cache import MetadataSnapshot
+from kce.broker_stub.handlers.base import Answer, Handler, Services, answering_in_steps
+from kce.broker_stub.metadata_cache import EncodedTopics, MetadataSnapshot
 from kce.broker_stub.reactor import RequestContext
 from kce.wire import (
     ErrorCode,
@@ -26,9 +27,15 @@ from kce.wire import (
     UpdateMetadataPartitionState,
 )
 from kce.wire.control import NO_TOPIC_ID
+from kce.wire.primitives import UNLIMITED
+from kce.wire.registry import METADATA
+from kce.wire.steps import STEP_MASK, Steps
 from kce.wire.vocabulary import NO_LEADER, is_valid_topic_name
 
 T = TypeVar("T")
+
+_make_topic: Final = wire.maker(MetadataResponseTopic)
+_make_partition: Final = wire.maker(MetadataResponsePartition)
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})  # rule B7.9
 
@@ -46,82 +53,143 @@ NO_OPERATIONS: Final = -(2**31)
 CLUSTER_OPERATIONS: Final = _ANY_RESOURCE | _CLUSTER_ACTION | _IDEMPOTENT_WRITE
 
 
-def respond(message: MetadataRequest, context: RequestContext, services: Services) -> MetadataResponse:
-    """Raises InvalidRequest."""
+def respond(message: MetadataRequest, context: RequestContext, services: Services) -> Steps[Answer]:
     snapshot = services.metadata_cache.snapshot
-    builder = _ResponseBuilder(message, context, snapshot)
+    topics = _Topics(message, context, snapshot, services.metadata_cache.encoded_topics)
+    try:
+        yield from topics.add_requested()
+    except InvalidRequest:
+        topics = _Topics(message, context, snapshot, services.metadata_cache.encoded_topics)
+        yield from topics.add_refused(ErrorCode.INVALID_REQUEST)
+        return Answer(MetadataResponse(topics=topics.encoded()), topics.errors)
     include_operations = message.include_cluster_authorized_operations
-    return MetadataResponse(
-        brokers=builder.brokers(),
+    response = MetadataResponse(
+        brokers=tuple(  # those that have the listener of the request (rule B7.7)
+            MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+            for broker, endpoint in snapshot.reachable_brokers(context.listener)
+        ),
         cluster_id=services.cluster_id,
         controller_id=-1 if snapshot.controller_id is None else snapshot.controller_id,
-        topics=builder.topics(),
+        topics=topics.encoded(),
         cluster_authorized_operations=CLUSTER_OPERATIONS if include_operations else NO_OPERATIONS,
     )
+    return Answer(response, topics.errors)
 
 
-class _ResponseBuilder:
-    """Answers one request from one snapshot."""
+class _Topics:
+    """The topics of one response, encoded, from one snapshot. Topics that have not changed are encoded once."""
 
-    def __init__(self, request: MetadataRequest, context: RequestContext, snapshot: MetadataSnapshot) -> None:
-        self.request = request
-        self.version = context.api_version
-        self.listener = context.listener
-        self.snapshot = snapshot
+    def __init__(
+        self, request: MetadataRequest, context: RequestContext, snapshot: MetadataSnapshot, encoded: EncodedTopics
+    ) -> None:
+        self.errors: Counter[int] = Counter()
+        self._request = request
+        self._version = context.api_version
+        self._listener = context.listener
+        self._snapshot = snapshot
+        self._encoded = encoded
+        self._pieces: list[bytes] = []
+        self._count = 0
 
-    def brokers(self) -> tuple[MetadataResponseBroker, ...]:
-        """Alive brokers that have the listener of the request (rule B7.7)."""
-        return tuple(
-            MetadataResponseBroker(node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
-            for broker, endpoint in self.snapshot.reachable_brokers(self.listener)
-        )
+    def encoded(self) -> Any:
+        """In place of the tuple of topics."""
+        return wire.Encoded(self._count, self._pieces)
 
-    def topics(self) -> tuple[MetadataResponseTopic, ...]:
-        requested = self.request.topics
-        if requested is None or (self.version == 0 and not requested):  # rule B7.1
-            return tuple(self._known(name) for name in self.snapshot.topics)
-        self._check(requested)
-        ids = [topic.topic_id for topic in requested if topic.topic_id != NO_TOPIC_ID]
+    def add_requested(self) -> Steps[None]:
+        """Raises InvalidRequest."""
+        requested = self._request.topics
+        if requested is None or (self._version == 0 and not requested):  # rule B7.1
+            yield from self._add(self._snapshot.topics, self._known)
+            return
+        yield from self._check(requested)
+        names: dict[str, None] = {}
+        ids: dict[uuid.UUID, None] = {}
+        for i, topic in enumerate(requested):
+            if topic.topic_id != NO_TOPIC_ID:
+                ids[topic.topic_id] = None
+            elif topic.name is not None:
+                names[topic.name] = None
+            if not i & STEP_MASK:
+                yield
         if ids:
-            return tuple(self._by_id(topic_id) for topic_id in _unique(ids))
-        return tuple(
-            self._by_name(name) for name in _unique(topic.name for topic in requested if topic.name is not None)
-        )
+            yield from self._add(ids, self._by_id)
+        else:
+            yield from self._add(names, self._by_name)
 
-    def _check(self, requested: tuple[MetadataRequestTopic, ...]) -> None:  # rule B7.2
-        by_id = self.version >= _FIRST_VERSION_BY_ID
-        for topic in requested:
+    def add_refused(self, error: ErrorCode) -> Steps[None]:
+        def refused(topic: MetadataRequestTopic) -> Steps[bytes]:
+            yield from ()
+            return self._one(error, name=topic.name or "", topic_id=topic.topic_id)
+
+        yield from self._add(self._request.topics or (), refused)
+
+    def _add(self, keys: Iterable[T], encode: Callable[[T], Steps[bytes]]) -> Steps[None]:
+        joined: list[bytes] = []
+        for key in keys:
+            joined.append((yield from encode(key)))
+            self._count += 1
+            if len(joined) > STEP_MASK:
+                self._pieces.append(b"".join(joined))
+                joined.clear()
+                yield
+        self._pieces += joined
+
+    def _check(self, requested: tuple[MetadataRequestTopic, ...]) -> Steps[None]:  # rule B7.2
+        by_id = self._version >= _FIRST_VERSION_BY_ID
+        for i, topic in enumerate(requested):
             if topic.topic_id != NO_TOPIC_ID and not by_id:
-                raise InvalidRequest(f"topic ids are not supported in version {self.version}")
+                raise InvalidRequest(f"topic ids are not supported in version {self._version}")
             if topic.name is None and not (by_id and topic.topic_id != NO_TOPIC_ID):
                 raise InvalidRequest("a topic needs a name or an id")
+            if not i & STEP_MASK:
+                yield
 
-    def _by_id(self, topic_id: uuid.UUID) -> MetadataResponseTopic:
-        name = self.snapshot.topic_names.get(topic_id)
-        if name is None or name not in self.snapshot.topics:
-            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
-        return self._known(name)
+    def _by_id(self, topic_id: uuid.UUID) -> Steps[bytes]:
+        name = self._snapshot.topic_names.get(topic_id)
+        if name is None or name not in self._snapshot.topics:
+            return self._one(ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+        return (yield from self._known(name))
 
-    def _by_name(self, name: str) -> MetadataResponseTopic:
-        if name in self.snapshot.topics:
-            return self._known(name)
+    def _by_name(self, name: str) -> Steps[bytes]:
+        if name in self._snapshot.topics:
+            return (yield from self._known(name))
         valid = is_valid_topic_name(name)  # rule B7.4
-        return MetadataResponseTopic(
-            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION,
-            name=name,
-            is_internal=name in INTERNAL_TOPICS,
-        )
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if valid else ErrorCode.INVALID_TOPIC_EXCEPTION
+        return self._one(error, name=name, is_internal=name in INTERNAL_TOPICS)
 
-    def _known(self, name: str) -> MetadataResponseTopic:
-        states = self.snapshot.topics[name].values()
-        include_operations = self.request.include_topic_authorized_operations
-        return MetadataResponseTopic(
-            name=name,
-            topic_id=self.snapshot.topic_id(name),
-            is_internal=name in INTERNAL_TOPICS,
-            partitions=tuple(self._partition(state) for state in states),
-            topic_authorized_operations=TOPIC_OPERATIONS if include_operations else NO_OPERATIONS,
-        )
+    def _one(self, error: ErrorCode, **fields: Any) -> bytes:
+        self.errors[error] += 1
+        topic = _make_topic(error_code=error, **fields)
+        return wire.encode_part(topic, api_key=METADATA, api_version=self._version)
+
+    def _known(self, name: str) -> Steps[bytes]:
+        include_operations = self._request.include_topic_authorized_operations
+        states, topic_id = self._snapshot.topics[name], self._snapshot.topic_id(name)
+        key = name, self._listener, self._version, include_operations
+        facts = states, self._snapshot.alive_brokers, topic_id
+        found = self._encoded.get(key, facts)
+        if found is None:
+            partitions = yield from self._partitions(states.values())
+            found = self._one(
+                ErrorCode.NONE,
+                name=name,
+                topic_id=topic_id,
+                is_internal=name in INTERNAL_TOPICS,
+                partitions=wire.Encoded(len(states), partitions),
+                topic_authorized_operations=TOPIC_OPERATIONS if include_operations else NO_OPERATIONS,
+            )
+            self._encoded.put(key, facts, found)
+        else:
+            self.errors[ErrorCode.NONE] += 1
+        return found
+
+    def _partitions(self, states: Iterable[UpdateMetadataPartitionState]) -> Steps[list[bytes]]:
+        pieces = []
+        for i, state in enumerate(states):
+            pieces.append(wire.encode_part(self._partition(state), api_key=METADATA, api_version=self._version))
+            if i & STEP_MASK == STEP_MASK:
+                yield
+        return pieces
 
     def _partition(self, state: UpdateMetadataPartitionState) -> MetadataResponsePartition:
         """Rules B7.5, B7.6."""
@@ -131,7 +199,7 @@ class _ResponseBuilder:
             error, leader = (ErrorCode.NONE if complete else ErrorCode.REPLICA_NOT_AVAILABLE), state.leader
         else:
             error, leader = self._unreachable_error(state.leader), NO_LEADER
-        return MetadataResponsePartition(
+        made: MetadataResponsePartition = _make_partition(
             error_code=error,
             partition_index=state.partition_index,
             leader_id=leader,
@@ -140,32 +208,29 @@ class _ResponseBuilder:
             isr_nodes=isr,
             offline_replicas=state.offline_replicas,
         )
+        return made
 
     def _listed(self, brokers: tuple[int, ...]) -> tuple[int, ...]:
         """Only version 0 omits brokers that cannot be reached."""
-        return tuple(i for i in brokers if self._is_reachable(i)) if self.version == 0 else brokers
+        return tuple(i for i in brokers if self._is_reachable(i)) if self._version == 0 else brokers
 
     def _is_reachable(self, broker_id: int) -> bool:
-        return self.snapshot.endpoint(broker_id, self.listener) is not None
+        return self._snapshot.endpoint(broker_id, self._listener) is not None
 
     def _unreachable_error(self, leader: int) -> ErrorCode:
-        if leader in self.snapshot.alive_brokers and self.version >= _FIRST_VERSION_WITH_LISTENER_NOT_FOUND:
+        if leader in self._snapshot.alive_brokers and self._version >= _FIRST_VERSION_WITH_LISTENER_NOT_FOUND:
             return ErrorCode.LISTENER_NOT_FOUND
         return ErrorCode.LEADER_NOT_AVAILABLE
 
 
-def _unique(values: Iterable[T]) -> Iterable[T]:
-    return dict.fromkeys(values)
-
-
-def decode(frame: bytes) -> tuple[wire.Header, wire.Message]:
+def decode(frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:
     """Like ``wire.decode_request``, but accept a bug of librdkafka.
 
     When it requests all topics in a flexible version, it writes the null array length in four bytes instead of one.
     Kafka ignores trailing bytes of any request; here three trailing bytes are accepted in this case only.
     """
     try:
-        return wire.decode_request(frame)
+        return wire.decode_request(frame, max_elements)
     except wire.TrailingBytes as e:
         header = wire.decode_request_header(frame)
         message = e.message
@@ -184,4 +249,4 @@ def error_response(message: MetadataRequest, context: RequestContext, error: Err
     return MetadataResponse(topics=topics)
 
 
-HANDLER: Final = Handler(MetadataRequest, answering(respond), error_response, decode)
+HANDLER: Final = Handler(MetadataRequest, answering_in_steps(respond), error_response, decode)

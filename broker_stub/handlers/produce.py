@@ -42,7 +42,7 @@ _WITHOUT_LOG_START: Final = frozenset(
 )
 
 
-async def handle(request: Request, message: ProduceRequest, services: Services) -> None:
+def handle(request: Request, message: ProduceRequest, services: Services) -> None:
     """Raises InvalidRequest."""
     context = request.context
     refused: dict[TopicPartition, tuple[Produced, ErrorCode]] = {}

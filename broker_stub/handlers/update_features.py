@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Final
 
 from kce.broker_stub.handlers.base import Services
-from kce.broker_stub.handlers.forwarded import forwarded
+from kce.broker_stub.handlers.forwarded import forwarded, with_message
 from kce.broker_stub.reactor import Request
 from kce.wire import ErrorCode, UpdateFeaturesRequest, UpdateFeaturesResponse
 
-_FORWARDED: Final = forwarded(UpdateFeaturesRequest, partial(UpdateFeaturesResponse, error_message=None))
+_FORWARDED: Final = forwarded(UpdateFeaturesRequest, with_message(UpdateFeaturesResponse))
 
 
-async def handle(request: Request, message: UpdateFeaturesRequest, services: Services) -> None:
+def handle(request: Request, message: UpdateFeaturesRequest, services: Services) -> None:
     if services.config.inter_broker_protocol_version.supports_feature_versioning:
-        await _FORWARDED.handle(request, message, services)
+        _FORWARDED.handle(request, message, services)
     else:
         why = "features are not versioned under this inter.broker.protocol.version"
         request.respond(UpdateFeaturesResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=why))

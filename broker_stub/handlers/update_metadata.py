@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.handlers.base import Handler, Services, answering, logged
 from kce.broker_stub.reactor import RequestContext
 from kce.wire import ErrorCode, UpdateMetadataRequest, UpdateMetadataResponse
 
@@ -21,4 +21,4 @@ def error_response(message: UpdateMetadataRequest, context: RequestContext, erro
     return UpdateMetadataResponse(error_code=error)
 
 
-HANDLER: Final = Handler(UpdateMetadataRequest, answering(respond), error_response)
+HANDLER: Final = Handler(UpdateMetadataRequest, answering(logged(respond)), error_response)

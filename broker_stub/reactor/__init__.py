@@ -2,9 +2,10 @@
 
 acceptor         one per listener: accepts connections and assigns them to processors
 processor        one per network thread: connections, parsing, the response queue
-connection       one per client: reads, is muted, writes
-request_channel  requests to handlers, responses back; the Request that handlers use
-handler_pool     runs requests
+connection       one per client: reads, is muted, has requests handled, writes
+request          the Request that handlers use, and its response
+request_channel  the queue of requests and the handlers of a plane
+turns            keeps the data plane from starving the control plane
 socket_server    the planes of all of these: bind, enable, drain
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from kce.broker_stub.reactor.acceptor import BindError
 from kce.broker_stub.reactor.metrics import ApiMetrics, RequestMetrics
-from kce.broker_stub.reactor.request_channel import Apis, ConnectionContext, Request, RequestContext
+from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, RequestContext
 from kce.broker_stub.reactor.socket_server import SocketServer
 
 __all__ = [

@@ -8,6 +8,7 @@ import logging
 import trio
 
 from kce.broker_stub.ports import Bind, Link, ListeningSocket
+from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.processor import Processor
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
@@ -39,6 +40,7 @@ class Acceptor:
         bind: Bind,
         backlog: int,
         max_frame_bytes: int,
+        memory: MemoryPool,
         quotas: ConnectionQuotas,
         metrics: RequestMetrics,
     ) -> None:
@@ -47,6 +49,7 @@ class Acceptor:
         self._bind = bind
         self._backlog = backlog
         self._max_frame_bytes = max_frame_bytes
+        self._memory = memory
         self._quotas = quotas
         self._metrics = metrics
         self._socket: ListeningSocket | None = None
@@ -64,7 +67,11 @@ class Acceptor:
         host, port = self.endpoint.host, self.endpoint.port
         try:
             self._socket = await self._bind(
-                host, port, listener=self.endpoint.listener, max_frame_bytes=self._max_frame_bytes
+                host,
+                port,
+                listener=self.endpoint.listener,
+                max_frame_bytes=self._max_frame_bytes,
+                memory=self._memory,
             )
             if port == 0:
                 self._socket.listen(self._backlog)

@@ -1,8 +1,9 @@
-"""One accepted connection: read a request, pass it on, write its response, read the next.
+"""One accepted connection: read requests, have them handled in order, write their responses, read the next.
 
-This order implements muting (rules B1.19-B1.21): nothing is read while a request is in progress, so there is never a
-second one, and responses leave in the order of their requests. Pipelined bytes wait in the frame buffer and the kernel.
-Each connection writes on its own, so a slow reader delays no other connection.
+A connection is muted while a request is in progress (rules B1.19-B1.21): nothing is read then, there is never a second
+one, and responses leave in the order of their requests. Pipelined bytes wait in the frame buffer and the kernel.
+Requests that arrived together and need not wait are handled one after the other, and their responses leave in one
+write. Each connection writes on its own, so a slow reader delays no other connection.
 """
 
 from __future__ import annotations
@@ -10,16 +11,22 @@ from __future__ import annotations
 import enum
 import logging
 import math
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
 from kce import wire
 from kce.broker_stub.ports import Link
+from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
-from kce.broker_stub.reactor.request_channel import Action, ConnectionContext, Response
+from kce.broker_stub.reactor.request import Action, ConnectionContext, Request, Response, describe
+from kce.broker_stub.reactor.request_channel import RequestChannel, Sender
+from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
 
 log = logging.getLogger(__name__)
+
+#: responses that are written together
+BATCH_BYTES: Final = 65536
 
 
 class Phase(enum.Enum):
@@ -30,24 +37,33 @@ class Phase(enum.Enum):
     WRITING = enum.auto()
 
 
-class ConnectionOwner(Protocol):
+class ConnectionOwner(Sender, Protocol):
     """The processor of a connection."""
 
     metrics: RequestMetrics
+    channel: RequestChannel
+    turns: Turns
+    memory: MemoryPool
 
-    def receive_completed(self, connection: Connection, frame: bytes) -> None:
-        """A complete request arrived; the connection is muted until ``Connection.deliver``."""
+    def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
+        """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""
+
+    async def parse_in_turns(self, connection: Connection, frame: bytes, now: float) -> Request:
+        """Parse a long request. Raises wire.DecodeError."""
+
+    async def unblocked(self) -> None:
+        """Wait while the processor is blocked (rule B1.22)."""
 
 
 class Connection:
     """Owns the link and closes it. ``client_software_*`` are from the client's ApiVersions request (rule B1.38)."""
 
-    def __init__(
-        self,
-        context: ConnectionContext,
-        link: Link,
-        owner: ConnectionOwner,
-    ) -> None:
+    __slots__ = (
+        "_expired", "_finishing", "_frame", "_in_handler", "_last_sent", "_link", "_muted_until", "_owner", "_parked",
+        "_phase", "_response", "_scope", "_to_send", "client_software_name", "client_software_version", "context",
+    )  # fmt: skip
+
+    def __init__(self, context: ConnectionContext, link: Link, owner: ConnectionOwner) -> None:
         self.context = context
         self.client_software_name = "unknown"
         self.client_software_version = "unknown"
@@ -58,12 +74,23 @@ class Connection:
         self._last_sent = -math.inf
         self._expired = False
         self._finishing = False
+        self._in_handler = False
+        #: to the request in progress
         self._response: Response | None = None
-        self._response_due = trio.Event()
+        #: set when the response to a parked request is there
+        self._parked: trio.Event | None = None
+        #: responses of this batch
+        self._to_send: list[Response] = []
         self._muted_until = -math.inf
+        #: of the request in progress
+        self._frame: bytes | None = None
 
     def __repr__(self) -> str:
         return f"<Connection {self.context.connection_id}>"
+
+    @property
+    def turns(self) -> Turns:
+        return self._owner.turns
 
     async def serve(self) -> None:
         """Serve until either side closes the connection. Raises nothing: errors close only this connection."""
@@ -77,38 +104,138 @@ class Connection:
         except Exception:
             log.exception("%s: closed after an unexpected error", self.context.connection_id)
         finally:
+            self._drop_frame()
             with trio.CancelScope(shield=True):
                 await self._link.aclose()
 
     async def _serve(self) -> None:
         while not self._finishing:
-            frame = await self._link.receive()
-            if frame is None:
+            self._frame = await self._link.receive()
+            if self._frame is None:
                 if self._link.buffered_bytes:
                     log.info("%s: the client closed the connection within a request", self.context.connection_id)
                 return
-            response = await self._response_to(frame)
-            dequeued_at = self._last_sent = trio.current_time()
+            self._phase = Phase.IN_PROGRESS
+            await self._owner.unblocked()
+            if self._owner.turns.used_up:
+                await self._owner.turns.wait()
             try:
-                if self._expired:  # expired while the request was in progress (rule B1.53)
-                    return
-                if response.action is Action.SEND:
-                    self._phase = Phase.WRITING
-                    await self._link.send(response.payload)
-            finally:  # also if the client is gone
-                response.request.record(self._owner.metrics, dequeued_at=dequeued_at)
+                await self._serve_batch()
+            finally:
+                await self._flush()
             self._phase = Phase.READING
-            if response.action is Action.CLOSE_CONNECTION:
-                return
-            await trio.sleep_until(self._muted_until)
+            if self._muted_until > -math.inf:
+                await trio.sleep_until(self._muted_until)
+                self._muted_until = -math.inf
 
-    async def _response_to(self, frame: bytes) -> Response:
+    async def _serve_batch(self) -> None:
+        """Handle the request, and those that arrived with it, until one has to wait or the slice of time is used up."""
+        owner, began = self._owner, trio.current_time()
+        now, batch_bytes = began, 0
+        while self._frame is not None:
+            try:
+                request = owner.parse(self, self._frame, now)
+            except wire.DecodeError as e:
+                await self._flush()
+                self.refuse(describe(e))
+                return
+            except wire.TooManyElements:
+                await self._flush()
+                await self._serve_long()
+                return
+            at_once = owner.channel.try_handle(request)
+            now = trio.current_time()
+            if not at_once or self._response is None:
+                owner.turns.spend(now - began)
+                await self._flush_before(request)
+                if not at_once:
+                    await self._handle(request)
+                self._drop_frame()
+                await self._wait_for_response()
+                began = now = trio.current_time()
+            self._drop_frame()
+            batch_bytes += self._take_response()
+            if self._finishing or self._expired or self._muted_until > now:
+                break
+            if now - began > SLICE_SECONDS or batch_bytes > BATCH_BYTES:
+                break
+            self._frame = self._link.receive_nowait()
+        owner.turns.spend(now - began)
+
+    async def _serve_long(self) -> None:
+        """Work on a request of many elements in turns with others."""
         self._phase = Phase.IN_PROGRESS
-        self._response_due = trio.Event()
-        self._owner.receive_completed(self, frame)
-        await self._response_due.wait()
-        assert self._response is not None
-        return self._response
+        turns = self._owner.turns
+        assert self._frame is not None
+        async with turns.long_request():
+            try:
+                request = await self._owner.parse_in_turns(self, self._frame, trio.current_time())
+            except wire.DecodeError as e:
+                self.refuse(describe(e))
+                return
+            if not self._owner.channel.try_handle(request):
+                await self._handle(request)
+            self._drop_frame()
+            await turns.take(request.drop_message())
+        await self._wait_for_response()
+        self._take_response()
+
+    async def _flush_before(self, request: Request) -> None:
+        """Write the responses of the batch before ``request`` waits."""
+        try:
+            await self._flush()
+        except BaseException:
+            request.release()
+            raise
+        self._phase = Phase.IN_PROGRESS
+
+    async def _handle(self, request: Request) -> None:
+        """Wait for a handler, and in it."""
+        self._in_handler = True
+        await self._owner.channel.handle(request, self._owner)
+        self._in_handler = False
+
+    async def _wait_for_response(self) -> None:
+        if self._response is None:
+            self._parked = trio.Event()
+            await self._parked.wait()
+            self._parked = None
+        await self._owner.unblocked()
+
+    def _drop_frame(self) -> None:
+        """The handler is done with the request, and so with its frame (rule B1.25)."""
+        if self._frame is not None:
+            self._owner.memory.give_back(len(self._frame))
+            self._frame = None
+
+    def _take_response(self) -> int:
+        """Put the response to the request in progress into the batch; returns its size."""
+        response = self._response
+        assert response is not None
+        self._response = None
+        self._to_send.append(response)
+        if response.action is Action.CLOSE_CONNECTION:
+            self._finishing = True
+        return len(response.payload)
+
+    async def _flush(self) -> None:
+        """Write the responses of this batch."""
+        if not self._to_send:
+            return
+        responses, self._to_send = self._to_send, []
+        dequeued_at = self._last_sent = trio.current_time()
+        try:
+            if self._expired:  # while the request was in progress (rule B1.53)
+                self._finishing = True
+                return
+            payloads = [response.payload for response in responses if response.action is Action.SEND]
+            if payloads:
+                self._phase = Phase.WRITING
+                await self._link.send(*payloads)
+        finally:  # also if the client is gone
+            now = trio.current_time()
+            for response in responses:
+                response.request.record(self._owner.metrics, dequeued_at=dequeued_at, sent_at=now)
 
     def expire(self, now: float, max_idle_seconds: float) -> float:
         """Close the connection if it was idle for that long. Returns the earliest time when it may expire.
@@ -134,7 +261,8 @@ class Connection:
     def deliver(self, response: Response) -> None:
         """Write the response to the request in progress, then unmute."""
         self._response = response
-        self._response_due.set()
+        if self._parked is not None:
+            self._parked.set()
 
     def refuse(self, reason: str) -> None:
         """Close without a response because of a bad request (rules B1.34, B1.35)."""
@@ -149,5 +277,9 @@ class Connection:
             self._scope.cancel()
 
     def close(self) -> None:
+        """Close now; but a handler that works on a request finishes it (rule B1.59)."""
         self._finishing = True
-        self._scope.cancel()
+        if self._in_handler:
+            self._expired = True
+        else:
+            self._scope.cancel()

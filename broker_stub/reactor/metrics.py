@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from kce import wire
+
 
 @dataclass(slots=True)
 class ApiMetrics:
@@ -35,9 +37,16 @@ class RequestMetrics:
     connections_closed_for_bad_requests: int = 0
     connections_expired: int = 0
     handler_errors: int = 0  # exceptions that escaped from handlers
+    _by_key: dict[int, ApiMetrics] = field(default_factory=dict)  # the same as ``apis``
 
     def of(self, api_name: str) -> ApiMetrics:
         found = self.apis.get(api_name)
         if found is None:
             found = self.apis[api_name] = ApiMetrics()
+        return found
+
+    def of_key(self, api_key: int) -> ApiMetrics:
+        found = self._by_key.get(api_key)
+        if found is None:
+            found = self._by_key[api_key] = self.of(wire.api(api_key).name)
         return found

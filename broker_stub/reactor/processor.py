@@ -1,13 +1,14 @@
-"""One network thread of Kafka as a task: it starts connections, parses requests and routes responses (B1.16-B1.24).
+"""One network thread of Kafka: it starts connections, parses requests and routes responses (rules B1.16-B1.24).
 
-Owns its hand-off queue, its response queue and its connections. The loop is Kafka's: new connections, then responses,
-then completed receives. A full request queue blocks the loop, and so this processor's reads and queued responses (rule
-B1.22); other processors continue.
+Owns its hand-off queue, its response queue and its connections, which are tasks. While the plane's request queue is
+full, a processor with one more request is blocked: it takes no connections, reads no requests, and its responses
+stay in its queue (rule B1.22); other processors continue.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 
 import trio
@@ -15,22 +16,21 @@ import trio
 from kce import wire
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor.connection import Connection
+from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
-from kce.broker_stub.reactor.request_channel import (
-    Apis,
-    ConnectionContext,
-    Request,
-    RequestChannel,
-    RequestContext,
-    Response,
-    describe,
-)
+from kce.broker_stub.reactor.request import Apis, ConnectionContext, Request, RequestContext, Response
+from kce.broker_stub.reactor.request_channel import RequestChannel
+from kce.broker_stub.reactor.turns import Turns
+from kce.wire.primitives import UNLIMITED
 
 log = logging.getLogger(__name__)
 
 #: capacity for accepted connections that wait for a processor (rule B1.15)
 HAND_OFF_QUEUE_SIZE = 20
+
+#: a request of the data plane with more elements is decoded in turns with others
+LONG_REQUEST_ELEMENTS = 1000
 
 _INDEX_LIMIT = 2**31
 
@@ -48,19 +48,25 @@ class Processor:
         quotas: ConnectionQuotas,
         metrics: RequestMetrics,
         max_idle_seconds: float,
+        turns: Turns,
+        memory: MemoryPool,
     ) -> None:
         self.processor_id = processor_id
         self.listener = listener
         self.metrics = metrics
         self.connections: dict[str, Connection] = {}
-        self._channel = channel
+        self.channel = channel
+        self.turns = turns
+        self.memory = memory
+        self._max_elements = UNLIMITED if turns.slice_seconds == math.inf else LONG_REQUEST_ELEMENTS
         self._apis = apis
         self._quotas = quotas
         self._max_idle_seconds = max_idle_seconds
         self._new_connections, self._accepted = trio.open_memory_channel[Link](HAND_OFF_QUEUE_SIZE)
         self._responses: deque[Response] = deque()
-        self._received: deque[tuple[Connection, bytes]] = deque()
-        self._wakeup = trio.Event()
+        #: set but while the processor is blocked
+        self._unblocked = trio.Event()
+        self._unblocked.set()
         self._next_index = 0
         self._draining = False
         self._no_connections = trio.Event()
@@ -76,11 +82,9 @@ class Processor:
                 nursery.start_soon(self._expire_idle_connections)
                 task_status.started()
                 while True:
-                    await self._wakeup.wait()
-                    self._wakeup = trio.Event()
-                    self._configure_new_connections(nursery)
-                    self._process_new_responses()
-                    await self._process_completed_receives()
+                    await self.unblocked()
+                    self._start(await self._accepted.receive(), nursery)
+                    self._start_others(nursery)
         finally:
             with trio.CancelScope(shield=True):
                 await self._discard_hand_off_queue()
@@ -88,21 +92,55 @@ class Processor:
     def accept_nowait(self, link: Link) -> None:
         """Take over a connection that the quotas have counted. Raises trio.WouldBlock if the hand-off queue is full."""
         self._new_connections.send_nowait(link)
-        self._wakeup.set()
 
     async def accept(self, link: Link) -> None:
         """Like ``accept_nowait``, but waits while the queue is full."""
         await self._new_connections.send(link)
-        self._wakeup.set()
 
     def send_response(self, response: Response) -> None:
-        """Queue a response. The queue needs no limit, because each connection has at most one response."""
-        self._responses.append(response)
-        self._wakeup.set()
+        """Deliver a response. It is queued while the processor is blocked; each connection has at most one."""
+        if self._unblocked.is_set():
+            self._deliver(response)
+        else:
+            self._responses.append(response)
 
-    def receive_completed(self, connection: Connection, frame: bytes) -> None:
-        self._received.append((connection, frame))
-        self._wakeup.set()
+    def _deliver(self, response: Response) -> None:
+        connection = response.request.connection
+        if connection.context.connection_id in self.connections:
+            connection.deliver(response)
+            return
+        log.warning("%s: dropping the response, the connection is closed", response.request)  # rule B1.24
+        now = trio.current_time()
+        response.request.record(self.metrics, dequeued_at=now, sent_at=now)
+
+    def block(self) -> None:
+        self._unblocked = trio.Event()
+
+    def unblock(self) -> None:
+        self._unblocked.set()
+        while self._responses:
+            self._deliver(self._responses.popleft())
+
+    async def unblocked(self) -> None:
+        while not self._unblocked.is_set():
+            await self._unblocked.wait()
+
+    def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
+        return self._request(connection, self._apis.decode(frame, self._max_elements), now)
+
+    async def parse_in_turns(self, connection: Connection, frame: bytes, now: float) -> Request:
+        return self._request(connection, await self.turns.take(self._apis.decode_in_steps(frame)), now)
+
+    def _request(self, connection: Connection, decoded: tuple[wire.Header, wire.Message], now: float) -> Request:
+        header, message = decoded
+        return Request(
+            RequestContext(header, connection.context),
+            message,
+            connection=connection,
+            responder=self,
+            apis=self._apis,
+            now=now,
+        )
 
     async def drain(self) -> None:
         """Close each connection after its request in progress, and wait until all are closed."""
@@ -113,14 +151,17 @@ class Processor:
             self._no_connections = trio.Event()
             await self._no_connections.wait()
 
-    def _configure_new_connections(self, nursery: trio.Nursery) -> None:
-        for _ in range(HAND_OFF_QUEUE_SIZE):
+    def _start(self, link: Link, nursery: trio.Nursery) -> None:
+        connection = self._new_connection(link)
+        nursery.start_soon(self._serve, connection, name=connection.context.connection_id)
+
+    def _start_others(self, nursery: trio.Nursery) -> None:
+        """Up to a queue of connections in one go (rule B1.16)."""
+        for _ in range(HAND_OFF_QUEUE_SIZE - 1):
             try:
-                link = self._accepted.receive_nowait()
+                self._start(self._accepted.receive_nowait(), nursery)
             except trio.WouldBlock:
                 return
-            connection = self._new_connection(link)
-            nursery.start_soon(self._serve, connection, name=connection.context.connection_id)
 
     def _new_connection(self, link: Link) -> Connection:
         (local_host, local_port), (remote_host, remote_port) = link.local, link.remote
@@ -159,38 +200,3 @@ class Processor:
             self._quotas.release(connection.context.client_host)
             if not self.connections:
                 self._no_connections.set()
-
-    def _process_new_responses(self) -> None:
-        while self._responses:
-            response = self._responses.popleft()
-            connection = response.request.connection
-            if connection.context.connection_id in self.connections:
-                connection.deliver(response)
-            else:  # rule B1.24
-                log.warning("%s: dropping the response, the connection is closed", response.request)
-                response.request.record(self.metrics, dequeued_at=trio.current_time())
-
-    async def _process_completed_receives(self) -> None:
-        while self._received:
-            connection, frame = self._received.popleft()
-            try:
-                request = self._parse(connection, frame)
-            except wire.DecodeError as e:
-                connection.refuse(describe(e))
-            except Exception:
-                log.exception("%s: closed after an unexpected error", connection.context.connection_id)
-                connection.close()
-            else:
-                await self._channel.send_request(request)
-
-    def _parse(self, connection: Connection, frame: bytes) -> Request:
-        """Raises wire.DecodeError (rule B1.35)."""
-        header, message = self._apis.decode(frame)
-        return Request(
-            RequestContext(header, connection.context),
-            message,
-            connection=connection,
-            responder=self,
-            apis=self._apis,
-            now=trio.current_time(),
-        )

@@ -23,11 +23,13 @@ import trio
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.ports import Bind
 from kce.broker_stub.reactor.acceptor import Acceptor
-from kce.broker_stub.reactor.handler_pool import HandlerPool
+from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.processor import Processor
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
-from kce.broker_stub.reactor.request_channel import Apis, RequestChannel
+from kce.broker_stub.reactor.request import Apis
+from kce.broker_stub.reactor.request_channel import RequestChannel
+from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
 from kce.wire.vocabulary import Endpoint
 
 log = logging.getLogger(__name__)
@@ -42,11 +44,12 @@ CONTROL_PLANE = "control-plane"
 
 @dataclass(slots=True)
 class Plane:
-    """Listeners that share a request queue and handlers."""
+    """Listeners that share a request queue, handlers, turns on the event loop, and memory for requests."""
 
     name: str
     channel: RequestChannel
-    handlers: HandlerPool
+    turns: Turns
+    memory: MemoryPool
     acceptors: list[Acceptor] = field(default_factory=list)
 
 
@@ -68,33 +71,37 @@ class SocketServer:
         self._running = False
 
     def _planes(self) -> list[Plane]:
-        data = self._plane(DATA_PLANE, self._config.queued_max_requests, self._config.num_io_threads)
+        channel = self._channel(self._config.queued_max_requests, self._config.num_io_threads)
+        memory = MemoryPool(self._config.queued_max_request_bytes or math.inf)
+        data = Plane(DATA_PLANE, channel, Turns(SLICE_SECONDS), memory)
         planes = [data]
         for endpoint in self._config.listeners:
             if endpoint.listener == self._config.control_plane_listener_name:
-                control = self._plane(CONTROL_PLANE, CONTROL_PLANE_QUEUE_SIZE, CONTROL_PLANE_THREADS)
-                control.acceptors.append(self._acceptor(endpoint, control.channel, CONTROL_PLANE_THREADS))
+                channel = self._channel(CONTROL_PLANE_QUEUE_SIZE, CONTROL_PLANE_THREADS)
+                control = Plane(CONTROL_PLANE, channel, Turns(), MemoryPool())
+                control.acceptors.append(self._acceptor(endpoint, control, CONTROL_PLANE_THREADS))
                 planes.insert(0, control)
             else:
                 threads = self._config.num_network_threads[endpoint.listener]
-                data.acceptors.append(self._acceptor(endpoint, data.channel, threads))
+                data.acceptors.append(self._acceptor(endpoint, data, threads))
         return planes
 
-    def _plane(self, name: str, queue_size: int, handlers: int) -> Plane:
-        channel = RequestChannel(queue_size)
-        return Plane(name, channel, HandlerPool(name, handlers, channel, self._apis, self.metrics))
+    def _channel(self, capacity: int, handlers: int) -> RequestChannel:
+        return RequestChannel(capacity, handlers, self._apis, self.metrics)
 
-    def _acceptor(self, endpoint: Endpoint, channel: RequestChannel, threads: int) -> Acceptor:
+    def _acceptor(self, endpoint: Endpoint, plane: Plane, threads: int) -> Acceptor:
         idle_ms = self._config.connections_max_idle_ms
         processors = [
             Processor(
                 next(self._processor_ids),
                 endpoint.listener,
-                channel,
+                plane.channel,
                 self._apis,
                 quotas=self._quotas,
                 metrics=self.metrics,
                 max_idle_seconds=math.inf if idle_ms is None else idle_ms / 1000,
+                turns=plane.turns,
+                memory=plane.memory,
             )
             for _ in range(threads)
         ]
@@ -104,6 +111,7 @@ class SocketServer:
             bind=self._bind,
             backlog=self._config.socket_listen_backlog_size,
             max_frame_bytes=self._config.socket_request_max_bytes,
+            memory=plane.memory,
             quotas=self._quotas,
             metrics=self.metrics,
         )
@@ -141,24 +149,17 @@ class SocketServer:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve from ``enable_request_processing`` until ``shutdown``. The listeners must be bound.
 
-        Three nested nurseries end one after the other: acceptors, then processors with their connections, then
-        handlers.
+        Two nested nurseries end one after the other: acceptors, then processors with their connections, in whose
+        tasks requests are handled. Requests that still wait for a handler are dropped (rule B1.56).
         """
         self._running = True
         try:
-            async with trio.open_nursery() as handlers:
-                for plane in self.planes:
-                    handlers.start_soon(plane.handlers.run)
-                async with trio.open_nursery() as processors:
-                    self._start_processors(processors)
-                    task_status.started()
-                    await self._accept_until_stopping()
-                    deadline = trio.current_time() + self._drain_seconds
-                    await self._drain(deadline)
-                    processors.cancel_scope.cancel()
-                for plane in self.planes:
-                    plane.channel.shut_down()
-                handlers.cancel_scope.deadline = deadline
+            async with trio.open_nursery() as processors:
+                self._start_processors(processors)
+                task_status.started()
+                await self._accept_until_stopping()
+                await self._drain(trio.current_time() + self._drain_seconds)
+                processors.cancel_scope.cancel()
         finally:
             self._close_listeners()
             self._stopping.set()
@@ -166,6 +167,7 @@ class SocketServer:
 
     def _start_processors(self, nursery: trio.Nursery) -> None:
         for plane in self.planes:
+            nursery.start_soon(plane.turns.run)
             for acceptor in plane.acceptors:
                 for processor in acceptor.processors:
                     nursery.start_soon(processor.run, name=self._thread_name(plane, acceptor.endpoint, processor))

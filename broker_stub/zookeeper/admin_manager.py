@@ -7,7 +7,7 @@ response.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -26,9 +26,16 @@ from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
 
 class ZkAdminManager:
-    """``random`` places new topics (rule 10.4)."""
+    """``random`` places new topics (rule 10.4), never on ``controllers``: the live nodes that are controllers only."""
 
-    def __init__(self, zk: KafkaZkClient, ibp: MetadataVersion, random: Random) -> None:
+    def __init__(
+        self,
+        zk: KafkaZkClient,
+        ibp: MetadataVersion,
+        random: Random,
+        controllers: Callable[[], Collection[int]] = frozenset,
+    ) -> None:
+        self._controllers = controllers
         self._zk = zk
         self._ibp = ibp
         self._random = random
@@ -71,8 +78,10 @@ class ZkAdminManager:
             raise AdminError(f"topic {topic.name}: {', '.join(nulls)} without a value", ErrorCode.INVALID_CONFIG)
         config = {entry.name: entry.value for entry in topic.configs if entry.value is not None}
         if not topic.assignments:
+            controllers = self._controllers()
+            usable = {broker: rack for broker, rack in brokers.items() if broker not in controllers}
             return config, admin.place(
-                topic.name, brokers, topic.num_partitions, topic.replication_factor, random=self._random
+                topic.name, usable, topic.num_partitions, topic.replication_factor, random=self._random
             )
         if (topic.num_partitions, topic.replication_factor) != (-1, -1):
             raise AdminError(
@@ -85,7 +94,9 @@ class ZkAdminManager:
                 f"topic {topic.name}: partitions {sorted(repeated)} are assigned twice",
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             )
-        return config, {a.partition_index: a.broker_ids for a in topic.assignments}
+        assignment = {a.partition_index: a.broker_ids for a in topic.assignments}
+        admin.check_takes_replicas(topic.name, assignment, self._controllers())
+        return config, assignment
 
     async def create_partitions(
         self,

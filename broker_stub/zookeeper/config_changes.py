@@ -160,12 +160,12 @@ class ConfigChangeListener:
                 names, await self._zk.get_data([znodes.config_path(kind, name) for name in names]), strict=True
             ):
                 if isinstance(found, NodeData):
-                    self._on_client_config(kind, name, znodes.decode_config(found.data))
+                    self._on_client_config(kind, name, _decoded(znodes.config_path(kind, name), found.data))
 
     async def _read_broker(self, entity: str) -> None:
         path = znodes.broker_config_path(entity)
         found = await self._zk.get_one(path)
-        config = {} if found is None else znodes.decode_config(found.data)
+        config = {} if found is None else _decoded(path, found.data)
         if UNCLEAN not in config:
             self._dynamic.pop(entity, None)
         else:
@@ -173,6 +173,15 @@ class ConfigChangeListener:
                 self._dynamic[entity] = Properties(config).boolean(UNCLEAN)
             except ConfigError as e:
                 log.error("%s has %s", path, e)
+
+
+def _decoded(path: str, data: bytes) -> dict[str, str]:
+    """Malformed content is logged, and means no overrides."""
+    try:
+        return znodes.decode_config(path, data)
+    except znodes.BadZNode as e:
+        log.error("ignoring a configuration: %s", e)
+        return {}
 
 
 def _number(path: str) -> int:

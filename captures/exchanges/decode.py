@@ -21,6 +21,7 @@ from kce.captures.exchanges.cluster import Cluster
 from kce.captures.exchanges.pairing import Message, NoResponse, Request, Response
 from kce.captures.exchanges.ports import NO_PORTS, Ports
 from kce.captures.exchanges.quality import OF_OTHER_PORTS, Quality
+from kce.captures.files.chronology import chronological
 from kce.captures.files.pcap import CaptureFile, Packet
 from kce.captures.tcp.segments import Dissector, Place, Segment
 
@@ -67,7 +68,7 @@ class Decoder:
     def _segments(self) -> Iterator[Segment]:
         """Segments to decode; counts everything else."""
         capture, quality = self._capture, self.quality
-        for packet, segment in _dissected(capture) if isinstance(capture, CaptureFile) else capture:
+        for packet, segment in by_time(capture) if isinstance(capture, CaptureFile) else capture:
             quality.packets += 1
             quality.cut_packets += packet.wire_bytes > len(packet.data)
             if isinstance(segment, str):
@@ -103,7 +104,19 @@ class Decoder:
             yield heapq.heappop(self._heap)[2]
 
 
-def _dissected(capture: CaptureFile) -> Iterator[tuple[Packet, Segment | str]]:
+def by_time(capture: CaptureFile) -> Iterator[tuple[Packet, Segment | str]]:
+    """Dissected packets, sorted by time unless the capture is a stream that may still grow."""
     dissector = Dissector(capture.name)
-    for packet in capture:
-        yield packet, dissector.dissect(packet)
+    segments = ((packet, dissector.dissect(packet)) for packet in capture)
+    if not capture.is_complete:
+        yield from segments
+        return
+    for order, (packet, segment) in enumerate(chronological(segments, _time_of), capture.first):
+        if packet.number != order and isinstance(segment, Segment):
+            yield packet, segment._replace(place=segment.place._replace(order=order))
+        else:
+            yield packet, segment
+
+
+def _time_of(item: tuple[Packet, Segment | str]) -> int:
+    return item[0].time_ns

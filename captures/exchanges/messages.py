@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kce import wire
 from kce.captures.exchanges.framing import Frame
 from kce.captures.exchanges.quality import Quality
 from kce.captures.exchanges.recognise import PRODUCE, Start, produce_acks
 from kce.captures.tcp.segments import Endpoint, Place
-from kce.wire.registry import BY_KEY, ApiKey, message_class
+from kce.wire.registry import BY_KEY, CONTROL_REQUESTS, ApiKey, message_class
 
 _KEY_AND_VERSION = struct.Struct(">hhi").unpack_from
+_INT16 = struct.Struct(">h").unpack_from
+
+#: fields at the beginning of control requests
+_HEAD_STRUCTS = {"controller_id": ">i", "is_kraft_controller": "?", "controller_epoch": ">i", "broker_epoch": ">q"}
+_HEAD_FIELDS = {name: struct.Struct(form).unpack_from for name, form in _HEAD_STRUCTS.items()}
+_HEAD_SIZES = {name: struct.calcsize(form) for name, form in _HEAD_STRUCTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +33,15 @@ class Peers:
     connection: int
     client: Endpoint
     server: Endpoint
+
+
+class ControlHead(NamedTuple):
+    """The first fields of a control request; ``broker_epoch`` is None where it is missing."""
+
+    controller_id: int
+    controller_epoch: int
+    is_kraft_controller: bool | None
+    broker_epoch: int | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +60,7 @@ class Request:
     frame_bytes: int
     left_over: int
     answered: bool  # whether Kafka sends a response
+    head: ControlHead | None = None  # of a control request whose body is incomplete
 
     @property
     def api_name(self) -> str:
@@ -92,9 +109,10 @@ def read_request(peers: Peers, frame: Frame) -> Request:
     key, version, correlation_id = _KEY_AND_VERSION(payload)
     client_id, body, error, left_over = _decode_request(frame, key)
     answered = key != PRODUCE or produce_acks(payload) != 0
+    head = control_head(payload, key, version) if frame.lost and key in CONTROL_REQUESTS else None
     return Request(
         peers, frame.place, key, BY_KEY.get(key), version, correlation_id, client_id, body, error, frame.length,
-        left_over, answered,
+        left_over, answered, head,
     )  # fmt: skip
 
 
@@ -107,7 +125,10 @@ def read_response(request: Request, frame: Frame) -> Response:
 def count_decoding(quality: Quality, message: Request | Response, *, lost: bool) -> None:
     """Count whether a message was decoded; ``lost``: bytes of it are missing."""
     quality.left_over += message.left_over > 0
-    of_no_api = isinstance(message, Request) and message.api is None
+    request = message if isinstance(message, Request) else message.request
+    of_no_api = request is message and request.api is None
+    if lost:
+        quality.incomplete[f"{request.api_name} {'request' if request is message else 'response'}"] += 1
     quality.undecodable += of_no_api or (message.error is not None and not lost)
 
 
@@ -115,6 +136,31 @@ def start_of(request: Request) -> Start | None:
     if request.api is None:
         return None
     return Start(request.frame_bytes, request.api, request.version, request.correlation_id, request.client_id)
+
+
+def control_head(payload: bytes, key: int, version: int) -> ControlHead | None:
+    """The first fields of a control request of which only the beginning was captured; None if not even these were."""
+    api, cls = BY_KEY[key], message_class(key, "request")
+    if cls is None or version not in api.versions:
+        return None
+    found: dict[str, int | bool] = {}
+    try:
+        header_version = api.request_header_version(version)
+        at = 8 if header_version == 0 else 10 + max(0, _INT16(payload, 8)[0])
+        if header_version >= 2:
+            at += 1  # no tagged fields
+        for field in cls.__fields__:
+            if version not in field.versions or field.tag is not None:
+                continue
+            if field.name not in _HEAD_FIELDS:
+                break
+            (found[field.name],) = _HEAD_FIELDS[field.name](payload, at)
+            at += _HEAD_SIZES[field.name]
+    except struct.error:
+        pass
+    if "controller_epoch" not in found:
+        return None
+    return ControlHead(**{name: found.get(name) for name in ControlHead._fields})  # type: ignore[arg-type]
 
 
 def _decode_request(frame: Frame, key: int) -> tuple[str | None, wire.Message | None, str | None, int]:

@@ -13,7 +13,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from kce.captures.exchanges.framing import Finder, Frame, Framer
+from kce.captures.exchanges.framing import ID_BYTES, Finder, Frame, Framer
 from kce.captures.exchanges.messages import (
     Message,
     NoResponse,
@@ -36,6 +36,7 @@ from kce.captures.exchanges.recognise import (
     find_response,
     first_request,
     is_quorum_fetch,
+    is_response,
     other_protocol,
     request_start,
 )
@@ -55,17 +56,22 @@ MAX_UNDECIDED_BYTES = 2 * 1024 * 1024
 #: middle of Kafka's longest frame.
 MAX_LOOKED_AT_BYTES = MAX_FRAME_BYTES + MAX_UNDECIDED_BYTES
 
+#: Requests on a connection older than the capture that are believed without a response (acks=0).
+MIN_UNCONFIRMED = 8
+
 #: Bytes by which another protocol is named.
 _OPENING_BYTES = 64
 
-#: Requests that wait for their answer, and responses seen before their request (capture cards swap packets).
+#: Requests in flight; bytes of responses that were captured before their request, or while the stream of requests waits
+#: for a hole to be filled, and what one of them counts besides its payload.
 MAX_IN_FLIGHT = 10_000
-MAX_EARLY = 64
-MAX_EARLY_BYTES = 4 * 1024 * 1024
+MAX_EARLY_BYTES = 16 * 1024 * 1024
+_EARLY_OVERHEAD = 256
 
 _SASL_HANDSHAKE = BY_NAME["SaslHandshake"].key
 _KEY_AND_VERSION = struct.Struct(">hhi").unpack_from
 _CORRELATION_ID = struct.Struct(">i").unpack_from
+_LENGTH_AND_ID = struct.Struct(">ii").unpack_from
 
 
 class Conversation:
@@ -86,11 +92,15 @@ class Conversation:
         self._looked_at = 0
         self._opening = [b"", b""]
         self._candidates: tuple[Framer, Framer] | None = None
+        self._unconfirmed: tuple[dict[int, InFlight], dict[int, InFlight]] = ({}, {})
+        self._heads: tuple[dict[int, tuple[bytes, int]], dict[int, tuple[bytes, int]]] = ({}, {})
+        self._first_id: int | None = None  # of the first request that a response confirmed
         self._requests: Framer
         self._responses: Framer
         self._last: Start | None = None
         self._in_flight: deque[Request] = deque()
-        self._early: OrderedDict[int, Frame] = OrderedDict()
+        self._early: OrderedDict[int, Frame] = OrderedDict()  # in the order of the response stream
+        self._early_bytes = 0
         self._sasl_tokens: int | None = None  # bare tokens in flight, while SASL may exchange them
 
     @property
@@ -163,21 +173,62 @@ class Conversation:
         else:
             new = [event]
         for event in new:
-            framer = self._candidates[event.side]
-            if client not in (None, event.side):
+            framer, side = self._candidates[event.side], event.side
+            if isinstance(event, Data) and self._confirms(event) and client in (None, 1 - side):
+                return self._begin(1 - side, lost=True)
+            if client not in (None, side):
                 continue
             frames = framer.gap(event.size) if isinstance(event, Gap) else framer.data(event.data, event.place)
-            if frames or not framer.searching:
-                return self._begin(event.side, lost=True)
+            if self._is_confirmed(side, frames):
+                return self._begin(side, lost=True)
+            if framer.searching:
+                self._unconfirmed[side].clear()  # these were no requests: what follows them is none
+            elif len(self._unconfirmed[side]) >= MIN_UNCONFIRMED and not self._opening[1 - side]:
+                return self._begin(side, lost=True)
         while self._undecided_bytes > MAX_UNDECIDED_BYTES:
             oldest = undecided.popleft()
             self._undecided_whole = False
             self._undecided_bytes -= len(oldest.data) if isinstance(oldest, Data) else 0
         return self._leave_alone() if self._looked_at > MAX_LOOKED_AT_BYTES else []
 
+    # A connection that is older than the capture may begin inside records that contain Kafka requests: requests are
+    # believed when a response answers one of them.
+
+    def _confirms(self, event: Data) -> bool:
+        """Whether a packet has a response to an unconfirmed request. Notes what may be responses to later ones."""
+        requests, heads = self._unconfirmed[1 - event.side], self._heads[event.side]
+        at = 0
+        while len(event.data) - at >= 8:
+            length, correlation_id = _LENGTH_AND_ID(event.data, at)
+            if not ID_BYTES <= length <= MAX_FRAME_BYTES:
+                break
+            begun = event.data[at + 4 : at + 4 + length]
+            if correlation_id in requests and is_response(begun, length, requests[correlation_id]):
+                self._first_id = correlation_id
+                return True
+            if len(heads) < MAX_IN_FLIGHT:
+                heads[correlation_id] = begun, length
+            at += 4 + length
+        return False
+
+    def _is_confirmed(self, side: int, frames: Iterable[Frame]) -> bool:
+        """Whether one of these requests was answered. Notes the others as unconfirmed."""
+        for frame in frames:
+            if len(frame.payload) < 8:
+                continue
+            key, version, correlation_id = _KEY_AND_VERSION(frame.payload)
+            request = InFlight(correlation_id, key, version)
+            head = self._heads[1 - side].get(correlation_id)
+            if head is not None and is_response(*head, request):
+                self._first_id = correlation_id
+                return True
+            self._unconfirmed[side][correlation_id] = request
+        return False
+
     def _begin(self, client: int, *, lost: bool) -> list[Message]:
         """It is Kafka: process the kept events."""
         undecided, self._undecided, self._candidates = self._undecided or deque(), None, None
+        self._heads = {}, {}
         endpoints = self._connection.endpoints
         self._client = client
         self._peers = Peers(self._connection.number, endpoints[client], endpoints[1 - client])
@@ -272,9 +323,9 @@ class Conversation:
         self._in_flight.append(request)
         if len(self._in_flight) > MAX_IN_FLIGHT:
             self._unanswered(messages)
-        early = self._early.pop(correlation_id, None)
-        if early is not None:
-            self._response(early, messages)
+        if correlation_id in self._early:
+            self._drop_early(until=correlation_id)
+            self._answer(correlation_id, self._take_early(correlation_id), messages)
 
     def _response(self, frame: Frame, messages: list[Message]) -> None:
         if len(frame.payload) < 4:
@@ -285,11 +336,12 @@ class Conversation:
             if self._sasl_tokens:
                 self._sasl_tokens -= 1
                 return
-            self._early[correlation_id] = frame
-            if len(self._early) > MAX_EARLY:
-                self._early.popitem(last=False)
-                self.quality.unmatched_responses += 1
+            self._keep_early(correlation_id, frame)
             return
+        self._drop_early()
+        self._answer(correlation_id, frame, messages)
+
+    def _answer(self, correlation_id: int, frame: Frame, messages: list[Message]) -> None:
         while self._in_flight[0].correlation_id != correlation_id:
             self._unanswered(messages)  # Kafka answers in order: their responses were not captured
         request = self._in_flight.popleft()
@@ -298,6 +350,30 @@ class Conversation:
         count_decoding(self.quality, response, lost=frame.lost > 0)
         messages.append(response)
 
+    def _keep_early(self, correlation_id: int, frame: Frame) -> None:
+        """Keep a response whose request may still come; only its beginning if many bytes are kept already."""
+        if correlation_id in self._early:  # the client reused the id
+            self._take_early(correlation_id)
+            self.quality.unmatched_responses += 1
+        if self._early_bytes + len(frame.payload) > MAX_EARLY_BYTES:
+            frame = frame._replace(payload=frame.payload[:ID_BYTES])
+        self._early[correlation_id] = frame
+        self._early_bytes += len(frame.payload) + _EARLY_OVERHEAD
+        while self._early_bytes > MAX_EARLY_BYTES:
+            self._take_early(next(iter(self._early)))
+            self.quality.unmatched_responses += 1
+
+    def _take_early(self, correlation_id: int) -> Frame:
+        frame = self._early.pop(correlation_id)
+        self._early_bytes -= len(frame.payload) + _EARLY_OVERHEAD
+        return frame
+
+    def _drop_early(self, until: int | None = None) -> None:
+        """Drop early responses that precede a matched one: their requests precede its request and were not captured."""
+        while self._early and (correlation_id := next(iter(self._early))) != until:
+            self._take_early(correlation_id)
+            self.quality.unmatched_responses += 1
+
     def _unanswered(self, messages: list[Message]) -> None:
         messages.append(NoResponse(self._in_flight.popleft()))
         self.quality.unanswered += 1
@@ -305,7 +381,12 @@ class Conversation:
     def _finish(self) -> list[Message]:
         messages: list[Message] = []
         if self._peers is None:
-            client = next((side for side, framer in enumerate(self._candidates or ()) if framer.finish()), None)
+            client = None
+            for side, framer in enumerate(self._candidates or ()):
+                found = self._is_confirmed(side, framer.finish()) or self._unconfirmed[side]
+                if found and (self._first_id is not None or not self._opening[1 - side]):
+                    client = side
+                    break
             if client is None:
                 return self._leave_alone()
             messages = self._begin(client, lost=True)
@@ -329,7 +410,13 @@ class Conversation:
         return find_request(buffer, begin, borders, None, final=final)
 
     def _find_request(self, buffer: bytes, begin: int, borders: Collection[int], final: bool) -> tuple[Verdict, int]:
-        return find_request(buffer, begin, borders, self._last, final=final)
+        verdict, at = find_request(buffer, begin, borders, self._last, final=final)
+        while verdict is Verdict.YES and self._last is None and self._first_id is not None:
+            start = request_start(buffer, at)
+            if isinstance(start, Start) and start.correlation_id == self._first_id:
+                break
+            verdict, at = find_request(buffer, at + 1, borders, None, final=final)
+        return verdict, at
 
     def _find_response(self, buffer: bytes, begin: int, borders: Collection[int], _final: bool) -> tuple[Verdict, int]:
         in_flight = [InFlight(request.correlation_id, request.api_key, request.version) for request in self._in_flight]
@@ -354,7 +441,7 @@ class Conversation:
             if request.correlation_id == correlation_id:
                 return request.api is not None and message_class(request.api.key, "response") is not None
         # its request may come yet
-        return length + sum(len(frame.payload) for frame in self._early.values()) <= MAX_EARLY_BYTES
+        return length + self._early_bytes <= MAX_EARLY_BYTES
 
 
 def _searching(find: Finder) -> Framer:

@@ -20,12 +20,12 @@ class Quality:
 
     ``gaps`` and ``gap_bytes`` are missing from Kafka connections; in ``skipped_bytes`` no frame could be recognised;
     ``unfinished`` frames do not end before their connection does. ``unanswered`` requests lack the response that Kafka
-    sends; ``unmatched_responses`` lack their request. ``undecodable`` messages are malformed, or of an unknown API or
-    version; ``left_over`` messages have bytes behind their body, which Kafka ignores. ``other_packets`` carry no TCP,
-    ``other_connections`` no Kafka; ``kraft`` are APIs that only KRaft nodes use. ``dropped`` packets were lost while
-    capturing, as the file says; ``duplicates`` were captured by several hosts. ``sources`` are remarks on how files
-    were read, such as clock differences. ``unreadable`` files are no captures; ``problems`` are damage in others;
-    ``notes`` are single cases.
+    sends; ``unmatched_responses`` lack their request. ``incomplete`` messages, by API and kind, lack bytes.
+    ``undecodable`` messages are malformed, or of an unknown API or version; ``left_over`` messages have bytes behind
+    their body, which Kafka ignores. ``other_packets`` carry no TCP, ``other_connections`` no Kafka; ``kraft`` are APIs
+    that only KRaft nodes use. ``dropped`` packets were lost while capturing, as the file says; ``duplicates`` were
+    captured by several hosts. ``sources`` are remarks on how files were read, such as clock differences. ``unreadable``
+    files are no captures; ``problems`` are damage in others; ``notes`` are single cases.
     """
 
     packets: int = 0
@@ -47,6 +47,7 @@ class Quality:
     other_packets: Counter[str] = field(default_factory=Counter)
     other_connections: Counter[str] = field(default_factory=Counter)
     kraft: Counter[str] = field(default_factory=Counter)
+    incomplete: Counter[str] = field(default_factory=Counter)
     unreadable: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     sources: list[str] = field(default_factory=list)
@@ -81,7 +82,13 @@ class Quality:
     @property
     def sound(self) -> bool:
         """Whether everything in the capture was read and belongs to a ZooKeeper-mode cluster. Losses do not count."""
-        return not (self.problems or self.kraft or self.bad_lengths or self.undecodable) and self.requests > 0
+        damage = self.unreadable or self.problems or self.bad_lengths or self.undecodable
+        return not (damage or self.truncated or self.kraft) and self.requests > 0
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the snap length hides messages: then findings may be missing."""
+        return self.cut_packets > 0 and bool(self.incomplete)
 
     def summary(self) -> str:
         """The main counts, including zeros."""
@@ -89,12 +96,12 @@ class Quality:
             f"{_count(self.packets, 'packet')}, {_count(self.requests, 'request')}, "
             f"{_count(self.responses, 'response')}; {_count(self.gaps, 'gap')} ({_count(self.gap_bytes, 'byte')}), "
             f"{_count(self.skipped_bytes, 'byte')} skipped, {self.cut_packets:,} cut short, "
-            f"{self.undecodable:,} not decoded"
+            f"{self.incomplete.total():,} incomplete, {self.undecodable:,} not decoded"
         )
 
     def lines(self) -> list[str]:
         """Remarks, worst first; empty if all is well."""
-        lines = list(self.problems)
+        lines = [*self.unreadable, *self.problems]
         if self.kraft:
             lines.append(
                 f"this capture holds KRaft traffic ({_names(self.kraft)}): there is no ZooKeeper-mode controller in it"
@@ -111,6 +118,8 @@ class Quality:
         lines += self.sources
         if self.other_connections["TLS"]:
             lines.append("TLS is encrypted: kce decode --tls-keys decrypts it with a key log (SSLKEYLOGFILE)")
+        if self.incomplete:
+            lines.append(f"{_count(self.incomplete.total(), 'message')} incomplete: {_kinds(self.incomplete)}")
         if self.cut_packets:
             lines.append(f"{_count(self.cut_packets, 'packet')} truncated by the snap length")
         if self.gaps:
@@ -135,6 +144,10 @@ class Quality:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def _kinds(counter: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {what}" for what, number in counter.most_common())
 
 
 def _counted(counter: Counter[str], noun: str) -> str:

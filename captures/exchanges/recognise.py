@@ -21,8 +21,9 @@ MAX_FRAME_BYTES = wire.DEFAULT_MAX_FRAME_BYTES
 #: Versions beyond those of Kafka 3.9 that a first request may have, because its sender may be newer.
 _NEWER_VERSIONS = 6
 
-#: The longest client id that is believed after a gap; Kafka allows 32,767 bytes.
-_MAX_CLIENT_ID_BYTES = 255
+#: The longest client id that is believed at an uncertain place; Kafka allows 32,767 bytes.
+_MAX_CLIENT_ID_BYTES = 1023
+_MAX_STRING_BYTES = 32_767
 
 #: Correlation ids rise by one per request; after a gap the next one is within this.
 _MAX_CORRELATION_STEP = 1 << 20
@@ -46,7 +47,7 @@ _LENGTH_AND_ID = struct.Struct(">ii").unpack_from
 #: Anything that could be a request header, at any offset: a quick filter before `_judge`.
 _COULD_START = re.compile(
     rb"(?=(?!\x00\x00\x00[\x00-\x09])[\x00-\x06].{3}\x00[\x00-\x5f]\x00[\x00-\x1f][\x00-\x7f].{3}"
-    rb"(?:\xff\xff|\x00\x00|\x00[\x01-\xff][\x20-\x7e]))",
+    rb"(?:\xff\xff|\x00\x00|[\x00-\x03].[^\x00-\x1f\x7f]))",
     re.DOTALL,
 )
 
@@ -67,21 +68,24 @@ class Start(NamedTuple):
     client_id: str | None
 
 
-def request_start(data: bytes, at: int = 0, *, newer: bool = True) -> Start | Verdict:
-    """The request header of the frame at ``at``; NO if it is none, MORE if bytes are missing."""
+def request_start(data: bytes, at: int = 0, *, certain: bool = True) -> Start | Verdict:
+    """The request header of the frame at ``at``; NO if it is none, MORE if bytes are missing.
+
+    Where a frame begins for ``certain``, versions may be newer than known, and client ids long.
+    """
     if len(data) - at < 14:
         return _short_start(data, at)
     length, key, version, correlation_id, client_id_bytes = _FIXED(data, at)
     api = BY_KEY.get(key)
     if api is None or not 8 <= length <= MAX_FRAME_BYTES or correlation_id < 0:
         return Verdict.NO
-    if not 0 <= version <= api.versions.last + (_NEWER_VERSIONS if newer else 0):
+    if not 0 <= version <= api.versions.last + (_NEWER_VERSIONS if certain else 0):
         return Verdict.NO
     if api.request_header_version(version) == 0:  # ControlledShutdown 0: no client id (rule 13.4)
         return Start(length, api, version, correlation_id, None)
     if client_id_bytes == -1:
         return Start(length, api, version, correlation_id, None)
-    if not 0 <= client_id_bytes <= min(_MAX_CLIENT_ID_BYTES, length - 10):
+    if not 0 <= client_id_bytes <= min(_MAX_STRING_BYTES if certain else _MAX_CLIENT_ID_BYTES, length - 10):
         return Verdict.NO
     text = data[at + 14 : at + 14 + client_id_bytes]
     try:
@@ -163,7 +167,7 @@ def find_request(
 
 
 def _judge(buffer: bytes, at: int, borders: Collection[int], last: Start | None, *, final: bool) -> Verdict:
-    start = request_start(buffer, at, newer=False)
+    start = request_start(buffer, at, certain=False)
     if isinstance(start, Verdict):
         return start
     if is_zookeeper_connect(buffer[at : at + 32]):
@@ -208,7 +212,7 @@ def _leads_to_a_border(buffer: bytes, start: Start, end: int, borders: Collectio
     Records may contain Kafka requests, but the last one hardly ends with a packet.
     """
     while end < len(buffer) and end not in borders:
-        following = request_start(buffer, end, newer=False)
+        following = request_start(buffer, end, certain=False)
         if isinstance(following, Verdict):
             return following
         if not _follows(start, following):
@@ -254,6 +258,13 @@ def find_response(
         elif _is_response(buffer[at + 4 : end], request, at in borders and (end == len(buffer) or end in borders)):
             return Verdict.YES, at
     return Verdict.MORE, len(buffer) - 7 if undecided is None else undecided
+
+
+def is_response(begun: bytes, length: int, request: InFlight) -> bool:
+    """Whether a frame of that length, of which ``begun`` may be only the beginning, is a response to ``request``."""
+    if len(begun) >= length:
+        return _is_response(begun[:length], request, fills_packets=True)
+    return _could_be_response(begun, length, request)
 
 
 def _could_be_response(begun: bytes, length: int, request: InFlight) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from kce.captures.exchanges.quality import OF_OTHER_PORTS, Quality
 from kce.captures.fast import block_kernels as b
 from kce.captures.fast import frame_kernels as f
 from kce.captures.files import packet_kernels as k
+from kce.captures.files.chronology import LOOKAHEAD, order_by_time
 from kce.captures.files.pcap import WINDOW_BYTES, CaptureFile, Packet
 from kce.captures.tcp.segment_kernels import dissect
 from kce.captures.tcp.segments import Dissector, Place, Segment, address_text, connection_text
@@ -50,12 +52,17 @@ def dissected(
     capture: CaptureFile, quality: Quality, *, window_bytes: int = WINDOW_BYTES, file: int = 0,
     ports: Collection[int] = (),
 ) -> Iterator[Block]:  # fmt: skip
-    """The segments of a capture (or of the opened split); everything else is counted in ``quality``.
+    """The segments of a capture (or of the opened split) by time; everything else is counted in ``quality``.
 
     FILE of each is ``file``. With ``ports``, only segments to and from these.
     """
+    return sorted_by_time(_dissected(capture, quality, window_bytes, file, ports))
+
+
+def _dissected(
+    capture: CaptureFile, quality: Quality, window_bytes: int, file: int, ports: Collection[int]
+) -> Iterator[Block]:
     dissector = Dissector(capture.name)
-    begin_ns = 0
     for data, packets in _stretches(capture, window_bytes):
         wanted = packets[:, k.NUMBER] >= capture.first
         quality.packets += int(np.count_nonzero(wanted))
@@ -69,9 +76,7 @@ def dissected(
         if file:
             packets[:, k.FILE] = file
         if len(packets):
-            begin_ns = max(begin_ns, int(packets[0, k.TIME]))
-            yield Block(data, packets, begin_ns)
-            begin_ns = max(begin_ns, int(packets[:, k.TIME].max()))
+            yield Block(data, packets)
     quality.dropped += capture.dropped
     quality.problems += [f"{capture.name}: {problem}" for problem in capture.problems]
 
@@ -243,6 +248,57 @@ def segment_of(block: Block, index: int, order: int, files: Sequence[str]) -> Se
         packet[k.SEQUENCE], packet[k.ACKNOWLEDGEMENT], packet[k.FLAGS],
         block.data[at : at + packet[k.SIZE]].tobytes(), packet[k.CUT],
     )  # fmt: skip
+
+
+# by time
+
+
+def sorted_by_time(blocks: Iterable[Block], lookahead: int = LOOKAHEAD) -> Iterator[Block]:
+    """The blocks of one capture with its segments in chronological order (``captures.files.chronology``)."""
+    begin_ns = 0
+    for block in _reordered(blocks, lookahead):
+        begin_ns = max(begin_ns, int(block.packets[0, k.TIME]))
+        yield block._replace(begin_ns=begin_ns)
+        begin_ns = max(begin_ns, int(block.packets[:, k.TIME].max()))
+
+
+def _reordered(blocks: Iterable[Block], lookahead: int) -> Iterator[Block]:
+    held: deque[Block] = deque()
+    count = 0
+    for block in blocks:
+        packets = block.packets[block.packets[:, k.KIND] == k.SEGMENT]
+        if not len(packets):
+            continue
+        times = packets[:, k.TIME]
+        in_order = (times[1:] >= times[:-1]).all() and (not held or times[0] >= held[-1].packets[-1, k.TIME])
+        held.append(block._replace(packets=packets))
+        count += len(packets)
+        if not in_order:
+            held = deque([_merged(held)])
+        while held and count - len(held[0].packets) >= lookahead:
+            count -= len(held[0].packets)
+            yield held.popleft()
+        if not in_order and held and count > 2 * lookahead:
+            whole = held.pop()
+            yield whole._replace(packets=whole.packets[:-lookahead])
+            held.append(whole._replace(packets=whole.packets[-lookahead:]))
+            count = lookahead
+    yield from held
+
+
+def _merged(blocks: Iterable[Block]) -> Block:
+    """One block of the segments of several, in chronological order."""
+    blocks = list(blocks)
+    packets = np.concatenate([block.packets for block in blocks])
+    data = np.empty(int(packets[:, k.SIZE].sum()), np.uint8)
+    at = 0
+    for block in blocks:
+        size = int(block.packets[:, k.SIZE].sum())
+        k.gather(block.data, block.packets[:, k.PAYLOAD], block.packets[:, k.SIZE], data[at : at + size])
+        at += size
+    packets[0, k.PAYLOAD] = 0
+    np.cumsum(packets[:-1, k.SIZE], out=packets[1:, k.PAYLOAD])
+    return Block(data, packets[order_by_time(packets[:, k.TIME].tolist())])
 
 
 # several captures

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from construct import Construct
 
-from kce import wire
 from kce.captures.tables.tabulate import BROKERS_TO_CONTROLLER
 from kce.wire.codegen import Run, code_of, is_numbers, parts_of, tags_of
 from kce.wire.primitives import Array, Bytes, NullableStruct, String
@@ -47,7 +46,6 @@ _NUMBERS = {
 _PARTITION_ARRAYS = frozenset({
     "ungrouped_partition_states", "partition_states", "ungrouped_partitions", "partition_indexes",
 })  # fmt: skip
-_LISTED_ERRORS = (wire.LeaderAndIsrResponse, wire.StopReplicaResponse)
 
 #: APIs from which on keys or versions are none that a program is kept for
 MOST_KEYS, MOST_VERSIONS = 128, 32
@@ -165,7 +163,7 @@ class _Writer:
                 self.present[GROUP_ID] = True
                 self.values[GROUP_ID + 1] = -1 if f.default is None else 0
         self.present[PARTITIONS] = asks and cls.__api_key__ in CONTROL_REQUESTS
-        self._counts_errors = issubclass(cls, _LISTED_ERRORS)
+        self._counts_errors = not asks
         self._struct(struct_for(cls, version, flexible), noted)
         self.emit(DONE)
         while self._tagged:

@@ -33,6 +33,7 @@ from kce.captures.tables.rows import DECODED, EXCHANGES, FRAMES, PARTITIONS, TIM
 from kce.captures.tables.tabulate import (
     Evidence,
     decoded_row,
+    error_list,
     evidence_of,
     exchange_row,
     frame_row,
@@ -128,9 +129,11 @@ class Reading(FastPath):
         """DECODED: exchanges with their partition states, brokers and evidence."""
         responses, requests = self._answers(window)
         control = functools.cache(lambda: list(self._control_columns(responses, requests)))  # for two columns, or none
+        kind = DECODED.schema.field("errors").type
         made = _exchange(responses, requests) | {
             "states": lambda: _scattered(len(requests), [(at, c.states()) for at, c in control()]),
             "live_brokers": lambda: _scattered(len(requests), [(at, c.live_brokers()) for at, c in control()]),
+            "errors": lambda: pa.array(list(self._errors(window, responses, requests)), kind),
         }
         if evidence != "none":
             texts = self._evidence(window, responses, requests, evidence)
@@ -147,6 +150,17 @@ class Reading(FastPath):
                 continue
             request = read_request(window.talks[row[f.TALK]], self._frame_of(window, row))
             yield evidence_of(request, read_response(request, self._frame_of(window, response)), evidence)
+
+    def _errors(self, window: Window, responses: _Frames, requests: _Frames) -> Iterator[list[dict[str, Any]] | None]:
+        rows = responses.rows
+        has_code = window.present[rows[:, f.PROGRAM], p.ERROR_CODE] & (rows[:, f.NOTED + p.ERROR_CODE] != 0)
+        failed = has_code | (rows[:, f.NOTED + p.PARTITION_ERRORS] != 0)
+        for has_errors, response, row in zip(failed.tolist(), rows, requests.rows, strict=True):
+            if not has_errors:
+                yield None
+                continue
+            request = read_request(window.talks[row[f.TALK]], self._frame_of(window, row))
+            yield error_list(read_response(request, self._frame_of(window, response)))
 
     def _wanted(self, frames: _Frames) -> _Frames:
         if self._wants is None:

@@ -11,7 +11,9 @@ from kce.captures.fast import frame_kernels as f
 from kce.captures.fast.blocks import Block, Rows, ends_of
 from kce.captures.files import packet_kernels as k
 from kce.captures.tables.rows import MAX_EVIDENCE
-from kce.captures.tcp.segments import RST, SYN, Endpoint
+from kce.captures.tcp.segments import FIN, RST, SYN, Endpoint, address_text
+
+_NO_END = (None,) * 6
 
 #: Holes kept per direction; beyond, the oldest counts as filled.
 MAX_HOLES = 256
@@ -31,6 +33,7 @@ class SegmentCounts:
         self._used = 0
         self._holes: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._evidence: dict[int, list[tuple[int, str]]] = {}
+        self._ends: dict[int, tuple[object, ...]] = {}
 
     def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Count blocks as they pass through."""
@@ -43,12 +46,27 @@ class SegmentCounts:
         while True:
             index, row, side, self._used = b.count(packets, index, self._flows, self._table, self._used, self._counts)
             if index == len(packets):
-                return
+                break
             if row < 0:
                 self._make_room()
             else:
                 self._one(packets[index], row, side)
                 index += 1
+        ends = (packets[:, k.KIND] == k.SEGMENT) & ((packets[:, k.FLAGS] & (FIN | SYN | RST)) != 0)
+        for packet in packets[ends]:
+            self._note_end(packet)
+
+    def _note_end(self, packet: Rows) -> None:
+        """Note who ended a connection, and how; a SYN begins another one."""
+        row, _, is_higher = f.flow_of(self._flows, self._table, self._used, packet)
+        flags = int(packet[k.FLAGS])
+        if flags & SYN:
+            self._ends.pop(row, None)
+        elif row not in self._ends:
+            address, port = ends_of(self._flows[row])[is_higher]
+            kind = "RST" if flags & RST else "FIN"
+            time, number = int(packet[k.TIME]) // 1000, int(packet[k.NUMBER])
+            self._ends[row] = (kind, time, number, self._files[packet[k.FILE]], address_text(address), port)
 
     def connections(self) -> Iterator[tuple[tuple[Endpoint, Endpoint], tuple[object, ...]]]:
         """Both ends of each, the lower first, and its columns of CONNECTIONS from ``first_time`` on."""
@@ -56,7 +74,8 @@ class SegmentCounts:
             evidence = self._evidence.get(row, [])
             packets, files = [packet for packet, _ in evidence], [file for _, file in evidence]
             lower, higher = sorted(ends_of(self._flows[row]))
-            yield (lower, higher), (*self._counts[row, : b.RESETS + 1].tolist(), packets, files)
+            counts = self._counts[row, : b.RESETS + 1].tolist()
+            yield (lower, higher), (*counts, *self._ends.get(row, _NO_END), packets, files)
 
     def _one(self, packet: Rows, row: int, side: int) -> None:
         """Classify a segment that is out of order."""

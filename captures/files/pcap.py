@@ -42,6 +42,9 @@ from kce.captures.files.split import WHOLE, Split
 from kce.captures.files.walkers import Interface, Stretch, Walk, pcap_walk, pcapng_walk
 from kce.extras import require
 
+#: How the problem of a file that ends too early begins.
+TRUNCATED = "ends inside"
+
 #: Problems listed per file.
 MAX_PROBLEMS = 20
 
@@ -90,6 +93,7 @@ class CaptureFile:
         self._size = 0
         self._walk_with: Callable[[], Walk] | None = None
         self._last_time_ns = 0
+        self._is_complete = True
         if isinstance(source, (str, os.PathLike)):
             self.name = name or os.fspath(source)
             stream = open_location(source, self.name)
@@ -99,6 +103,7 @@ class CaptureFile:
         else:
             self.name = name or str(getattr(source, "name", "stream"))
             stream = source
+            self._is_complete = stream.seekable()
         try:
             self._input = self._unpack(ByteSource(stream)) if split.end is None else self._part(stream, split)
             self._packets = self._start()
@@ -160,6 +165,11 @@ class CaptureFile:
     def progress(self) -> tuple[int, int] | None:
         """(bytes of the file read so far, bytes it has); None for streams, which have no end in sight."""
         return (self._file.tell(), self._size) if self._file is not None and self._size else None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether this is a file, not a stream that may still grow."""
+        return self._is_complete
 
     @property
     def offset(self) -> int:
@@ -255,7 +265,7 @@ class CaptureFile:
 
     def _cut_short(self, where: str, needed: int) -> None:
         there = len(self._input.buffer) - self._input.at
-        self._problem(f"ends inside {where}, at offset {self._input.offset}: {there} of {needed} bytes are there")
+        self._problem(f"{TRUNCATED} {where}, at offset {self._input.offset}: {there} of {needed} bytes are there")
 
     # pcapng
 
@@ -282,7 +292,7 @@ class CaptureFile:
             if length > MAX_BLOCK_BYTES:
                 self._problem(f"{where} announces {length} bytes, above {MAX_BLOCK_BYTES}: it is skipped")
                 if not source.skip(length):
-                    self._problem(f"ends inside {where}")
+                    self._problem(f"{TRUNCATED} {where}")
                     return
                 continue
             if not source.have(length):

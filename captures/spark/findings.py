@@ -10,7 +10,7 @@ from typing import Any
 
 from kce.captures.exchanges.quality import Quality
 from kce.captures.spark.analyses import ANALYSES
-from kce.captures.spark.analyses.analysis import Finding, Section, Severity, Shown
+from kce.captures.spark.analyses.analysis import THRESHOLDS, Finding, Section, Severity, Shown, Thresholds
 from kce.captures.tables.rows import ENDPOINTS, Table
 
 _SEVERITIES: tuple[Severity, ...] = ("alarm", "warning", "note")
@@ -91,6 +91,7 @@ class Findings:
     tables: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     exchanges: tuple[Exchange, ...] = field(default=(), repr=False)
     ran: frozenset[str] = frozenset(ROWS)
+    thresholds: Thresholds = THRESHOLDS
 
     def __getattr__(self, table: str) -> tuple[Any, ...]:
         if table not in ROWS:

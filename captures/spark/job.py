@@ -22,7 +22,7 @@ from kce.captures.exchanges.quality import Quality
 from kce.captures.files.locations import check_location, expand, location_bytes
 from kce.captures.spark import findings, reassembly
 from kce.captures.spark.analyses import ANALYSES
-from kce.captures.spark.analyses.analysis import Frames
+from kce.captures.spark.analyses.analysis import THRESHOLDS, Frames, Thresholds
 from kce.captures.spark.exports import check_report, write_report
 from kce.captures.spark.session import local_session
 from kce.captures.spark.source import register
@@ -55,18 +55,19 @@ def analyze(
     ports: Ports = NO_PORTS,
     master: str | None = None,
     event_log: str | os.PathLike[str] | None = None,
+    thresholds: Thresholds = THRESHOLDS,
     spark: SparkSession | None = None,
     progress: Callable[[str], None] = lambda step: None,
 ) -> findings.Findings:
     """Analyse what the control plane in ``paths`` did. Only Spark's tasks open the captures.
 
     ``report`` is a file to write in one of ``captures.spark.exports.FORMS``; ``out`` is a folder for Parquet, empty
-    unless ``overwrite``. ``only`` names the analyses to run (of ``captures.spark.analyses.ANALYSES``; none means all).
-    ``evidence`` adds the decoded requests that findings cite, ``payloads`` also their records and secrets. With
-    ``ports`` (``captures.exchanges.ports``), only connections to these. ``event_log`` is a folder for Spark's event
-    log. ``spark`` is a session to use; by default one is started, on this machine or on the cluster ``master``, and
-    stopped. ``progress`` is called with each step. Raises CaptureError for a file that is no capture or has no Kafka
-    traffic.
+    unless ``overwrite``. ``only`` names the analyses to run (of ``captures.spark.analyses.ANALYSES``; none means
+    all). ``evidence`` adds the decoded requests that findings cite, ``payloads`` also their records and secrets.
+    With ``ports`` (``captures.exchanges.ports``), only connections to these. ``event_log`` is a folder for Spark's
+    event log. ``spark`` is a session to use; by default one is started, on this machine or on the cluster
+    ``master``, and stopped. ``thresholds`` decide which findings are warnings. ``progress`` is called with each
+    step. Raises CaptureError for a file that is no capture or has no Kafka traffic.
     """
     names = expand(paths)
     if not names:
@@ -87,7 +88,7 @@ def analyze(
             spark = stack.enter_context(local_session(event_log, brief=brief, master=master))
         try:
             kind: Evidence = "none" if not evidence and report is None else "payloads" if payloads else "redacted"
-            found = _Job(spark, names, progress, stack, kind, ports).run(only or ANALYSES, out)
+            found = _Job(spark, names, progress, stack, kind, ports, thresholds).run(only or ANALYSES, out)
         except (PySparkException, Py4JError, ConnectionError) as e:  # ConnectionError: the JVM is gone
             first, *_ = str(e).strip().splitlines() or [type(e).__name__]
             raise CaptureError(f"Spark failed: {first}") from e
@@ -108,8 +109,10 @@ class _Job:
         stack: contextlib.ExitStack,
         evidence: Evidence,
         ports: Ports,
+        thresholds: Thresholds,
     ) -> None:
         self._names = names
+        self._thresholds = thresholds
         self._ports = ports
         self._progress = progress
         self._evidence = evidence
@@ -147,7 +150,9 @@ class _Job:
             large = {"exchanges": frames.exchanges, "partitions": frames.partitions, "connections": connections}
             write_tables(out, large, collected)
         rows = {name: _rows(findings.ROWS[name], table) for name, table in collected.items()}
-        found = findings.Findings(files=tuple(self._names), quality=quality, tables=rows, ran=frozenset(small))
+        found = findings.Findings(
+            files=tuple(self._names), quality=quality, tables=rows, ran=frozenset(small), thresholds=self._thresholds
+        )
         if self._evidence == "none":
             return found
         return replace(found, exchanges=self._exchanges(found, frames.exchanges))
@@ -172,7 +177,7 @@ class _Job:
         quality = Quality()
         for row in self._decoded.where(f.col("quality").isNotNull()).select("quality").collect():
             quality.add(Quality.from_json(row["quality"]))
-        if quality.unreadable:
+        if quality.unreadable and not quality.packets:
             raise CaptureError("; ".join(sorted(quality.unreadable)))
         if not quality.requests:
             raise CaptureError(f"{', '.join(self._names)}: {'; '.join(quality.lines())}")

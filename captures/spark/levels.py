@@ -29,6 +29,7 @@ from kce.captures.spark.pushdown import Wanted
 from kce.captures.spark.work import Bodies, File, Share
 from kce.captures.tables.rows import BLOCKS, LEVELS, PACKETS, Table
 from kce.captures.tables.tabulate import body_json, exchange_row, frame_row, partition_rows
+from kce.wire.registry import CONTROL_REQUESTS
 
 #: Rows and payload bytes of an Arrow batch.
 BATCH_ROWS = 4096
@@ -95,15 +96,16 @@ def message_batches(
     """
     batches = Batches(LEVELS[level], wanted, fail_fast, names)
     problems: list[Corrupt] = []
+    of_share: list[Corrupt] = []
     # of several files, which packets come first depends on those that were kept
     shares = Shares(share.of) if len(files) == 1 else None
     blocks = _blocks(files, Chosen(share.number, share.of, wanted.values("connection"), shares), ports, problems)
     named = [file.name for file in files]
     if bodies == "none":
-        yield from batches.each(_in_bulk(level, blocks, named, wanted, batches.needed, ports))
+        yield from batches.each(_in_bulk(level, blocks, named, wanted, batches.needed, ports, of_share))
     else:
         yield from _one_by_one(batches, blocks, named, ROWS[level](bodies), ports)
-    yield from batches.corrupt(problems if share.number == 0 else ())
+    yield from batches.corrupt([*of_share, *(problems if share.number == 0 else ())])
 
 
 def _packets(
@@ -119,7 +121,7 @@ def _packets(
 
 def _in_bulk(
     level: str, blocks: Iterable[Block], files: Sequence[str], wanted: Wanted, names: frozenset[str] | None,
-    ports: Collection[int],
+    ports: Collection[int], problems: list[Corrupt],
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Frames, exchanges or partitions by the thousand, with ``_corrupt_record``."""
     wants = wanted.numbers if wanted.conditions else None
@@ -131,6 +133,8 @@ def _in_bulk(
         if len(window.requests) or len(window.responses) or window.messages:
             rows = make(window)
             yield rows.append_column("_corrupt_record", _corrupt_records(level, rows))
+            if level == "partitions":
+                problems += _without_states(window.messages)
 
 
 def _one_by_one(
@@ -221,12 +225,24 @@ def _partitions(_: Bodies) -> Callable[[Message], Iterable[tuple[Any, ...]]]:
             response = message if isinstance(message, Response) else None
             for row in partition_rows(message.request, response):
                 yield (*row, None)
+        else:
+            for file, packet, problem in _without_states([message]):
+                yield tuple({"file": file, "packet": packet, "_corrupt_record": problem}.get(c) for c in _PARTITIONS)
 
     return rows
 
 
+_PARTITIONS = [column.name for column in LEVELS["partitions"].columns]
+
 #: level -> option ``bodies`` -> rows of a message
 ROWS = {"frames": _frames, "exchanges": _exchanges, "partitions": _partitions}
+
+
+def _without_states(messages: Iterable[Message]) -> Iterator[Corrupt]:
+    """Control requests that were not decoded: their partitions are unknown."""
+    for message in messages:
+        if isinstance(message, Request) and message.api_key in CONTROL_REQUESTS and (problem := _wrong(message)):
+            yield Corrupt(message.place.file, message.place.packet, problem)
 
 
 def _wrong(message: Request | Response) -> str | None:

@@ -19,6 +19,10 @@ from kce.captures.spark.schemas import spark_schema
 from kce.captures.spark.source import KafkaCapture
 from kce.captures.tables.rows import BLOCKS, DECODED, ENDPOINTS, EXCHANGES, PARTITION_STATE, PARTITIONS
 from kce.captures.tables.tabulate import Evidence
+from kce.wire import ErrorCode
+
+#: Errors of requests that were fenced as a whole.
+STALE = ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH
 
 #: More buckets mean fewer open connections per task, and smaller blocks.
 _BUCKETS_PER_TASK = 16
@@ -54,10 +58,12 @@ def decode(
 
 def exchanges(decoded: DataFrame) -> DataFrame:
     """EXCHANGES, with ``content``, a hash of the contents of control requests."""
-    said = f.transform("states", lambda state: state.dropFields("error_code", "error"))
+    states = f.transform("states", lambda state: state.dropFields("error_code", "error"))
+    contents = f.xxhash64("api_key", states, "live_brokers")
     return decoded.where(f.col("quality").isNull() & f.col("tcp").isNull()).select(
         *(c.name for c in EXCHANGES.columns),
-        f.when(f.col("is_control"), f.xxhash64("api_key", said, "live_brokers")).alias("content"),
+        f.when(f.col("is_control") & f.col("request_error").isNull(), contents).alias("content"),
+        "errors",
         "evidence",
     )
 
@@ -73,8 +79,9 @@ def partitions(decoded: DataFrame) -> DataFrame:
 
 
 def live_brokers(decoded: DataFrame) -> DataFrame:
-    """The live ``brokers`` of each UpdateMetadata request, by id."""
-    return decoded.where(f.col("live_brokers").isNotNull()).select(
+    """The live ``brokers`` of each UpdateMetadata request that was not fenced, by id."""
+    refused = f.coalesce(f.col("error_code").isin(*STALE), f.lit(False))
+    return decoded.where(f.col("live_brokers").isNotNull() & ~refused).select(
         "file", "packet", "time", "server", "server_port", "controller_epoch",
         f.array_distinct(f.col("live_brokers.broker_id")).alias("brokers"),
     )  # fmt: skip

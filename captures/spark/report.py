@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,9 @@ from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 MAX_ROWS = 200
 MAX_SHOWN = 40
 MAX_EVIDENCE = 12
+
+#: Characters that HTML does not allow; names of topics and clients may hold any.
+_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 _LEADERS = {None: "–", NO_LEADER: "none", LEADER_DURING_DELETE: "deleted"}
 
@@ -53,7 +57,7 @@ def render(findings: Findings) -> str:
     drawn = [_drawn(findings, name, section, cell) for name, section in SECTIONS]
     in_sections = {name for name, section in SECTIONS if section.columns}
     other_tables = [analysis.table for name, analysis in ANALYSES.items() if name not in in_sections]
-    return environment.get_template("report.html.j2").render(
+    page = environment.get_template("report.html.j2").render(
         f=findings,
         begin=begin,
         end=end,
@@ -67,6 +71,7 @@ def render(findings: Findings) -> str:
         max_shown=MAX_SHOWN,
         schema_version=SCHEMA_VERSION,
     )
+    return _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", page)
 
 
 def _drawn(findings: Findings, name: str, section: Section, cell: Callable[[object], str]) -> _Drawn:
@@ -92,11 +97,13 @@ def _span(findings: Findings) -> tuple[datetime.datetime | None, datetime.dateti
     return min(c.first_time for c in findings.controllers), max(c.last_time for c in findings.controllers)
 
 
-def _clock(moment: datetime.datetime) -> str:
-    return f"{moment:%H:%M:%S.%f}"[:-3]
+def _clock(moment: datetime.datetime | None) -> str:
+    return "–" if moment is None else f"{moment:%H:%M:%S.%f}"[:-3]
 
 
-def _ms(value: float) -> str:
+def _ms(value: float | None) -> str:
+    if value is None:
+        return "–"
     if value >= 1000:
         return f"{value / 1000:,.2f} s"
     return f"{value:.1f} ms" if value >= 10 else f"{value:.2f} ms"

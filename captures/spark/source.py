@@ -6,9 +6,9 @@
 Spark discovers it (``pyspark_kafka_capture``). Only tasks open files. In the default ``mode`` PERMISSIVE, damage gives
 a row with ``_corrupt_record``; with ``option("mode", "FAILFAST")`` the task fails. docs/schema.md lists the columns of
 each level. With ``schema`` only the named columns are made (Spark does not tell a Python source which it needs), and
-without ``_corrupt_record`` among them there are no rows for damaged files. If
-``spark.sql.python.filterPushdown.enabled`` is true, filters are applied while reading: on ``connection`` before
-reassembly, on APIs and times before bodies are decoded.
+without ``_corrupt_record`` among them there are no rows for damaged files. With option ``pushFilters`` and
+``spark.sql.python.filterPushdown.enabled``, filters are applied while reading: on ``connection`` before reassembly, on
+APIs and times before bodies are decoded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 from kce.captures.errors import CaptureError
 from kce.captures.exchanges.ports import listener_ports
 from kce.captures.files.index import splits
-from kce.captures.files.locations import expand, is_uri, location_bytes
+from kce.captures.files.locations import check_location, expand, is_uri, location_bytes
 from kce.captures.files.split import WHOLE, Split
 from kce.captures.spark.pushdown import Wanted, conditions
 from kce.captures.spark.schemas import spark_schema
@@ -55,7 +55,9 @@ class KafkaCapture(DataSource):
     per task, or per split of a file for packets. ``bodies``: whether frames have their decoded bodies; ``payloads``:
     the same with records and credentials instead of their sizes. ``ports``: listener ports, ``9092,9093``; other
     connections are left out, and the client side is certain also in connections older than the capture (levels other
-    than packets). ``folder`` is where relative paths start; by default the working directory of the workers.
+    than packets). ``pushFilters``: apply filters while reading. Only for a DataFrame with a single query: Spark 4 keeps
+    the filters of one query in the DataFrame, and later queries would get them, too. ``folder`` is where relative paths
+    start; by default the working directory of the workers.
     """
 
     @classmethod
@@ -71,6 +73,7 @@ class KafkaCapture(DataSource):
             fail_fast=self._fail_fast(), bodies=self._bodies(), tasks=self._number("tasks", MAX_TASKS_ASKED),
             bytes_per_task=self._number("maxPartitionBytes", 2**62) or BYTES_PER_TASK,
             buckets=self._number("buckets", 2**31 - 1) or 1, names=self._names(schema), ports=self._ports(),
+            takes_filters=self._flag("pushFilters"),
         )  # fmt: skip
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -118,12 +121,14 @@ class KafkaCapture(DataSource):
         return bool(mode == "FAILFAST")
 
     def _bodies(self) -> Bodies:
-        for option in ("bodies", "payloads"):
-            if (value := self.options.get(option, "false").lower()) not in ("true", "false"):
-                raise ValueError(f"kafka-capture: {option} is true or false, not {value!r}")
-        if self.options.get("payloads", "false").lower() == "true":
-            return "payloads"
-        return "redacted" if self.options.get("bodies", "false").lower() == "true" else "none"
+        bodies, payloads = self._flag("bodies"), self._flag("payloads")
+        return "payloads" if payloads else "redacted" if bodies else "none"
+
+    def _flag(self, option: str) -> bool:
+        value = self.options.get(option, "false").lower()
+        if value not in ("true", "false"):
+            raise ValueError(f"kafka-capture: {option} is true or false, not {value!r}")
+        return bool(value == "true")
 
     def _ports(self) -> frozenset[int]:
         value = self.options.get("ports")
@@ -167,7 +172,10 @@ def files(paths: Iterable[str], folder: str) -> list[File]:
             found += [File(os.path.join(name, entry), str(path / entry)) for entry in inside]
         else:
             ahead = len(str(path)) - len(str(Path(name)))  # rows have the name as given, not the absolute path
-            found += [File(match[ahead:], match) for match in expand([path])]
+            matches = expand([path])
+            for match in matches:
+                check_location(match)
+            found += [File(match[ahead:], match) for match in matches]
     return found
 
 
@@ -187,7 +195,9 @@ class CaptureReader(DataSourceReader):
     def __init__(
         self, level: str, files: Sequence[File], *, fail_fast: bool, bodies: Bodies, tasks: int | None,
         bytes_per_task: int, buckets: int = 1, names: Sequence[str] | None = None, ports: Collection[int] = (),
+        takes_filters: bool = False,
     ) -> None:  # fmt: skip
+        self._takes_filters = takes_filters
         self._buckets = buckets
         self._ports = ports
         self._names = names
@@ -211,7 +221,7 @@ class CaptureReader(DataSourceReader):
         return push
 
     def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        if self._level == BLOCKS.name:
+        if not self._takes_filters or self._level == BLOCKS.name:
             return filters
         taken, left = conditions(filters, LEVELS[self._level])
         self._wanted = Wanted(taken)

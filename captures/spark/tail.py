@@ -21,7 +21,7 @@ from kce.captures.errors import CaptureError
 from kce.captures.exchanges.assembly import Assembly
 from kce.captures.exchanges.quality import Quality
 from kce.captures.files.formats import MAX_TIME_NS
-from kce.captures.files.pcap import CaptureFile, first_time_ns
+from kce.captures.files.pcap import TRUNCATED, CaptureFile, first_time_ns
 from kce.captures.spark.levels import ROWS, Batches, Corrupt
 from kce.captures.spark.pushdown import Wanted
 from kce.captures.spark.work import Bodies
@@ -37,11 +37,16 @@ _LEAST_BYTES = 28
 
 
 class Piece(NamedTuple):
-    """A file: packets that end in its bytes ``begin`` to ``end`` are new."""
+    """A file: packets that end in its bytes ``begin`` to ``end`` are new.
+
+    ``first_ns`` is the time of its first packet, by which a file is recognised. The ``newest`` may end inside a packet.
+    """
 
     name: str
     begin: int
     end: int
+    first_ns: int
+    newest: bool
 
 
 class _Batch(InputPartition):
@@ -75,15 +80,16 @@ class FolderTail(DataSourceStreamReader):
                 # a file without a packet is the newest
                 begun_ns = MAX_TIME_NS if begun_ns is None else begun_ns
                 found.append((begun_ns, _natural(entry.name), entry.name, stat.st_size))
-        return {"files": [[name, size] for *_, name, size in sorted(found)]}
+        return {"files": [[name, size, begun_ns] for begun_ns, _, name, size in sorted(found)]}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        before = dict(start["files"])
+        before = {name: (size, first_ns) for name, size, first_ns in start["files"]}
         pieces = []
-        for name, size in end["files"]:
-            # a ring buffer overwrites its oldest file, which is then shorter than what was read
-            seen = before.get(name, 0)
-            pieces.append(Piece(name, seen if seen <= size else 0, size))
+        for name, size, first_ns in end["files"]:
+            # a ring buffer overwrites its oldest file: then the first packet is another one
+            seen, seen_ns = before.get(name, (0, first_ns))
+            begin = seen if seen <= size and seen_ns in (first_ns, MAX_TIME_NS) else 0
+            pieces.append(Piece(name, begin, size, first_ns, name == end["files"][-1][0]))
         fresh = [at for at, piece in enumerate(pieces) if piece.begin < piece.end]
         if not fresh:
             return []
@@ -115,6 +121,7 @@ class FolderTail(DataSourceStreamReader):
                             for message in assembly.receive(placed):
                                 for row in rows(message) if fresh else ():
                                     yield from batches.add(row)
+                    yield from batches.corrupt(_new_problems(capture, piece))
             except OSError as e:
                 problem = f"{piece.name}: cannot be read ({e.strerror or e})"
                 yield from batches.corrupt([Corrupt(piece.name, None, problem)])
@@ -124,6 +131,15 @@ class FolderTail(DataSourceStreamReader):
 
     def _is_wanted(self, segment: Segment) -> bool:
         return not self._ports or not self._ports.isdisjoint((segment.source_port, segment.destination_port))
+
+
+def _new_problems(capture: CaptureFile, piece: Piece) -> Iterator[Corrupt]:
+    """Damage in the new bytes of a file."""
+    if capture.offset < piece.begin:
+        return
+    for problem in capture.problems:
+        if not (piece.newest and problem.startswith(TRUNCATED)):
+            yield Corrupt(piece.name, capture.packets, f"{piece.name}: {problem}")
 
 
 class _Beginning(io.RawIOBase):

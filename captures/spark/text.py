@@ -33,8 +33,8 @@ _FORMATS: dict[Kind, Callable[[Any], object]] = {
     "text": lambda value: _text(value),
     "number": lambda value: _text(value),
     "count": lambda value: value,
-    "ms": lambda value: f"{value:.1f}",
-    "time": lambda value: f"{value:%H:%M:%S.%f}"[:-3],
+    "ms": lambda value: "-" if value is None else f"{value:.1f}",
+    "time": lambda value: "-" if value is None else f"{value:%H:%M:%S.%f}"[:-3],
     "leader": lambda value: _LEADERS.get(value, value),
 }
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 #: Packets that a row lists; others are only counted.
 MAX_EVIDENCE = 100
@@ -196,7 +196,9 @@ EXCHANGES = Table(
         Column("latency_ms", pa.float64(), "from the request's last packet to the response's"),
         Column("error_code", pa.int16(), "top-level error of the response; null if it has none or was not decoded"),
         Column("error", pa.string(), "Kafka's name of it"),
-        Column("partition_errors", pa.int32(), "number of partitions with an error in the response"),
+        Column(
+            "partition_errors", pa.int32(), "number of errors below the top level of the response, as of partitions"
+        ),
     ),
 )
 
@@ -240,8 +242,21 @@ CONNECTIONS = Table(
         Column("retransmits", pa.int64(), "segments with data that was already captured"),
         Column("out_of_order", pa.int64(), "segments that filled a hole"),
         Column("resets", pa.int64(), "segments with RST"),
+        Column("end", pa.string(), "FIN or RST, the first since the last SYN; null if none was captured"),
+        Column("end_time", TIME, ""),
+        Column("end_packet", pa.int64(), ""),
+        Column("end_file", pa.string(), ""),
+        Column("end_address", pa.string(), "IP address of the side that sent it"),
+        Column("end_port", pa.int32(), ""),
         *evidence_columns("the first packets that were retransmitted or reset it"),
     ),
+)
+
+#: an error in a response; topic and partition are null at the top level
+ERROR = (
+    Column("topic", pa.string(), ""),
+    Column("partition", pa.int32(), ""),
+    Column("error_code", pa.int16(), ""),
 )
 
 #: output of reassembly: exchanges with their contents; rows with only ``tcp``, one per connection; a row with only
@@ -253,6 +268,7 @@ DECODED = Table(
         *EXCHANGES.columns,
         Column("states", pa.list_(pa.struct([(c.name, c.type) for c in PARTITION_STATE])), ""),
         Column("live_brokers", pa.list_(pa.struct([(c.name, c.type) for c in LIVE_BROKER])), ""),
+        Column("errors", pa.list_(pa.struct([(c.name, c.type) for c in ERROR])), ""),
         Column("evidence", pa.string(), ""),
         Column("tcp", pa.struct([(c.name, c.type) for c in CONNECTIONS.columns]), ""),
         Column("quality", pa.string(), ""),

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from kce import wire
 from kce.captures.exchanges.cluster import Cluster, announced_listeners
+from kce.captures.exchanges.errors import nested_errors
 from kce.captures.exchanges.pairing import Peers, Request, Response
 from kce.captures.exchanges.render import describe_request, describe_response, partition_errors
 from kce.captures.files.pcap import Packet
-from kce.captures.tables.rows import CONNECTIONS, DECODED, LIVE_BROKER, PARTITION_STATE, Column
+from kce.captures.tables.rows import CONNECTIONS, DECODED, ERROR, LIVE_BROKER, PARTITION_STATE, Column
 from kce.captures.tcp.segments import Place, Segment, address_text, connection_text
 from kce.wire import error_name
 from kce.wire.control import ControlRequest, partition_count, partition_states
@@ -34,6 +35,7 @@ _OF_INTEREST = frozenset({
 _NO_CLUSTER = Cluster()
 
 _Errors = list[tuple[str, int, int]]
+_NestedErrors = list[tuple[str | None, int | None, int]]
 
 #: Whether exchanges come with decoded bodies for the report, and these with payloads and secrets.
 Evidence = Literal["none", "redacted", "payloads"]
@@ -93,11 +95,12 @@ def frame_row(message: Request | Response, body: str | None = None) -> tuple[Any
 
 def exchange_row(request: Request, response: Response | None) -> tuple[Any, ...]:
     """A row of EXCHANGES."""
-    return _exchange_row(request, response, _errors(response))
+    return _exchange_row(request, response, list(response_errors(response)))
 
 
-def _exchange_row(request: Request, response: Response | None, errors: _Errors) -> tuple[Any, ...]:
+def _exchange_row(request: Request, response: Response | None, errors: _NestedErrors) -> tuple[Any, ...]:
     body = request.body
+    head = request.head if body is None else body
     return (
         *_place(request.place),
         *peers_columns(request.peers),
@@ -110,11 +113,11 @@ def _exchange_row(request: Request, response: Response | None, errors: _Errors) 
         request.error,
         request.answered,
         request.api_key in CONTROL_REQUESTS,
-        getattr(body, "controller_id", None),
-        getattr(body, "controller_epoch", None),
-        getattr(body, "is_kraft_controller", None),
+        getattr(head, "controller_id", None),
+        getattr(head, "controller_epoch", None),
+        getattr(head, "is_kraft_controller", None),
         body.broker_id if isinstance(body, BROKERS_TO_CONTROLLER) else None,
-        getattr(body, "broker_epoch", None),
+        getattr(head, "broker_epoch", None),
         partition_count(body) if isinstance(body, ControlRequest) else None,
         getattr(body, "group_id", None),
         getattr(None if response is None else response.body, "generation_id", getattr(body, "generation_id", None)),
@@ -146,8 +149,8 @@ def partition_rows(request: Request, response: Response | None) -> list[tuple[An
 
 def decoded_row(request: Request, response: Response | None, evidence: Evidence = "none") -> tuple[Any, ...]:
     """A row of DECODED."""
-    errors = _errors(response)
-    states = _partition_states(request, errors)
+    errors = list(response_errors(response))
+    states = _partition_states(request, _errors(response))
     live = None
     if isinstance(request.body, wire.UpdateMetadataRequest):
         live = [(b.broker_id, b.name, b.host, b.port, b.rack) for b in announced_listeners(request.body)]
@@ -155,6 +158,7 @@ def decoded_row(request: Request, response: Response | None, evidence: Evidence 
         *_exchange_row(request, response, errors),
         None if states is None else [_struct(PARTITION_STATE, state) for state in states],
         None if live is None else [_struct(LIVE_BROKER, broker) for broker in live],
+        error_list(response),
         evidence_of(request, response, evidence),
         None,
         None,
@@ -181,7 +185,7 @@ def _place(place: Place) -> tuple[str, int, int]:
     return place.file, place.packet, place.time_ns // 1000
 
 
-def _response(response: Response | None, errors: _Errors) -> tuple[Any, ...]:
+def _response(response: Response | None, errors: _NestedErrors) -> tuple[Any, ...]:
     if response is None:
         return (None,) * 9
     code = response.error_code
@@ -192,7 +196,7 @@ def _response(response: Response | None, errors: _Errors) -> tuple[Any, ...]:
         response.latency_ns / 1e6,
         code,
         None if code is None else error_name(code),
-        sum(1 for _, _, partition_code in errors if partition_code),
+        len(errors),
     )
 
 
@@ -214,6 +218,19 @@ def _partition_states(request: Request, errors: _Errors) -> list[tuple[Any, ...]
         (topic, None if topic_id is None else str(topic_id), partition, *state, *_answer(codes.get((topic, partition))))
         for topic, topic_id, partition, *state in partition_states(request.body)
     ]
+
+
+def response_errors(response: Response | None) -> Iterable[tuple[str | None, int | None, int]]:
+    """(topic, partition, error code) of each error below the top level of a response."""
+    return () if response is None or response.body is None else nested_errors(response.body, response.version)
+
+
+def error_list(response: Response | None) -> list[dict[str, Any]] | None:
+    """ERROR structs of a response, the top level first; None if there is no error."""
+    errors = list(response_errors(response))
+    if response is not None and response.error_code:
+        errors.insert(0, (None, None, response.error_code))
+    return [_struct(ERROR, error) for error in errors] or None
 
 
 def has_evidence(api_key: int, evidence: Evidence) -> bool:

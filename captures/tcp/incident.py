@@ -20,6 +20,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
 
+from kce.captures.files.chronology import chronological
 from kce.captures.files.pcap import CaptureFile, Packet
 from kce.captures.tcp.segments import SYN, Dissector, Place, Segment
 
@@ -88,8 +89,8 @@ class Incident:
     def _corrected(self, index: int, capture: CaptureFile) -> Iterator[tuple[int, int, Packet, Segment | str]]:
         dissector = Dissector(capture.name)
         ahead_ns = self._ahead_ns.get(capture.name, 0)
-        for packet in capture:
-            yield packet.time_ns - ahead_ns, index, packet, dissector.dissect(packet)
+        segments = ((p.time_ns - ahead_ns, index, p, dissector.dissect(p)) for p in capture)
+        return chronological(segments, _time)
 
 
 def _time(item: tuple[int, int, Packet, Segment | str]) -> int:

@@ -66,7 +66,7 @@ def capture(
     comment = f"captured on {interface}" + (f", ports {', '.join(map(str, ports))}" if ports else "")
     with LiveSource(interface, ports, buffer_bytes=buffer_mb << 20) as source, _stop_requests(seconds) as stop:
         writer = RotatingWriter(file, [comment], max_bytes=max_bytes, max_seconds=rotate_seconds, keep=keep)
-        click.echo(f"kce: capturing on {interface}; Ctrl-C stops it", err=True)
+        click.echo(f"kce: capturing on {interface}; Ctrl-C ends it", err=True)
         written = record(source, writer, stop=stop, max_packets=packets)
     files = f"{file}" if len(writer.files) == 1 else f"{writer.files[0]} to {writer.files[-1]}"
     kept = ", older files removed" if keep is not None and len(writer.files) == keep else ""

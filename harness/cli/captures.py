@@ -7,8 +7,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 from rich.console import Console
@@ -21,6 +22,7 @@ from kce.captures.exchanges.decode import Decoder, Source
 from kce.captures.exchanges.pairing import Request, Response
 from kce.captures.exchanges.ports import Ports
 from kce.captures.exchanges.render import Renderer, json_line
+from kce.captures.exchanges.summary import Summary
 from kce.captures.files.locations import expand
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.tcp.incident import Incident
@@ -36,6 +38,9 @@ MAX_SPOOLED_BYTES = 4 * 1024**3
 #: Smaller files are read before a progress bar would show.
 _PROGRESS_FROM_BYTES = 8 * 1024**2
 _PROGRESS_EVERY = 500
+
+if TYPE_CHECKING:
+    from kce.captures.spark.analyses.analysis import Thresholds
 
 _FILE = "-"
 
@@ -60,7 +65,8 @@ Examples:
   kce decode incident.pcapng
   kce decode broker-*.pcapng s3://bucket/broker-4.pcap.zst
   kce decode incident.pcap.gz --api LeaderAndIsr --api UpdateMetadata --broker 2
-  kce decode incident.pcapng --from 2026-11-21T02:45:22 --to 2026-11-21T02:45:23.5 --json | jq .body
+  kce decode incident.pcapng --since 2026-11-21T02:45:22 --until 2026-11-21T02:45:23.5 --json | jq .body
+  kce decode incident.pcapng --summary
   tcpdump -i lo -w - tcp | kce decode -
 
 The exit code is 1 if a file is not a capture, is damaged or truncated, or holds something other than the
@@ -78,10 +84,15 @@ traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printe
     help="Only requests to this broker and its responses; may be repeated. Ids are learnt from UpdateMetadata.",
 )  # fmt: skip
 @click.option(
-    "--from", "since_ns", metavar="TIME", callback=each(selection.time_ns),
-    help="Only from this time on (ISO 8601, UTC by default).",
+    "--since", "--from", "since_ns", metavar="TIME", callback=each(selection.time_ns),
+    help="Only from this time on (ISO 8601, UTC if it names no zone).",
 )  # fmt: skip
-@click.option("--to", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time.")
+@click.option(
+    "--until", "--to", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time."
+)
+@click.option(
+    "--summary", is_flag=True, help="Print counts by API, controllers by epoch and brokers instead of messages."
+)
 @ports_option
 @click.option("--tls-keys", metavar="FILE", help="Decrypt TLS with this key log (SSLKEYLOGFILE); needs tshark.")
 @click.option("--show-payloads", is_flag=True, help="With --json: include records and credentials, as hex.")
@@ -92,11 +103,12 @@ def decode(
     brokers: tuple[str, ...],
     since_ns: int | None,
     until_ns: int | None,
+    summary: bool,
     ports: Ports,
     tls_keys: str | None,
     show_payloads: bool,
 ) -> int:
-    """Print every request and response of a capture, one line each, in the order of the packets that complete them.
+    """Print every request and response in a capture, one line each, in the order of the packets that complete them.
 
     FILES are pcap or pcapng, plain or compressed with gzip or zstd: paths, globs, URIs of remote storage, or - for
     standard input. Several files are one incident: a packet captured by several hosts is printed once, and times are
@@ -115,9 +127,11 @@ def decode(
                 api_keys=apis, brokers=brokers, cluster=cluster, since_ns=since_ns, until_ns=until_ns
             )
         except ValueError as e:
-            raise CaptureError(f"{', '.join(names)}: {e}") from None
+            raise click.UsageError(f"{', '.join(names)}: {e}") from None
         with closing(open_capture()) as capture:
             decoder = Decoder(capture, ports)
+            if summary:
+                return _summarise(capture, decoder, wanted)
             renderer = Renderer(decoder.cluster, colour=sys.stdout.isatty())
             try:
                 for message in _with_progress(capture, decoder.messages()):
@@ -136,6 +150,14 @@ def decode(
                 return 0
     for line in (decoder.quality.summary(), *decoder.quality.lines()):
         click.echo(f"kce: {line}", err=True)
+    return 0 if decoder.quality.sound else 1
+
+
+def _summarise(capture: CaptureFile | Source, decoder: Decoder, wanted: selection.Selection) -> int:
+    counted = Summary()
+    counted.count(message for message in _with_progress(capture, decoder.messages()) if message in wanted)
+    for line in counted.lines(decoder.cluster, decoder.quality):
+        click.echo(line)
     return 0 if decoder.quality.sound else 1
 
 
@@ -241,12 +263,15 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
     "--fail-on", type=click.Choice(list(_FAILS)),
     help="Exit with 3 at an alarm; with `finding`, at an alarm or a warning.",
 )  # fmt: skip
+@click.option(
+    "--threshold", "thresholds", multiple=True, metavar="NAME=VALUE",
+    help="From when on something is a warning: outage_ms, slow_control_ms, slow_news_ms (1000 each), "
+    "isr_storm_shrinks (3); may be repeated.",
+)  # fmt: skip
 @ports_option
 @click.option("--show-payloads", is_flag=True, help="Include records and credentials in the evidence.")
 @click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
-@click.option(
-    "--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Write Spark's event log to this folder."
-)
+@click.option("--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Keep Spark's event log there.")
 def analyze(
     files: tuple[str, ...],
     report: str | None,
@@ -255,6 +280,7 @@ def analyze(
     overwrite: bool,
     only: tuple[str, ...],
     fail_on: str | None,
+    thresholds: tuple[str, ...],
     ports: Ports,
     show_payloads: bool,
     master: str | None,
@@ -268,14 +294,17 @@ def analyze(
         raise click.UsageError("--report is html, json, markdown or parquet; text is always printed")
     if form == "parquet":
         if (report is None) == (out is None):
-            raise click.UsageError("--format parquet needs either --report or --out, a folder")
+            raise click.UsageError("--format parquet writes into a folder: give --report or --out, and one of them")
         out, report = out or report, None
     require(*SPARK, purpose="`kce analyze`")
-    find_java()  # Spark uses the same
-    from kce.captures.spark import analyze as run  # here, for it takes a while to import
+    find_java()  # Spark finds the same one
+    from kce.captures.spark import analyze as run  # slow to import
+    from kce.captures.spark.analyses import ANALYSES
     from kce.captures.spark.exports import rendered
     from kce.captures.spark.text import print_findings
 
+    if unknown := [name for name in only if name not in ANALYSES]:
+        raise click.UsageError(f"--only {unknown[0]}: no such analysis; there are {', '.join(ANALYSES)}")
     # a descriptor of its own: the output of Spark's JVM is redirected meanwhile
     with (
         temporary_files(),
@@ -286,7 +315,7 @@ def analyze(
         findings = run(
             files, report=report, form="html" if form in (None, "text") else form, out=out, overwrite=overwrite,
             only=only, payloads=show_payloads, evidence=form in ("html", "json"), ports=ports, master=master,
-            event_log=event_log, progress=progress,
+            event_log=event_log, progress=progress, thresholds=_thresholds(thresholds),
         )  # fmt: skip
     if report is None and form in ("html", "json", "markdown"):
         click.echo(rendered(findings, form), nl=False)
@@ -303,6 +332,23 @@ def analyze(
 def _removed_if_new(out: str | None) -> AbstractContextManager[None]:
     """A signal leaves no folder with only a part of the tables, unless it was there before."""
     return nullcontext() if out is None or Path(out).exists() else remove_on_exit(out)
+
+
+def _thresholds(settings: tuple[str, ...]) -> Thresholds:
+    from kce.captures.spark.analyses.analysis import THRESHOLDS
+
+    values: dict[str, float] = {}
+    for setting in settings:
+        name, _, text = setting.partition("=")
+        try:
+            values[name] = float(text)
+        except ValueError:
+            raise click.UsageError(f"--threshold {setting}: not NAME=VALUE, such as outage_ms=500") from None
+    try:
+        return replace(THRESHOLDS, **values)
+    except TypeError:
+        names = ", ".join(f.name for f in fields(THRESHOLDS))
+        raise click.UsageError(f"--threshold {settings[-1]}: there are {names}") from None
 
 
 @contextmanager

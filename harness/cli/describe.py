@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def describe(as_json: bool, show_all: bool, zookeeper: str | None, cluster_file:
         )
         known.update(pid=process["pid"], state=process["state"])
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(found | {"problems": problems(found)}, indent=2))
     else:
         _print(plain_console(), found, show_all=show_all)
     return 0
@@ -98,6 +99,33 @@ async def read_cluster(zk: KafkaZkClient, zookeeper: str) -> dict[str, Any]:
         },
         "partition_states": partitions,
     }
+
+
+def problems(found: dict[str, Any]) -> list[str]:
+    """What is unhealthy, a sentence each."""
+    brokers: dict[int, dict[str, Any]] = found["brokers"]
+    controller = found["controller"]
+    sentences = []
+    if controller is None:
+        sentences.append("There is no controller: nobody owns /controller.")
+    elif controller not in brokers or brokers[controller]["broker_epoch"] is None:
+        sentences.append(f"The controller, node {controller}, is not registered in /brokers/ids.")
+    for broker_id, broker in sorted(brokers.items()):
+        state = broker.get("state", "running")
+        if state != "running":
+            sentences.append(f"Node {broker_id} is {state}.")
+        elif broker["broker_epoch"] is None:
+            sentences.append(f"Node {broker_id} is running, but not registered in /brokers/ids.")
+    replicas = {replica for p in found["partition_states"] for replica in p["replicas"]}
+    if unknown := sorted(replicas - brokers.keys()):
+        sentences.append(f"Brokers {_ids(unknown)} have replicas, but are not registered.")
+    for count, text in (
+        (found["leaderless"], "without a leader"),
+        (found["under_replicated"], "under-replicated"),
+    ):
+        if count:
+            sentences.append(f"{count} of {found['partitions']} partitions {'is' if count == 1 else 'are'} {text}.")
+    return sentences
 
 
 def _partition(topic: TopicDescription, partition: PartitionDescription) -> Partition:
@@ -155,6 +183,9 @@ def _print(console: Console, found: dict[str, Any], *, show_all: bool) -> None:
         f"Topics      {found['topics']}, partitions {found['partitions']}, without leader {found['leaderless']}, "
         f"under-replicated {found['under_replicated']}"
     )
+    for title, sentence in zip_longest(["Unhealthy"], problems(found), fillvalue=""):
+        if sentence:
+            console.print(f"{title:<11} {sentence}", markup=False)
     pending = found["pending"]
     for title, things in (
         ("Moving", pending["reassignments"]),

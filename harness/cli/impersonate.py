@@ -31,7 +31,7 @@ async def be_broker(
 ) -> int:
     """Serve ``listeners``, of these names, until Ctrl-C or SIGTERM; then list the requests.
 
-    ``registry`` is a ZooKeeper or the file of a running cluster. The nursery holds the listeners. Raises HarnessError.
+    ``registry``: a ZooKeeper, or the file of a running cluster. Its nursery holds the listeners. Raises HarnessError.
     """
 
     async def serve(stream: trio.SocketStream) -> None:

@@ -16,6 +16,8 @@ from rich.console import Console
 
 from kce.captures.exchanges.ports import NO_PORTS, Ports, listener_ports
 from kce.harness.errors import HarnessError
+from kce.wire.configuration.definitions import ConfigError
+from kce.wire.configuration.property_file import parse_properties
 
 if TYPE_CHECKING:  # commands that read captures need neither nodes nor ZooKeeper
     from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -41,6 +43,35 @@ def zookeeper_option(function: F) -> F:
         metavar="HOST:PORT[/CHROOT]",
         help="Use this ZooKeeper instead of that of a running `kce up`.",
     )(function)
+
+
+def settings_options(function: F) -> F:
+    """For ``node_settings``."""
+    function = click.option(
+        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A Kafka property for every node. Repeatable."
+    )(function)
+    return click.option(
+        "--config", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+        help="A server.properties file for every node; --set overrides it.",
+    )(function)  # fmt: skip
+
+
+#: settings of a file that the cluster sets for each node
+_OF_THE_CLUSTER = ("broker.id", "listeners", "advertised.listeners", "zookeeper.connect", "log.dir", "log.dirs")
+
+
+def node_settings(config: Path | None, settings: Iterable[str]) -> dict[str, str]:
+    """The properties of the file, without those that differ by node, and of the options. Raises HarnessError."""
+    found = {}
+    if config is not None:
+        try:
+            found = parse_properties(config.read_text(encoding="latin-1"))
+        except (OSError, ConfigError) as e:
+            raise HarnessError(f"{config} cannot be read: {e}") from None
+        for key in _OF_THE_CLUSTER:
+            if found.pop(key, None) is not None:
+                click.echo(f"kce: warning: {config}: {key} is ignored: each node gets its own", err=True)
+    return found | properties(settings)
 
 
 def port_list(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int]:

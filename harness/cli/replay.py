@@ -217,7 +217,7 @@ def _one_connection(file: str, steps: list[Step]) -> None:
         some = ", ".join(
             f"{p.connection} ({endpoint_text(*p.client)} to {endpoint_text(*p.server)})" for p in [*peers][:5]
         )
-        raise CaptureError(f"{file}: {len(peers)} connections match; choose one with --connection: {some}, ...")
+        raise CaptureError(f"{file}: {len(peers)} connections; a client is one of them, by --connection: {some}, ...")
 
 
 def _targets(to: tuple[str, ...], steps: list[Step]) -> dict[int | None, Target]:
@@ -267,13 +267,11 @@ async def _rewriter(
             if broker_epoch == CURRENT:
                 present = await _broker_epochs(zk)
                 if missing := brokers - present.keys():
-                    raise HarnessError(
-                        f"broker {min(missing)} is not registered in ZooKeeper, so it has no current epoch"
-                    )
+                    raise HarnessError(f"broker {min(missing)} is not registered in ZooKeeper: it has no epoch now")
             if controller_epoch == CURRENT:
                 found = await zk.get_controller_epoch()
                 if found is None:
-                    raise HarnessError("ZooKeeper has no controller epoch: no controller was elected yet")
+                    raise HarnessError("ZooKeeper has no controller epoch: there was no controller yet")
                 controller_epoch = str(found[0])
     try:
         if controller_epoch is not None and newest is not None:
@@ -345,7 +343,7 @@ def _show(
         host, port = target_of(step, targets)
         request = dataclasses.replace(step.request, body=rewrite(step.request))
         click.echo(f"{renderer.line(request)} => {host}:{port}")
-    click.echo(f"kce: {len(steps)} requests would be sent; {len(recording.left_out)} cannot be replayed", err=True)
+    click.echo(f"kce: {len(steps)} requests would be sent; {len(recording.left_out)} cannot be", err=True)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -16,12 +17,15 @@ from rich.console import Console
 from rich.table import Table
 
 from kce.harness import interrupts
-from kce.harness.cli.options import plain_console, properties
+from kce.harness.cli.options import node_settings, plain_console, settings_options
 from kce.harness.cluster import Cluster
 from kce.harness.cluster_config import CONTROL, DATA
 from kce.harness.embedded_zookeeper import spark_jars
+from kce.harness.errors import SettingWarning
 from kce.harness.java import find_java
 from kce.harness.supervisor import Supervisor
+
+_CHECK_EVERY_S = 0.5
 
 EPILOG = """\b
 Examples:
@@ -39,6 +43,10 @@ While it runs, from another terminal:
 
 @click.command(epilog=EPILOG)
 @click.option("--brokers", type=click.IntRange(1, 100), default=3, show_default=True, help="How many nodes.")
+@click.option(
+    "--controllers", type=click.IntRange(0, 100), default=0, show_default=True,
+    help="How many more nodes, which contend for controller and take no replicas.",
+)  # fmt: skip
 @click.option("--first-id", type=click.IntRange(0), default=1, show_default=True, help="Broker id of the first node.")
 @click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="Use this ZooKeeper instead of starting one.")
 @click.option("--zookeeper-port", type=click.IntRange(1, 65535), help="Port of the ZooKeeper that is started.")
@@ -60,9 +68,7 @@ While it runs, from another terminal:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write all addresses to this JSON file when ready.",
 )
-@click.option(
-    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A Kafka property for every node. Repeatable."
-)
+@settings_options
 @click.option(
     "--log-level",
     type=click.Choice(["DEBUG", "INFO", "WARNING"]),
@@ -70,7 +76,9 @@ While it runs, from another terminal:
     show_default=True,
     help="Of the nodes' logs.",
 )
-def up(ready_file: Path | None, settings: tuple[str, ...], zookeeper: str | None, **options: Any) -> int:
+def up(
+    ready_file: Path | None, config: Path | None, settings: tuple[str, ...], zookeeper: str | None, **options: Any
+) -> int:
     """Run ZooKeeper and a cluster of nodes until Ctrl-C.
 
     Each node is a process of its own: a stub broker with a control and a data listener, and a contender for the
@@ -80,12 +88,16 @@ def up(ready_file: Path | None, settings: tuple[str, ...], zookeeper: str | None
     if zookeeper is None:
         spark_jars()
         find_java()
-    cluster = Cluster(processes=True, zookeeper=zookeeper, properties=properties(settings), **options)
-    status = Console(stderr=True, highlight=False)
+    status = Console(stderr=True, highlight=False, soft_wrap=True)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SettingWarning)
+        cluster = Cluster(processes=True, zookeeper=zookeeper, properties=node_settings(config, settings), **options)
+    for warning in caught:
+        status.print(f"kce: warning: {warning.message}", style="yellow", markup=False)
     with contextlib.suppress(interrupts.Interrupted):
         interrupts.run(_serve, cluster, ready_file, status, on_signal=lambda: status.print("Stopping ..."))
     for problem in cluster.record_problems:
-        status.print(f"[yellow]recording: {problem}[/]")
+        status.print(f"recording: {problem}", style="yellow", markup=False)
     return 0
 
 
@@ -102,12 +114,12 @@ async def _run(cluster: Cluster, ready_file: Path | None, console: Console, begi
     """Its nursery holds the command socket and the watcher of nodes that end unexpectedly."""
     known = {m.id: m.state for m in cluster.members}
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         console.print(f"{time.strftime('%H:%M:%S')} {text}")
 
     def changed(text: str) -> None:
         known.update({m.id: m.state for m in cluster.members})
-        say(text)
+        report(text)
 
     supervisor = Supervisor(cluster, changed)
     try:
@@ -122,7 +134,7 @@ async def _run(cluster: Cluster, ready_file: Path | None, console: Console, begi
             took = time.monotonic() - begin
             console.print(f"Ready in {took:.1f} s. Node {controller.id} is controller, epoch {controller.epoch}.")
             console.print("Ctrl-C stops the cluster.")
-            nursery.start_soon(_report_deaths, cluster, known, say)
+            nursery.start_soon(_report_failures, cluster, known, report)
     finally:
         supervisor.retract(ready_file)
 
@@ -137,11 +149,18 @@ def _table(cluster: Cluster, controller_id: int) -> Table:
     return table
 
 
-async def _report_deaths(cluster: Cluster, known: dict[int, str], say: Callable[[str], None]) -> None:
-    """Say it when a node's process ends without having been told to. ``known``: states that were told already."""
+async def _report_failures(cluster: Cluster, known: dict[int, str], report: Callable[[str], None]) -> None:
+    """Report when a node ends unexpectedly, and when ZooKeeper is gone or back. ``known``: states already reported."""
+    connected = True
     while True:
-        await trio.sleep(0.5)
+        await trio.sleep(_CHECK_EVERY_S)
         for member in cluster.members:
             if member.state == "stopped" and known[member.id] != "stopped":
                 known[member.id] = "stopped"
-                say(f"node {member.id} has ended by itself (logs: {cluster.logs}); `kce restart {member.id}`")
+                report(f"node {member.id}: {member.end_reason()}. `kce restart {member.id}` starts it again")
+        if cluster.zookeeper_connected != connected:
+            connected = cluster.zookeeper_connected
+            report(
+                f"ZooKeeper at {cluster.zookeeper} {'answers again' if connected else 'does not answer'}"
+                + ("" if connected else ": until it does, no node can register, elect a controller or change a topic")
+            )

@@ -4,6 +4,7 @@ port          `World`, the port; `ClusterWorld`, what a cluster needs besides
 real_world    sockets, kazoo, the wall clock; its disk is `real_disk`
 memory_world  the same, simulated in one process: deterministic, from one seed
 network, memory_disk, virtual_time    what `memory_world` is made of
+tcp_stream, tcp_proxy          connections of `real_world`
 
 No other module of a node opens a socket or a file, reads a clock or draws a random number: a contract in
 pyproject.toml and tests/harness/world/test_one_door.py check it.

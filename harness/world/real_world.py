@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 import socket
 import tempfile
@@ -23,6 +24,7 @@ from kce.harness.guard import Guard
 from kce.harness.world.port import ClusterWorld, Connected, Listener, World
 from kce.harness.world.real_disk import RealDisk
 from kce.harness.world.tcp_proxy import TcpProxy
+from kce.harness.world.tcp_stream import TcpStream
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.store import Session
 
@@ -30,7 +32,7 @@ DEFAULT_ZOOKEEPER_PORT = 2181
 
 
 class RealListener(Listener):
-    def __init__(self, bound: trio.socket.SocketType) -> None:
+    def __init__(self, bound: socket.socket) -> None:
         self._socket = bound
 
     @property
@@ -42,21 +44,31 @@ class RealListener(Listener):
         self._socket.listen(backlog)
 
     async def accept(self) -> Connected:
-        accepted, _ = await self._socket.accept()
+        accepted = await self._accept()
         try:
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # rule B1.14
-            return _connected(trio.SocketStream(accepted))  # sets TCP_NODELAY
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return _connected(accepted)
         except OSError as e:
             accepted.close()
             raise ConnectionAbortedError(errno.ECONNABORTED, f"the client is gone: {e}") from None
 
+    async def _accept(self) -> socket.socket:
+        while True:
+            try:
+                return self._socket.accept()[0]
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+
     def close(self) -> None:
-        self._socket.close()
+        if self._socket.fileno() != -1:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
 
 
-def _connected(stream: trio.SocketStream) -> Connected:
-    local, remote = stream.socket.getsockname(), stream.socket.getpeername()
-    return Connected(stream, local[:2], remote[:2])
+def _connected(connected: socket.socket) -> Connected:
+    local, remote = connected.getsockname(), connected.getpeername()
+    return Connected(TcpStream(connected), local[:2], remote[:2])
 
 
 class RealWorld(World):
@@ -68,17 +80,19 @@ class RealWorld(World):
     async def bind(self, host: str, port: int) -> RealListener:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
-        bound = trio.socket.socket(family, kind, protocol)
+        bound = socket.socket(family, kind, protocol)
         try:
+            bound.setblocking(False)
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            await bound.bind(address)
+            bound.bind(address)
         except BaseException:
             bound.close()
             raise
         return RealListener(bound)
 
     async def connect(self, host: str, port: int) -> Connected:
-        return _connected(await trio.open_tcp_stream(host, port))
+        stream = await trio.open_tcp_stream(host, port)  # sets TCP_NODELAY
+        return _connected(socket.socket(fileno=stream.socket.detach()))
 
     async def zookeeper(self, config: ZooKeeperClientConfig) -> Session:
         return await config.connect()
@@ -88,6 +102,22 @@ class RealWorld(World):
 
     def random(self, purpose: str) -> Random:
         return Random()
+
+
+#: a cluster of three nodes needs some 60 in each process, and one more for each client
+MIN_OPEN_FILES = 256
+
+
+def allow_open_files() -> None:
+    """Raise the limit of open files as far as this user may. Raises HarnessError if that is too low for a cluster."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < MIN_OPEN_FILES:
+        if hard != resource.RLIM_INFINITY and hard < MIN_OPEN_FILES:
+            raise HarnessError(
+                f"the limit of open files is {hard}, and a cluster needs at least {MIN_OPEN_FILES}: "
+                f"raise it with `ulimit -n {4 * MIN_OPEN_FILES}`"
+            )
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MIN_OPEN_FILES, hard))
 
 
 class RealClusterWorld(ClusterWorld):
@@ -102,6 +132,7 @@ class RealClusterWorld(ClusterWorld):
 
     @asynccontextmanager
     async def running(self, data: Path | None, zookeeper_port: int | None) -> AsyncIterator[Path]:
+        allow_open_files()
         async with AsyncExitStack() as stack:
             self.guard = Guard()
             stack.callback(self.guard.close)

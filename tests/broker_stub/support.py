@@ -23,13 +23,16 @@ from kce.broker_stub.producer_ids import ProducerIdManager
 from kce.broker_stub.purgatory import Timer
 from kce.broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
 from kce.broker_stub.reactor.connection import Connection
+from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
-from kce.broker_stub.reactor.request_channel import Action, Response
+from kce.broker_stub.reactor.request import Action, Response
+from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.data_plane import DataPlane
 from kce.harness.connections import Link, NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, RealWorld
+from kce.wire.steps import Steps
 from kce.wire.transport import ConnectionLost, FramedConnection
 
 ID_A = uuid.UUID(int=0xA)
@@ -262,7 +265,9 @@ class Node:
             version = message.__versions__.last
         request, captured = self.request(message, version, listener=listener)
         try:
-            await self.apis.handle(request)
+            waits = self.apis.handle(request)
+            if waits is not None:
+                await waits
         except Exception as e:  # noqa: BLE001
             request.fail(e)
         await captured.answered.wait()
@@ -301,10 +306,29 @@ class NoChannel:
 
 
 class NoOwner:
-    metrics = RequestMetrics()
+    """The owner of connections that do not read."""
 
-    def receive_completed(self, connection: Connection, frame: bytes) -> None:
-        raise AssertionError("no connection of a Node reads")
+    channel: Any = None
+
+    def __init__(self) -> None:
+        self.metrics = RequestMetrics()
+        self.turns = Turns()
+        self.memory = MemoryPool()
+
+    def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
+        raise AssertionError
+
+    async def parse_in_turns(self, connection: Connection, frame: bytes, now: float) -> Request:
+        raise AssertionError
+
+    async def unblocked(self) -> None:
+        raise AssertionError
+
+    def block(self) -> None:
+        raise AssertionError
+
+    def unblock(self) -> None:
+        raise AssertionError
 
 
 class NoStream(trio.abc.Stream):
@@ -436,14 +460,17 @@ async def running_broker(configuration: BrokerConfig | None = None, **more: Any)
 class ScriptedApis:
     """Replaces KafkaApis: a function of the test handles ApiVersions and Metadata requests."""
 
-    def __init__(self, handle: Callable[[Request], Awaitable[None]]) -> None:
+    def __init__(self, handle: Callable[[Request], Awaitable[None] | None]) -> None:
         self._handle = handle
 
-    def decode(self, frame: bytes) -> tuple[wire.Header, wire.Message]:
-        return wire.decode_request(frame)
+    def decode(self, frame: bytes, max_elements: int) -> tuple[wire.Header, wire.Message]:
+        return wire.decode_request(frame, max_elements)
 
-    async def handle(self, request: Request) -> None:
-        await self._handle(request)
+    def decode_in_steps(self, frame: bytes) -> Steps[tuple[wire.Header, wire.Message]]:
+        return wire.decode_request_in_steps(frame)
+
+    def handle(self, request: Request) -> Awaitable[None] | None:
+        return self._handle(request)
 
     def error_response(self, request: Request, error: Exception) -> wire.Message | None:
         if isinstance(request.message, wire.MetadataRequest):

@@ -104,7 +104,7 @@ def results(answer: Any) -> dict[str | None, ErrorCode]:
 async def parked(node: Node, message: wire.Message, version: int) -> Callable[[], Any]:
     """Start a request that is then parked; the returned function gives its response."""
     request, captured = node.request(message, version)
-    await node.apis.handle(request)
+    node.apis.handle(request)
     await trio.testing.wait_all_tasks_blocked()
     assert not request.answered
     return lambda: answer_of(captured, message.__api_key__, version)

@@ -10,6 +10,7 @@ import struct
 import pytest
 
 from kce import wire
+from kce.broker_stub.handlers.kafka_apis import REPEATED_BYTES, REPEATED_REQUESTS
 from kce.wire import ErrorCode
 from tests.broker_stub.support import Node, answer_of
 
@@ -51,7 +52,7 @@ async def test_each_response_has_the_correlation_id_of_its_request() -> None:
         request, captured = node.request(_request(), 3)
         header = wire.Header(api_key=18, api_version=3, correlation_id=correlation_id, client_id="c")
         request.context = request.context._replace(header=header)
-        await node.apis.handle(request)
+        node.apis.handle(request)
         assert captured.response is not None
         assert captured.response.payload[:4] == struct.pack(">i", correlation_id)
 
@@ -63,7 +64,7 @@ async def test_an_unknown_version_gets_a_version_0_response_with_one_entry(versi
     request, captured = node.request(_request(), 3)
     header = wire.Header(api_key=18, api_version=version, correlation_id=5, client_id="c")
     request.context = request.context._replace(header=header)
-    await node.apis.handle(request)
+    node.apis.handle(request)
     answer = answer_of(captured, 18, 0)
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     assert _ranges(answer) == {18: (0, 4)}
@@ -95,10 +96,10 @@ async def test_a_malformed_software_name_or_version_is_an_invalid_request(text, 
 async def test_valid_software_names_are_stored_with_the_connection(text) -> None:  # rule B1.38
     node = Node()
     request, _ = node.request(_request(text, "2.0"), 2)
-    await node.apis.handle(request)
+    node.apis.handle(request)
     assert request.connection.client_software_name == "unknown"
     request, _ = node.request(_request(text, "2.0"), 3)
-    await node.apis.handle(request)
+    node.apis.handle(request)
     assert (request.connection.client_software_name, request.connection.client_software_version) == (text, "2.0")
 
 
@@ -124,3 +125,25 @@ def test_unserved_apis_and_versions_are_refused_before_decoding(api_key, version
 @pytest.mark.parametrize("version", [-1, 5, 32767])
 def test_any_version_of_api_versions_is_accepted(version) -> None:  # rule B1.37
     Node().apis.check_served(18, version)
+
+
+def test_a_repeated_request_is_decoded_once_and_keeps_its_own_header(monkeypatch) -> None:
+    apis, decoded = Node().apis, []
+    monkeypatch.setattr(apis, "_decode", lambda frame, *limit: decoded.append(frame) or wire.decode_request(frame))
+
+    def frame(message: wire.Message, correlation_id: int, client_id: str, version: int = 3) -> bytes:
+        return wire.encode_request(message, api_version=version, correlation_id=correlation_id, client_id=client_id)
+
+    same = [frame(_request(), correlation_id, "a") for correlation_id in (1, -1, 2**31 - 1, 1)]
+    other = [frame(_request(), 1, "b"), frame(_request("other"), 1, "a"), frame(_request(), 1, "a", version=4)]
+    long = frame(_request("x" * REPEATED_BYTES), 1, "a")
+    for each in (*same, *other, long, long):
+        assert apis.decode(each) == wire.decode_request(each)
+    assert decoded == [same[0], *other, long, long]
+
+
+def test_few_requests_are_remembered() -> None:
+    apis = Node().apis
+    for i in range(3 * REPEATED_REQUESTS):
+        apis.decode(wire.encode_request(_request(f"client{i}"), api_version=3, correlation_id=i, client_id="a"))
+    assert 0 < len(apis._repeated) <= REPEATED_REQUESTS

@@ -88,6 +88,7 @@ TWO = "listeners=A://:1,B://:2 listener.security.protocol.map=A:PLAINTEXT,B:PLAI
         ("listener.name.plaintext.num.network.threads=no", "listener.name.plaintext.num.network.threads=no: "),
         ("num.io.threads=1.5", "num.io.threads=1.5: "),
         ("queued.max.requests=0", "queued.max.requests=0: "),
+        ("queued.max.request.bytes=1000", "queued.max.request.bytes=1000: must be at least 104857600, which is socket"),
         ("socket.request.max.bytes=2147483648", "socket.request.max.bytes=2147483648: "),
         ("socket.listen.backlog.size=0", "socket.listen.backlog.size=0: "),
         ("max.connections.per.ip=0", "max.connections.per.ip=0: "),
@@ -155,27 +156,27 @@ def test_ids_above_the_reserved_ones_are_allowed_without_id_generation() -> None
         assert BrokerConfig.from_properties(unset).broker_id == -1  # found or generated at startup
 
 
-def test_unused_kafka_settings_are_accepted_silently(caplog) -> None:
-    _config(zookeeper_connect="localhost:2181", log_dirs="/tmp/x", ssl_keystore_location="k", super_users="User:a")
-    BrokerConfig.from_properties(
-        {
-            "broker.id": "1",
-            "listener.name.data.ssl.keystore.location": "k",
-            "listener.name.data.plain.sasl.jaas.config": "j",
-            "max.connections": str(2**31 - 1),
-            "max.connections.per.ip.overrides": "",
-        }
-    )
+def test_unused_kafka_settings_log_a_warning_unless_they_are_at_their_default(caplog) -> None:
+    _config(zookeeper_connect="localhost:2181", log_dirs="/tmp/x", max_connections_per_ip_overrides="")
+    BrokerConfig.from_properties({"broker.id": "1", "max.connections": str(2**31 - 1), "background.threads": "10"})
     assert not caplog.records
+    unused = {"listener.name.data.ssl.keystore.location": "k", "log.cleaner.threads": "2"}
+    BrokerConfig.from_properties({"broker.id": "1", **unused})
+    assert [record.getMessage().partition(" has no effect")[0] for record in caplog.records] == [
+        f"{key}={value}" for key, value in unused.items()
+    ]
 
 
 @pytest.mark.parametrize(
     ("key", "warning"),
     [
-        ("num.io.thread", "Kafka has no setting num.io.thread; did you mean num.io.threads?"),
-        ("zookeper.connect", "Kafka has no setting zookeper.connect; did you mean zookeeper.connect?"),
-        ("listener.name.data.foo", "Kafka has no setting listener.name.data.foo"),
-        ("qqqqq", "Kafka has no setting qqqqq"),
+        ("num.io.thread", "num.io.thread has no effect: Kafka has no such setting; did you mean num.io.threads?"),
+        (
+            "zookeper.connect",
+            "zookeper.connect has no effect: Kafka has no such setting; did you mean zookeeper",
+        ),
+        ("listener.name.data.foo", "listener.name.data.foo has no effect: Kafka has no such setting"),
+        ("qqqqq", "qqqqq has no effect: Kafka has no such setting"),
     ],
 )
 def test_unknown_settings_log_a_warning(caplog, key, warning) -> None:

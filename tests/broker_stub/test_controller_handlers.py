@@ -39,7 +39,7 @@ async def test_controlled_shutdown_waits_for_the_controller() -> None:  # rule 9
     node = Node(controller=controller)
     for version, epoch in ((1, -1), (3, 70)):
         request, captured = node.request(wire.ControlledShutdownRequest(broker_id=2, broker_epoch=70), version)
-        await node.apis.handle(request)
+        node.apis.handle(request)
         assert not request.answered
         request, submitted_version, reply = controller.submitted.pop()
         assert submitted_version == version
@@ -54,7 +54,7 @@ async def test_alter_partition_waits_for_the_controller() -> None:  # rule 9.70
     node = Node(controller=controller)
     message = wire.AlterPartitionRequest(broker_id=2, broker_epoch=70)
     request, captured = node.request(message, 2)
-    await node.apis.handle(request)
+    node.apis.handle(request)
     assert not request.answered
     request, version, reply = controller.submitted.pop()
     assert (request, version) == (message, 2)
@@ -66,7 +66,7 @@ async def test_a_reply_that_cannot_be_encoded_becomes_an_error_response() -> Non
     controller = Later()
     node = Node(controller=controller)
     request, captured = node.request(wire.ControlledShutdownRequest(broker_id=2), 3)
-    await node.apis.handle(request)
+    node.apis.handle(request)
     controller.submitted.pop()[-1](wire.ControlledShutdownResponse(error_code=2**40))
     assert answer_of(captured, 7, 3).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -75,7 +75,7 @@ async def test_replying_twice_raises() -> None:
     controller = Later()
     node = Node(controller=controller)
     request, _ = node.request(wire.ControlledShutdownRequest(broker_id=2), 3)
-    await node.apis.handle(request)
+    node.apis.handle(request)
     reply = controller.submitted.pop()[-1]
     reply(wire.ControlledShutdownResponse())
     with pytest.raises(RuntimeError, match="answered already"):

@@ -414,9 +414,13 @@ async def test_each_decision_is_logged_in_the_state_change_log(caplog) -> None:
     node = Node()
     await node.ask(leader_and_isr(lai_state(0, leader_epoch=5), lai_state(1, replicas=(2,))))
     await node.ask(update_metadata(umr_state()))
-    first, second, third = [r.getMessage() for r in caplog.records]
+    first, second, request, third, _ = [r.getMessage() for r in caplog.records]
     assert first.startswith("[Broker id=1] LeaderAndIsr of controller 9 epoch 1 correlation id 5 for a-0: leader 1")
     assert first.endswith("accepted")
     assert second.endswith("a-1: leader 1 leader epoch 0 (known -1) partition epoch 0 isr (1, 2, 3): "
                            "UNKNOWN_TOPIC_OR_PARTITION")  # fmt: skip
+    accepted = (
+        "LeaderAndIsr of controller 9 epoch 1, broker epoch -1, correlation id 5, connection connection: accepted"
+    )
+    assert request.endswith(accepted)
     assert "UpdateMetadata of controller 9 epoch 1" in third

@@ -8,9 +8,11 @@ from __future__ import annotations
 import pytest
 
 from kce import wire
+from kce.broker_stub import metadata_cache
+from kce.broker_stub.metadata_cache import EncodedTopics
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import is_valid_topic_name
-from tests.broker_stub.support import ID_A, ID_B, NO_ID, Node, umr_broker, umr_state, update_metadata
+from tests.broker_stub.support import ID_A, ID_B, NO_ID, Node, answer_of, umr_broker, umr_state, update_metadata
 
 INT32_MIN = -(2**31)
 
@@ -284,3 +286,85 @@ async def test_all_authorized_operations_are_returned_on_request() -> None:  # r
         assert answer.topics[0].topic_authorized_operations == 0b1101_1111_1000
         # CREATE ALTER DESCRIBE CLUSTER_ACTION DESCRIBE_CONFIGS ALTER_CONFIGS IDEMPOTENT_WRITE: 5, 7 to 12
         assert answer.cluster_authorized_operations == (0b1_1111_1010_0000 if version <= 10 else INT32_MIN)
+
+
+async def _topic(node: Node, listener: str = "DATA", version: int = 12, **more) -> wire.MetadataResponseTopic:
+    answer = await node.ask(wire.MetadataRequest(topics=_named("a"), **more), version, listener=listener)
+    return answer.topics[0]
+
+
+async def test_unchanged_topics_are_encoded_once(monkeypatch) -> None:
+    node = await _node(*(umr_state(i) for i in range(5)))
+    encoded = []
+    monkeypatch.setattr(
+        wire, "encode_part", lambda part, real=wire.encode_part, **how: encoded.append(part) or real(part, **how)
+    )
+    first = await _topic(node)
+    assert len(encoded) == 6
+    await node.ask(update_metadata(umr_state(), topic="b", topic_id=ID_B))  # changes another topic
+    assert await _topic(node) == first
+    assert len(encoded) == 6
+
+
+async def test_a_changed_topic_is_encoded_again() -> None:
+    node = await _node(umr_state(leader=2))
+    assert (await _topic(node)).partitions[0].leader_id == 2
+    await node.ask(update_metadata(umr_state(leader=3)))
+    assert (await _topic(node)).partitions[0].leader_id == 3
+    await node.ask(update_metadata(alive=(1, 2)))  # no partition changes, but the leader is gone
+    assert (await _topic(node)).partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    await node.ask(update_metadata(alive=(1, 2, umr_broker(3, ("DATA",)))))
+    assert (await _topic(node)).partitions[0].leader_id == 3
+    assert (await _topic(node, "CONTROL")).partitions[0].error_code == ErrorCode.LISTENER_NOT_FOUND
+    await node.ask(update_metadata(umr_state(leader=3), topic_id=ID_B))
+    assert (await _topic(node)).topic_id == ID_B
+    assert (await _topic(node, include_topic_authorized_operations=True)).topic_authorized_operations > 0
+    assert (await _topic(node)).topic_authorized_operations == INT32_MIN
+    assert (await _topic(node, version=4)).partitions[0].leader_epoch == -1
+
+
+def test_encoded_topics_take_bounded_memory(monkeypatch) -> None:
+    monkeypatch.setattr(metadata_cache, "MAX_ENCODED_BYTES", 1000)
+    encoded, fact = EncodedTopics(), object()
+    for i in range(100):
+        encoded.put(i, (fact,), bytes(100))
+        assert encoded.get(i, (fact,)) == bytes(100)
+        assert encoded.get(i, (object(),)) is None
+    assert sum(encoded.get(i, (fact,)) is not None for i in range(100)) <= 10
+
+
+@pytest.mark.parametrize("version", [0, 9, 12])
+async def test_a_long_request_is_answered_in_steps(version) -> None:
+    names = ["a", *(f"unknown{i}" for i in range(3000)), "not valid"]
+    node = await _node()
+    request, captured = node.request(wire.MetadataRequest(topics=_named(*names)), version)
+    rest = node.apis.handle(request)
+    assert rest is not None
+    assert captured.response is None
+    await rest
+    topics = answer_of(captured, 3, version).topics
+    assert [topic.name for topic in topics] == names
+    unknown, invalid = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert [topic.error_code for topic in topics] == [0, *[unknown] * 3000, invalid]
+    assert request._errors == {0: 1, unknown: 3000, invalid: 1}
+
+
+async def test_all_topics_of_a_large_cluster_are_answered_in_steps() -> None:
+    node = await _node(*(umr_state(i) for i in range(5000)))
+    request, captured = node.request(wire.MetadataRequest(topics=None), 12)
+    rest = node.apis.handle(request)
+    assert rest is not None
+    await rest
+    ((topic,),) = [answer_of(captured, 3, 12).topics]
+    assert [partition.partition_index for partition in topic.partitions] == list(range(5000))
+    again, captured = node.request(wire.MetadataRequest(topics=None), 12)
+    assert node.apis.handle(again) is None  # it is encoded by now
+    assert answer_of(captured, 3, 12).topics == (topic,)
+
+
+async def test_a_long_refused_request_lists_every_topic() -> None:  # rule B7.2
+    node = await _node()
+    topics = (*_named(*(f"t{i}" for i in range(3000))), wire.MetadataRequestTopic(name=None))
+    answer = await node.ask(wire.MetadataRequest(topics=topics), 10)
+    assert {topic.error_code for topic in answer.topics} == {ErrorCode.INVALID_REQUEST}
+    assert [topic.name for topic in answer.topics] == [*(f"t{i}" for i in range(3000)), ""]

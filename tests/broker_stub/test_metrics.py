@@ -7,7 +7,7 @@ import pytest
 from kce.broker_stub import Broker, TopicPartition
 from kce.broker_stub.metrics import broker_metrics
 from kce.broker_stub.partition import Partition
-from kce.broker_stub.reactor.request_channel import Action, Response
+from kce.broker_stub.reactor.request import Action, Response
 from kce.metrics import Gauge, Meter
 from tests.broker_stub.support import config, lai_state, leader_and_isr, make_broker, update_metadata
 
@@ -120,6 +120,7 @@ def test_queue_sizes_of_both_planes() -> None:
     broker = make_broker(config(num_network_threads="2"))
     control, data = broker.socket_server.planes
     for processor in data.acceptors[0].processors:
+        processor.block()  # responses stay in its queue
         for _ in range(1 + processor.processor_id):
             processor.send_response(Response(None, Action.NO_OP))  # type: ignore[arg-type]
     prefix = "kafka.network:type=RequestChannel,name="

@@ -1,6 +1,6 @@
 """One processor with connections in memory, which can prove that nothing happens (rules B1.16-B1.24, B1.53).
 
-Covers: broker_stub/reactor/processor.py, broker_stub/reactor/connection.py,
+Covers: broker_stub/reactor/processor.py, broker_stub/reactor/connection.py, broker_stub/reactor/request.py,
 broker_stub/reactor/request_channel.py.
 """
 
@@ -17,10 +17,11 @@ from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_task
 
 from kce import wire
 from kce.broker_stub.reactor import Request, RequestMetrics
-from kce.broker_stub.reactor.handler_pool import HandlerPool
+from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.processor import HAND_OFF_QUEUE_SIZE, Processor
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from kce.broker_stub.reactor.request_channel import RequestChannel
+from kce.broker_stub.reactor.turns import Turns
 from tests.broker_stub.support import Client, ScriptedApis, link
 
 LOCAL, REMOTE = ("127.0.0.1", 9092), ("127.0.0.1", 50000)
@@ -33,7 +34,7 @@ class Fixture:
 
     def __init__(
         self,
-        handle: Callable[[Request], Awaitable[None]],
+        handle: Callable[[Request], Awaitable[None] | None],
         *,
         queue: int = 500,
         handlers: int = 8,
@@ -41,19 +42,16 @@ class Fixture:
     ) -> None:
         self.metrics = RequestMetrics()
         self.quotas = ConnectionQuotas(1000)
-        self.channel = RequestChannel(queue)
+        self.memory = MemoryPool()
         apis = ScriptedApis(handle)
-        self.pool = HandlerPool("data-plane", handlers, self.channel, apis, self.metrics)
+        self.channel = RequestChannel(queue, handlers, apis, self.metrics)
         self.processor = Processor(
             0, "DATA", self.channel, apis,
-            quotas=self.quotas, metrics=self.metrics, max_idle_seconds=idle,
+            quotas=self.quotas, metrics=self.metrics, max_idle_seconds=idle, turns=Turns(), memory=self.memory,
         )  # fmt: skip
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self.pool.run)
-            await nursery.start(self.processor.run)
-            task_status.started()
+        await self.processor.run(task_status)
 
     def client(self, pair: Callable[[], Any] = memory_stream_pair) -> Client:
         """A client with an accepted connection."""
@@ -90,6 +88,160 @@ async def test_a_connection_has_one_request_in_progress(nursery) -> None:  # rul
         assert await client.receive() == ANSWER  # checks the correlation id: in order
     await wait_all_tasks_blocked()
     assert len(park.parked) == 3
+
+
+def answer_at_once(request: Request) -> None:
+    request.respond(ANSWER)
+
+
+class CountingStream(trio.abc.Stream):
+    """Counts the writes."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self.stream = stream
+        self.writes: list[int] = []
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(len(data))
+        await self.stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self.stream.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+
+async def test_requests_that_arrive_together_are_answered_in_one_write(nursery, autojump_clock) -> None:  # rule B1.60
+    f = Fixture(answer_at_once)
+    await nursery.start(f.run)
+    ours, theirs = memory_stream_pair()
+    counting = CountingStream(theirs)
+    client = f.client(lambda: (ours, counting))
+    for count in (1, 50):
+        await client.send(*[QUESTION] * count)
+        for _ in range(count):
+            assert await client.receive() == ANSWER  # checks the correlation id: in order
+    assert len(counting.writes) == 2
+    assert counting.writes[1] == 50 * counting.writes[0]
+
+
+async def test_responses_leave_before_a_later_request_waits(nursery) -> None:  # rules B1.19, B1.60
+    """A request that is parked, and one that waits in its handler, do not keep back the response to an earlier one."""
+    held: list[Request] = []
+    released = trio.Event()
+
+    async def wait_in_handler(request: Request) -> None:
+        await released.wait()
+        request.respond(ANSWER)
+
+    def handle(request: Request) -> Awaitable[None] | None:
+        correlation_id = request.context.header.correlation_id
+        if correlation_id == 2:
+            held.append(request)
+        elif correlation_id == 4:
+            return wait_in_handler(request)
+        else:
+            request.respond(ANSWER)
+        return None
+
+    f = Fixture(handle)
+    await nursery.start(f.run)
+    client = f.client()
+    await client.send(*[QUESTION] * 5)
+    assert await client.receive() == ANSWER
+    await wait_all_tasks_blocked()
+    held[0].respond(ANSWER)
+    for _ in range(2):
+        assert await client.receive() == ANSWER
+    await wait_all_tasks_blocked()
+    released.set()
+    for _ in range(2):
+        assert await client.receive() == ANSWER
+
+
+async def test_responses_leave_before_a_later_bad_request_closes_the_connection(nursery) -> None:  # rule B1.35
+    f = Fixture(answer_at_once)
+    await nursery.start(f.run)
+    for bad in (wire.frame(b"bad"), b"\xff\xff\xff\xff"):
+        client = f.client()
+        await client.stream.send_all(client.encoded(QUESTION) + bad)
+        assert await client.receive() == ANSWER
+        assert await client.closed()
+    assert f.metrics.connections_closed_for_bad_requests == 2
+
+
+async def test_throttling_interrupts_a_batch(nursery, autojump_clock) -> None:  # rules B1.26, B8.4
+    def handle(request: Request) -> None:
+        request.respond(wire.ApiVersionsResponse(throttle_time_ms=1000))
+
+    f = Fixture(handle)
+    await nursery.start(f.run)
+    client = f.client()
+    begin = trio.current_time()
+    await client.send(*[QUESTION] * 3)
+    arrived = []
+    for _ in range(3):
+        await client.receive()
+        arrived.append(trio.current_time() - begin)
+    assert arrived == pytest.approx([0, 1, 2])
+
+
+async def test_a_closed_connection_lets_its_handler_finish(nursery) -> None:  # rule B1.59
+    released, finished = trio.Event(), trio.Event()
+
+    async def handle(request: Request) -> None:
+        await released.wait()
+        request.respond(ANSWER)
+        finished.set()
+
+    f = Fixture(handle)
+    await nursery.start(f.run)
+    client = f.client()
+    await client.send(QUESTION, QUESTION)
+    await wait_all_tasks_blocked()
+    (connection,) = f.processor.connections.values()
+    connection.close()
+    await wait_all_tasks_blocked()
+    released.set()
+    await finished.wait()
+    assert await client.closed()
+    assert f.metrics.of("ApiVersions").requests == 1
+
+
+async def test_a_request_that_gives_up_its_place_lets_others_pass(nursery) -> None:  # rules B1.22, B1.56
+    """Requests that wait for a handler, and for room in the queue, are cancelled."""
+    released = trio.Event()
+
+    async def handle(request: Request) -> None:
+        if not released.is_set():
+            await released.wait()
+        request.respond(ANSWER)
+
+    f = Fixture(handle, queue=1, handlers=1)
+    await nursery.start(f.run)
+    clients = []
+    for _ in range(3):
+        clients.append(f.client())
+        await clients[-1].send(QUESTION)
+        await wait_all_tasks_blocked()
+    assert f.channel.request_queue_size == 1
+    connections = list(f.processor.connections.values())
+    connections[2]._scope.cancel()  # before the queue
+    connections[1]._scope.cancel()  # in the queue
+    await wait_all_tasks_blocked()
+    assert f.channel.request_queue_size == 0
+    late = f.client()
+    await late.send(QUESTION)
+    await wait_all_tasks_blocked()
+    assert f.channel.request_queue_size == 1
+    released.set()
+    await wait_all_tasks_blocked()
+    assert await clients[0].receive() == ANSWER
+    assert await late.receive() == ANSWER
 
 
 async def test_nothing_is_read_while_a_request_is_in_progress(nursery) -> None:  # rules B1.20, B1.21

@@ -6,7 +6,7 @@ Covers: broker_stub/reactor/socket_server.py, broker_stub/reactor/acceptor.py.
 from __future__ import annotations
 
 import errno
-import itertools
+import math
 import os
 import socket
 
@@ -15,10 +15,11 @@ import trio
 from trio.testing import memory_stream_pair
 
 from kce import wire
-from kce.broker_stub import BindError, Endpoint
+from kce.broker_stub import BindError, BrokerConfig, Endpoint
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor import Request, RequestMetrics, SocketServer
 from kce.broker_stub.reactor.acceptor import Acceptor
+from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from tests.broker_stub.support import (
     ONE_LISTENER,
@@ -68,10 +69,10 @@ class SlowMetadata:
 def test_the_two_planes_share_nothing() -> None:  # rules B1.2-B1.5, B1.8
     server = SocketServer(config(num_network_threads="4", num_io_threads="5"), ScriptedApis(answer), node_links().bind)
     control, data = server.planes
-    assert (control.name, control.handlers.size, [len(a.processors) for a in control.acceptors]) == (
+    assert (control.name, control.channel.handlers, [len(a.processors) for a in control.acceptors]) == (
         "control-plane", 1, [1],
     )  # fmt: skip
-    assert (data.name, data.handlers.size, [len(a.processors) for a in data.acceptors]) == ("data-plane", 5, [4])
+    assert (data.name, data.channel.handlers, [len(a.processors) for a in data.acceptors]) == ("data-plane", 5, [4])
     assert control.channel is not data.channel
     ids = [p.processor_id for acceptor in server.acceptors for p in acceptor.processors]
     assert len(set(ids)) == len(ids) == 5
@@ -85,16 +86,12 @@ def test_without_a_control_plane_listener_there_is_one_plane() -> None:  # rules
     base = {**names, "inter.broker.listener.name": "A", "listener.name.b.num.network.threads": "1"}
     (plane,) = SocketServer(config(base=base), ScriptedApis(answer), node_links().bind).planes
     assert [len(acceptor.processors) for acceptor in plane.acceptors] == [3, 1]
-    assert plane.handlers.size == 8
+    assert plane.channel.handlers == 8
 
 
 async def test_only_the_data_planes_queue_size_is_configurable() -> None:  # rules B1.4, B1.5
     server = SocketServer(config(queued_max_requests="7"), ScriptedApis(answer), node_links().bind)
-    for plane, capacity in zip(server.planes, (20, 7), strict=True):
-        with trio.move_on_after(0):
-            for _ in itertools.count():
-                await plane.channel.send_request(None)  # type: ignore[arg-type]
-        assert plane.channel.request_queue_size == capacity
+    assert [plane.channel.capacity for plane in server.planes] == [20, 7]
 
 
 # -- planes -----------------------------------------------------------------------------------------------------------
@@ -285,6 +282,7 @@ def _acceptor(processors: list[FullProcessor], quotas: ConnectionQuotas | None =
         bind=node_links().bind,
         backlog=50,
         max_frame_bytes=10_000,
+        memory=MemoryPool(),
         quotas=quotas or ConnectionQuotas(10),
         metrics=RequestMetrics(),
     )
@@ -476,3 +474,124 @@ async def test_queued_requests_are_dropped_at_shutdown() -> None:  # rule B1.56
             assert await client.closed()
             await client.stream.aclose()
         assert slow.running == 1
+
+
+# -- long requests ----------------------------------------------------------------------------------------------------
+
+
+def long_metadata(topics: int) -> wire.MetadataRequest:
+    return wire.MetadataRequest(topics=tuple(wire.MetadataRequestTopic(name=f"t{i}") for i in range(topics)))
+
+
+async def test_a_long_request_is_parsed_in_turns_and_its_memory_is_given_back() -> None:
+    handled: list[Request] = []
+
+    def handle(request: Request) -> None:
+        assert isinstance(request.message, (wire.MetadataRequest, wire.ApiVersionsRequest))
+        if isinstance(request.message, wire.MetadataRequest):
+            assert request.message.topics is not None
+            assert len(request.message.topics) == 5000
+            handled.append(request)
+            request.respond(wire.MetadataResponse())
+        else:
+            request.respond(ANSWER)
+
+    async with running_server(ScriptedApis(handle)) as server:
+        for name in ("DATA", "CONTROL"):
+            async with connect(listener(server, name)) as client:
+                await client.send(QUESTION, long_metadata(5000), QUESTION, version=3)
+                for _ in range(3):
+                    await client.receive()
+    of_data, of_control = [request.message for request in handled]
+    assert not hasattr(of_data, "topics")
+    assert of_control == long_metadata(5000)  # the control plane works on one request after the other
+
+
+async def test_a_long_request_that_is_damaged_closes_its_connection(caplog) -> None:  # rule B1.35
+    async with running_server(ScriptedApis(answer)) as server, connect(listener(server)) as client:
+        await client.stream.send_all(client.encoded(QUESTION) + wire.frame(client.encoded(long_metadata(5000))[4:-1]))
+        assert await client.receive() == ANSWER
+        assert await client.closed()
+    assert "Metadata 12: MetadataRequest 12: damaged, and too long to say where" in caplog.text
+
+
+async def test_a_long_request_may_be_parked(nursery) -> None:
+    parked: list[Request] = []
+    async with running_server(ScriptedApis(parked.append)) as server, connect(listener(server)) as client:
+        await client.send(long_metadata(2000))
+        await until(lambda: len(parked) == 1)
+        parked[0].respond(wire.MetadataResponse())
+        assert (await client.receive()).topics == ()
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+def memory_config(**more: str) -> BrokerConfig:
+    return config(socket_request_max_bytes="10000", queued_max_request_bytes="10000", **more)
+
+
+async def test_half_requests_hold_no_more_memory_than_is_configured(nursery) -> None:  # rule B1.25
+    """The links take memory before they receive the rest of a request; without it they do not read."""
+    async with running_server(ScriptedApis(answer), memory_config()) as server:
+        memory = server.planes[1].memory
+        message = wire.ApiVersionsRequest(client_software_name="x" * 3900)
+        clients = [Client(await trio.open_tcp_stream(*listener(server)[2:])) for _ in range(10)]
+        whole = [client.encoded(message, 3) for client in clients]
+        for client, frame in zip(clients, whole, strict=True):
+            await client.stream.send_all(frame[:2000])
+        await until(lambda: memory.used == 2 * (len(whole[0]) - 4))
+        async with connect(listener(server, "CONTROL")) as control:  # its plane has memory of its own
+            assert await control.ask(message, 3) == ANSWER
+        async with connect(listener(server)) as small:  # what fits is served
+            assert await small.ask(QUESTION) == ANSWER
+        await clients[0].stream.aclose()  # gives back what it took
+        for client, frame in zip(clients[1:], whole[1:], strict=True):
+            nursery.start_soon(client.stream.send_all, frame[2000:])
+        for client in clients[1:]:
+            assert await client.receive() == ANSWER
+            assert memory.used <= memory.capacity
+            await client.stream.aclose()
+        await until(lambda: server.metrics.connections_open == 0)
+        assert memory.used == 0
+
+
+async def test_a_parked_request_gives_its_memory_back() -> None:  # rule B1.25
+    parked: list[Request] = []
+    async with running_server(ScriptedApis(parked.append), memory_config()) as server:
+        async with connect(listener(server)) as client:
+            await client.send(*[QUESTION] * 3)
+            for _ in range(3):
+                await until(lambda: len(parked) == 1)
+                assert server.planes[1].memory.used == 0
+                parked.pop().respond(ANSWER)
+                assert await client.receive() == ANSWER
+        await until(lambda: server.metrics.connections_open == 0)
+        assert server.planes[1].memory.used == 0
+
+
+async def test_a_request_in_its_handler_keeps_its_memory() -> None:  # rule B1.25
+    slow = SlowMetadata()
+    async with running_server(ScriptedApis(slow), memory_config()) as server, connect(listener(server)) as client:
+        frame = client.encoded(SLOW)
+        await client.stream.send_all(frame)
+        await until(lambda: slow.running == 1)
+        assert server.planes[1].memory.used == len(frame) - 4
+        slow.released.set()
+        await client.receive()
+        assert server.planes[1].memory.used == 0
+
+
+async def test_refused_requests_give_their_memory_back() -> None:
+    async with running_server(ScriptedApis(answer), memory_config()) as server:
+        for bad in (wire.frame(b"bad"), wire.frame(bytes(5000)), b"\x7f\xff\xff\xff"):
+            async with connect(listener(server)) as client:
+                await client.stream.send_all(bad)
+                assert await client.closed()
+        await until(lambda: server.metrics.connections_open == 0)
+        assert server.planes[1].memory.used == 0
+
+
+async def test_without_a_limit_memory_is_unlimited() -> None:
+    server = SocketServer(config(), ScriptedApis(answer), node_links().bind)
+    assert [plane.memory.capacity for plane in server.planes] == [math.inf, math.inf]

@@ -274,9 +274,10 @@ class Observation(NamedTuple):
 
 
 def observe(
-    tap: Wiretap, seed: int, *, loss: float = 0.0, swaps: int = 0, joined_after: float | None = None
-) -> Observation:
-    """What an observer who loses packets, swaps some and comes late has written down."""
+    tap: Wiretap, seed: int, *, loss: float = 0.0, swaps: int = 0, displaced: int = 0,
+    joined_after: float | None = None,
+) -> Observation:  # fmt: skip
+    """What an observer sees who loses packets, swaps some, writes some 1,000 to 3,000 places late, and joins late."""
     rng = random.Random(seed)
     packets = _acknowledged(tap.packets, rng)
     if joined_after is not None:
@@ -285,6 +286,9 @@ def observe(
     for _ in range(swaps):
         at = rng.randrange(len(kept) - 3)
         kept.insert(at, kept.pop(at + rng.randrange(1, 3)))
+    for _ in range(displaced):
+        at = rng.randrange(len(kept) - 3000)
+        kept.insert(at + rng.randrange(1001, 3000), kept.pop(at))
     seen: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for packet, _ in kept:
         if packet.data:

@@ -388,6 +388,18 @@ async def join_isr(w: World, controller: KafkaController, tp: TopicPartition, is
     return answers[0].topics[0].partitions[0].error_code
 
 
+def leaderships_of(sent: Sequence[Sent], tp: TopicPartition) -> list[tuple[int, int]]:
+    """(broker, partition epoch) of each LeaderAndIsr that contains the partition."""
+    return [
+        (s.broker, p.partition_epoch)
+        for s in sent
+        if isinstance(s.message, wire.LeaderAndIsrRequest)
+        for t in s.message.topic_states
+        for p in t.partition_states
+        if (t.topic_name, p.partition_index) == tp
+    ]
+
+
 def texts(sent: Sequence[Sent], broker_id: int) -> list[str]:
     """What one broker was sent, in short and in order."""
     return [_text(s.message) for s in sent if s.broker == broker_id]

@@ -319,18 +319,41 @@ async def test_a_claim_in_a_session_that_the_controller_does_not_know_yet(
 
 
 async def test_a_failing_failover_leaves_no_half_controller(autojump_clock: MockClock) -> None:  # rules 2.13, 4.21
-    async with world(brokers=(1,)) as w:
-        lonely = w.server.connect()
-        registration = (
-            b'{"version":4,"endpoints":["OTHER://h:1"],"listener_security_protocol_map":{"OTHER":"PLAINTEXT"}}'
-        )
-        value((await lonely.write([Create("/brokers/ids/9", registration, ephemeral=True)]))[0])
+    async with world(brokers=()) as w:
+        failing = True
+
+        async def wait_for_features(version: int, timeout_s: float) -> None:
+            await w.store.write([Delete("/feature")])  # it is waited for again at the next failover
+            if failing:
+                raise TimeoutError
+
+        w.wait_for_features = wait_for_features
+        await w.start_broker(1)
         w.spawn_controller(1)
         while (await w.get("/controller_epoch") or b"0") < b"3":  # it fails, gives up and tries again, as Kafka does
             await trio.lowlevel.checkpoint()
         controller = w.nodes[1].controller
         assert controller.failovers == 0
-        await lonely.aclose()
+        assert not controller.is_settled
+        failing = False
         await w.settle()
         assert controller.is_active
         assert controller.failovers == 1
+
+
+async def test_brokers_without_our_listener_are_ignored(autojump_clock: MockClock) -> None:  # rules 8.28, 11.50
+    registration = b'{"version":4,"endpoints":["OTHER://h:1"],"listener_security_protocol_map":{"OTHER":"PLAINTEXT"}}'
+    async with world(brokers=(2,)) as w:
+        lonely = w.server.connect()
+        value((await lonely.write([Create("/brokers/ids/9", registration, ephemeral=True)]))[0])
+        controller = await w.start_controller(1)
+        assert set(controller.context.broker_epochs) == {1, 2}
+        value((await lonely.write([Create("/brokers/ids/8", registration, ephemeral=True)]))[0])
+        await w.settle()
+        await w.create_topic("t", {0: [2, 8]})
+        assert await w.state("t") == (2, 0, (2,))
+        await lonely.aclose()
+        await w.settle()
+        await w.create_topic("u", {0: [1]})
+        assert await w.state("u") == (1, 0, (1,))
+        assert controller.loop.failures == {}

@@ -10,7 +10,7 @@ from kce.controller.context import ReplicaState
 from kce.controller.events import ReplicaDeletionAnswered
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.model import BrokerId, PartitionReplica, ReplicaAssignment, TopicPartition
-from kce.zookeeper.store import SetData
+from kce.zookeeper.store import Create, SetData
 from tests.controller.support import texts, world
 
 
@@ -183,3 +183,28 @@ async def test_a_topic_node_deleted_by_hand(autojump_clock: MockClock) -> None: 
         assert controller.context.topics == set()
         await w.create_topic("t", {0: [3]})
         assert await w.get("/brokers/topics/t/partitions/0/state") is None  # not before the next failover
+
+
+async def test_a_topic_created_and_marked_during_a_disconnection_is_deleted(autojump_clock: MockClock) -> None:  # 10.37
+    """The watch of /admin/delete_topics fires before that of /brokers/topics."""
+    async with world() as w:
+        controller = await w.start_controller(1)
+        w.server.disconnect(w.registrations[1])
+        await w.create_topic("t", {0: [2, 3]})
+        await admin.delete_topic(w.zk, "t")
+        await w.settle()
+        w.server.reconnect(w.registrations[1])
+        await w.settle()
+        assert await w.zk.get_topics() == set()
+        assert await w.get("/admin/delete_topics/t") is None
+        assert controller.context.topics == set()
+        assert controller.loop.failures == {}
+
+
+async def test_the_marker_of_a_topic_that_does_not_exist_is_removed(autojump_clock: MockClock) -> None:  # rule 10.37
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.store.write([Create("/admin/delete_topics/nope")])
+        await w.settle()
+        assert await w.get("/admin/delete_topics/nope") is None
+        assert controller.context.topics_to_delete == set()

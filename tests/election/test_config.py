@@ -67,6 +67,8 @@ def test_whether_high_availability_is_active() -> None:
 
 @pytest.mark.flink("FZU-2")
 def test_the_quorum_has_no_whitespace() -> None:  # rule E10.11
+    for text in ("localhost:2891", " localhost:2891 ", "localhost :2891"):
+        assert of({f"{ZK}.quorum": text}).quorum == "localhost:2891"
     assert (
         of({f"{ZK}.quorum": " host-1:2181 , host-2 :2181,\thost-3:2181 "}).quorum
         == "host-1:2181,host-2:2181,host-3:2181"
@@ -165,16 +167,18 @@ class Factory:
     """An entry point that creates standalone services, and records the calls."""
 
     requested: list[tuple[str, str]] = []  # noqa: RUF012 - of the class, which is instantiated for each call
+    services = StandaloneHaServices({DISPATCHER: "custom:1"})
+    client_services = StandaloneHaServices({REST_SERVER: "custom:2"})
 
     async def create_services(self, config: HighAvailabilityConfig, nursery: trio.Nursery) -> HighAvailabilityServices:
         self.requested.append(("services", config.mode_text))
-        return StandaloneHaServices({DISPATCHER: "custom:1"})
+        return self.services
 
     async def create_client_services(
         self, config: HighAvailabilityConfig, nursery: trio.Nursery
     ) -> ClientHighAvailabilityServices:
         self.requested.append(("client services", config.mode_text))
-        return StandaloneHaServices({REST_SERVER: "custom:2"})
+        return self.client_services
 
 
 class Broken:
@@ -191,7 +195,7 @@ async def test_custom_services(entry_point: Install, nursery: trio.Nursery) -> N
     for single_process in (False, True):
         Factory.requested.clear()
         services = await create_high_availability_services(of({HA: "mine"}), nursery, single_process=single_process)
-        assert isinstance(services, StandaloneHaServices)
+        assert services is Factory.services
         assert Factory.requested == [("services", "mine")]
 
 
@@ -199,7 +203,8 @@ async def test_custom_services(entry_point: Install, nursery: trio.Nursery) -> N
 async def test_custom_client_services(entry_point: Install, nursery: trio.Nursery) -> None:  # rule E10.3
     entry_point("mine-too", f"{__name__}:Factory")
     Factory.requested.clear()
-    await create_client_high_availability_services(of({HA: "mine-too"}), nursery)
+    services = await create_client_high_availability_services(of({HA: "mine-too"}), nursery)
+    assert services is Factory.client_services
     assert Factory.requested == [("client services", "mine-too")]
 
 

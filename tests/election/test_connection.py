@@ -5,6 +5,7 @@ Covers: kce.election.session.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import uuid4
 
 import pytest
@@ -15,7 +16,7 @@ from kce.election.information import EMPTY, LeaderInformation
 from kce.election.java_stream import encode_leader_node
 from kce.election.session import ConnectionState, ElectionSession
 from kce.election.zookeeper import ZooKeeperLeaderRetrievalDriver
-from kce.zookeeper.store import Create, SetData, value
+from kce.zookeeper.store import Check, Create, Op, OpResult, SetData, StoreError, value
 from tests.election.conftest import SESSION_TIMEOUT_MS, Backend, Memory
 from tests.election.support import COMPONENT, PATHS, Changing, Contender, Retrieved, contend, latch_of, listen
 
@@ -264,9 +265,18 @@ async def test_a_write_that_waits_for_the_connection_is_not_made_once_leadership
         await wait_all_tasks_blocked(0)
         found = (await other.store.exists([LEADER]))[0]
     assert found is not None
-    await other.store.write([SetData(LEADER, b"")])  # the correction is under way when the connection breaks
-    await memory.disconnect(session)
+    write, broken = session.store.write, trio.Event()
+
+    async def breaks(ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
+        if ops[0].path == LEADER and not broken.is_set():
+            broken.set()
+            await memory.disconnect(session)
+        return await write(ops, fence=fence)
+
+    session.store.write = breaks  # type: ignore[method-assign]
+    await other.store.write([SetData(LEADER, b"")])  # the correction is being written when the connection breaks
     await wait_all_tasks_blocked()
+    assert broken.is_set()
     await put(other, ONE)
     await memory.reconnect(session)
     await wait_all_tasks_blocked()

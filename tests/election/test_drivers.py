@@ -253,12 +253,15 @@ async def test_stop_is_idempotent(participants: Participants) -> None:
 
 @pytest.mark.flink("FSE-1")
 async def test_standalone_election_and_retrieval() -> None:
-    election, retrieval = StandaloneLeaderElectionService(), StandaloneLeaderRetrievalService(ADDRESS)
-    contender, listener = Contender(election, ADDRESS), Listener()
-    await election.start(contender)
-    await retrieval.start(listener)
-    assert contender.granted == [DEFAULT_LEADER_ID]
-    assert listener.reports == [(ADDRESS, DEFAULT_LEADER_ID)]
+    for ids in ((), (uuid4(),)):
+        election, retrieval = StandaloneLeaderElectionService(*ids), StandaloneLeaderRetrievalService(ADDRESS, *ids)
+        contender, listener = Contender(election, ADDRESS), Listener()
+        await election.start(contender)
+        await retrieval.start(listener)
+        assert contender.leads
+        (expected,) = ids or (DEFAULT_LEADER_ID,)
+        assert contender.granted == [expected]
+        assert listener.reports == [(ADDRESS, expected)]
 
 
 @pytest.mark.flink("FSE-2")
@@ -331,7 +334,8 @@ async def reports_of(retrieval: LeaderRetrievalService) -> list[tuple[str | None
 @pytest.mark.flink("FSH-2")
 async def test_standalone_retrieval_without_default_address() -> None:  # rule E9.4
     services = StandaloneHaServices({RESOURCE_MANAGER: ADDRESS})
-    assert await reports_of(services.leader_retrieval(JOB)) == [("UNKNOWN", DEFAULT_LEADER_ID)]
+    for job in (JOB, OTHER_JOB):
+        assert await reports_of(services.leader_retrieval(job)) == [("UNKNOWN", DEFAULT_LEADER_ID)]
     assert await reports_of(services.leader_retrieval(RESOURCE_MANAGER)) == [(ADDRESS, DEFAULT_LEADER_ID)]
     with pytest.raises(ConfigurationError, match="the address of dispatcher must be given"):
         services.leader_retrieval(DISPATCHER)
@@ -340,7 +344,8 @@ async def test_standalone_retrieval_without_default_address() -> None:  # rule E
 @pytest.mark.flink("FSH-3")
 async def test_standalone_retrieval_with_default_address() -> None:
     services = StandaloneHaServices({})
-    assert await reports_of(services.leader_retrieval(JOB, "job:1")) == [("job:1", DEFAULT_LEADER_ID)]
+    for job, address in ((JOB, "job:1"), (OTHER_JOB, "job:2")):
+        assert await reports_of(services.leader_retrieval(job, address)) == [(address, DEFAULT_LEADER_ID)]
 
 
 # embedded
@@ -357,6 +362,13 @@ async def test_embedded_grant_and_shutdown_at_once(nursery: trio.Nursery) -> Non
     await service.create_leader_election_service().start(contender)
     await wait_all_tasks_blocked()
     assert contender.calls == ["grant"]
+    late = Contender()
+    other = EmbeddedLeaderService(nursery)
+    await other.create_leader_election_service().start(late)
+    await other.shutdown()
+    await wait_all_tasks_blocked()  # the grant is processed after the shutdown
+    assert "grant" not in late.calls
+    assert late.errors == []
 
 
 @pytest.mark.flink("FEL-2")
@@ -372,6 +384,11 @@ async def test_embedded_revoke_and_shutdown_at_once(nursery: trio.Nursery) -> No
     await service.create_leader_election_service().start(contender)
     await wait_all_tasks_blocked()
     assert contender.leads
+    service.revoke_leadership()
+    await service.shutdown()
+    await wait_all_tasks_blocked()  # the revocation is processed after the shutdown
+    assert contender.calls == ["grant", "revoke"] * 2
+    assert contender.errors == []
 
 
 async def _two_contend(services: EmbeddedHaServices, component: str) -> tuple[Contender, Contender]:
@@ -436,15 +453,20 @@ async def test_embedded_confirmation_with_an_old_id(nursery: trio.Nursery) -> No
     await services.leader_retrieval(DISPATCHER).start(listener)
     await election.start(contender)
     old = await contender.lead()
+    assert election.has_leadership(old)
     leader_service.revoke_leadership()
+    assert not election.has_leadership(old)
     leader_service.grant_leadership()
     await contender.until(lambda: len(contender.granted) == 2)
-    assert not await election.confirm_leadership(old, "old:1")
     new = contender.granted[1]
+    assert election.has_leadership(new)
+    assert not await election.confirm_leadership(old, "old:1")
     assert election.has_leadership(new)
     assert not election.has_leadership(old)
     assert await election.confirm_leadership(new, "new:1")
     assert not await election.confirm_leadership(new, "again:1")
+    assert election.has_leadership(new)
+    assert contender.errors == []
     await wait_all_tasks_blocked()
     assert listener.reports == [(None, None), ("new:1", new)]
 

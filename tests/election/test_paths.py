@@ -21,6 +21,11 @@ JOB = "00112233445566778899aabbccddeeff"
         (("", "namespace"), "/namespace"),
         (("/", "/namespace"), "/namespace"),
         (("", ""), "/"),
+        (("",), "/"),
+        (("////", "namespace"), "/namespace"),
+        (("root", "////"), "/root"),
+        (("//a//", "/b/"), "/a/b"),
+        (("a", "b", "c", "d"), "/a/b/c/d"),
         ((), "/"),
     ],
 )

@@ -13,6 +13,7 @@ from trio.testing import wait_all_tasks_blocked
 from kce.election.information import LeaderInformation
 from kce.election.java_stream import encode_leader_node
 from kce.election.latch import LeaderLatch
+from kce.election.leader_node import write_leader_node
 from kce.election.service import MultipleComponentLeaderElectionService
 from kce.election.session import ElectionSession
 from kce.zookeeper.store import Create, Delete, NodeData, Op, OpResult, SetData, StoreError, WatchEvent, value
@@ -307,10 +308,22 @@ async def test_leadership_is_checked_again_before_the_write(
             latch._set(False)
         return answers
 
+    await other.make_parents(LEADER)  # the write would succeed
     session.store.get_data = lost_meanwhile  # type: ignore[method-assign]
     assert contender.service is not None
     await contender.service.confirm_leadership(session_id, "late:1")
     assert (await other.store.exists([LEADER])) == [None]
+
+
+async def test_a_leader_node_is_not_written_after_a_loss_during_its_read(memory: Memory) -> None:  # rule E11.11
+    """Without a task to cancel: the write itself checks."""
+    session = await memory.session()
+    await session.make_parents(LEADER)
+    leads = iter((True, False, False))
+    await write_leader_node(session, LEADER, b"late", lambda: next(leads))
+    assert await session.store.exists([LEADER]) == [None]
+    await write_leader_node(session, LEADER, b"leader", lambda: True)
+    assert await session.store.exists([LEADER]) != [None]
 
 
 async def test_an_ex_leader_overwrites_and_the_leader_repairs(memory: Memory, nursery: trio.Nursery) -> None:

@@ -11,16 +11,13 @@ from trio.testing import wait_all_tasks_blocked
 from kce.election.api import LeaderRetrievalDriver, LeaderRetrievalEventHandler
 from kce.election.errors import LeaderRetrievalException
 from kce.election.information import EMPTY, LeaderInformation
-from kce.election.java_stream import encode_leader_node
 from kce.election.retrieval import DefaultLeaderRetrievalService, find_connecting_address, wait_for_leader
 from kce.election.standalone import SettableLeaderRetrievalService
 from kce.harness.embedded_zookeeper import free_port
-from kce.zookeeper.store import Create, SetData
 from tests.election.conftest import Backend
-from tests.election.support import COMPONENT, PATHS, Listener, retrieval
+from tests.election.support import Listener, contend, retrieval
 
 ONE, TWO = (LeaderInformation(uuid4(), f"host-{i}:1") for i in (1, 2))
-LEADER = PATHS.leader_path(COMPONENT)
 
 
 class World:
@@ -171,8 +168,8 @@ async def test_waiting_for_a_leader_ignores_leaders_without_address(nursery: tri
 @pytest.mark.flink("FZR-1")
 async def test_an_unreachable_leader_is_skipped(backend: Backend, nursery: trio.Nursery) -> None:
     session, other = await backend.session(), await backend.session()
-    await other.make_parents(LEADER)
-    await other.store.write([Create(LEADER, encode_leader_node(f"127.0.0.1:{free_port()}", uuid4()))])
+    old = await contend(other, nursery, f"127.0.0.1:{free_port()}")
+    await old.lead()
     found: list[str] = []
 
     async def find() -> None:
@@ -181,8 +178,11 @@ async def test_an_unreachable_leader_is_skipped(backend: Backend, nursery: trio.
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener, trio.open_nursery() as finding:
         finding.start_soon(find)
-        port = listener.socket.getsockname()[1]
-        await other.store.write([SetData(LEADER, encode_leader_node(f"127.0.0.1:{port}", uuid4()))])
+        await trio.sleep(0.3)  # it has tried the old one
+        assert found == []
+        assert old.service is not None
+        await old.service.stop()
+        await contend(other, nursery, f"127.0.0.1:{listener.socket.getsockname()[1]}")
     assert found == ["127.0.0.1"]
 
 

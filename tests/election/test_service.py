@@ -67,16 +67,20 @@ async def test_grant_and_revoke(world: World) -> None:  # rules E4.1, E4.2, E4.6
     world.driver.revoke()
     await wait_all_tasks_blocked()
     assert world.of_a.calls == world.of_b.calls == ["grant", "revoke"]
+    assert world.of_a.session_id is world.of_b.session_id is None
     assert not world.a.has_leadership(ID)
+    assert not world.b.has_leadership(ID)
     assert world.stored == BOTH
 
 
 @pytest.mark.flink("FDE-2")
 async def test_a_component_has_one_contender(world: World) -> None:  # rule E3.11
-    await world.start()
     second, intruder = world.service.create_leader_election("a"), Contender()
+    await world.start()
     with pytest.raises(IllegalElectionState, match="component a has a contender already"):
-        await second.start(intruder)
+        world.service.create_leader_election("a")
+    with pytest.raises(IllegalElectionState, match="component a has a contender already"):
+        await second.start(intruder)  # made before the contender came
     world.driver.grant(ID)
     await wait_all_tasks_blocked()
     assert (world.of_a.granted, intruder.granted) == ([ID], [])
@@ -178,7 +182,9 @@ async def test_a_queued_grant_does_not_reach_who_has_left(world: World) -> None:
 async def test_a_queued_revoke_is_not_reported_twice(world: World) -> None:  # rule E6.7
     await world.leading()
     world.driver.revoke()
+    assert world.of_a.calls == ["grant"]
     await world.a.stop()
+    assert world.of_a.calls == ["grant", "revoke"]
     await wait_all_tasks_blocked()
     assert world.of_a.calls == world.of_b.calls == ["grant", "revoke"]
 
@@ -245,7 +251,12 @@ async def test_unknown_components_are_left_alone(world: World) -> None:  # rule 
 async def test_no_leadership_before_the_grant_was_reported(world: World) -> None:  # rule E4.5
     await world.start()
     world.driver.grant(ID)
-    assert not world.a.has_leadership(ID)
+    assert leaderships(world) == [False] * 4
+
+
+def leaderships(world: World) -> list[bool]:
+    """Of a and of b, under the issued id and under another."""
+    return [election.has_leadership(session_id) for election in (world.a, world.b) for session_id in (ID, OTHER_ID)]
 
 
 @pytest.mark.flink("FDE-17")
@@ -253,9 +264,10 @@ async def test_leadership_under_the_issued_id_only(world: World) -> None:  # rul
     await world.start()
     world.of_a.address = ""  # it does not confirm
     world.driver.grant(ID)
+    assert world.of_a.session_id is world.of_b.session_id is None
     await wait_all_tasks_blocked()
-    assert world.a.has_leadership(ID)
-    assert not world.a.has_leadership(OTHER_ID)
+    assert world.of_a.session_id == world.of_b.session_id == ID
+    assert leaderships(world) == [True, False] * 2
     with pytest.raises(ValueError, match="without a session id"):
         world.a.has_leadership(None)  # type: ignore[arg-type]
 
@@ -264,10 +276,9 @@ async def test_leadership_under_the_issued_id_only(world: World) -> None:  # rul
 async def test_no_leadership_once_the_backend_lost_it(world: World) -> None:  # rule E4.5
     await world.leading()
     world.driver.revoke()
-    assert not world.a.has_leadership(ID)
+    assert leaderships(world) == [False] * 4
     world.driver.grant(OTHER_ID)  # won again, before the contenders were called
-    assert not world.a.has_leadership(ID)
-    assert not world.a.has_leadership(OTHER_ID)
+    assert leaderships(world) == [False] * 4
 
 
 @pytest.mark.flink("FDE-19")
@@ -275,20 +286,26 @@ async def test_no_leadership_after_the_revocation(world: World) -> None:
     await world.leading()
     world.driver.revoke()
     await wait_all_tasks_blocked()
-    assert not world.a.has_leadership(ID)
+    assert leaderships(world) == [False] * 4
 
 
 @pytest.mark.flink("FDE-20")
 async def test_no_leadership_after_stop(world: World) -> None:
     await world.leading()
     await world.a.stop()
-    assert not world.a.has_leadership(ID)
-    assert world.b.has_leadership(ID)
+    assert leaderships(world) == [False, False, True, False]
+    await world.b.stop()
+    assert leaderships(world) == [False] * 4
 
 
 @pytest.mark.flink("FDE-21")
 async def test_a_follower_corrects_nothing(world: World) -> None:  # rule E5.1
-    await world.leading()
+    await world.start()
+    world.driver.change("a", FOREIGN)  # it never led
+    await wait_all_tasks_blocked()
+    assert (world.driver.published, world.stored) == ([], {"a": FOREIGN})
+    world.driver.grant(ID)
+    await wait_all_tasks_blocked()
     world.driver.revoke()
     world.driver.published.clear()
     world.driver.change("a", FOREIGN)
@@ -329,13 +346,16 @@ async def test_a_register_after_stop_is_ignored(world: World) -> None:
     driver = (await world.leading()).driver
     await world.a.stop()
     driver.published.clear()
-    driver.listener.on_all_leader_information_change(LeaderInformationRegister())
+    driver.stored = LeaderInformationRegister({"nobody": FOREIGN})
+    driver.listener.on_all_leader_information_change(driver.stored)
     await wait_all_tasks_blocked()
-    assert driver.published == ["b"]
+    assert (driver.published, world.stored) == (["b"], {"b": BOTH["b"], "nobody": FOREIGN})
     await world.b.stop()
-    driver.listener.on_all_leader_information_change(LeaderInformationRegister())
+    left = driver.stored
+    driver.listener.on_all_leader_information_change(left)
     await wait_all_tasks_blocked()
-    assert driver.published == ["b"]
+    assert driver.stored is left
+    assert dict(left) == {"nobody": FOREIGN}
 
 
 @pytest.mark.flink("FDE-25")
@@ -345,6 +365,9 @@ async def test_stop_revokes(world: World) -> None:  # rules E3.10, E11.13
     await world.a.stop()
     assert world.of_a.calls == ["grant", "revoke"]
     assert world.of_b.calls == ["grant"]
+    await world.b.stop()
+    assert world.of_b.calls == ["grant", "revoke"]
+    assert world.of_a.session_id is world.of_b.session_id is None
 
 
 @pytest.mark.flink("FDE-26")
@@ -352,9 +375,10 @@ async def test_an_old_confirmation_changes_nothing(world: World, caplog: pytest.
     await world.leading()
     caplog.set_level(logging.INFO)
     world.driver.published.clear()
-    assert not await world.a.confirm_leadership(OTHER_ID, "late:1")
+    for election, address in ((world.a, "late:1"), (world.b, "host-b:1")):
+        assert not await election.confirm_leadership(OTHER_ID, address)
     assert (world.driver.published, world.stored) == ([], BOTH)
-    assert world.a.has_leadership(ID)
+    assert leaderships(world) == [True, False] * 2
     assert f"confirmation of {OTHER_ID} is refused" in caplog.text
 
 
@@ -393,10 +417,11 @@ async def test_errors_after_stop_go_to_the_fallback(world: World) -> None:
     listener = world.driver.listener
     await world.a.stop()
     await world.b.stop()
-    listener.on_error(OSError("late"))
+    late = OSError("late")
+    listener.on_error(late)
     await wait_all_tasks_blocked()
     assert world.of_a.errors == world.of_b.errors == []
-    assert [repr(e.__cause__) for e in world.fallback] == ["OSError('late')"]
+    assert world.fallback == [late]  # as it is
 
 
 async def _b_blocks_its_grant(world: World) -> None:

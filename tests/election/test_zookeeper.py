@@ -139,6 +139,7 @@ async def test_reelection(backend: Backend, nursery: trio.Nursery) -> None:
 @pytest.mark.flink("FZE-3")
 async def test_reelection_with_replacement(backend: Backend, nursery: trio.Nursery) -> None:
     session = await backend.session()
+    listener = await listen(await backend.session(), nursery)
     contenders = [await contend(session, nursery, f"host-{i}:1") for i in range(3)]
     elected = Changing()
     for turn in range(30):
@@ -148,6 +149,8 @@ async def test_reelection_with_replacement(backend: Backend, nursery: trio.Nurse
         (leader,) = [c for c in contenders if c.leads]
         assert leader.service is not None
         assert leader.service.has_leadership(leader.granted[-1])
+        found = (leader.address, leader.granted[-1])
+        await listener.until(lambda found=found: listener.leader == found)
         await leader.service.stop()
         contenders[contenders.index(leader)] = await contend(session, nursery, f"host-{turn + 3}:1")
     await elected.until(lambda: True)
@@ -201,6 +204,12 @@ async def test_a_leader_node_that_was_tampered_with(backend: Backend, nursery: t
 @pytest.mark.flink("FZE-5")
 async def test_one_publish_is_one_change(backend: Backend, nursery: trio.Nursery) -> None:  # rules E5.5, E11.9
     session, other = await backend.session(), await backend.session()
+    driver, reported = await leading(session)
+    await driver.publish_leader_information(COMPONENT, FOREIGN)
+    await reported.until(lambda: COMPONENT in reported.information)
+    await driver.aclose()
+    assert reported.events == ["grant", (COMPONENT, FOREIGN)]
+    await write(session, Delete(LEADER))
     seen = Node(other)
     contender = await contend(session, nursery, "leader:1")
     await contender.lead()
@@ -337,6 +346,7 @@ async def test_a_follower_publishes_nothing(backend: Backend) -> None:
     driver, _ = await leading(session)
     await driver.publish_leader_information(COMPONENT, FOREIGN)
     second, reported = driver_of(session)
+    assert not second.has_leadership
     await reported.until(lambda: COMPONENT in reported.information)
     await second.publish_leader_information(COMPONENT, LeaderInformation(uuid4(), "usurper:1"))
     await second.delete_leader_information(COMPONENT)

@@ -158,3 +158,13 @@ async def test_the_cluster_described(zookeeper: str) -> None:
         (topic,) = (await call_admin(admin.describe_topics, topics)).values()
         assert not isinstance(topic, str)
         assert len(topic.partitions) == 2
+
+
+async def test_a_topic_with_too_many_partitions_is_refused_and_the_next_is_served() -> None:
+    async with Cluster(2) as cluster:
+        admin = await admin_of(cluster)
+        huge, good = NewTopic("huge", 100_000, 1), NewTopic("good", 2, 2)
+        assert await call_admin(admin.create_topics, [huge]) == {"huge": "INVALID_REPLICA_ASSIGNMENT"}
+        assert await call_admin(admin.create_topics, [good]) == {"good": None}
+        (described,) = await cluster.describe_topics()
+        assert (described.name, described.has_leaders) == ("good", True)

@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
+from kce.harness import Cluster, HarnessError, SettingWarning
 from kce.harness.cluster_config import ClusterConfig
+from kce.harness.world import memory
 from kce.wire.configuration import ConfigError
 
 
-def cluster_config(properties: dict[str, str | None] | None = None, **ports: int) -> ClusterConfig:
+def cluster_config(properties: dict[str, str | None] | None = None, **others: Any) -> ClusterConfig:
     """Nodes 5 and 6."""
     fields: dict[str, Any] = dict.fromkeys(("zookeeper_port", "control_port", "data_port", "metrics_port"))
     return ClusterConfig(
-        node_ids=range(5, 7), processes=False, properties=properties or {}, log_level="INFO", **{**fields, **ports}
+        node_ids=range(5, 7), processes=False, properties=properties or {}, log_level="INFO", **{**fields, **others}
     )
 
 
@@ -51,3 +53,42 @@ def test_the_session_of_the_cluster_does_not_depend_on_those_of_its_nodes() -> N
 def test_a_bad_connection_timeout_is_rejected() -> None:
     with pytest.raises(ConfigError, match=r"zookeeper\.connection\.timeout\.ms=soon"):
         cluster_config({"zookeeper.connection.timeout.ms": "soon"}).zookeeper_client("zk:2181")
+
+
+def test_properties_of_one_node() -> None:
+    config = cluster_config({"num.io.threads": "3"}, nodes={6: {"num.io.threads": "4", "broker.rack": "b"}})
+    first, second = (config.node_properties(node_id, "zk") for node_id in (5, 6))
+    assert (first["num.io.threads"], first.get("broker.rack")) == ("3", None)
+    assert (second["num.io.threads"], second["broker.rack"]) == ("4", "b")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"nodes": {9: {}}}, r"there is no node 9 in \[5, 6\]"),
+        ({"properties": {"super.users": "User:a"}}, r"super\.users=User:a: this protection does not exist here"),
+        (
+            {"properties": {"advertised.listeners": "CONTROL://127.0.0.1:0,DATA://127.0.0.1:9"}},
+            r"nodes 5 and 6 advertise the same address 127\.0\.0\.1:9",
+        ),
+    ],
+)
+def test_settings_that_no_cluster_can_start_with(arguments: dict[str, Any], error: str) -> None:
+    with pytest.raises(HarnessError, match=error):
+        cluster_config(**arguments).check()
+
+
+async def test_a_setting_without_effect_is_a_warning() -> None:
+    with pytest.warns(SettingWarning, match=r"num\.io\.thread has no effect.*did you mean num\.io\.threads\?"):
+        Cluster(1, world=memory(), properties={"num.io.thread": "4"})
+
+
+async def test_a_node_behind_a_proxy_keeps_its_own_ports() -> None:
+    """It advertises the proxy's address, also after a restart."""
+    advertised = "CONTROL://127.0.0.1:0,DATA://127.0.0.1:7777"
+    async with Cluster(1, world=memory(), nodes={1: {"advertised.listeners": advertised}}) as cluster:
+        (member,) = cluster.members
+        before = dict(member.bound)
+        await cluster.restart(1)
+        assert (member.addresses["DATA"], member.bound) == ("127.0.0.1:7777", before)
+        assert before["DATA"] != "127.0.0.1:7777"

@@ -22,7 +22,7 @@ def test_the_demo_tells_its_story_and_leaves_its_files_which_can_be_replayed(
     assert ran.returncode == 0, ran.stderr
     story = ran.stdout
     failovers = re.findall(
-        r"failover: (\d+) ms from the end of /controller to the last of (\d+) control responses", story
+        r"failover: (\d+) ms from the deletion of /controller to the last of (\d+) control responses", story
     )
     assert len(failovers) == 3
     assert all(0 < int(ms) < 10_000 and int(responses) >= 3 for ms, responses in failovers)

@@ -1,7 +1,7 @@
 """SIGINT at 20 moments of each command: no traceback, no process, no session, no part file is left.
 
-The moments are spread over the time that the command takes when nothing interrupts it. The first is when Python has
-started: before that no code of ours runs.
+The moments are spread over the time that the command takes when nothing interrupts it. The first is when the command
+has installed its handlers: while Python itself starts, a signal is Python's.
 
 Covers: harness/command.py.
 """
@@ -32,8 +32,6 @@ CAPTURE = str(ROOT / "captures/samples/kafka-3.9.1-zombie.pcap.gz")
 MOMENTS = 20
 #: of commands that take long; `make kill-points` takes as many as of the others
 MOMENTS_OF_LONG_COMMANDS = int(os.environ.get("KCE_SIGNAL_MOMENTS", "3"))
-#: until Python has started
-STARTUP_S = 0.1
 
 
 def test_a_signal_cancels_a_run_and_what_was_open_is_closed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +65,7 @@ def test_a_run_returns_its_result_and_raises_its_errors_as_they_are() -> None:
 
 
 class Ran:
-    """A finished process: everything it printed, and how."""
+    """A finished process: its exit code, its output, and how long it ran since it handled signals."""
 
     def __init__(self, process: subprocess.Popen[str], seconds: float, output: str) -> None:
         self.code = process.returncode
@@ -88,16 +86,30 @@ def started(command: list[str], env: dict[str, str], folder: Path) -> Iterator[s
         process.wait()
 
 
+def handles_signals(process: subprocess.Popen[str]) -> bool:
+    """Whether it catches SIGTERM, which Python by itself does not."""
+    caught = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{process.pid}/status").read_text())
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
+def is_running(process: subprocess.Popen[str], seconds: float) -> bool:
+    """Whether it still runs after so long."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
 def finish(command: list[str], env: dict[str, str], folder: Path, after_s: float | None = None) -> Ran:
-    """Run it; with ``after_s`` send SIGINT then, to it alone, and again to nothing."""
-    begin = time.monotonic()
+    """Run it; with ``after_s`` send SIGINT so long after it handles signals."""
     with started(command, env, folder) as process:
-        if after_s is not None:
-            try:
-                process.wait(after_s)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        while not handles_signals(process) and is_running(process, 0.001):
+            pass
+        begin = time.monotonic()
+        if after_s is not None and is_running(process, after_s):
+            process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=120)
         return Ran(process, time.monotonic() - begin, output)
 
 
@@ -153,10 +165,10 @@ def test_commands_that_are_brief(arguments: list[str], zookeeper: str, env: dict
     undisturbed = finish(command, env, tmp_path)
     may_stay = {"new.pcapng"}
     sessions = zookeeper_sessions(zookeeper)
-    step = max(undisturbed.seconds - STARTUP_S, 0.1) / MOMENTS
+    step = undisturbed.seconds / MOMENTS
     interrupted = 0
     for moment in range(MOMENTS):
-        ran = finish(command, env, tmp_path, STARTUP_S + moment * step)
+        ran = finish(command, env, tmp_path, moment * step)
         assert "Traceback" not in ran.output
         assert "Exception ignored" not in ran.output
         if ran.code == 130:
@@ -188,7 +200,7 @@ def test_commands_that_take_long(
     arguments: list[str], seconds: float, may_stay: tuple[str, ...], env: dict[str, str], tmp_path: Path
 ) -> None:
     for moment in range(MOMENTS_OF_LONG_COMMANDS):
-        ran = finish([*KCE, *arguments], env, tmp_path, STARTUP_S + moment * seconds / MOMENTS_OF_LONG_COMMANDS)
+        ran = finish([*KCE, *arguments], env, tmp_path, moment * seconds / MOMENTS_OF_LONG_COMMANDS)
         assert "Traceback" not in ran.output, f"moment {moment}"
         if arguments[0] == "up":
             assert ran.code in (0, 130)

@@ -22,7 +22,8 @@ from kce.captures.record.recorder import Recorder
 from kce.harness import Cluster
 from kce.harness.connections import Link, LinkListener, NodeLinks
 from kce.harness.embedded_zookeeper import free_port
-from kce.harness.links import FrameEvent, Hold, Links, Rule, hold_control_requests
+from kce.harness.faults import Rule, hold_control_requests
+from kce.harness.links import FrameEvent, Links, Selection
 from kce.harness.world import memory
 from kce.wire.transport import ConnectionLost
 from tests.clusters import dial
@@ -147,7 +148,7 @@ async def test_bytes_that_are_no_request_pass_unseen() -> None:
 async def test_a_subscriber_that_is_slow_misses_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kce.harness.links.SUBSCRIBER_BACKLOG", 4)
     async with pair() as p:
-        with p.links.subscribe(Rule(is_request=True)) as seen:
+        with p.links.subscribe(Selection(is_request=True)) as seen:
             for _ in range(6):
                 await p.exchange()
             assert seen.dropped == 2
@@ -179,27 +180,26 @@ def event(**fields: Any) -> FrameEvent:
 @pytest.mark.parametrize(
     ("rule", "matches"),
     [
-        (Rule(), True),
-        (Rule(api="LeaderAndIsr", source=1, destination=2, listener="CONTROL"), True),
-        (Rule(api={"StopReplica", "LeaderAndIsr"}), True),
-        (Rule(api="Leader"), False),
-        (Rule(api=["StopReplica"]), False),
-        (Rule(source=2), False),
-        (Rule(destination=1), False),
-        (Rule(listener="DATA"), False),
-        (Rule(is_request=False), False),
-        (Rule(is_request=None), True),
+        (Selection(), True),
+        (Selection(api="LeaderAndIsr", source=1, to=2, listener="CONTROL"), True),
+        (Selection(api={"StopReplica", "LeaderAndIsr"}), True),
+        (Selection(api=["StopReplica"]), False),
+        (Selection(source=2), False),
+        (Selection(to=1), False),
+        (Selection(listener="DATA"), False),
+        (Selection(is_request=False), False),
+        (Selection(is_request=None), True),
         (hold_control_requests(1), True),
         (hold_control_requests(2), False),
     ],
 )
-async def test_a_rule_matches_what_it_names(rule: Rule, matches: bool) -> None:
+async def test_a_selection_matches_what_it_names(rule: Selection, matches: bool) -> None:
     assert rule.matches(event()) == matches
 
 
 async def test_what_is_held_arrives_unchanged_once_released(nursery: trio.Nursery) -> None:
     async with pair() as p:
-        rule = Hold(api="Metadata", source=2)
+        rule = Rule(hold=True, api="Metadata", source=2)
         p.links.add(rule)
         assert p.links.rules == (rule,)
         done = trio.Event()
@@ -225,7 +225,7 @@ async def test_what_is_held_arrives_unchanged_once_released(nursery: trio.Nurser
 
 async def test_a_cluster_shows_what_its_controller_sends() -> None:
     async with Cluster(3, world=memory()) as cluster:
-        with cluster.links.subscribe(Rule(api="LeaderAndIsr")) as seen:
+        with cluster.links.subscribe(Selection(api="LeaderAndIsr")) as seen:
             await cluster.create_topic("t", assignment={0: [1, 2, 3]})
             sent = [await anext(seen) for _ in range(3)]
         controller = await cluster.controller()
@@ -240,7 +240,7 @@ async def test_a_cluster_shows_what_its_controller_sends() -> None:
 async def test_nodes_in_processes_report_their_frames_while_somebody_subscribes() -> None:
     async with Cluster(2, processes=True) as cluster:
         controller = await cluster.wait_for_controller()
-        with cluster.links.subscribe(Rule(api="LeaderAndIsr", source=controller.id)) as seen, trio.fail_after(30):
+        with cluster.links.subscribe(Selection(api="LeaderAndIsr", source=controller.id)) as seen, trio.fail_after(30):
             await cluster.create_topic("t", assignment={0: [1, 2]})
             assert {(await anext(seen)).destination for _ in range(2)} == {1, 2}
 

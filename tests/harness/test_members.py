@@ -49,7 +49,9 @@ async def test_a_process_that_ends_at_once_is_an_error_with_its_log(
     monkeypatch.setattr(sys, "executable", "false")
     with closing(Guard.__new__(NoGuard)) as guard:
         member = ProcessMember(1, {}, lambda: None, nursery, guard, Links({1}), tmp_path, "INFO")
-        with pytest.raises(HarnessError, match=f"^node 1: it ended without a word, see {tmp_path}/node-1.log$"):
+        with pytest.raises(
+            HarnessError, match=rf"^node 1: it ended with exit code 1 \(log: {tmp_path}/node-1/server\.log\)$"
+        ):
             await member.start()
     assert (member.state, member.pid) == ("stopped", None)
 
@@ -87,4 +89,5 @@ async def test_processes_can_be_paused_and_killed(tmp_path: Path) -> None:
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-    assert (tmp_path / "data" / "logs" / "node-1.log").stat().st_size
+    logs = tmp_path / "data" / "logs" / "node-1"
+    assert all((logs / name).stat().st_size for name in ("server.log", "controller.log", "state-change.log"))

@@ -16,7 +16,8 @@ def begin(**properties: str) -> str:
     """The first line for a node with these properties; underscores stand for dots."""
     given = {key.replace("_", "."): value for key, value in properties.items()}
     message = {
-        "properties": given, "record": None, "log_level": "INFO", "members": [1], "held": [], "subscribed": False,
+        "properties": given, "record": None, "log_level": "INFO", "log_folder": None, "members": [1], "rules": {},
+        "subscribed": False,
     }  # fmt: skip
     return json.dumps(message) + "\n"
 

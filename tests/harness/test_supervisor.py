@@ -44,7 +44,7 @@ class FakeCluster:
             raise HarnessError(f"there is no node {node}")
         self.killed.append(node)
 
-    pause = resume = restart = kill
+    pause = resume = restart = cut_from_zookeeper = heal = hold_control_requests = release_control_requests = kill
 
 
 async def served(nursery: trio.Nursery, changes: list[str]) -> tuple[Supervisor, FakeCluster]:

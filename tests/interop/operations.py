@@ -208,7 +208,9 @@ async def peers(
             **of_release(release),
             **(properties or {}),
         }
-        async with Cluster(int(ours), first_id=NODE, zookeeper=zookeeper, properties=settings) as cluster:
+        async with Cluster(
+            0, controllers=int(ours), first_id=NODE, zookeeper=zookeeper, properties=settings
+        ) as cluster:
             tools = stack.enter_context(Tools()) if release.version == VERSION else None
             kafka_controller = None if ours else broker(NODE)
             if kafka_controller is not None:

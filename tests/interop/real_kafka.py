@@ -178,6 +178,11 @@ class RealBroker:
         return self._process is not None and self._process.poll() is None
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def address(self) -> str:
         """Where clients reach it."""
         return f"127.0.0.1:{self.data_port}"

@@ -81,7 +81,6 @@ def nodes(zookeeper: str) -> Iterator[InBackground[Nodes]]:
         yield running
 
 
-@pytest.mark.kafka("LEC-2")
 def test_custom_timeouts(tools: Tools, nodes: InBackground[Nodes], tmp_path: Path) -> None:  # rule 11.32
     n = nodes.value
     nodes.call(n.leave_without_leader, "timeouts")

@@ -208,6 +208,8 @@ def test_a_throttle_is_altered(kafka: Kafka, tmp_path: Path) -> None:  # rule 11
 def test_a_throttled_move(kafka: Kafka, tmp_path: Path) -> None:  # rules 11.5, 11.6
     kafka.create("throttled", (1, 2))
     kafka.produce("throttled", 20)
+    assert not kafka.in_progress("throttled")
+    kafka.until_rates(None)
     file = plan(tmp_path, "throttled", (3, 2))
     kafka.tool(REASSIGN, "--execute", "--throttle", str(MEDIUM), *file)
     kafka.until("throttled", (3, 2))

@@ -32,7 +32,7 @@ def test_imports_are_ours():
     assert rules.ROOM == "{room}"
 """
 
-#: what a project with pytest-trio tests: the plugin is there, and kce beside folders of the same names
+#: what a project tests: the plugin is there, and kce beside folders of the same names
 PLUGIN_TESTS = """\
 import kce
 import wire
@@ -49,11 +49,8 @@ def test_kce_is_apart():
     frame = kce.wire.encode_request(request, api_version=7, correlation_id=1, client_id="c")
     assert kce.wire.decode_request(frame)[1] == request
 """
+README_TESTS = (ROOT / "README.md").read_text().partition("## In a test\n\n```python\n")[2].partition("```")[0]
 CLUSTER_TEST = """\
-import pytest
-
-
-@pytest.mark.trio
 async def test_cluster(kafka_cluster):
     pass
 """
@@ -159,6 +156,13 @@ def test_fixture_names_the_extra_that_it_needs(core: tuple[Path, int], tmp_path:
     done = run(core[0] / "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
     assert done.returncode == 1
     assert "an embedded ZooKeeper needs pyspark: pip install 'kafka-controller-emulator[spark]'" in done.stdout
+
+
+def test_the_tests_of_the_readme_run_in_memory(core: tuple[Path, int], tmp_path: Path) -> None:
+    """With nothing installed but the wheel and pytest."""
+    (tmp_path / "test_readme.py").write_text(README_TESTS)
+    out = succeed(core[0] / "pytest", "-q", "-p", "no:cacheprovider", "--kafka-world=memory", cwd=tmp_path)
+    assert "3 passed" in out
 
 
 def test_commands_of_the_core_run(core: tuple[Path, int], tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ delete.topic.enable boolean true any static described broker
 fetch.max.bytes int 57671680 1024.. static described broker
 inter.broker.listener.name string - any static described broker
 inter.broker.protocol.version string 3.9-IV0 any static described broker
+kce.controller.only boolean false any static hidden node
 kce.metrics.port int - 0..65535 static hidden node
 leader.imbalance.check.interval.seconds long 300 1.. static described controller
 leader.imbalance.per.broker.percentage int 10 0.. static described controller
@@ -85,6 +86,7 @@ num.partitions int 1 1.. static described broker
 num.replica.fetchers int 1 any cluster described broker
 producer.id.expiration.check.interval.ms int 600000 1.. static hidden logs
 producer.id.expiration.ms int 86400000 1.. cluster described logs
+queued.max.request.bytes long -1 any static described broker
 queued.max.requests int 500 1.. static described broker
 replica.fetch.backoff.ms int 1000 0.. static described broker
 replica.fetch.max.bytes int 1048576 0.. static described broker
@@ -113,6 +115,7 @@ zookeeper.ssl.truststore.location string - any static hidden zookeeper
 zookeeper.ssl.truststore.type string - any static hidden zookeeper
 """,  # noqa: E501 - names of Java classes
     Support.REFUSED: """
+client.quota.callback.class class - any static hidden
 max.connection.creation.rate int max 0.. cluster described
 max.connections int max 0.. cluster described
 max.connections.per.ip.overrides string empty any cluster described
@@ -125,11 +128,9 @@ zookeeper.ssl.ocsp.enable boolean false any static hidden
 allow.everyone.if.no.acl.found boolean false any static hidden
 alter.config.policy.class.name class - any static hidden
 authorizer.class.name class - any static described
-client.quota.callback.class class - any static hidden
 connections.max.reauth.ms long 0 any static described
 create.topic.policy.class.name class - any static hidden
 principal.builder.class class org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder any broker described
-queued.max.request.bytes long -1 any static described
 ssl.client.auth string none required|requested|none broker described
 super.users string empty any static hidden
 """,  # noqa: E501 - names of Java classes

@@ -50,9 +50,9 @@ class Support(enum.Enum):
 
     LIVE = "live"  # takes effect, also when it changes while the broker runs
     HONOURED = "honoured"  # takes effect when the broker starts
-    REFUSED = "refused"  # promises a limit or a protection that does not exist here; only its default is accepted
-    PROTECTION = "protection"  # promises a limit or a protection that does not exist here; accepted nevertheless
-    IGNORED = "ignored"  # accepted without effect
+    REFUSED = "refused"  # a limit that does not exist here: only its default is accepted
+    PROTECTION = "protection"  # a protection that does not exist here: only its default is accepted
+    IGNORED = "ignored"  # accepted without effect, with a warning
 
 
 class Allowed(Protocol):

@@ -13,10 +13,11 @@ _HEAD: Final = """# Configuration
 
 Made by `make docs`; do not edit.
 
-A node takes Kafka's server.properties: `kce up --set KEY=VALUE`, `harness.Cluster(properties={...})`. All settings of
-Kafka 3.9 are listed here by what they do in this project, and ours, which begin with `kce.`. A key that is not listed
-is accepted with a warning. Two defaults are not Kafka's: a listener without a host is on 127.0.0.1, and a node without
-log directories writes to none.
+A node takes Kafka's server.properties: `kce up --config server.properties --set KEY=VALUE`,
+`harness.Cluster(properties={...})`. All settings of Kafka 3.9 are listed here by what they do in this project, and
+ours, which begin with `kce.`. A key without effect, or one that Kafka does not have, is a warning: in the output of
+`kce`, as `kce.harness.SettingWarning` in a test, and in the node's log. Two defaults are not Kafka's: a listener
+without a host is on 127.0.0.1, and a node without log directories writes to none.
 
 - Default: `-` is none, `""` is empty. max is the largest value of the type.
 - Values: what a setting may be, or each element of a list. Empty: any value of its type.
@@ -32,16 +33,18 @@ _SECTIONS: Final = {
     ),
     Support.REFUSED: (
         "Refused",
-        "These promise a limit or a protection that this project does not provide: a node does not start if they are"
-        " not at their default. Those of `zookeeper.ssl` are checked if TLS is enabled.",
+        "These promise a limit that this project does not provide: a node does not start if they are not at their"
+        " default. Those of `zookeeper.ssl` are checked if TLS is enabled.",
     ),
     Support.PROTECTION: (
-        "Without effect, although they promise a limit or a protection",
-        "These are accepted silently. **Do not rely on them.**",
+        "Refused, because they promise a protection",
+        "These promise a protection that this project does not provide: a node does not start if they are not at their"
+        " default.",
     ),
     Support.IGNORED: (
         "Without effect",
-        "These are accepted silently. Those that are listed are stored and described.",
+        "These are accepted with a warning, unless they are at their default. Those that are listed are stored and"
+        " described.",
     ),
 }
 

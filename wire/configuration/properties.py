@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
 from kce.wire.configuration.broker_configs import BROKER_CONFIGS, broker_config, nearest
-from kce.wire.configuration.definitions import ConfigError, Support, Value, list_of
+from kce.wire.configuration.definitions import BrokerConfigDef, ConfigError, Support, Value, list_of
+
+#: settings that a listener may have for itself, as listener.name.<listener>.<setting>
+BY_LISTENER: Final = frozenset(("num.network.threads",))
+_REFUSALS: Final = {
+    Support.REFUSED: "not supported here: leave the setting out",
+    Support.PROTECTION: "this protection does not exist here: leave the setting out",
+}
+_ZOOKEEPER_TLS: Final = "zookeeper.ssl."
 
 
 class Properties:
@@ -74,16 +83,38 @@ class Properties:
     def refusal(self, name: str, reason: str) -> ConfigError:
         return ConfigError(f"{name}={self.given(name) or ''}: {reason}")
 
-    def check_refused(self, prefix: str) -> None:
-        """Raises ConfigError for a setting below ``prefix`` that is not supported here, unless it is at its default."""
-        for definition in BROKER_CONFIGS.values():
-            if definition.support is Support.REFUSED and definition.name.startswith(prefix):
-                text = self.given(definition.name)
-                if text is not None and text.lower() not in ("", definition.default):
-                    raise self.refusal(definition.name, "not supported here: leave the setting out")
+    def check(self) -> list[str]:
+        """Warnings for keys without effect: those that Kafka does not have, and those that this project ignores.
 
-    def unknown(self) -> Iterator[tuple[str, str | None]]:
-        """Keys that Kafka does not have, each with the one that was probably meant."""
+        Raises ConfigError for a key that promises a limit or a protection that does not exist here. A key at its
+        default has the effect that it promises. Settings of TLS to ZooKeeper matter only if it is enabled:
+        ``check_zookeeper_tls``.
+        """
+        return [warning for key in self._properties for warning in self._check(key)]
+
+    def check_zookeeper_tls(self) -> None:
+        """Raises ConfigError for a setting of TLS to ZooKeeper that is not supported here."""
         for key in self._properties:
-            if broker_config(key) is None:
-                yield key, nearest(key)
+            definition = broker_config(key)
+            if key.startswith(_ZOOKEEPER_TLS) and definition is not None and definition.support in _REFUSALS:
+                self._refuse(key, definition)
+
+    def _check(self, key: str) -> Iterator[str]:
+        definition = broker_config(key)
+        if definition is None:
+            meant = nearest(key)
+            yield f"{key} has no effect: Kafka has no such setting{f'; did you mean {meant}?' if meant else ''}"
+        elif key.startswith(_ZOOKEEPER_TLS):
+            return
+        elif definition.support in _REFUSALS:
+            self._refuse(key, definition)
+        elif definition.support is Support.IGNORED:
+            if self.given(key) not in ("", definition.default):
+                yield f"{key}={self.given(key)} has no effect: Kafka has this setting, this project ignores it"
+        elif key != definition.name and definition.name not in BY_LISTENER:
+            yield f"{key} has no effect: {definition.name} applies to all listeners here"
+
+    def _refuse(self, key: str, definition: BrokerConfigDef) -> None:
+        text = self.given(key)
+        if text is not None and text.lower() not in ("", definition.default):
+            raise self.refusal(key, _REFUSALS[definition.support])

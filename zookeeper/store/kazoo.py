@@ -510,10 +510,11 @@ class KazooStore(store.MetadataStore):
         def read(i: int, buffer: bytes, offset: int) -> list[OpResult] | MultiFailed:
             return jute.read_multi(buffer, offset, sent[i], chroot)
 
-        answers = iter(await self._batch(jute.MULTI, [group[0].path for group in sent], body, read, large=large))
+        paths = [group[-1].path for group in sent]  # not of the fence, which is the first
+        answers = iter(await self._batch(jute.MULTI, paths, body, read, large=large))
         results: list[list[OpResult] | MultiFailed] = []
         for group, size in zip(groups, sizes, strict=True):
-            answer = store.TooLarge(group[0].path) if size > store.MAX_REQUEST_BYTES else next(answers)
+            answer = store.TooLarge(group[-1].path) if size > store.MAX_REQUEST_BYTES else next(answers)
             if isinstance(answer, store.TooLarge):
                 answer = jute.too_large(group)
             results.append(answer if isinstance(answer, MultiFailed) else store.value(answer))

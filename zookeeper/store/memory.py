@@ -84,6 +84,12 @@ def _identity(scheme: str, credential: str) -> tuple[str, str]:
     return scheme, f"{credential.partition(':')[0]}:{digest}"
 
 
+def _order_of_rearmed_watches(event: WatchEvent) -> tuple[bool, bool, str]:
+    """A server fires the watches of a reconnected client in the order of its setWatches request: on existing nodes, on
+    missing nodes, on children; each sorted by path."""
+    return event.type is WatchType.CHILDREN, event.type is WatchType.CREATED, event.path
+
+
 def _split(path: str) -> tuple[str, str]:
     parent, _, name = path.rpartition("/")
     return parent or "/", name
@@ -499,7 +505,7 @@ class MemoryStore(store.Session):
             self._disconnections += 1
             self._report_session(SessionState.CONNECTED)
             held_back, self._held_back = self._held_back, []
-            for event in held_back:
+            for event in sorted(held_back, key=_order_of_rearmed_watches):
                 self.on_watch(event)
 
     def _expired(self, new_session_id: int) -> None:

@@ -15,9 +15,10 @@ from kce.captures.spark.analyses.analysis import Analysis
 
 #: In the order of their tables in docs/schema.md and in everything that is printed.
 NAMES = (
-    "requests", "controllers", "leadership", "latency", "fenced", "stale_partitions", "zombies", "overlaps", "churn",
-    "unclean_elections", "isr_changes", "isr_storms", "bounces", "control_behind_data", "metadata_cost", "propagation",
-    "disagreements", "resends", "unanswered", "rebalances", "regressions", "transport",
+    "requests", "controllers", "leadership", "outages", "errors", "slow_controls", "departures", "latency", "fenced",
+    "stale_partitions", "zombies", "overlaps", "churn", "unclean_elections", "isr_changes", "isr_storms", "bounces",
+    "control_behind_data", "metadata_cost", "propagation", "disagreements", "resends", "unanswered", "rebalances",
+    "regressions", "transport",
 )  # fmt: skip
 
 #: By name, which is also that of the table and of `kce analyze --only`.

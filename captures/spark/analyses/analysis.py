@@ -37,6 +37,20 @@ class Frames(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Limits from which on findings are warnings; `kce analyze --threshold NAME=VALUE` sets them."""
+
+    outage_ms: float = 1000.0  #: time without a leader, from the last sign of life of the old one
+    slow_control_ms: float = 1000.0  #: latency of a control request
+    slow_news_ms: float = 1000.0  #: time that a broker waits for metadata of a new leader
+    isr_storm_shrinks: float = 3.0  #: how often the ISR of one partition shrinks in a storm
+
+
+#: The defaults.
+THRESHOLDS = Thresholds()
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One conclusion in words. ``evidence`` are the packets that show it, ``analysis`` the table it is drawn from."""
 
@@ -51,6 +65,9 @@ class Results(Protocol):
 
     @property
     def quality(self) -> Quality: ...
+
+    @property
+    def thresholds(self) -> Thresholds: ...
 
     def __getattr__(self, table: str) -> tuple[Any, ...]: ...
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import as_table
+from kce.captures.spark.analyses.common import STALE, as_table
 from kce.captures.spark.analyses.words import MOST, count
 from kce.captures.tables.rows import FILE, TIME, Column, Table
 
@@ -29,7 +29,8 @@ TABLE = Table(
 
 
 def run(of: Frames) -> DataFrame:
-    with_epochs = of.exchanges.where("is_control and broker_epoch >= 0 and broker_id is not null")
+    refused = f.coalesce(f.col("error_code").isin(*STALE), f.lit(False))
+    with_epochs = of.exchanges.where("is_control and broker_epoch >= 0 and broker_id is not null").where(~refused)
     known = with_epochs.select("broker_id").distinct()
     by_name = _by_name(of.live_brokers).join(known, "broker_id", "left_anti")
     return as_table(TABLE, _by_epoch(with_epochs).unionByName(by_name)).orderBy("back_time", "broker_id")

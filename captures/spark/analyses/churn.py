@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
+from kce.captures.spark.analyses.analysis import Analysis, Frames
 from kce.captures.spark.analyses.common import as_table, evidence, milliseconds, numbered, span
 from kce.captures.spark.analyses.leadership import leader_changes
-from kce.captures.spark.analyses.words import count, evidence_of
 from kce.captures.tables.rows import INTS, PARTITION, SPAN, Column, Table, evidence_columns
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
@@ -48,15 +45,4 @@ def run(of: Frames) -> DataFrame:
     return as_table(TABLE, counted).orderBy(f.desc("changes"), "topic", "partition")
 
 
-def findings(found: Results) -> Iterator[Finding]:
-    if leaderless := [row for row in found.churn if row.leaderless_ms > 0]:
-        longest = max(leaderless, key=lambda row: row.leaderless_ms)
-        yield Finding(
-            "warning",
-            f"{count(len(leaderless), 'partition')} had no leader for a while; {longest.topic}-{longest.partition} "
-            f"longest, for {longest.leaderless_ms:,.0f} ms.",
-            evidence_of(longest),
-        )
-
-
-ANALYSIS = Analysis(table=TABLE, run=run, rank=12, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from kce.captures.spark.reassembly import STALE as STALE
 from kce.captures.spark.schemas import spark_schema
 from kce.captures.tables.rows import MAX_EVIDENCE, Table
-from kce.wire import ErrorCode
 from kce.wire.vocabulary import LEADER_DURING_DELETE
-
-STALE = ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH
 
 #: Identifies a partition, also where a deleted topic had the same name.
 PARTITION_KEY = ("topic", "topic_id", "partition", "incarnation")

@@ -82,7 +82,7 @@ def run(of: Frames) -> DataFrame:
 
 
 def findings(found: Results) -> Iterator[Finding]:
-    if rows := found.control_behind_data:
+    if rows := [row for row in found.control_behind_data if row.behind]:
         control = sum(row.control_requests for row in rows)
         data = sum(row.data_requests for row in rows)
         behind = sum(row.behind for row in rows)
@@ -90,9 +90,8 @@ def findings(found: Results) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"{count(control, 'control request')} shared a listener with {count(data, 'other')} at "
-            f" {brokers(dict.fromkeys(row.broker for row in rows))}; {behind} came behind others that had no answer yet"
-            + (f", up to {most} of them" if behind else "")
-            + ". A control.plane.listener.name keeps them apart (KIP-291).",
+            f"{brokers(dict.fromkeys(row.broker for row in rows))}; {behind:,} came behind up to {most} "
+            "others without a response yet. A control.plane.listener.name separates them (KIP-291).",
             tuple(place for row in rows for place in evidence_of(row)),
         )
 

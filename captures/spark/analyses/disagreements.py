@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import PARTITION_KEY, accepted_states, as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import evidence_of, listed, some
+from kce.captures.spark.analyses.words import MOST, count, evidence_of, listed, some
 from kce.captures.tables.rows import INTS, PARTITION, SPAN, Column, Table, evidence_columns
 from kce.wire.registry import LEADER_AND_ISR, UPDATE_METADATA
 from kce.wire.vocabulary import LEADER_DURING_DELETE
@@ -46,7 +46,7 @@ def run(of: Frames) -> DataFrame:
 
 
 def findings(found: Results) -> Iterator[Finding]:
-    for row in found.disagreements:
+    for row in found.disagreements[:MOST]:
         leaders = sorted({*row.in_leader_and_isr, *row.in_update_metadata})
         yield Finding(
             "alarm",
@@ -54,6 +54,8 @@ def findings(found: Results) -> Iterator[Finding]:
             f"{listed([str(leader) for leader in leaders])} (packets {some(row.packets)}).",
             evidence_of(row),
         )
+    if (more := len(found.disagreements) - MOST) > 0:
+        yield Finding("alarm", f"{count(more, 'other leader epoch')} with different leaders.")
 
 
 ANALYSIS = Analysis(table=TABLE, run=run, rank=4, findings=findings)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses import isr_changes
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import brokers, count, evidence_of
+from kce.captures.spark.analyses.words import MOST, brokers, count, evidence_of
 from kce.captures.tables.rows import INTS, SPAN, Column, Table, evidence_columns
 
 #: ISR changes that make a storm, and how long it is quiet between two storms.
@@ -27,6 +29,7 @@ TABLE = Table(
         Column("shrinks", pa.int64(), "changes in which a replica fell out"),
         Column("expansions", pa.int64(), "changes in which one came in"),
         Column("partitions", pa.int64(), "how many partitions were concerned"),
+        Column("max_shrinks", pa.int64(), "how often one replica left the ISR of one partition at most"),
         Column("brokers", INTS, "whose replicas fell out"),
         *evidence_columns("packets that announced the changes first, in order"),
     ),
@@ -40,7 +43,12 @@ def run(of: Frames) -> DataFrame:
         changes.groupBy(storm.alias("storm")).agg(f.count("*").alias("changes")).where(f"changes >= {STORM_CHANGES}")
     )
     bounds = begins.select(f.col("storm.start").alias("begin"), f.col("storm.end").alias("end"))
-    inside = changes.join(f.broadcast(bounds), f.expr("time >= begin and time < end"))
+    inside = changes.join(f.broadcast(bounds), f.expr("time >= begin and time < end")).withColumn(
+        "shrinks_so_far",
+        f.sum((f.size("left") > 0).cast("int")).over(
+            Window.partitionBy("begin", "topic", "topic_id", "partition", "left").orderBy("time", "packet")
+        ),
+    )
     counted = (
         numbered(inside, "begin")
         .groupBy("begin")
@@ -50,6 +58,7 @@ def run(of: Frames) -> DataFrame:
             f.count_if(f.size("left") > 0).alias("shrinks"),
             f.count_if(f.size("joined") > 0).alias("expansions"),
             f.count_distinct("topic", f.coalesce("topic_id", f.lit("")), "partition").alias("partitions"),
+            f.max("shrinks_so_far").alias("max_shrinks"),
             f.sort_array(f.array_distinct(f.flatten(f.collect_set("left")))).alias("brokers"),
             *evidence(),
         )
@@ -57,14 +66,23 @@ def run(of: Frames) -> DataFrame:
     return as_table(TABLE, counted).orderBy("first_time")
 
 
+def _flaps(row: Any, found: Results) -> bool:
+    """Whether a replica left more often than its broker was restarted."""
+    restarts = Counter(bounce.broker_id for bounce in found.bounces if bounce.last_time <= row.last_time)
+    most = max((restarts[broker] for broker in row.brokers), default=0)
+    return bool(row.max_shrinks >= found.thresholds.isr_storm_shrinks and row.max_shrinks > most)
+
+
 def findings(found: Results) -> Iterator[Finding]:
-    for row in found.isr_storms:
+    storms = [row for row in found.isr_storms if _flaps(row, found)]
+    for row in storms[:MOST]:
         lasted = (row.last_time - row.first_time).total_seconds()
         whose = f", of {brokers(map(str, row.brokers))}" if row.brokers else ""
         yield Finding(
             "warning",
             f"ISR storm at {row.first_time:%H:%M:%S}: {row.changes} changes of {count(row.partitions, 'partition')} "
-            f"within {lasted:.1f} s, {count(row.shrinks, 'shrink')}{whose}, and {count(row.expansions, 'expansion')}.",
+            f"within {lasted:.1f} s, one replica left up to {row.max_shrinks} times; "
+            f"{count(row.shrinks, 'shrink')}{whose}, {count(row.expansions, 'expansion')}.",
             evidence_of(row),
         )
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import PARTITION_KEY, accepted_states, as_table
-from kce.captures.spark.analyses.words import MOST, count, some
+from kce.captures.spark.analyses.words import count
 from kce.captures.tables.rows import FILE, INTS, TIME_COLUMN, Column, Table
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
@@ -62,20 +62,11 @@ def findings(found: Results) -> Iterator[Finding]:
         return
     first = [c for c in found.leadership if c.from_leader is None]
     deleted = [c for c in found.leadership if c.to_leader == LEADER_DURING_DELETE]
-    moved = len(found.leadership) - len(first) - len(deleted)
     yield Finding(
         "note",
-        f"{count(len(first), 'partition')} got a leader; leaders changed {count(moved, 'time')} after that"
+        f"{count(len(first), 'partition')} got a leader"
         + (f"; {count(len(deleted), 'partition')} were deleted." if deleted else "."),
     )
-    last = {(c.topic, c.topic_id, c.partition): c for c in found.leadership}
-    if headless := [c for c in last.values() if c.to_leader == NO_LEADER]:
-        names = [f"{c.topic}-{c.partition}" for c in headless]
-        yield Finding(
-            "warning",
-            f"Without a leader at the end: {some(names)}.",
-            tuple((c.file, c.packet) for c in headless[:MOST]),
-        )
 
 
 def picture(found: Results) -> str | None:
@@ -92,7 +83,7 @@ def picture(found: Results) -> str | None:
 
     keys = sorted(moved, key=lambda key: (key[0], key[2], key[1] or ""))[: d.MAX_ROWS]
     leaders = sorted({c.to_leader for c in changes if c.to_leader >= 0})
-    colours = {leader: d.BROKER_COLOURS[i % len(d.BROKER_COLOURS)] for i, leader in enumerate(leaders)} | {-1: d.PAPER}
+    colours = {leader: d.BROKER_COLOURS[i % len(d.BROKER_COLOURS)] for i, leader in enumerate(leaders)}
     last = max([c.time for c in changes] + [c.last_time for c in found.controllers])
     with d.style():
         figure, axes = d.figure(0.27 * len(keys) + 1.0)
@@ -102,9 +93,10 @@ def picture(found: Results) -> str | None:
                 if change.to_leader == LEADER_DURING_DELETE:
                     continue  # nothing is drawn of what is deleted
                 begin = d.days(change.time)
-                headless = change.to_leader == NO_LEADER
+                headless = change.to_leader < 0
                 axes.barh(
-                    row, d.days(until) - begin, left=begin, height=0.66, color=colours[change.to_leader],
+                    row, d.days(until) - begin, left=begin, height=0.66,
+                    color=d.PAPER if headless else colours[change.to_leader],
                     edgecolor=d.NO_LEADER if headless else d.PAPER, linewidth=1.0 if headless else 0.6,
                     hatch="////" if headless else None, zorder=2,
                 )  # fmt: skip

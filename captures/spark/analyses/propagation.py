@@ -14,13 +14,10 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import PARTITION_KEY, accepted_states, as_table, milliseconds
-from kce.captures.spark.analyses.words import evidence_of, some
+from kce.captures.spark.analyses.words import duration, evidence_of, some
 from kce.captures.tables.rows import BROKER_TEXT, Column, Table, evidence_columns
 from kce.wire.registry import UPDATE_METADATA
 from kce.wire.vocabulary import LEADER_DURING_DELETE
-
-#: A broker that hears of a new leader so much later than the first is worth a warning.
-SLOW_MS = 1000.0
 
 TABLE = Table(
     "propagation",
@@ -70,9 +67,9 @@ def findings(found: Results) -> Iterator[Finding]:
     if found.propagation:
         slowest = max(found.propagation, key=lambda row: row.max_ms)
         yield Finding(
-            "warning" if slowest.max_ms >= SLOW_MS else "note",
-            f"Broker {slowest.broker} was told of a new leader {slowest.max_ms:,.0f} ms after the first that was told "
-            f"of it (packet {some(slowest.packets)}); half of all news reached it within {slowest.p50_ms:,.0f} ms.",
+            "warning" if slowest.max_ms >= found.thresholds.slow_news_ms else "note",
+            f"Metadata propagation to broker {slowest.broker}: median {duration(slowest.p50_ms)}, slowest "
+            f"{duration(slowest.max_ms)} (packet {some(slowest.packets)}).",
             evidence_of(slowest),
         )
 

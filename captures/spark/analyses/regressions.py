@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import reduce
+from operator import or_
 
 import pyarrow as pa
+from pyspark.sql import Column as SqlColumn
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import PARTITION_KEY, STALE, accepted_states, as_table
-from kce.captures.spark.analyses.words import count, some
+from kce.captures.spark.analyses.words import MOST, count, some
 from kce.captures.tables.rows import BROKER_TEXT, FILE, TIME_COLUMN, Column, Table
 from kce.wire import ErrorCode
+from kce.wire.registry import LEADER_AND_ISR, STOP_REPLICA, UPDATE_METADATA
 from kce.wire.vocabulary import LEADER_DURING_DELETE
 
 TABLE = Table(
@@ -30,6 +34,7 @@ TABLE = Table(
         Column("highest", pa.int32(), "the highest epoch that the broker had got"),
         Column("found", pa.int32(), "the one that it got after that"),
         Column("refused", pa.bool_(), "whether the broker refused the request as a whole"),
+        Column("is_old", pa.bool_(), "whether the request is of a controller before Kafka 2.4"),
     ),
 )
 
@@ -53,6 +58,7 @@ def _controller_epochs(exchanges: DataFrame) -> DataFrame:
             {
                 "refused": f.coalesce(f.col("error_code").isin(*STALE), f.lit(False)),
                 "found": f.col("controller_epoch"),
+                "is_old": f.lit(False),
             }
         )
         .withColumn("highest", f.max(f.when(~f.col("refused"), f.col("found"))).over(before))
@@ -71,23 +77,31 @@ def _leader_epochs(partitions: DataFrame) -> DataFrame:
                 "refused": f.coalesce(f.col("error_code") == _STALE_LEADER, f.lit(False)),
                 "found": f.col("leader_epoch"),
                 "epoch": f.lit("leader_epoch"),
+                "is_old": _is_old(),
             }
         )
         .withColumn("highest", f.max("found").over(before))
     )
 
 
+def _is_old() -> SqlColumn:
+    versions = {LEADER_AND_ISR: 4, UPDATE_METADATA: 6, STOP_REPLICA: 2}  # of Kafka 2.4
+    return reduce(or_, [(f.col("api_key") == key) & (f.col("version") < version) for key, version in versions.items()])
+
+
 def findings(found: Results) -> Iterator[Finding]:
-    for row in found.regressions:
-        if row.epoch == "controller_epoch" and not row.refused:
-            yield Finding(
-                "alarm",
-                f"The controller epoch went down for broker {row.broker}, which did not refuse it: {row.found} after "
-                f"{row.highest} (packet {row.packet}).",
-                ((row.file, row.packet),),
-            )
-    # before Kafka 2.4 reassignment raised leader epochs that the controller's later requests do not know
-    leaders = [row for row in found.regressions if row.epoch == "leader_epoch"]
+    accepted = [row for row in found.regressions if row.epoch == "controller_epoch" and not row.refused]
+    for row in accepted[:MOST]:
+        yield Finding(
+            "alarm",
+            f"The controller epoch went down for broker {row.broker}, which did not refuse it: {row.found} after "
+            f"{row.highest} (packet {row.packet}).",
+            ((row.file, row.packet),),
+        )
+    if (more := len(accepted) - MOST) > 0:
+        yield Finding("alarm", f"{count(more, 'other request')} with a lower controller epoch, not refused either.")
+    # before Kafka 2.4 reassignment raised leader epochs that the controller's later requests do not know: harmless
+    leaders = [row for row in found.regressions if row.epoch == "leader_epoch" and not row.is_old]
     if leaders:
         partitions = list(dict.fromkeys(f"{row.topic}-{row.partition}" for row in leaders))
         yield Finding(

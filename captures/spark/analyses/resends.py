@@ -62,7 +62,7 @@ def findings(found: Results) -> Iterator[Finding]:
         requests = sum(row.requests - 1 for row in again)
         yield Finding(
             "note",
-            f"{count(requests, 'control request')} told a broker again what it knew already.",
+            f"{count(requests, 'control request')} repeated what the broker already had.",
             evidence_of(again[0]),
         )
 

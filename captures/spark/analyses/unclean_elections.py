@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, state_versions
-from kce.captures.spark.analyses.words import some
+from kce.captures.spark.analyses.words import MOST, count, some
 from kce.captures.tables.rows import FILE, INTS, PARTITION, TIME_COLUMN, Column, Table
 
 TABLE = Table(
@@ -40,7 +40,7 @@ def run(of: Frames) -> DataFrame:
 
 
 def findings(found: Results) -> Iterator[Finding]:
-    for row in found.unclean_elections:
+    for row in found.unclean_elections[:MOST]:
         yield Finding(
             "alarm",
             f"Unclean election: {row.topic}-{row.partition} got broker {row.leader} as leader in leader epoch "
@@ -48,6 +48,8 @@ def findings(found: Results) -> Iterator[Finding]:
             "those had is lost.",
             ((row.file, row.packet),),
         )
+    if (more := len(found.unclean_elections) - MOST) > 0:
+        yield Finding("alarm", f"{count(more, 'other unclean election')}, see the table.")
 
 
 ANALYSIS = Analysis(table=TABLE, run=run, rank=3, findings=findings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,6 +29,16 @@ def count(number: int, noun: str) -> str:
 def some(items: Iterable[object], most: int = 10) -> str:
     texts = [str(item) for item in items]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+
+
+def clock(time: datetime.datetime) -> str:
+    """Time of day with milliseconds."""
+    return f"{time:%H:%M:%S.%f}"[:-3]
+
+
+def duration(ms: float) -> str:
+    """``4 ms``, ``3.17 s``."""
+    return f"{ms / 1000:,.2f} s" if ms >= 1000 else f"{ms:,.0f} ms" if ms >= 10 else f"{ms:.1f} ms"
 
 
 def listed(items: list[str]) -> str:

@@ -14,9 +14,11 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, in_order, numbered, span
-from kce.captures.spark.analyses.words import brokers, evidence_of, some
+from kce.captures.spark.analyses.words import brokers, count, evidence_of, some
 from kce.captures.tables.rows import SENDER, TIME, Column, Table, evidence_columns
 from kce.wire import ErrorCode
+
+_CONTROL = ("LeaderAndIsr", "StopReplica", "UpdateMetadata")
 
 TABLE = Table(
     "zombies",
@@ -67,7 +69,26 @@ def findings(found: Results) -> Iterator[Finding]:
             f"STALE_CONTROLLER_EPOCH (packets {some(row.packets)}).",
             evidence_of(row),
         )
-    if found.controllers and not found.zombies:
+    explained = {place for row in found.zombies for place in evidence_of(row)}
+    for row in found.fenced:
+        if row.error == "STALE_CONTROLLER_EPOCH" and not explained.issuperset(evidence_of(row)):
+            sender = "A controller that is not known"
+            if row.controller_id is not None:
+                sender = f"Controller {row.controller_id} (epoch {row.controller_epoch})"
+            yield Finding(
+                "alarm",
+                f"{sender} was fenced: broker {row.broker} answered {count(row.requests, row.api)} with "
+                f"STALE_CONTROLLER_EPOCH (packets {some(row.packets)}). The later controller is not in the capture.",
+                evidence_of(row),
+            )
+    unknown = sum(found.quality.incomplete[f"{api} request"] for api in _CONTROL)
+    if unknown:
+        yield Finding(
+            "warning",
+            f"{count(unknown, 'control request')} are incomplete in the capture: leaders, ISRs and metadata are partly "
+            "unknown, and zombies and outages may be missing here.",
+        )
+    elif found.controllers and not found.zombies and not any(r.error == "STALE_CONTROLLER_EPOCH" for r in found.fenced):
         yield Finding("note", "No zombie controller: none was fenced after a later epoch had begun.")
     if found.quality.kraft and not found.controllers:
         yield Finding("note", "There is no ZooKeeper-mode controller in this traffic: it is that of KRaft nodes.")

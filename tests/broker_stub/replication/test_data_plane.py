@@ -15,7 +15,7 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from kce import wire
-from kce.broker_stub.reactor.request_channel import Action
+from kce.broker_stub.reactor.request import Action
 from kce.broker_stub.replication.fetcher import fetcher_id
 from kce.wire import Codec, ErrorCode, Record, RecordBatch
 from kce.wire.vocabulary import TopicPartition
@@ -55,7 +55,7 @@ async def test_acks_0_has_no_response() -> None:
         await node.lead()
         for topic, action in (("a", Action.NO_OP), ("b", Action.CLOSE_CONNECTION)):
             request, captured = node.request(produce_request(batch(b"x"), acks=0, topic=topic), 9)
-            await node.apis.handle(request)
+            assert node.apis.handle(request) is None
             assert captured.response is not None
             assert captured.response.action is action
         assert node.log.log_end_offset == 1

@@ -1,6 +1,6 @@
 """`kce decode` on captures of real Kafka, judged by truths that another program made.
 
-Covers: kce.captures.exchanges.render, kce.captures.exchanges.quality
+Covers: kce.captures.exchanges.render, kce.captures.exchanges.quality, kce.captures.exchanges.summary
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def test_a_line_of_text_says_what_there_is_to_say():
     assert "\x1b" not in out
     assert (code, err) == (
         0,
-        "kce: 983 packets, 217 requests, 213 responses; 0 gaps (0 bytes), 0 bytes skipped, 0 cut short, 0 not decoded\n"
+        "kce: 983 packets, 217 requests, 213 responses; 0 gaps (0 bytes), 0 bytes skipped, 0 cut short, "
+        "0 incomplete, 0 not decoded\n"
         "kce: 4 requests without an answer in the capture\n",
     )
 
@@ -149,7 +150,7 @@ def test_broker_filter_on_standard_input():
 
 def test_a_broker_that_is_not_announced():
     code, out, err = decode(str(CAPTURES["kafka-3.9.1-zombie"]), "--broker", "9")
-    assert (code, out) == (1, "")
+    assert (code, out) == (2, "")
     assert err.endswith("no UpdateMetadata request announces a broker 9: announced are 1, 2, 3\n")
 
 
@@ -280,3 +281,21 @@ def test_a_frame_of_impossible_length_is_named_with_its_place(tmp_path):
     assert len(out.splitlines()) == 1
     assert f"packet 5 of {tmp_path}/x.pcapng: a frame that announces 2147483647 bytes" in err
     assert code == 1
+
+
+def test_a_summary_counts_what_was_said_and_who_was_fenced():
+    code, out, _ = decode(str(CAPTURES["kafka-3.9.1-zombie"]), "--summary")
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0].startswith("983 packets, 217 requests, 213 responses; 0 gaps")
+    assert "broker 1: CONTROL 127.0.0.1:39235" in lines
+    of_controller = [line for line in lines if line.startswith("controller ")]
+    assert [line.split(":")[0] for line in of_controller] == [
+        "controller 2 in epoch 1", "controller 1 in epoch 2", "controller 2 in epoch 3",
+    ]  # fmt: skip
+    assert of_controller[0].endswith("10 control requests, 2 fenced")
+    (fetch,) = [line for line in lines if line.startswith("Fetch v17")]
+    assert fetch.startswith("Fetch v17: 109 requests, 105 responses, slowest 6,090.4 ms; 10 UNKNOWN_TOPIC_ID, 4 FENCED")
+    only = decode(str(CAPTURES["kafka-3.9.1-zombie"]), "--summary", "--api", "Produce")[1]
+    assert "Produce v10: 3 requests, 3 responses" in only
+    assert "Fetch v17" not in only

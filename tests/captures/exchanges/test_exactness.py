@@ -69,6 +69,24 @@ def test_what_is_recoverable_is_recovered_and_nothing_is_invented(case, record_p
     assert share >= 0.9999, missing
 
 
+LONG_CASES = ({"loss": 0.0001}, {"loss": 0.001}, {"loss": 0.005}, {"loss": 0.01}, {"displaced": 40}, {})
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", range(100, 130))
+def test_long_connections(seed, record_property):
+    """5,000 exchanges on each connection: many responses are captured while the stream of requests waits for a gap."""
+    case = LONG_CASES[seed % len(LONG_CASES)]
+    tap = Wiretap(seed, talks=2, exchanges=5_000)
+    seen = observe(tap, seed, **case)
+    found, _ = decoded(seen.pcap)
+    wanted = counted(seen.recoverable)
+    missing = wanted - Counter(key for key, message in found if message.error is None)
+    assert not Counter(key for key, _ in found) - counted(tap.said), "invented"
+    record_property("recovered", f"{wanted.total() - missing.total()} of {wanted.total()}")
+    assert 1 - missing.total() / wanted.total() >= 0.9999, (case, missing.total())
+
+
 def encoded(key, message):
     if key.kind == "response":
         return wire.encode_response(message.body, api_version=key.version, correlation_id=key.correlation_id)

@@ -1,17 +1,25 @@
 """What is decoded of requests and responses, and what is shown of them.
 
-Covers: kce.captures.exchanges.render
+Covers: kce.captures.exchanges.render, kce.captures.exchanges.errors
 """
 
 from __future__ import annotations
 
+import io
 import struct
+import uuid
 
 import pytest
 
 from kce import wire
 from kce.captures.exchanges.cluster import Cluster
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.exchanges.errors import nested_errors
 from kce.captures.exchanges.render import Renderer, json_line
+from kce.captures.files.pcap import CaptureFile
+from kce.captures.files.pcapng_writer import PcapngWriter
+from kce.captures.tables.rows import EXCHANGES
+from kce.captures.tables.tabulate import exchange_row
 from tests.captures.exchanges.dialogue import METADATA, UPDATE, Talk, header, produce, told
 
 
@@ -136,3 +144,47 @@ def test_names_cannot_take_over_a_terminal_or_break_a_line():
     line = Renderer(Cluster()).line(request)
     assert line.isprintable()
     assert r"\x1b[2Jevil\nkce: all is well-0 leader 0" in line
+
+
+@pytest.mark.parametrize("kept", [200, 120, 60])
+def test_a_control_request_that_the_snap_length_cut_still_names_its_sender(kept):
+    talk = Talk()
+    topics = tuple(
+        wire.UpdateMetadataTopicState(topic_name=f"t{i}", partition_states=(wire.UpdateMetadataPartitionState(),))
+        for i in range(50)
+    )
+    message = wire.UpdateMetadataRequest(controller_id=2, controller_epoch=7, broker_epoch=99, topic_states=topics)
+    talk.ask(message, 6, 1)
+    talk.answer(wire.UpdateMetadataResponse(error_code=11), 6, 1)
+    packets = list(CaptureFile(io.BytesIO(talk.target.getvalue())))
+    cut = io.BytesIO()
+    writer = PcapngWriter(cut)
+    for packet in packets:
+        writer.packet(packet.time_ns, packet.link_type, packet.data[:kept], packet.wire_bytes)
+    decoder = Decoder(CaptureFile(io.BytesIO(cut.getvalue()), "x"))
+    request, response = decoder.messages()
+    assert request.body is None
+    assert response.error_code == 11
+    expected = (2, 7, None, 99) if kept > 60 else None
+    assert request.head == expected
+    row = dict(zip((c.name for c in EXCHANGES.columns), exchange_row(request, response), strict=True))
+    assert row["controller_epoch"] == (7 if expected else None)
+    assert decoder.quality.incomplete == {"UpdateMetadata request": 1}
+    assert decoder.quality.truncated
+    assert not decoder.quality.sound
+    assert ", 1 incomplete, 0 not decoded" in decoder.quality.summary()
+
+
+def test_errors_below_the_top_level():
+    partition = wire.PartitionProduceResponse(index=3, error_code=6)
+    fine = wire.PartitionProduceResponse(index=4)
+    body = wire.ProduceResponse(responses=(wire.TopicProduceResponse(name="t", partition_responses=(partition, fine)),))
+    assert list(nested_errors(body, 8)) == [("t", 3, 6)]
+    topic_id = uuid.UUID(int=5)
+    data = wire.FetchResponsePartitionData(partition_index=1, error_code=100)
+    fetch = wire.FetchResponse(responses=(wire.FetchableTopicResponse(topic_id=topic_id, partitions=(data,)),))
+    assert list(nested_errors(fetch, 13)) == [(str(topic_id), 1, 100)]
+    assert list(
+        nested_errors(wire.MetadataResponse(topics=(wire.MetadataResponseTopic(error_code=3, name="x"),)), 9)
+    ) == [("x", None, 3)]
+    assert list(nested_errors(wire.UpdateMetadataResponse(error_code=11), 6)) == []  # that is the top level

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from kce import wire
 from kce.captures.errors import CaptureError
+from kce.captures.exchanges import pairing
 from kce.captures.exchanges.decode import Decoder
-from kce.captures.exchanges.pairing import Conversation, Request
+from kce.captures.exchanges.pairing import Conversation, Request, Response
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.files.pcapng_writer import PcapngWriter
 from kce.captures.tcp.directions import Data, End, Gap
@@ -150,7 +151,7 @@ def test_a_response_that_was_captured_before_its_request():
     decoder = Decoder(CaptureFile(io.BytesIO(swapped.getvalue())))
     messages = list(decoder.messages())
     assert sorted(told(messages)) == sorted(told(talk.decode()[0]))
-    assert [m.place.packet for m in messages] == sorted(m.place.packet for m in messages)
+    assert [m.place.time_ns for m in messages] == sorted(m.place.time_ns for m in messages)
     assert decoder.quality.unmatched_responses == 0
 
 
@@ -189,7 +190,8 @@ def test_messages_come_in_the_order_of_their_packets_even_if_one_connection_has_
     packets = list(CaptureFile(io.BytesIO(talk.target.getvalue())))
     late = io.BytesIO()
     writer = PcapngWriter(late)
-    for packet in (*packets[:3], *packets[4:], packets[3]):  # the first request is captured last
+    latest = packets[3]._replace(time_ns=packets[-1].time_ns)
+    for packet in (*packets[:3], *packets[4:], latest):  # the first request is captured last
         writer.packet(packet.time_ns, packet.link_type, packet.data)
     messages = list(Decoder(CaptureFile(io.BytesIO(late.getvalue()))).messages())
     assert [(m.correlation_id, m.place.packet) for m in messages] == [(2, 4), (7, 8), (1, 9)]
@@ -245,7 +247,7 @@ def test_given_ports_tell_who_the_client_is_and_leave_others_out():
         decoder = Decoder(CaptureFile(io.BytesIO(mid_stream.getvalue()), "x"), dict.fromkeys(ports, ""))
         return [m.correlation_id for m in decoder.messages() if isinstance(m, Request)], decoder.quality
 
-    assert read()[0] == [1, 2]
+    assert read()[0] == [7]  # the other side answers
     assert read(SERVER[1])[0] == [7]
     found, quality = read(SERVER[1] + 1)
     assert (found, quality.other_packets) == ([], {"TCP of other ports": len(packets)})
@@ -327,3 +329,57 @@ def test_lost_and_swapped_packets_of_real_traffic_invent_nothing(name, seed):
         at = rng.randrange(len(swapped) - 3)
         swapped.insert(at, swapped.pop(at + rng.randrange(1, 3)))
     assert decode(swapped) == whole
+
+
+def test_joining_inside_records_that_hold_requests_invents_none():
+    """A Produce of many packets whose records are LeaderAndIsr requests, one behind the other, up to a packet's end."""
+    talk = Talk()
+    carried = b""
+    for correlation_id in range(1000, 1200):
+        carried += wire.frame(wire.encode_request(UPDATE, api_version=5, correlation_id=correlation_id, client_id="7"))
+    talk.tap.sent("client", produce(9, 1, 1, records=bytes(70_000) + carried))
+    talk.answer(wire.ProduceResponse(), 9, 1)
+    for correlation_id in (2, 3):
+        talk.tap.sent("client", produce(9, 1, correlation_id))
+        talk.answer(wire.ProduceResponse(), 9, correlation_id)
+    messages, quality = talk.decode(lambda number: number > 4)
+    assert told(messages) == [("Produce", 2), ("<-", 2), ("Produce", 3), ("<-", 3)]
+    assert quality.undecodable == 0
+
+
+def test_many_responses_wait_for_the_stream_of_requests():
+    """One request of 500 is captured last but for a gap: more responses than that wait for theirs."""
+    talk = Talk()
+    for correlation_id in range(500):
+        talk.ask(METADATA, 9, correlation_id)
+        talk.answer(wire.MetadataResponse(), 9, correlation_id)
+    messages, quality = talk.decode(lambda number: number != 4)  # the first request
+    assert sum(isinstance(m, Response) for m in messages) == 499
+    assert quality.unmatched_responses == 1
+
+
+def test_early_responses_are_bounded_by_bytes(monkeypatch):
+    monkeypatch.setattr(pairing, "MAX_EARLY_BYTES", 20_000)
+    talk = Talk()
+    for correlation_id in range(100):
+        talk.ask(METADATA, 9, correlation_id)
+        talk.answer(wire.MetadataResponse(cluster_id="x" * 1000), 9, correlation_id)
+    messages, quality = talk.decode(lambda number: number != 4)
+    responses = [m for m in messages if isinstance(m, Response)]
+    # the first are whole, of others only the beginning is kept, and in the end the oldest are dropped
+    assert 0 < len(responses) < 99
+    assert quality.unmatched_responses == 100 - len(responses)
+    assert any("too many to keep" in (m.error or "") for m in responses)
+
+
+@pytest.mark.parametrize("size", [255, 256, 1000, 32_767])
+def test_client_ids_may_be_long(size):
+    talk = Talk()
+    for correlation_id in range(3):
+        talk.ask(METADATA, 9, correlation_id, "c" * size)
+        talk.answer(wire.MetadataResponse(), 9, correlation_id)
+    messages, _ = talk.decode()
+    assert len(messages) == 6
+    assert {m.client_id for m in messages if isinstance(m, Request)} == {"c" * size}
+    if size <= 1000:
+        assert len(talk.decode(lambda number: number > 4)[0]) == 4  # joined in the middle

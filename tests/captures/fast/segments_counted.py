@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kce.captures.tables.rows import MAX_EVIDENCE
-from kce.captures.tcp.segments import RST, SYN, Segment
+from kce.captures.tcp.segments import FIN, RST, SYN, Segment, address_text
 
 #: Holes remembered in one direction: of more, the oldest counts as filled.
 MAX_HOLES = 256
@@ -23,6 +23,7 @@ class SegmentsCounted:
         self._out_of_order = 0
         self._resets = 0
         self._evidence: list[tuple[int, str]] = []
+        self._end: tuple[Any, ...] = (None,) * 6
         self._sent: dict[tuple[bytes, int], _Sent] = {}
 
     def add(self, segment: Segment) -> None:
@@ -43,6 +44,12 @@ class SegmentsCounted:
             self._out_of_order += late
         reset = bool(segment.flags & RST)
         self._resets += reset
+        if segment.flags & SYN:
+            self._end = (None,) * 6
+        elif segment.flags & (FIN | RST) and self._end[0] is None:
+            kind = "RST" if reset else "FIN"
+            sender = address_text(segment.source), segment.source_port
+            self._end = (kind, self._last_us, place.packet, place.file, *sender)
         if (again or reset) and len(self._evidence) < MAX_EVIDENCE:
             self._evidence.append((place.packet, place.file))
 
@@ -50,7 +57,7 @@ class SegmentsCounted:
         """Those of CONNECTIONS from ``first_time`` on."""
         return (
             self._first_us, self._last_us, self._packets, self._bytes, self._retransmits, self._out_of_order,
-            self._resets, [packet for packet, _ in self._evidence], [file for _, file in self._evidence],
+            self._resets, *self._end, [packet for packet, _ in self._evidence], [file for _, file in self._evidence],
         )  # fmt: skip
 
 

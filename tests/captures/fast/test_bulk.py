@@ -18,6 +18,7 @@ import pytest
 
 from kce import wire
 from kce.captures.exchanges.assembly import Assembly
+from kce.captures.exchanges.decode import by_time
 from kce.captures.exchanges.pairing import NoResponse, Request, Response
 from kce.captures.exchanges.quality import OF_OTHER_PORTS, Quality
 from kce.captures.fast.columns import Reading
@@ -64,11 +65,9 @@ def exactly(data, ports=()):
     messages = []
     packets = []
     with CaptureFile(io.BytesIO(data), "x") as capture:
-        dissector = Dissector("x")
-        for packet in capture:
+        for packet, segment in by_time(capture):
             quality.packets += 1
             quality.cut_packets += packet.wire_bytes > len(packet.data)
-            segment = dissector.dissect(packet)
             packets.append(packet_row("x", packet, segment))
             if isinstance(segment, Segment) and ports and not {segment.source_port, segment.destination_port} & ports:
                 quality.other_packets[OF_OTHER_PORTS] += 1
@@ -140,6 +139,31 @@ def test_equal_on_damaged_captures(case):
     for seed in range(2):
         seen = observe(tap_of(seed), seed, **CASES[case])
         assert check(seen.pcap, WINDOW_BYTES if seed else 100_000) > 10
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["kafka-3.9.1-zombie", "kafka-1.1.1-tour"])
+def test_equal_where_packets_are_far_from_their_place(name):
+    """Both sort by time, so nothing is lost, also where a block of the file ends between a packet and its place."""
+    head, packets = unzipped(name)[:24], records_of(unzipped(name))
+    rng = random.Random(7)
+    for _ in range(40):
+        at = rng.randrange(len(packets) - 400)
+        packets.insert(at + rng.randrange(150, 400), packets.pop(at))
+    displaced = head + b"".join(packets)
+    assert exactly(displaced)[1].to_json() == exactly(unzipped(name))[1].to_json()
+    for window_bytes in (WINDOW_BYTES, SMALL_WINDOW):
+        check(displaced, window_bytes)
+
+
+def records_of(data):
+    """The packets of a little-endian pcap, with their headers."""
+    records, at = [], 24
+    while at < len(data):
+        end = at + 16 + int.from_bytes(data[at + 8 : at + 12], "little")
+        records.append(data[at:end])
+        at = end
+    return records
 
 
 def small(seed):

@@ -57,7 +57,7 @@ def test_dry_run_shows_what_would_be_sent_and_where():
         (["--as", "controller", "--broker", "9", "--to", "127.0.0.1:1"], "no request matches --as"),
         (["--as", "controller", "--to", "nowhere"], "--to nowhere: not HOST:PORT or ID=HOST:PORT"),
         (["--as", "controller", "--broker", "2", "--to", "127.0.0.1:1", "--broker-epoch", "x"], "an epoch is a number"),
-        (["--as", "client", "--to", "127.0.0.1:1"], "connections match; choose one with --connection"),
+        (["--as", "client", "--to", "127.0.0.1:1"], "connections; a client is one of them, by --connection"),
         (["--as", "broker"], "--as broker needs --broker ID"),
         (["--as", "controller", "--record", ZOMBIE], "would overwrite the recording"),
         (["--as", "client", "--connection", "93", "--restart"], "--restart needs --as controller"),

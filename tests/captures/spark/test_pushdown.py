@@ -123,7 +123,8 @@ class TestFilters:
 def test_in_spark_filters_find_the_same_with_and_without_push_down(spark, enabled):
     spark.conf.set("spark.sql.python.filterPushdown.enabled", enabled)
     try:
-        read = spark.read.format("kafka-capture").option("level", "exchanges").option("tasks", 2).load(str(ZOMBIE))
+        source = spark.read.format("kafka-capture").option("level", "exchanges").option("tasks", 2)
+        read = source.option("pushFilters", "true").load(str(ZOMBIE))
         assert read.schema == spark_schema(LEVELS["exchanges"])
         moment = f.lit(TestFilters.TIME)
         found = read.where(
@@ -136,8 +137,12 @@ def test_in_spark_filters_find_the_same_with_and_without_push_down(spark, enable
             if row["time"] >= TestFilters.TIME and row["api_key"] in (4, 6) and ":39235" in row["connection"]
         ]  # fmt: skip
         assert sorted(row.packet for row in found.collect()) == sorted(wanted) != []
+        whole = source.option("pushFilters", "false").load(str(ZOMBIE))
+        of_control = whole.where("api_key = 6")
+        counts = [whole.count(), of_control.count(), whole.count(), of_control.union(whole).count()]
+        assert counts == [217, 63, 217, 280]  # Spark would keep a filter of one query for the next
         some = spark.read.format("kafka-capture").schema("api_key short, packet bigint").option("level", "exchanges")
         of_some = some.load(str(ZOMBIE)).where("api_key = 6").collect()
-        assert sorted(of_some) == sorted(read.where("api_key = 6").select("api_key", "packet").collect()) != []
+        assert sorted(of_some) == sorted(whole.where("api_key = 6").select("api_key", "packet").collect()) != []
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")

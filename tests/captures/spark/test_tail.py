@@ -73,6 +73,32 @@ class TestTail:
         )
         assert (first.num_rows, second.num_rows) == (583, 400)
 
+    def test_a_file_of_a_ring_that_is_overwritten_by_a_larger_one_is_read_from_its_beginning(self, tmp_path, halves):
+        later, earlier = (path.read_bytes() for path in halves)
+        file = tmp_path / "x.pcap"
+        first, second = self.batches(
+            tmp_path, "packets", [lambda: file.write_bytes(earlier), lambda: file.write_bytes(later)]
+        )
+        assert (first.num_rows, second.num_rows) == (400, 583)
+
+    @pytest.mark.parametrize("level", ["packets", "exchanges"])
+    def test_damage_is_told_once_and_fails_fast(self, level, tmp_path, halves):
+        whole = bytearray(halves[1].read_bytes())
+        whole[20_000:20_016] = b"\xff" * 16
+        at = 24
+        while at < 20_000:
+            size = 16 + int.from_bytes(whole[at + 8 : at + 12], "little")
+            at += size
+        whole[at + 8 : at + 12] = b"\xff" * 4  # a packet of 4 GiB
+        file = tmp_path / "x.pcap"
+        steps = [lambda: file.write_bytes(whole[:15_000]), lambda: file.write_bytes(whole[:30_000])]
+        found = self.batches(tmp_path, level, [*steps, lambda: file.write_bytes(whole)])
+        told = [[row["_corrupt_record"] for row in batch.to_pylist() if row["_corrupt_record"]] for batch in found]
+        assert [len(each) for each in told] == [0, 1, 0]
+        assert "announces 4294967295 bytes" in told[1][0]
+        with pytest.raises(CaptureError, match="announces"):
+            self.batches(tmp_path, level, steps, fail_fast=True)
+
     def test_what_is_no_capture_is_told(self, tmp_path):
         (told,) = self.batches(tmp_path, "frames", [lambda: (tmp_path / "x.pcap").write_bytes(b"x" * 100)])
         assert "not a capture" in told.to_pylist()[0]["_corrupt_record"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import trio
 
 from kce import wire
@@ -131,6 +133,12 @@ async def add_partitions(w: World, topic: str, assignment: Mapping[int, Sequence
     await w.settle()
 
 
+async def decided_in(w: World, topic: str, partition: int = 0) -> int:
+    """The epoch of the controller that wrote a partition's state."""
+    path = znodes.partition_state_path(TopicPartition(topic, partition))
+    return int(json.loads(await w.get(path) or b"{}")["controller_epoch"])
+
+
 @asynccontextmanager
 async def event_thread_blocked(w: World, controller: KafkaController) -> AsyncIterator[None]:
     """Inside, an event of the controller is being processed and does not end; what comes meanwhile is queued."""
@@ -189,6 +197,8 @@ async def another_takes_over_unseen(w: World, controller: KafkaController) -> No
     assert controller.is_active
 
 
-def has_resigned(controller: KafkaController) -> bool:
-    """To broker 99."""
-    return not controller.is_active and controller.active_controller_id == 99 and controller.context.epoch == 0
+def has_resigned(controller: KafkaController, caplog: pytest.LogCaptureFixture) -> bool:
+    """To broker 99, in the middle of an event."""
+    said = [r for r in caplog.records if r.levelname == "INFO" and "while processing" in r.getMessage()]
+    resigned = not controller.is_active and controller.active_controller_id == 99 and controller.context.epoch == 0
+    return resigned and len(said) == 1

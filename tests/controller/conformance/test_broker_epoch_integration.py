@@ -45,6 +45,7 @@ async def test_the_controllers_broker_epochs(autojump_clock: MockClock) -> None:
         first = controller.context.broker_epochs[BrokerId(2)]
         await stop(w, 2)
         assert set(controller.context.broker_epochs) == {0, 1}
+        assert await knows_all_epochs(w, controller)
         await start(w, 2)
         assert controller.context.broker_epochs[BrokerId(2)] > first
         assert await knows_all_epochs(w, controller)

@@ -3,14 +3,13 @@ docs/controller-semantics.md)."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from trio.testing import MockClock
 
 from kce import wire
-from kce.controller.events import TopicsChanged
+from kce.controller.events import BrokersChanged, TopicsChanged
 from kce.controller.kafka_controller import KafkaController
 from kce.wire import ErrorCode
 from kce.wire.metadata_version import MetadataVersion
@@ -23,6 +22,7 @@ from tests.controller.conformance.cluster import (
     add_partitions,
     another_takes_over_unseen,
     data_version,
+    decided_in,
     event_thread_blocked,
     has_resigned,
     propose_isr,
@@ -78,41 +78,50 @@ async def test_metadata_goes_to_the_control_plane(autojump_clock: MockClock) -> 
 
 @pytest.mark.kafka("CI-5")
 async def test_metadata_has_a_follower_that_dies_and_returns(autojump_clock: MockClock) -> None:  # rule 11.59
-    async with world([0, 1]) as w:
+    async with world([1, 2]) as w:
         controller = await w.start_controller(0)
-        await w.create_topic("t", {0: [0, 1]})
-        await stop(w, 1)
-        partition = Metadata(w, 0).of("t")
-        assert (partition.isr, partition.offline_replicas) == ((0,), (1,))
-        await start(w, 1)
-        assert Metadata(w, 0).of("t").offline_replicas == ()
-        await propose_isr(w, controller, [0, 1])
+        await w.create_topic("t", {0: [0, 2], 1: [0, 1]})
+        await stop(w, 2)
         for broker in (0, 1):
-            partition = Metadata(w, broker).of("t")
-            assert (partition.isr, partition.offline_replicas) == ((0, 1), ())
+            partition = Metadata(w, broker).of("t", 0)
+            assert (partition.replicas, partition.isr, partition.offline_replicas) == ((0, 2), (0,), (2,))
+            partition = Metadata(w, broker).of("t", 1)
+            assert (partition.replicas, partition.offline_replicas) == ((0, 1), ())
+        await start(w, 2)
+        await propose_isr(w, controller, [0, 2])
+        for broker in (0, 1, 2):
+            partition = Metadata(w, broker).of("t", 0)
+            assert (partition.replicas, partition.isr, partition.offline_replicas) == ((0, 2), (0, 2), ())
+            partition = Metadata(w, broker).of("t", 1)
+            assert (partition.replicas, partition.offline_replicas) == ((0, 1), ())
 
 
 @pytest.mark.kafka("CI-6")
 async def test_metadata_has_offline_replicas_after_cold_restarts(autojump_clock: MockClock) -> None:  # 11.60
     async with world([1, 2]) as w:
         await w.start_controller(0)
-        await w.create_topic("t", {0: [2, 1]})
-        await stop(w, 1)  # leaves the ISR
+        await w.create_topic("t", {0: [2]})
+        await stop(w, 1)
         await stop(w, 2)  # takes the leadership with it
         await stop(w, 0)
         await w.start_controller(0)
+        partition = Metadata(w, 0).of("t")
+        known = partition.leader, partition.replicas, partition.isr, partition.offline_replicas
+        assert known == (-1, (2,), (2,), (2,))
         await start(w, 1)
         for broker in (0, 1):
             partition = Metadata(w, broker).of("t")
-            assert (partition.leader, partition.isr, partition.offline_replicas) == (-1, (2,), (2,))
+            assert (partition.leader, partition.replicas, partition.isr, partition.offline_replicas) == known
 
 
 @pytest.mark.kafka("CI-7")
 async def test_metadata_drops_brokers_without_replicas(autojump_clock: MockClock) -> None:  # rule 11.61
     async with world([1, 2]) as w:
         await w.start_controller(0)
+        await w.create_topic("t", {0: [1]})
         assert Metadata(w, 0).alive == {0, 1, 2}
-        await stop(w, 1, 2)
+        await stop(w, 1)
+        await stop(w, 2)
         assert Metadata(w, 0).alive == {0}
 
 
@@ -122,8 +131,7 @@ async def test_topic_creation(autojump_clock: MockClock) -> None:  # rules 6.7, 
         await w.start_controller(0)
         await w.create_topic("t", {0: [0]})
         assert await w.state("t") == (0, 0, (0,))
-        node = json.loads(await w.get("/brokers/topics/t/partitions/0/state") or b"")
-        assert node["controller_epoch"] == 1
+        assert await decided_in(w, "t") == 1
 
 
 @pytest.mark.kafka("CI-9")
@@ -133,6 +141,7 @@ async def test_topic_creation_with_an_offline_replica(autojump_clock: MockClock)
         await stop(w, 1)
         await w.create_topic("t", {0: [1, 0]})
         assert await w.state("t") == (0, 0, (0,))
+        assert await decided_in(w, "t") == 1
 
 
 @pytest.mark.kafka("CI-10")
@@ -142,6 +151,8 @@ async def test_topic_expansion(autojump_clock: MockClock) -> None:  # rule 10.32
         await w.create_topic("t", {0: [0]})
         await add_partitions(w, "t", {1: [0]})
         assert await w.state("t", 1) == (0, 0, (0,))
+        assert await decided_in(w, "t", 1) == 1
+        assert Metadata(w, 0).of("t", 1).leader == 0
 
 
 @pytest.mark.kafka("CI-11")
@@ -152,13 +163,17 @@ async def test_topic_expansion_with_an_offline_replica(autojump_clock: MockClock
         await stop(w, 1)
         await add_partitions(w, "t", {1: [1, 0]})
         assert await w.state("t", 1) == (0, 0, (0,))
+        assert await decided_in(w, "t", 1) == 1
+        assert Metadata(w, 0).of("t", 1).leader == 0
 
 
 async def state_after_the_whole_isr_died(*, unclean: bool) -> tuple[int, int, tuple[int, ...]]:
     async with world([1]) as w:
         await w.start_controller(0, unclean_leader_election_enable=unclean)
         await w.create_topic("t", {0: [1]})
+        assert await w.state("t") == (1, 0, (1,))
         await stop(w, 1)
+        assert await decided_in(w, "t") == 1
         return await w.state("t")
 
 
@@ -191,6 +206,9 @@ async def test_controlled_shutdown(autojump_clock: MockClock) -> None:  # rules 
             assert (answer.error_code, len(answer.remaining_partitions)) == (ErrorCode.NONE, remaining)
             state = await w.state("t")
             assert (state[0], state[2]) == (leader, isr)
+            known = Metadata(w, 0).of("t")
+            assert (known.leader, known.isr) == (leader, isr)
+        assert [Metadata(w, broker).of("t").leader for broker in (0, 1, 2)] == [0, 0, 0]
 
 
 @pytest.mark.kafka("CI-25")
@@ -203,19 +221,25 @@ async def test_controlled_shutdown_with_a_stale_broker_epoch(autojump_clock: Moc
 
 
 @pytest.mark.kafka("CI-26")
-async def test_a_moved_controller_meets_a_new_topic(autojump_clock: MockClock) -> None:  # rules 2.18, 1.47
+async def test_a_moved_controller_meets_a_new_topic(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # rules 2.18, 1.47
+    caplog.set_level("INFO")
     async with world([]) as w:
         controller = await w.start_controller(0)
         w.take()
         await another_takes_over_unseen(w, controller)
         await w.create_topic("t", {0: [0]})
-        assert has_resigned(controller)
+        assert has_resigned(controller, caplog)
         assert await w.get("/brokers/topics/t/partitions/0/state") is None
         assert w.take() == []
 
 
 @pytest.mark.kafka("CI-27")
-async def test_a_moved_controller_meets_a_deletion(autojump_clock: MockClock) -> None:  # rules 2.18, 1.47
+async def test_a_moved_controller_meets_a_deletion(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # rules 2.18, 1.47
+    caplog.set_level("INFO")
     async with world([]) as w:
         controller = await w.start_controller(0)
         await w.create_topic("t", {0: [0]})
@@ -223,18 +247,18 @@ async def test_a_moved_controller_meets_a_deletion(autojump_clock: MockClock) ->
         await another_takes_over_unseen(w, controller)
         await w.zk.ensure_paths([znodes.delete_topic_path("t")])
         await w.settle()
-        assert has_resigned(controller)
+        assert has_resigned(controller, caplog)
         assert await w.state("t") == before
         assert await w.get(znodes.delete_topic_path("t")) is not None
 
 
-async def feature_node(ibp: str, before: dict[str, Any] | None) -> tuple[dict[str, Any], int]:
+async def feature_node(ibp: str, before: bytes | None) -> tuple[bytes | None, int]:
     """/feature, and its version in ZooKeeper, after a controller of that version has come."""
     async with world([], ibp=MetadataVersion.parse(ibp)) as w:
         if before is not None:
-            value((await w.store.write([Create(FEATURE, json.dumps(before).encode())]))[0])
+            value((await w.store.write([Create(FEATURE, before)]))[0])
         await w.start_controller(0)
-        node = json.loads(await w.get(FEATURE) or b"")
+        node = await w.get(FEATURE)
         version = await data_version(w, FEATURE)
         await w.store.write([Delete("/controller")])  # once more: it is written no more
         await w.settle()
@@ -242,55 +266,55 @@ async def feature_node(ibp: str, before: dict[str, Any] | None) -> tuple[dict[st
         return node, version
 
 
-def features(status: int, **levels: int) -> dict[str, Any]:
-    """As a 3.9 controller writes it."""
-    return {
-        "version": 2,
-        "status": status,
-        "features": {name: {"max_version_level": level} for name, level in levels.items()},
-    }
+def features(ibp: str, *, enabled: bool, **levels: int) -> bytes:
+    """As a 3.9 controller writes it that has this inter.broker.protocol.version."""
+    version = 2 if ibp == "3.9" else 1
+    return znodes.encode_feature(version, enabled=enabled, features=levels)
 
 
-def old_features(status: int) -> dict[str, Any]:
-    return {"version": 1, "status": status, "features": {}}
+since_2_7 = pytest.mark.parametrize("ibp", ["2.7-IV0", "3.9"])
 
 
 @pytest.mark.kafka("CI-30")
-async def test_features_enabled_and_no_node(autojump_clock: MockClock) -> None:  # rule 4.22
-    assert await feature_node("3.9", None) == (features(1), 0)
+@since_2_7
+async def test_features_enabled_and_no_node(autojump_clock: MockClock, ibp: str) -> None:  # rule 4.22
+    assert await feature_node(ibp, None) == (features(ibp, enabled=True), 0)
 
 
 @pytest.mark.kafka("CI-31")
-async def test_features_enabled_and_a_disabled_node(autojump_clock: MockClock) -> None:  # rule 4.23
-    assert await feature_node("3.9", features(0)) == (features(1), 1)
+@since_2_7
+async def test_features_enabled_and_a_disabled_node(autojump_clock: MockClock, ibp: str) -> None:  # rule 4.23
+    assert await feature_node(ibp, features(ibp, enabled=False)) == (features(ibp, enabled=True), 1)
 
 
 @pytest.mark.kafka("CI-32")
-async def test_features_enabled_and_an_enabled_node(autojump_clock: MockClock) -> None:  # rule 4.23
-    async with world([]) as w:
-        data = znodes.encode_feature(2, enabled=True, features={"f": 3})
-        value((await w.store.write([Create(FEATURE, data)]))[0])
-        await w.start_controller(0)
-        assert (await w.get(FEATURE), await data_version(w, FEATURE)) == (data, 0)
+@since_2_7
+@pytest.mark.parametrize("levels", [{}, {"f": 3}])
+async def test_features_enabled_and_an_enabled_node(
+    autojump_clock: MockClock, ibp: str, levels: dict[str, int]
+) -> None:  # rule 4.23
+    before = features(ibp, enabled=True, **levels)
+    assert await feature_node(ibp, before) == (before, 0)
 
 
 @pytest.mark.kafka("CI-33")
 async def test_features_disabled_and_no_node(autojump_clock: MockClock) -> None:  # rule 4.24
-    assert await feature_node("2.6", None) == (old_features(0), 0)
+    assert await feature_node("2.6-IV0", None) == (features("2.6-IV0", enabled=False), 0)
 
 
 @pytest.mark.kafka("CI-34")
 async def test_features_disabled_and_a_disabled_node(autojump_clock: MockClock) -> None:  # rule 4.24
-    async with world([], ibp=MetadataVersion.parse("2.6")) as w:
-        data = znodes.encode_feature(1, enabled=False, features={})
-        value((await w.store.write([Create(FEATURE, data)]))[0])
-        await w.start_controller(0)
-        assert (await w.get(FEATURE), await data_version(w, FEATURE)) == (data, 0)
+    before = features("2.6-IV0", enabled=False)
+    assert await feature_node("2.6-IV0", before) == (before, 0)
 
 
 @pytest.mark.kafka("CI-35")
-async def test_features_disabled_and_an_enabled_node(autojump_clock: MockClock) -> None:  # rule 4.24
-    assert await feature_node("2.6", features(1, f=3)) == (old_features(0), 1)
+@pytest.mark.parametrize("levels", [{}, {"f": 3}])
+async def test_features_disabled_and_an_enabled_node(
+    autojump_clock: MockClock, levels: dict[str, int]
+) -> None:  # rule 4.24
+    before = features("2.6-IV0", enabled=True, **levels)
+    assert await feature_node("2.6-IV0", before) == (features("2.6-IV0", enabled=False), 1)
 
 
 @pytest.mark.kafka("CI-36")
@@ -327,9 +351,11 @@ async def test_queued_events_are_preempted_by_the_shutdown(
 
         monkeypatch.setattr(controller, "_dispatch", recorded)
         async with event_thread_blocked(w, controller):
-            controller.loop.put(TopicsChanged())
+            queued = [TopicsChanged(), BrokersChanged()]
+            for event in queued:
+                controller.loop.put(event)
             controller.close()
-            assert preempted == [TopicsChanged()]
+            assert preempted == queued
             assert not controller.stopped.is_set()
         assert controller.stopped.is_set()
-        assert TopicsChanged() not in processed
+        assert not any(event in processed for event in queued)

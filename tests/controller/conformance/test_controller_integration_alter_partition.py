@@ -53,7 +53,8 @@ async def test_no_change(autojump_clock: MockClock, ibp: str, version: int) -> N
 
 
 @pytest.mark.kafka("CI-40")
-async def test_requests_by_id_after_a_downgrade(autojump_clock: MockClock) -> None:  # rules 4.7, 11.71
+@pytest.mark.parametrize("version", [2, 3])
+async def test_requests_by_id_after_a_downgrade(autojump_clock: MockClock, version: int) -> None:  # rules 4.7, 11.71
     async with world([1]) as w:
         await w.start_controller(0)
         topic_id = await w.create_topic("t", {0: [1]})
@@ -61,9 +62,9 @@ async def test_requests_by_id_after_a_downgrade(autojump_clock: MockClock) -> No
         w.ibp = MetadataVersion.parse("2.7")
         controller = await w.start_controller(0)
         assert controller.context.topic_ids == {"t": topic_id}
-        response = await alter_partition(w, controller, [1], topic_id=topic_id, version=2)
+        response = await alter_partition(w, controller, [1], topic_id=topic_id, version=version)
         (topic,) = response.topics
-        assert topic.topic_id == topic_id
+        assert (response.error_code, topic.topic_name, topic.topic_id) == (0, "", topic_id)
         assert summary(topic.partitions[0]) == current(controller)
 
 
@@ -92,10 +93,15 @@ async def test_a_resent_request_succeeds_without_another_bump(autojump_clock: Mo
 async def test_a_dead_broker_is_not_let_in(autojump_clock: MockClock, version: int, code: ErrorCode) -> None:  # 11.74
     async with world([1, 2]) as w:
         controller = await w.start_controller(0)
-        await w.create_topic("t", {0: [1, 2]})
+        topic_id = await w.create_topic("t", {0: [1, 2]})
         await stop(w, 2)
         assert await w.state("t") == (1, 1, (1,))
-        assert (await propose_isr(w, controller, [1, 2], version=version)).error_code == code
+        response = await alter_partition(w, controller, [1, 2], version=version)
+        (topic,) = response.topics
+        named = ("", topic_id) if version >= 2 else ("t", uuid.UUID(int=0))
+        assert (response.error_code, topic.topic_name, topic.topic_id) == (0, *named)
+        assert [summary(answer) for answer in topic.partitions] == [(code, 0, 0, 0, 0)]
+        assert controller.context.leadership[TP].leader_and_isr.isr == (1,)
         assert await w.state("t") == (1, 1, (1,))
         await start(w, 2)
         assert (await propose_isr(w, controller, [1, 2], version=version)).error_code == 0
@@ -134,14 +140,23 @@ class Asker:
             assert await self.top(broker_epoch=epoch, leader_epoch=0) == ErrorCode.STALE_BROKER_EPOCH
         assert await self.code(topic_id=uuid.UUID(int=5), leader_epoch=99) == ErrorCode.UNKNOWN_TOPIC_ID
         assert await self.code(topic="nope", version=1, leader_epoch=99) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        assert await self.code(partition=7, leader_epoch=99) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for version in (1, 3):
+            unknown = await self.code(partition=7, version=version, leader_epoch=99)
+            assert unknown == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         newer, older = now.partition_epoch + 1, now.partition_epoch - 1
-        assert await self.code(partition_epoch=newer, leader_epoch=now.leader_epoch - 1) == ErrorCode.NOT_CONTROLLER
-        assert await self.code(leader_epoch=now.leader_epoch + 1, partition_epoch=older) == ErrorCode.NOT_CONTROLLER
-        fenced = await self.code((1, 9), leader_epoch=now.leader_epoch - 1, partition_epoch=older)
-        assert fenced == ErrorCode.FENCED_LEADER_EPOCH
-        stale = await self.code((1, 9), partition_epoch=older, recovery=RECOVERING)
-        assert stale == ErrorCode.INVALID_UPDATE_VERSION
+        for wrong in ({"recovery": RECOVERED}, {"recovery": RECOVERING}, {"isr": (1, 9), "recovery": RECOVERING}):
+            for epochs, code in (
+                ({"partition_epoch": newer}, ErrorCode.NOT_CONTROLLER),
+                ({"leader_epoch": now.leader_epoch + 1}, ErrorCode.NOT_CONTROLLER),
+                ({"leader_epoch": now.leader_epoch + 1, "partition_epoch": older}, ErrorCode.NOT_CONTROLLER),
+                ({"leader_epoch": now.leader_epoch - 1, "partition_epoch": newer}, ErrorCode.NOT_CONTROLLER),
+                ({"leader_epoch": now.leader_epoch - 1}, ErrorCode.FENCED_LEADER_EPOCH),
+                ({"leader_epoch": now.leader_epoch - 1, "partition_epoch": older}, ErrorCode.FENCED_LEADER_EPOCH),
+                ({"partition_epoch": older}, ErrorCode.INVALID_UPDATE_VERSION),
+            ):
+                # the same ISR is answered as it is when only the partition epoch is old (rule 11.74)
+                isr = wrong.get("isr") or ((1, 2) if code is ErrorCode.INVALID_UPDATE_VERSION else (1,))
+                assert await self.code(**{**wrong, **epochs, "isr": isr}) == code, (wrong, epochs)
         assert await self.code((1, 9), recovery=RECOVERING) == ErrorCode.INVALID_REQUEST
         assert await self.code((1, 9)) == ErrorCode.INELIGIBLE_REPLICA
         assert await self.code((1, 9), version=1) == ErrorCode.OPERATION_NOT_ATTEMPTED
@@ -157,7 +172,8 @@ async def test_errors(autojump_clock: MockClock) -> None:  # rules 11.70-11.74
         asker = Asker(w, controller)
         await asker.fenced()
         assert await asker.code((1,), recovery=RECOVERING) == ErrorCode.INVALID_REQUEST  # it has recovered
-        assert await asker.top(recovery=2) == ErrorCode.UNKNOWN_SERVER_ERROR  # rule 11.73
+        for invalid in (2, 25):
+            assert await asker.top(recovery=invalid) == ErrorCode.UNKNOWN_SERVER_ERROR  # rule 11.73
         await start(w, 2)
         assert await asker.code((1, 2)) == 0
         assert await w.state("t") == (1, 1, (1, 2))

@@ -6,6 +6,7 @@ A leader epoch that a rule counts with "+n" starts at 0 here."""
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 import trio
@@ -23,6 +24,8 @@ from tests.controller import requests
 from tests.controller.conformance.bench import TP
 from tests.controller.conformance.cluster import (
     another_takes_over_unseen,
+    create,
+    decided_in,
     elect_by_znode,
     event_thread_blocked,
     has_resigned,
@@ -42,14 +45,17 @@ async def replicas(w: World, topic: str = "t", partition: int = 0) -> tuple[int,
     return found.replicas
 
 
+def timer_of(controller: KafkaController) -> Timer:
+    found = controller.metrics[MetricName("kafka.controller", "ControllerStats", "PartitionReassignmentRateAndTimeMs")]
+    assert isinstance(found, Timer)
+    return found
+
+
 @pytest.mark.kafka("CI-12")
 async def test_reassignment(autojump_clock: MockClock) -> None:  # rules 11.5-11.13, 11.16
     async with world([1]) as w:
         controller = await w.start_controller(0)
-        timer = controller.metrics[
-            MetricName("kafka.controller", "ControllerStats", "PartitionReassignmentRateAndTimeMs")
-        ]
-        assert isinstance(timer, Timer)
+        timer = timer_of(controller)
         await w.create_topic("t", {0: [0]})
         counted = timer.count
         await reassign_by_znode(w, {TP: [1]})
@@ -65,6 +71,8 @@ async def test_reassignment_to_a_broker_with_a_failed_log_dir(autojump_clock: Mo
     async with world([1]) as w:
         controller = await w.start_controller(0)
         await w.create_topic("t", {0: [0]})
+        timer = timer_of(controller)
+        counted = timer.count
         has_log: set[tuple[str, int]] = set()
         plain = w.brokers[1].answer
 
@@ -92,6 +100,8 @@ async def test_reassignment_to_a_broker_with_a_failed_log_dir(autojump_clock: Mo
         await propose_isr(w, controller, [0, 1])
         assert await w.state("t") == (1, 3, (1,))
         assert await replicas(w) == (1,)
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is None
+        assert timer.count > counted
         assert controller.context.replicas_on_offline_dirs == {}
 
 
@@ -194,6 +204,7 @@ async def test_leaders_are_balanced_while_other_partitions_move(autojump_clock: 
         await start(w, 2)
         await propose_isr(w, controller, [0, 2], topic="u")
         assert await w.state("u") == (2, 4, (2,))
+        assert await replicas(w, "u") == (2,)
         assert await w.get(znodes.REASSIGN_PARTITIONS) is None
 
 
@@ -201,40 +212,48 @@ async def test_leaders_are_balanced_while_other_partitions_move(autojump_clock: 
 async def test_a_partition_is_balanced_while_it_moves(autojump_clock: MockClock) -> None:  # rules 11.15, 11.40
     async with world([1, 2]) as w:
         controller = await w.start_controller(0)
-        await w.create_topic("t", {0: [0]})
+        await w.create_topic("t", {0: [0, 1]})
+        await stop(w, 2)
         await reassign_by_znode(w, {TP: [1, 0, 2]})
-        await propose_isr(w, controller, [0, 1])
         assert await w.state("t") == (0, 1, (0, 1))
         await rebalance(w)
         assert await w.state("t") == (1, 2, (0, 1))
         assert await w.get(znodes.REASSIGN_PARTITIONS) is not None
+        await start(w, 2)
+        assert await w.state("t") == (1, 3, (0, 1))
         await propose_isr(w, controller, [0, 1, 2])
-        assert await w.state("t") == (1, 3, (0, 1, 2))
+        assert (await w.state("t"))[::2] == (1, (0, 1, 2))
         assert await replicas(w) == (1, 0, 2)
         assert await w.get(znodes.REASSIGN_PARTITIONS) is None
 
 
 @pytest.mark.kafka("CI-28")
-async def test_a_moved_controller_meets_a_preferred_election(autojump_clock: MockClock) -> None:  # rules 1.48, 2.18
+async def test_a_moved_controller_meets_a_preferred_election(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # rules 1.48, 2.18
+    caplog.set_level("INFO")
     async with world([1]) as w:
         controller = await w.start_controller(0)
         await leader_dies_and_returns(w, controller)
         before = await w.state("t")
         await another_takes_over_unseen(w, controller)
         await elect_by_znode(w, TP)
-        assert has_resigned(controller)
+        assert has_resigned(controller, caplog)
         assert await w.state("t") == before
         assert await w.get(znodes.PREFERRED_REPLICA_ELECTION) is not None
 
 
 @pytest.mark.kafka("CI-29")
-async def test_a_moved_controller_meets_a_reassignment(autojump_clock: MockClock) -> None:  # rules 1.48, 2.18
+async def test_a_moved_controller_meets_a_reassignment(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # rules 1.48, 2.18
+    caplog.set_level("INFO")
     async with world([1]) as w:
         controller = await w.start_controller(0)
         await w.create_topic("t", {0: [0]})
         await another_takes_over_unseen(w, controller)
         await reassign_by_znode(w, {TP: [1]})
-        assert has_resigned(controller)
+        assert has_resigned(controller, caplog)
         assert await replicas(w) == (0,)
         assert await w.state("t") == (0, 0, (0,))
 
@@ -263,20 +282,39 @@ async def test_preempted_events_are_answered(autojump_clock: MockClock) -> None:
 
 
 @pytest.mark.kafka("CI-54")
-async def test_a_topic_id_survives_downgrade_move_and_upgrade(autojump_clock: MockClock) -> None:  # rules 4.7, 11.13
-    async with world([1]) as w:
-        await w.start_controller(0)
-        topic_id = await w.create_topic("t", {0: [1]})
-        for version in ("2.7", "3.9"):
+async def test_a_topic_id_survives_downgrade_reassignment_and_upgrade(autojump_clock: MockClock) -> None:  # 4.7, 11.13
+    async with world([1], ibp=MetadataVersion.parse("2.7-IV0")) as w:
+        controller = await w.start_controller(0)
+        await create(w, "t", {0: [1]})
+        assert await w.state("t") == (1, 0, (1,))
+
+        async def topic_id() -> UUID | None:
+            """In ZooKeeper and in the context."""
+            stored = (await w.zk.get_topic_assignments(["t"]))["t"].topic_id
+            assert controller.context.topic_ids == ({"t": stored} if stored else {})
+            assert controller.context.topic_names == ({stored: "t"} if stored else {})
+            return stored
+
+        async def restart(version: str) -> KafkaController:
             await stop(w, 0)
             w.ibp = MetadataVersion.parse(version)
-            controller = await w.start_controller(0)
-            if version == "2.7":
-                assert await w.state("t") == (1, 0, (1,))
-                await reassign_by_znode(w, {TP: [1]})
-                assert await w.state("t") == (1, 1, (1,))
-                assert await w.get(znodes.REASSIGN_PARTITIONS) is None
-            assert (await w.zk.get_topic_assignments(["t"]))["t"].topic_id == topic_id
-            assert controller.context.topic_ids == {"t": topic_id}
-        assert controller.context.epoch == 3
-        assert await w.state("t") == (1, 1, (1,))
+            return await w.start_controller(0)
+
+        assert await topic_id() is None
+        controller = await restart("3.9")
+        made = await topic_id()
+        assert made is not None
+        controller = await restart("2.7-IV0")
+        assert (await w.state("t"), await decided_in(w, "t")) == ((1, 0, (1,)), 1)
+        assert await topic_id() == made
+        answers: list[Any] = []
+        requests.alter_partition_reassignments(controller, {TP: [1]}, answers.append)
+        await w.settle()
+        assert (await w.state("t"), await decided_in(w, "t")) == ((1, 1, (1,)), 3)
+        assert await topic_id() == made
+        controller = await restart("3.9")
+        assert (await w.state("t"), await decided_in(w, "t")) == ((1, 1, (1,)), 3)
+        assert await topic_id() == made
+        await w.zk.ensure_paths([znodes.delete_topic_path("t")])
+        await w.settle()
+        assert controller.context.topic_ids == controller.context.topic_names == {}

@@ -29,10 +29,12 @@ def known_id(controller: KafkaController, topic: str = "t") -> uuid.UUID | None:
     return topic_id
 
 
-async def delete(w: World, topic: str) -> None:
+async def delete(w: World, controller: KafkaController, topic: str) -> None:
     await w.zk.ensure_paths([znodes.delete_topic_path(topic)])
     await w.settle()
     assert await w.get(znodes.topic_path(topic)) is None
+    assert topic not in controller.context.topics
+    assert known_id(controller, topic) is None
 
 
 async def next_controller(w: World, controller: KafkaController, ibp: MetadataVersion | None = None) -> KafkaController:
@@ -63,7 +65,9 @@ async def test_ids_are_added(autojump_clock: MockClock) -> None:
     async with world([1]) as w:
         controller = await w.start_controller(0)
         for topic in ("t", "u"):
+            assert known_id(controller, topic) is None
             await create(w, topic, {0: [0, 1]})
+            assert await w.state(topic) == (0, 0, (0, 1))
         made = {topic: known_id(controller, topic) for topic in ("t", "u")}
         assert None not in made.values()
         assert made["t"] != made["u"]
@@ -76,9 +80,10 @@ async def test_ids_are_added(autojump_clock: MockClock) -> None:
 async def test_ids_are_not_added_by_an_old_version(autojump_clock: MockClock) -> None:
     async with world([1], ibp=OLD) as w:
         controller = await w.start_controller(0)
-        await create(w, "t", {0: [0, 1]})
-        assert await w.state("t") == (0, 0, (0, 1))
-        assert (known_id(controller), await stored_id(w)) == (None, None)
+        for topic in ("t", "u"):
+            await create(w, topic, {0: [0, 1]})
+            assert await w.state(topic) == (0, 0, (0, 1))
+            assert (known_id(controller, topic), await stored_id(w, topic)) == (None, None)
 
 
 @pytest.mark.kafka("CI-47")
@@ -91,8 +96,7 @@ async def test_an_id_is_kept_when_partitions_are_added_and_goes_with_the_topic(a
         await add_partitions(w, "t", {1: [1]})
         assert await w.state("t", 1) == (1, 0, (1,))
         assert (known_id(controller), await stored_id(w)) == (topic_id, topic_id)
-        await delete(w, "t")
-        assert known_id(controller) is None
+        await delete(w, controller, "t")
         assert topic_id not in controller.context.topic_names
 
 
@@ -104,8 +108,7 @@ async def test_an_old_version_never_makes_ids(autojump_clock: MockClock) -> None
         await add_partitions(w, "t", {1: [1]})
         assert await w.state("t", 1) == (1, 0, (1,))
         assert (known_id(controller), await stored_id(w)) == (None, None)
-        await delete(w, "t")
-        assert known_id(controller) is None
+        await delete(w, controller, "t")
 
 
 @pytest.mark.kafka("CI-49")
@@ -154,6 +157,7 @@ async def test_an_upgrade_gives_an_id(autojump_clock: MockClock) -> None:
         assert topic_id is not None
         assert known_id(upgraded) == topic_id
         assert await log_ids(w, 0) == {"t": topic_id}
+        await delete(w, upgraded, "t")
 
 
 @pytest.mark.kafka("CI-53")
@@ -161,12 +165,15 @@ async def test_an_upgrade_of_the_controller_gives_an_id_to_all_replicas(autojump
     async with world([1, 2], ibp=OLD) as w:
         controller = await w.start_controller(0)
         await create(w, "t", {0: [1, 2]})
-        assert await log_ids(w, 1) == {}
-        await next_controller(w, controller, NEW)
+        assert (known_id(controller), await stored_id(w)) == (None, None)
+        assert [await log_ids(w, broker) for broker in (1, 2)] == [{}, {}]
+        upgraded = await next_controller(w, controller, NEW)
         topic_id = await stored_id(w)
         assert topic_id is not None
+        assert known_id(upgraded) == topic_id
         assert await w.state("t") == (1, 0, (1, 2))  # at the leader epoch that the brokers have already (rule 9.19)
         for broker in (1, 2):
             assert await log_ids(w, broker) == {"t": topic_id}
         await start(w, 3)
         assert await stored_id(w) == topic_id
+        await delete(w, upgraded, "t")

@@ -8,16 +8,18 @@ from contextlib import asynccontextmanager
 import pytest
 from trio.testing import MockClock
 
+from kce import wire
+from kce.controller.context import ReplicaState
 from kce.controller.kafka_controller import KafkaController
 from kce.wire import ErrorCode
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import AdminError
-from kce.zookeeper.model import TopicPartition
-from kce.zookeeper.store import Create, value
+from kce.zookeeper.model import BrokerId, PartitionReplica, TopicPartition
+from kce.zookeeper.store import Create, Delete, value
 from tests.broker_stub.support import Node
 from tests.controller import requests
 from tests.controller.conformance.cluster import add_partitions, event_thread_blocked, stop
-from tests.controller.conformance.served import restart, served_cluster
+from tests.controller.conformance.served import restart, serve, served_cluster
 from tests.controller.support import World, world
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -66,6 +68,7 @@ async def test_deletion_is_resumed_when_a_follower_returns(autojump_clock: MockC
         await stop(w, 1)
         await delete(w)
         assert await w.get(znodes.topic_path("t")) is not None
+        assert await w.get(znodes.delete_topic_path("t")) is not None
         assert controller.context.topics_ineligible_for_deletion == {"t"}
         assert not nodes[2].logs.has_log(T1)
         nodes[1] = await restart(w, 1)
@@ -82,6 +85,7 @@ async def test_deletion_is_resumed_by_the_next_controller(autojump_clock: MockCl
         assert second.is_active
         assert second.context.topics_to_delete == {"t"}
         assert await w.get(znodes.topic_path("t")) is not None
+        assert await w.get(znodes.delete_topic_path("t")) is not None
         alive = {2: nodes[2], 1: await restart(w, 1)}
         assert await is_gone(w, alive)
 
@@ -103,17 +107,38 @@ async def test_reassignment_of_a_topic_that_is_being_deleted(autojump_clock: Moc
 
 @pytest.mark.kafka("DEL-5")
 async def test_partitions_added_during_deletion_are_reverted(autojump_clock: MockClock) -> None:  # rule 10.32
-    async with cluster([0, 1]) as (w, controller, nodes):
+    async with cluster([0, 1, 2]) as (w, controller, nodes):
+        second = await w.start_controller(2)
         await stop(w, 1)
         await delete(w)
-        await add_partitions(w, "t", {1: [0, 2]})
+        states = {b: controller.context.replica_state(PartitionReplica(T0, BrokerId(b))) for b in (0, 1, 2)}
+        tried, dead = ReplicaState.DELETION_SUCCESSFUL, ReplicaState.OFFLINE
+        assert states == {0: tried, 1: dead, 2: tried}
+        more = wire.CreatePartitionsRequest(topics=(wire.CreatePartitionsTopic(name="t", count=2),), timeout_ms=1000)
+        (result,) = (await nodes[0].ask(more)).results
+        assert result.error_code != ErrorCode.NONE
+        await add_partitions(w, "t", {1: [0, 2]})  # as admin code does that asks nobody
         assert list((await w.zk.get_topic_assignments(["t"]))["t"].partitions) == [0]
         assert controller.context.partitions_of("t") == [T0]
+        await stop(w, 0)
+        assert second.is_active
+        assert await w.get(znodes.delete_topic_path("t")) is not None
         nodes[1] = await restart(w, 1)
-        assert await is_gone(w, nodes)
+        await w.start_controller(0)
+        assert await is_gone(w, {b: nodes[b] for b in (1, 2)})
 
 
 @pytest.mark.kafka("DEL-6")
+async def test_deletion_after_an_addition_wins(autojump_clock: MockClock) -> None:  # rules 10.37, 10.48
+    async with cluster([0, 1, 2]) as (w, _, nodes):
+        await stop(w, 1)
+        await add_partitions(w, "t", {1: [0, 1, 2], 2: [0, 1, 2]})
+        assert nodes[2].logs.has_log(T1)
+        await delete(w)
+        nodes[1] = await restart(w, 1)
+        assert await is_gone(w, nodes, partitions=3)
+
+
 async def test_deletion_during_addition_wins(autojump_clock: MockClock) -> None:  # rules 10.37, 10.48
     async with cluster([0, 1]) as (w, controller, nodes):
         async with event_thread_blocked(w, controller):
@@ -127,14 +152,14 @@ async def test_partitions_added_while_deletion_begins_are_never_made(autojump_cl
     async with cluster([0, 1]) as (w, controller, nodes):
         async with event_thread_blocked(w, controller):
             await delete(w)
-            await add_partitions(w, "t", {1: [0, 2]})
+            await add_partitions(w, "t", {1: [0, 1, 2], 2: [0, 1, 2]})
         assert not any(
-            t.topic_name == "t" and state.partition_index == 1
+            t.topic_name == "t" and state.partition_index > 0
             for sent in w.log
             for t in getattr(sent.message, "topic_states", ())
             for state in t.partition_states
         )
-        assert await is_gone(w, nodes)
+        assert await is_gone(w, nodes, partitions=3)
 
 
 @pytest.mark.kafka("DEL-8")
@@ -143,10 +168,11 @@ async def test_a_topic_of_the_same_name_afterwards(autojump_clock: MockClock) ->
         first = controller.context.topic_ids["t"]
         await delete(w)
         assert await is_gone(w, nodes)
-        await w.create_topic("t", {0: [1, 2]})
-        assert await w.state("t") == (1, 0, (1, 2))
-        assert controller.context.topic_ids["t"] != first
-        assert nodes[2].logs.has_log(T0)
+        await w.create_topic("t", {0: [0, 1]})
+        assert await w.state("t") == (0, 0, (0, 1))
+        second = controller.context.topic_ids["t"]
+        assert second != first
+        assert [nodes[broker].logs.topic_id(T0) for broker in (0, 1)] == [second, second]
 
 
 @pytest.mark.kafka("DEL-9")
@@ -158,8 +184,17 @@ async def test_a_topic_that_does_not_exist(autojump_clock: MockClock) -> None:  
         value((await w.store.write([Create(znodes.delete_topic_path("other"))]))[0])
         await w.settle()
         assert await w.get(znodes.delete_topic_path("other")) is None
+        assert await is_gone(w, nodes, "other")
         assert await w.state("t") == (0, 0, (0, 1))
+        assert nodes[0].logs.has_log(T0)
         assert nodes[1].logs.has_log(T0)
+
+
+async def delete_topics(node: Node, topic: str) -> int:
+    """The code that DeleteTopics is answered with."""
+    message = wire.DeleteTopicsRequest(topics=(wire.DeleteTopicState(name=topic),), timeout_ms=1000)
+    (result,) = (await node.ask(message)).responses
+    return int(result.error_code)
 
 
 @pytest.mark.kafka("DEL-11")
@@ -170,19 +205,37 @@ async def test_a_topic_that_is_marked_already(autojump_clock: MockClock) -> None
         assert await admin.delete_topic(w.zk, "t") is False
         nodes[1] = await restart(w, 1)
         assert await is_gone(w, nodes)
+        assert await delete_topics(nodes[0], "t") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 @pytest.mark.kafka("DEL-12")
 async def test_deletion_is_disabled(autojump_clock: MockClock) -> None:  # rule 10.37
     async with cluster([0, 1], delete_topic_enable=False) as (w, controller, nodes):
+        asked = serve(w, 0, delete_topic_enable="false")
+        assert await delete_topics(asked, "t") == ErrorCode.TOPIC_DELETION_DISABLED
+        assert await w.get(znodes.delete_topic_path("t")) is None
         await delete(w)
         assert await w.get(znodes.delete_topic_path("t")) is None
         assert await w.state("t") == (0, 0, (0, 1))
+        assert nodes[0].logs.has_log(T0)
         assert nodes[1].logs.has_log(T0)
         assert controller.context.topics_to_delete == set()
 
 
 @pytest.mark.kafka("DEL-13")
+async def test_a_topic_of_which_a_partition_is_gone(autojump_clock: MockClock) -> None:  # rule 4.12
+    """As a controller leaves it that dies between two partitions."""
+    async with cluster([0, 1, 2], [0, 1, 2]) as (w, _, nodes):
+        await stop(w, 1, 2, 0)
+        gone = znodes.partition_path(T0)
+        for answer in await w.store.write([Delete(znodes.partition_state_path(T0)), Delete(gone)]):
+            value(answer)
+        assert await admin.delete_topic(w.zk, "t")
+        await w.start_controller(0)
+        again = {b: await restart(w, b, nodes[b].logs) for b in (1, 2)}
+        assert await is_gone(w, again)
+
+
 async def test_a_topic_that_is_deleted_in_part(autojump_clock: MockClock) -> None:  # rules 4.12, 9.30
     async with cluster([1, 2]) as (w, _, nodes):
         await stop(w, 2)

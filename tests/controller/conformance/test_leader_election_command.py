@@ -51,12 +51,13 @@ async def led_uncleanly_or_not_at_all(w: World, topic: str = "t") -> None:
 
 
 async def led_by_the_second(w: World, controller: KafkaController) -> None:
-    """Replicas [1, 2], both in the ISR, led by 2."""
-    await w.create_topic("t", {0: [1, 2]})
+    """Partition 0 with replicas [1, 2], partition 1 with [2, 1]: 2 leads both, all are in the ISRs."""
+    await w.create_topic("t", {0: [1, 2], 1: [2, 1]})
     await stop(w, 1)
     await restart(w, 1)
-    await propose_isr(w, controller, [2, 1])
-    assert await w.state("t") == (2, 1, (2, 1))
+    for partition in (0, 1):
+        await propose_isr(w, controller, [2, 1], partition=partition)
+        assert (await w.state("t", partition))[::2] == (2, (2, 1))
 
 
 @pytest.mark.kafka("LEC-1")
@@ -85,7 +86,7 @@ async def test_preferred_election(autojump_clock: MockClock) -> None:  # rules 7
     async with world([1, 2]) as w:
         controller, nodes = await served_cluster(w)
         await led_by_the_second(w, controller)
-        assert await elect(nodes[0], [TP]) == {TP: ErrorCode.NONE}
+        assert await elect(nodes[0], None) == {TP: ErrorCode.NONE}
         assert await w.state("t") == (1, 2, (2, 1))
         known = nodes[0].cache.snapshot.partition(TP)
         assert known is not None
@@ -105,11 +106,11 @@ async def test_elections_of_which_some_are_not_needed(autojump_clock: MockClock)
     async with world([1, 2]) as w:
         controller, nodes = await served_cluster(w)
         await led_by_the_second(w, controller)
-        await w.create_topic("u", {0: [2, 1], 1: [9, 1]})
-        u0, u1 = TopicPartition("u", 0), TopicPartition("u", 1)
-        assert await elect(nodes[0], [TP, u0, u1]) == {
+        await w.create_topic("u", {0: [9, 1]})
+        t1, u0 = TopicPartition("t", 1), TopicPartition("u", 0)
+        assert await elect(nodes[0], [TP, t1, u0]) == {
             TP: ErrorCode.NONE,
-            u0: ErrorCode.ELECTION_NOT_NEEDED,
-            u1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            t1: ErrorCode.ELECTION_NOT_NEEDED,
+            u0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
         }
-        assert (await w.state("t"))[0] == 1
+        assert [(await w.state("t", partition))[0] for partition in (0, 1)] == [1, 2]

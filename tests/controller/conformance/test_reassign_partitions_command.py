@@ -4,19 +4,20 @@ rules of sections 11a to 11c)."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kce import wire
+from kce.controller.kafka_controller import KafkaController
 from kce.wire import ErrorCode
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper import znodes
 from kce.zookeeper.model import TopicPartition
 from kce.zookeeper.store import Create, SetData, value
 from tests.broker_stub.support import Node
-from tests.controller.conformance.bench import TP
 from tests.controller.conformance.cluster import propose_isr
 from tests.controller.conformance.served import served_cluster
 from tests.controller.support import World, world
@@ -50,85 +51,116 @@ async def reassigning(node: Node) -> dict[TopicPartition, tuple[tuple[int, ...],
     }
 
 
+FOO0, BAR0, BAZ1 = TopicPartition("foo", 0), TopicPartition("bar", 0), TopicPartition("baz", 1)
+BEFORE = {FOO0: (0, 1, 2), BAR0: (3, 2, 1)}
+TARGETS = {FOO0: (0, 1, 3), BAR0: (3, 2, 0)}
+
+
+async def replicas(w: World, *partitions: TopicPartition) -> dict[TopicPartition, tuple[int, ...]]:
+    found = await w.zk.get_topic_assignments([tp.topic for tp in partitions])
+    return {tp: found[tp.topic].partitions[tp.partition].replicas for tp in partitions}
+
+
+@asynccontextmanager
+async def cluster(ibp: str = "3.9") -> AsyncIterator[tuple[World, KafkaController, dict[int, Node]]]:
+    """Brokers 0 to 4, controller 0, and the topics of upstream's suite."""
+    async with world([1, 2, 3, 4], ibp=MetadataVersion.parse(ibp)) as w:
+        controller, nodes = await served_cluster(w)
+        await w.create_topic("foo", {0: [0, 1, 2], 1: [1, 2, 3]})
+        await w.create_topic("bar", {0: [3, 2, 1]})
+        await w.create_topic("baz", {0: [1, 0, 2], 1: [2, 0, 1], 2: [0, 2, 1]})
+        yield w, controller, nodes
+
+
+async def begin(w: World, nodes: dict[int, Node]) -> None:
+    """Partitions of foo and bar, whose new replicas have yet to catch up."""
+    assert await reassigning(nodes[0]) == {}
+    assert await replicas(w, FOO0, BAR0) == BEFORE
+    assert await reassign(nodes[0], TARGETS) == {FOO0: ErrorCode.NONE, BAR0: ErrorCode.NONE}
+    assert await reassigning(nodes[0]) == {FOO0: ((0, 1, 3, 2), (3,), (2,)), BAR0: ((3, 2, 0, 1), (0,), (1,))}
+    assert FOO0 in nodes[3].replicas.partitions
+
+
+async def is_done(w: World, nodes: dict[int, Node]) -> bool:
+    for tp, leader in ((FOO0, 0), (BAR0, 3)):
+        state = await w.state(tp.topic, tp.partition)
+        assert (state[0], set(state[2])) == (leader, set(TARGETS[tp]))
+    assert not nodes[2].logs.has_log(FOO0)
+    assert not nodes[1].logs.has_log(BAR0)
+    return await reassigning(nodes[0]) == {} and await replicas(w, FOO0, BAR0) == TARGETS
+
+
 @pytest.mark.kafka("RPC-1")
 async def test_reassignment(autojump_clock: MockClock) -> None:  # rules 11.5-11.13, 11.25
-    async with world([1, 2, 3]) as w:
-        controller, nodes = await served_cluster(w)
-        await w.create_topic("t", {0: [0, 1]})
-        assert await reassign(nodes[0], {TP: [2, 3]}) == {TP: ErrorCode.NONE}
-        assert await reassigning(nodes[0]) == {TP: ((2, 3, 0, 1), (2, 3), (0, 1))}
-        assert TP in nodes[2].replicas.partitions
-        await propose_isr(w, controller, [0, 1, 2, 3])
-        assert await reassigning(nodes[0]) == {}
-        leader, _, isr = await w.state("t")
-        assert (leader, isr) == (2, (2, 3))
-        assert nodes[2].partition(0, "t").is_leader
-        for gone in (0, 1):
-            assert not nodes[gone].logs.has_log(TP)
+    async with cluster() as (w, controller, nodes):
+        await begin(w, nodes)
+        await propose_isr(w, controller, [0, 1, 2, 3], topic="foo")
+        await propose_isr(w, controller, [3, 2, 1, 0], topic="bar")
+        assert await is_done(w, nodes)
 
 
-async def isr_by_the_leader(w: World, isr: Sequence[int], *, notify: bool) -> None:
+async def isr_by_the_leader(w: World, tp: TopicPartition, isr: Sequence[int], *, notify: bool) -> None:
     """As a leader below 2.7-IV2 does it: it writes the state itself, and may say so (rules 1.32, 1.53)."""
-    path = znodes.partition_state_path(TP)
+    path = znodes.partition_state_path(tp)
     node = json.loads(await w.get(path) or b"")
     value((await w.store.write([SetData(path, json.dumps({**node, "isr": list(isr)}).encode())]))[0])
     if notify:
-        said = znodes.encode_partition_list([TP])
+        said = znodes.encode_partition_list([tp])
         value((await w.store.write([Create("/isr_change_notification/isr_change_", said, sequential=True)]))[0])
     await w.settle()
 
 
 @pytest.mark.kafka("RPC-2")
 async def test_reassignment_without_alter_partition(autojump_clock: MockClock) -> None:  # rules 11.3, 11.17
-    async with world([1], ibp=MetadataVersion.parse("2.7-IV1")) as w:
-        _, nodes = await served_cluster(w)
-        await w.create_topic("t", {0: [0]})
-        assert await reassign(nodes[0], {TP: [1]}) == {TP: ErrorCode.NONE}
-        assert list(await reassigning(nodes[0])) == [TP]
-        await isr_by_the_leader(w, [0, 1], notify=False)
-        assert await reassigning(nodes[0]) == {}
-        assert await w.state("t") == (1, 3, (1,))
+    async with cluster("2.7-IV1") as (w, _, nodes):
+        await begin(w, nodes)
+        await isr_by_the_leader(w, FOO0, [0, 1, 2, 3], notify=False)
+        assert list(await reassigning(nodes[0])) == [BAR0]
+        await isr_by_the_leader(w, BAR0, [3, 2, 1, 0], notify=False)
+        assert await is_done(w, nodes)
 
 
 @pytest.mark.kafka("RPC-3")
 async def test_reassignment_during_an_upgrade(autojump_clock: MockClock) -> None:  # rules 11.17, 11.68
-    async with world([1]) as w:
-        _, nodes = await served_cluster(w)
-        await w.create_topic("t", {0: [0]})
-        assert await reassign(nodes[0], {TP: [1]}) == {TP: ErrorCode.NONE}
-        await isr_by_the_leader(w, [0, 1], notify=False)
-        assert list(await reassigning(nodes[0])) == [TP]  # a controller of 3.9 does not watch the state
-        await isr_by_the_leader(w, [0, 1], notify=True)
-        assert await reassigning(nodes[0]) == {}
-        assert await w.state("t") == (1, 3, (1,))
+    async with cluster() as (w, _, nodes):
+        await begin(w, nodes)
+        for tp, isr in ((FOO0, [0, 1, 2, 3]), (BAR0, [3, 2, 1, 0])):
+            await isr_by_the_leader(w, tp, isr, notify=False)
+            assert tp in await reassigning(nodes[0])  # a controller of 3.9 does not watch the state
+            await isr_by_the_leader(w, tp, isr, notify=True)
+            assert tp not in await reassigning(nodes[0])
+        assert await is_done(w, nodes)
 
 
 @pytest.mark.kafka("RPC-8")
 async def test_cancellation(autojump_clock: MockClock) -> None:  # rules 11.19, 11.27
-    async with world([1, 2]) as w:
-        _, nodes = await served_cluster(w)
-        await w.create_topic("t", {0: [0, 1]})
-        assert await reassign(nodes[0], {TP: [0, 2]}) == {TP: ErrorCode.NONE}
-        assert TP in nodes[2].replicas.partitions
-        assert await reassign(nodes[0], {TP: None}) == {TP: ErrorCode.NONE}
+    async with cluster() as (w, _, nodes):
+        targets = {FOO0: (0, 1, 3), BAZ1: (0, 2, 3)}
+        assert await reassign(nodes[0], targets) == dict.fromkeys(targets, ErrorCode.NONE)
+        assert await reassigning(nodes[0]) == {FOO0: ((0, 1, 3, 2), (3,), (2,)), BAZ1: ((0, 2, 3, 1), (3,), (1,))}
+        assert {FOO0, BAZ1} <= set(nodes[3].replicas.partitions)
+        none = dict.fromkeys(targets)
+        assert await reassign(nodes[0], none) == dict.fromkeys(targets, ErrorCode.NONE)
         assert await reassigning(nodes[0]) == {}
-        assert (await w.zk.get_topic_assignments(["t"]))["t"].partitions[0].replicas == (0, 1)
-        leader, _, isr = await w.state("t")
-        assert (leader, isr) == (0, (0, 1))
-        assert not nodes[2].logs.has_log(TP)
-        assert await reassign(nodes[0], {TP: None}) == {TP: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS}
+        refused = dict.fromkeys(targets, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        assert await reassign(nodes[0], none) == refused
+        assert await replicas(w, FOO0, BAZ1) == {FOO0: (0, 1, 2), BAZ1: (0, 2, 1)}
+        for tp in targets:
+            leader, _, isr = await w.state(tp.topic, tp.partition)
+            assert (leader, set(isr)) == ({FOO0: 0, BAZ1: 2}[tp], {0, 1, 2})
+            assert not nodes[3].logs.has_log(tp)
 
 
 @pytest.mark.kafka("RPC-9")
 async def test_cancellation_when_an_adding_replica_is_in_the_isr(autojump_clock: MockClock) -> None:  # rule 11.19
-    async with world([1, 2, 3]) as w:
-        controller, nodes = await served_cluster(w)
-        await w.create_topic("t", {0: [0, 1]})
-        assert await reassign(nodes[0], {TP: [0, 2, 3]}) == {TP: ErrorCode.NONE}
-        await propose_isr(w, controller, [0, 1, 2])
-        assert (await w.state("t"))[2] == (0, 1, 2)
-        assert await reassign(nodes[0], {TP: None}) == {TP: ErrorCode.NONE}
+    async with cluster() as (w, controller, nodes):
+        assert await reassign(nodes[0], {FOO0: (0, 3, 4)}) == {FOO0: ErrorCode.NONE}
+        await propose_isr(w, controller, [0, 1, 2, 3], topic="foo")
+        assert (await w.state("foo"))[2] == (0, 1, 2, 3)
+        assert await reassign(nodes[0], {FOO0: None}) == {FOO0: ErrorCode.NONE}
         assert await reassigning(nodes[0]) == {}
-        leader, _, isr = await w.state("t")
-        assert (leader, isr) == (0, (0, 1))
-        assert not nodes[2].logs.has_log(TP)
+        leader, _, isr = await w.state("foo")
+        assert (leader, isr) == (0, (0, 1, 2))
+        assert await replicas(w, FOO0) == {FOO0: (0, 1, 2)}
+        for broker in (3, 4):
+            assert not nodes[broker].logs.has_log(FOO0)

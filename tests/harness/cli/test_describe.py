@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 
 import pytest
 from rich.console import Console
 from trio.testing import MockClock
 
-from kce.harness.cli.describe import _print, read_cluster
+from kce.harness.cli.describe import _print, problems, read_cluster
 from kce.harness.errors import HarnessError
 from kce.zookeeper.model import TopicPartition
 from kce.zookeeper.store import Create, value
@@ -44,10 +45,13 @@ async def test_a_cluster_with_much_pending(autojump_clock: MockClock) -> None:
         ):
             value((await w.store.write([Create(path, content)]))[0])
         lines = (await shown(w)).splitlines()
-        assert lines[:8] == [
+        assert lines[:11] == [
             "ZooKeeper zk:2181",
             "Controller node 1, epoch 1",
             "Topics 2, partitions 4, without leader 2, under-replicated 4",
+            "Unhealthy Brokers 3,9 have replicas, but are not registered.",
+            "2 of 4 partitions are without a leader.",
+            "4 of 4 partitions are under-replicated.",
             "Moving orders-0",
             "To move orders-1 to 4",
             "To delete gone",
@@ -110,3 +114,24 @@ async def test_what_kafka_of_any_age_wrote(
         assert found["brokers"][0]["listeners"] == {"PLAINTEXT": "h:9092"}
         assert found["partition_states"][0]["replicas"] == [0]
         assert json.loads(json.dumps(found))["partitions"] == 1
+
+
+async def test_what_is_unhealthy_is_described_in_sentences() -> None:
+    brokers = {
+        1: {"broker_epoch": 5, "state": "running"}, 2: {"broker_epoch": 6, "state": "paused"},
+        3: {"broker_epoch": None, "state": "running"}, 4: {"broker_epoch": None, "state": "stopped"},
+    }  # fmt: skip
+    found: dict[str, Any] = {
+        "controller": 4, "brokers": brokers, "partition_states": [], "leaderless": 0, "under_replicated": 1,
+        "partitions": 8,
+    }  # fmt: skip
+    assert problems(found) == [
+        "The controller, node 4, is not registered in /brokers/ids.",
+        "Node 2 is paused.",
+        "Node 3 is running, but not registered in /brokers/ids.",
+        "Node 4 is stopped.",
+        "1 of 8 partitions is under-replicated.",
+    ]
+    healthy = {**found, "controller": 1, "brokers": {1: brokers[1]}, "under_replicated": 0}
+    assert problems(healthy) == []
+    assert problems(healthy | {"controller": None}) == ["There is no controller: nobody owns /controller."]

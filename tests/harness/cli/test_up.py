@@ -1,8 +1,12 @@
-"""`kce up`, and commands on its cluster from other processes."""
+"""`kce up`, and commands on its cluster from other processes.
+
+Covers: harness/cli/fault.py.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 from pathlib import Path
@@ -10,7 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from kce.harness.cli.options import node_settings
 from kce.harness.embedded_zookeeper import free_port
+from kce.harness.errors import HarnessError
 from tests.harness.cli.support import consecutive_free_ports, kce, up
 from tests.harness.conftest import Here
 from tests.harness.processes import family, wait_gone
@@ -105,3 +111,63 @@ def _has_in_environment(process: psutil.Process, text: str) -> bool:
         return text in " ".join(process.environ().values())
     except psutil.Error:  # it has just ended
         return False
+
+
+@pytest.mark.slow
+def test_it_reports_a_node_and_a_zookeeper_that_are_gone(env: dict[str, str], tmp_path: Path) -> None:
+    with up(tmp_path, env, "--brokers", "2", "--set", "log.retention.hours=1") as (process, ready):
+        pids = {node["id"]: node["pid"] for node in ready["nodes"]}
+        os.kill(pids[2], signal.SIGKILL)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "node 2: it ended by signal SIGKILL: " in line
+        assert "`kce restart 2` starts it again" in line
+        (java,) = [p for p in psutil.Process(process.pid).children() if p.name() == "java"]
+        java.kill()
+        line = process.stdout.readline()
+        assert f"ZooKeeper at {ready['zookeeper']} does not answer" in line
+
+
+def test_settings_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "server.properties"
+    config.write_text("# of broker 7\nbroker.id=7\nnum.io.threads=3\nnum.partitions=2\n")
+    assert node_settings(config, ["num.partitions=5"]) == {"num.io.threads": "3", "num.partitions": "5"}
+    assert capsys.readouterr().err == f"kce: warning: {config}: broker.id is ignored: each node gets its own\n"
+    with pytest.raises(HarnessError, match="cannot be read"):
+        node_settings(tmp_path / "none", [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--set", "super.users=User:a"], "kce: super.users=User:a: this protection does not exist here: "),
+        (["--zookeeper", "127.0.0.1:1", "--set", "num.io.thread=4", "--set", "zookeeper.connection.timeout.ms=100"],
+         "kce: warning: num.io.thread has no effect: Kafka has no such setting; did you mean num.io.threads?\n"),
+    ],
+)  # fmt: skip
+def test_settings_that_have_no_effect_are_reported(arguments: list[str], error: str, here: Here) -> None:
+    failed = here("up", *arguments)
+    assert failed.code == 1
+    assert failed.err.startswith(error)
+
+
+@pytest.mark.slow
+def test_faults_from_the_shell(env: dict[str, str], here: Here, tmp_path: Path) -> None:
+    with up(tmp_path, env, "--brokers", "2"):
+        added = here("fault", "add", "--api", "LeaderAndIsr", "--to", "2", "--nth", "1", "--delay", "0.2")
+        assert added.out == "fault 1 is added: requests api=['LeaderAndIsr'] to=2 nth=1 delay=0.2\n"
+        assert here("topic", "create", "t", "--replica-assignment", "2").code == 0
+        assert json.loads(here("fault", "list", "--json").out) == {
+            "1": {"api": ["LeaderAndIsr"], "to": 2, "nth": 1, "delay": 0.2}
+        }
+        assert here("fault", "remove", "1").out == "fault 1 is removed: 1 frames matched, it acted on 1\n"
+        assert here("fault", "remove", "1").err == "kce: there is no fault 1; there are \n"
+        assert here("fault", "add", "--api", "Leader").err == (
+            "kce: api=Leader: Kafka has no such API; names are like LeaderAndIsr\n"
+        )
+        controller = json.loads(here("describe", "--json").out)["controller"]
+        assert here("hold", str(controller)).out.startswith(f"node {controller} is held back")
+        assert here("cut", str(controller)).code == 0
+        assert here("release", str(controller)).code == 0
+        assert here("heal", str(controller)).code == 0
+        assert here("delete-controller").out == "/controller is deleted\n"

@@ -13,6 +13,8 @@ import trio
 
 from kce.harness.errors import HarnessError
 from kce.harness.world import RealWorld, real
+from kce.harness.world.real_world import allow_open_files
+from kce.harness.world.tcp_stream import TcpStream
 
 
 async def test_both_ends_of_a_connection_know_each_other() -> None:
@@ -40,9 +42,9 @@ async def test_accepted_sockets_keep_alive_and_do_not_delay() -> None:  # rule B
     listener.listen(1)
     dialled = await world.connect(*listener.address)
     stream = (await listener.accept()).stream
-    assert isinstance(stream, trio.SocketStream)
-    assert stream.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-    assert stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+    assert isinstance(stream, TcpStream)
+    assert stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    assert stream.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
     for each in (stream, dialled.stream):
         await each.aclose()
     listener.close()
@@ -104,3 +106,23 @@ def test_the_default_port_of_zookeeper(connect: str, address: tuple[str, int]) -
 def test_a_zookeeper_port_that_is_no_number_is_an_error() -> None:
     with pytest.raises(HarnessError, match="zk:x"):
         real("zk:x/a").first_server()
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"), [((64, 4096), (256, 4096)), ((1024, 4096), None), ((-1, -1), None), ((64, -1), (256, -1))]
+)
+def test_the_limit_of_open_files_is_raised(
+    limits: tuple[int, int], raised: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, int]] = []
+    monkeypatch.setattr("resource.getrlimit", lambda _: limits)
+    monkeypatch.setattr("resource.setrlimit", lambda _, wanted: calls.append(wanted))
+    allow_open_files()
+    assert calls == ([] if raised is None else [raised])
+
+
+def test_a_limit_of_open_files_that_is_too_low(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (64, 64))
+    error = r"limit of open files is 64, .* at least 256: raise it with `ulimit -n 1024`"
+    with pytest.raises(HarnessError, match=error):
+        allow_open_files()

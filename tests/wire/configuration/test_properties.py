@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from kce.wire.configuration import ConfigError, Properties
@@ -44,12 +46,40 @@ def test_a_setting_that_is_not_supported_is_refused_unless_it_is_at_its_default(
         "max.connections.per.ip.overrides": "",
         "zookeeper.ssl.crl.enable": "FALSE",
     }
-    Properties(accepted).check_refused("")
+    assert Properties(accepted).check() == []
     with pytest.raises(ConfigError, match=r"max\.connections=10: not supported here"):
-        Properties({"max.connections": "10"}).check_refused("max.connection")
-    Properties({"max.connections": "10"}).check_refused("zookeeper.ssl")
+        Properties({"max.connections": "10"}).check()
+    tls = Properties({"zookeeper.ssl.crl.enable": "true"})
+    assert tls.check() == []
+    with pytest.raises(ConfigError, match=r"zookeeper\.ssl\.crl\.enable=true: not supported here"):
+        tls.check_zookeeper_tls()
 
 
-def test_unknown_settings_are_listed_with_the_nearest_known_one() -> None:
-    read = Properties({"num.io.thread": "1", "qqqqq": "1", "num.io.threads": "1", "kce.metrics.port": "0"})
-    assert list(read.unknown()) == [("num.io.thread", "num.io.threads"), ("qqqqq", None)]
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "super.users=User:admin",
+        "ssl.client.auth=required", "listener.name.data.ssl.client.auth=required",
+        "listener.name.data.max.connections=5", "connections.max.reauth.ms=1",
+    ],
+)  # fmt: skip
+def test_a_protection_that_does_not_exist_is_an_error(setting: str) -> None:
+    key, _, text = setting.partition("=")
+    with pytest.raises(ConfigError, match=f"^{re.escape(setting)}: .*leave the setting out$"):
+        Properties({key: text}).check()
+
+
+def test_settings_without_effect_are_warnings() -> None:
+    read = Properties(
+        {
+            "num.io.thread": "1", "qqqqq": "1", "num.io.threads": "1", "kce.metrics.port": "0",
+            "log.cleaner.threads": "2", "background.threads": "10", "listener.name.data.num.io.threads": "2",
+            "listener.name.data.num.network.threads": "2",
+        }
+    )  # fmt: skip
+    assert read.check() == [
+        "num.io.thread has no effect: Kafka has no such setting; did you mean num.io.threads?",
+        "qqqqq has no effect: Kafka has no such setting",
+        "log.cleaner.threads=2 has no effect: Kafka has this setting, this project ignores it",
+        "listener.name.data.num.io.threads has no effect: num.io.threads applies to all listeners here",
+    ]

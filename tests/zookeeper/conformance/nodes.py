@@ -48,10 +48,18 @@ class Fixture:
         return None if found is None else found.data
 
     async def moved(self, write: Callable[[EpochZkVersion], Awaitable[object]]) -> None:
-        """With another version of the epoch the write is refused; with the right one it is done."""
+        """With another version of the epoch the write is refused and nothing changes; with the right one it is
+        done."""
+        before = self.tree()
         with pytest.raises(ControllerMoved):
             await write(WRONG)
+        assert self.tree() == before
         await write(self.fence)
+        assert self.tree() != before
+
+    def tree(self) -> dict[str, tuple[bytes, int]]:
+        """Data and version of every node."""
+        return {path: (node.data, node.stat().version) for path, node in self.server._nodes.items()}
 
 
 @pytest.fixture

@@ -17,7 +17,9 @@ from kce.zookeeper.assignment import (
 )
 
 #: two brokers in each of three racks
-RACKS = {0: "a", 1: "b", 2: "b", 3: "c", 4: "c", 5: "a"}
+RACKS = dict(enumerate("abbcca"))
+#: three in one
+UNEVEN = dict(enumerate("abbccb"))
 Assigned = Mapping[int, tuple[int, ...]]
 
 
@@ -80,9 +82,10 @@ def test_rack_aware_with_uneven_replicas() -> None:
 
 
 @pytest.mark.kafka("RACK-5")
-def test_rack_aware_with_uneven_racks() -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_rack_aware_with_uneven_racks(seed: int) -> None:
     uneven = {0: "a", 1: "a", 2: "b", 3: "c", 4: "c", 5: "a"}
-    made = place(uneven, 12, 3, fixed_start=0, start_partition=0)
+    made = assign_replicas(uneven, 12, 3, random=Random(seed))
     assert leaders(made) == [2] * 6
     assert racks_of(made, uneven) == {3}
 
@@ -97,11 +100,12 @@ def test_2_replicas() -> None:
 
 @pytest.mark.kafka("RACK-7")
 def test_expansion() -> None:
-    made = place(RACKS, 12, 2, start_partition=12)
+    racks = {broker + 6: rack for broker, rack in RACKS.items()}
+    made = place(racks, 12, 2, start_partition=12)
     assert list(made) == list(range(12, 24))
     assert leaders(made) == [2] * 6
     assert load(made) == [4] * 6
-    assert racks_of(made, RACKS) == {2}
+    assert racks_of(made, racks) == {2}
 
 
 @pytest.mark.kafka("RACK-8")
@@ -115,15 +119,16 @@ def test_2_replicas_of_6_partitions() -> None:
 @pytest.mark.kafka("RACK-9")
 def test_2_replicas_of_6_partitions_on_3_brokers() -> None:
     racks = {0: "a", 1: "b", 4: "c"}
-    made = place(racks, 6, 2)
-    assert leaders(made) == [2] * 3
-    assert load(made) == [4] * 3
-    assert racks_of(made, racks) == {2}
+    for partitions in (3, 6):
+        made = place(racks, partitions, 2)
+        assert leaders(made) == [partitions // 3] * 3
+        assert load(made) == [partitions // 3 * 2] * 3
+        assert racks_of(made, racks) == {2}
 
 
 @pytest.mark.kafka("RACK-10")
 def test_many_partitions() -> None:
-    racks = {broker: "abcd"[broker * 7 % 4] for broker in range(12)}
+    racks = dict(enumerate("abbccaabbcac"))
     made = place(racks, 96, 3)
     assert leaders(made) == [8] * 12
     assert load(made) == [24] * 12
@@ -132,17 +137,19 @@ def test_many_partitions() -> None:
 
 @pytest.mark.kafka("RACK-11")
 def test_more_replicas_than_racks() -> None:
-    made = place(RACKS, 6, 5)
-    assert {len(replicas) for replicas in made.values()} == {5}
-    assert without_duplicates(made)
-    assert racks_of(made, RACKS) == {3}
+    for racks in (RACKS, UNEVEN):
+        made = place(racks, 6, 5)
+        assert [len(replicas) for replicas in made.values()] == [5] * 6
+        assert without_duplicates(made)
+        assert racks_of(made, racks) == {3}
 
 
 @pytest.mark.kafka("RACK-12")
 def test_fewer_replicas_than_racks() -> None:
-    made = place(RACKS, 6, 2)
-    assert {len(replicas) for replicas in made.values()} == {2}
-    assert racks_of(made, RACKS) == {2}
+    for racks in (RACKS, UNEVEN):
+        made = place(racks, 6, 2)
+        assert [len(replicas) for replicas in made.values()] == [2] * 6
+        assert racks_of(made, racks) == {2}
 
 
 @pytest.mark.kafka("RACK-13")
@@ -183,3 +190,12 @@ def test_invalid_parameters() -> None:  # rule 10.17
             place({1: None}, 1, factor)
     with pytest.raises(InconsistentRacks, match=r"\[2\]"):
         place({1: "a", 2: None}, 1, 1)
+    mixed = {0: "a", 1: "c", 2: "c", 3: "b", 4: None}
+    for partitions, factor, refused in (
+        (0, 0, InvalidPartitions),
+        (10, 0, InvalidReplicationFactor),
+        (10, 6, InvalidReplicationFactor),
+        (10, 5, InconsistentRacks),
+    ):
+        with pytest.raises(refused):
+            place(mixed, partitions, factor)

@@ -1,8 +1,5 @@
 """AZC: what administrators write into ZooKeeper (section 14 of docs/controller-semantics.md; rules of sections 10a
-to 10c; 1.35).
-
-Covers: kce.zookeeper.admin.
-"""
+to 10c; 1.35)."""
 
 from __future__ import annotations
 
@@ -37,10 +34,16 @@ async def test_invalid_assignments(autojump_clock: MockClock) -> None:  # rule 1
             {0: [0, 1], 1: []},
             {1: [0, 1]},
             {0: [0, 1], 2: [1, 2]},
+            {1: [1, 2], 2: [1, 2]},
+            {0: [1, 2], 3: [1, 2]},
             {-1: [0, 1]},
+            {-1: [1, 2], 1: [1, 2], 2: [1, 2], 4: [1, 2]},
             {},
         ):
             assert await refusal(w, "t", assignment) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        await create(w, "t", {0: [0, 1, 2], 1: [1, 2, 3]})
+        found = (await w.zk.get_topic_assignments(["t"]))["t"].partitions
+        assert found == {0: ReplicaAssignment(ids(0, 1, 2)), 1: ReplicaAssignment(ids(1, 2, 3))}
 
 
 @pytest.mark.kafka("AZC-2")
@@ -55,7 +58,7 @@ async def test_creation(autojump_clock: MockClock) -> None:  # rules 10.5, 10.7
 @pytest.mark.kafka("AZC-3")
 async def test_names_that_collide(autojump_clock: MockClock) -> None:  # rule 10.5
     async with world(BROKERS) as w:
-        await create(w, "foo.bar", {0: [0]})
+        await admin.create_topic(w.zk, "foo.bar", partitions=3, random=Random(0))
         assert await refusal(w, "foo_bar", {0: [0]}) == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
@@ -87,18 +90,20 @@ async def test_a_lost_race(autojump_clock: MockClock, monkeypatch: pytest.Monkey
 async def test_two_at_once(autojump_clock: MockClock) -> None:  # rule 10.7
     async with world(BROKERS) as w:
         refused: list[ErrorCode] = []
+        config = {"min.insync.replicas": "2"}
 
-        async def attempt(broker: int) -> None:
+        async def attempt(seed: int) -> None:
             try:
-                await create(w, "t", {0: [broker]})
+                await admin.create_topic(w.zk, "t", partitions=3, config=config, random=Random(seed))
             except AdminError as e:
                 refused.append(e.code)
+            assert [len(replicas) for replicas in (await placed(w, "t")).values()] == [1, 1, 1]
+            assert await w.zk.get_config("topics", "t") == config
 
         async with trio.open_nursery() as nursery:
-            for broker in (0, 1):
-                nursery.start_soon(attempt, broker)
+            for seed in (0, 1):
+                nursery.start_soon(attempt, seed)
         assert refused == [ErrorCode.TOPIC_ALREADY_EXISTS]
-        assert (await placed(w, "t"))[0] in ((0,), (1,))
 
 
 async def changed(w: World, kind: str, name: str, config: Mapping[str, str]) -> tuple[str, dict[str, object]]:
@@ -118,9 +123,12 @@ async def changed(w: World, kind: str, name: str, config: Mapping[str, str]) -> 
 @pytest.mark.kafka("AZC-7")
 async def test_topic_configuration(autojump_clock: MockClock) -> None:  # rules 1.34, 1.35
     async with world([]) as w:
-        path, notification = await changed(w, "topics", "t", {"max.message.bytes": "5"})
+        path, notification = await changed(w, "topics", "t", {"max.message.bytes": "1024", "retention.ms": "1000000"})
         assert path == znodes.topic_config_path("t")
         assert notification == {"version": 2, "entity_path": "topics/t"}
+        for config in ({"max.message.bytes": "2048", "retention.ms": "2000000"}, {}, {"max.message.bytes": "1024"}):
+            await w.zk.change_config("topics", "t", config)
+            assert await w.zk.get_config("topics", "t") == config
 
 
 @pytest.mark.kafka("AZC-8")
@@ -131,6 +139,10 @@ async def test_broker_configuration(autojump_clock: MockClock, broker: str) -> N
         path, notification = await changed(w, "brokers", broker, throttles)
         assert path == f"/config/brokers/{broker}"
         assert notification == {"version": 2, "entity_path": f"brokers/{broker}"}
+        doubled = {key: str(2 * int(value)) for key, value in throttles.items()}
+        for config in (doubled, {}):
+            await w.zk.change_config("brokers", broker, config)
+            assert await w.zk.get_config("brokers", broker) == config
 
 
 QUOTA = {"producer_byte_rate": "1000"}
@@ -187,6 +199,11 @@ async def test_configuration_of_a_client_of_a_user(autojump_clock: MockClock) ->
     async with world([]) as w:
         path, notification = await changed(w, "users", "u/clients/c", QUOTA)
         assert path == "/config/users/u/clients/c"
+        await w.zk.change_config("users", "u", QUOTA)
+        assert await w.zk.get_config("users", "u") == QUOTA
+        await w.zk.change_config("users", "u/clients/c", {})
+        assert await w.zk.get_config("users", "u/clients/c") == {}
+        assert await w.zk.get_config("users", "u") == QUOTA
         assert notification == {"version": 2, "entity_path": "users/u/clients/c"}
 
 

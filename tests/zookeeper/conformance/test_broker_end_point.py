@@ -35,6 +35,7 @@ def test_equality_is_by_value() -> None:
     assert hash(made()) == hash(made())
     for other in (made(port=8), made(host="g"), made(listener="B")):
         assert other != made()
+        assert hash(other) != hash(made())
     assert {made(): "found"}[made()] == "found"
     assert RegisteredBroker(BrokerId(1), (made(),)) == RegisteredBroker(BrokerId(1), (made(),))
     assert RegisteredBroker(BrokerId(1), (made(),)) != RegisteredBroker(BrokerId(2), (made(),))
@@ -45,6 +46,10 @@ def test_a_version_of_the_future() -> None:
     assert decoded(**{**V4, "version": 100, "rack": "r", "novelty": {"a": 1}}) == RegisteredBroker(
         BrokerId(5), (CLIENT, REPLICATION), "r"
     )
+    without_map = decoded(
+        foo="bar", version=100, host="h", port=9092, jmx_port=9999, timestamp="1", endpoints=["SSL://h:9093"]
+    )
+    assert without_map == RegisteredBroker(BrokerId(5), (Endpoint("SSL", "SSL", "h", 9093),))
 
 
 @pytest.mark.kafka("BEPT-3")
@@ -66,9 +71,12 @@ def test_version_1() -> None:
 @pytest.mark.kafka("BEPT-5")
 def test_version_3() -> None:
     node = decoded(
-        version=3, host="h", port=9092, jmx_port=-1, timestamp="1", endpoints=["PLAINTEXT://h:9092"], rack="east"
+        version=3, host="localhost", port=9092, jmx_port=-1, timestamp="1",
+        endpoints=["PLAINTEXT://h:9092", "SSL://h:9093"], rack="east",
+    )  # fmt: skip
+    assert node == RegisteredBroker(
+        BrokerId(5), (Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092), Endpoint("SSL", "SSL", "h", 9093)), "east"
     )
-    assert node == RegisteredBroker(BrokerId(5), (Endpoint("PLAINTEXT", "PLAINTEXT", "h", 9092),), "east")
 
 
 @pytest.mark.kafka("BEPT-6")

@@ -11,6 +11,7 @@ import json
 import pytest
 
 from kce.zookeeper import security_nodes, znodes
+from kce.zookeeper.client import UNFENCED
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.security_nodes import (
     NO_ACLS,
@@ -48,6 +49,11 @@ async def test_acls_of_nodes() -> None:  # rule 1.5
     server = MemoryZooKeeper()
     auth = [("digest", "kafka:secret")]
     zk = KafkaZkClient(server.connect(auth=auth, acls_of=znodes.secure_acls), now_ms=lambda: 0)
+    assert isinstance((await zk.store.get_acl(["/foo"]))[0], NoNode)
+    assert isinstance((await zk.store.set_acl(["/foo"], OPEN_ACL))[0], NoNode)
+    await zk.ensure_paths(["/foo"])
+    await zk.store.set_acl(["/foo"], READ_ACL)
+    assert await zk.store.get_acl(["/foo"]) == [READ_ACL]
     await zk.create_top_level_paths()
     await security_nodes.create_token_paths(zk)
     await zk.put_config("users", "alice", {"password": "hidden"})
@@ -69,7 +75,10 @@ async def test_acls_of_nodes() -> None:  # rule 1.5
 
 @pytest.mark.kafka("ZKCT-24")
 async def test_acls_of_resources(zk: KafkaZkClient) -> None:  # rule 1.44
+    paths = ["/kafka-acl", "/kafka-acl-changes", "/kafka-acl-extended/prefixed", "/kafka-acl-extended-changes"]
+    assert await zk.exists(paths) == [None] * 4
     await security_nodes.create_acl_paths(zk)
+    assert None not in await zk.exists(paths)
     for pattern, root in ((PatternType.LITERAL, "/kafka-acl"), (PatternType.PREFIXED, "/kafka-acl-extended/prefixed")):
         assert await zk.get_children(root) == sorted(security_nodes.RESOURCE_TYPES)
         assert await security_nodes.get_resources(zk, pattern) == []
@@ -84,12 +93,19 @@ async def test_acls_of_resources(zk: KafkaZkClient) -> None:  # rule 1.44
         assert await security_nodes.set_acls(zk, one, [], 0) is None  # another was faster
         assert await security_nodes.get_acls(zk, one) == VersionedAcls(frozenset({ALICE, BOB}), 1)
         assert await security_nodes.set_acls(zk, other, [BOB], NO_VERSION) == 0
+        assert await security_nodes.set_acls(zk, other, [ALICE], NO_VERSION) is None
+        assert await security_nodes.get_acls(zk, other) == VersionedAcls(frozenset({BOB}), 0)
         assert await security_nodes.get_resources(zk, pattern) == [one, other]
         assert not await security_nodes.delete_acls(zk, one, 0)
         assert await security_nodes.delete_acls(zk, one, 1)
         assert not await security_nodes.delete_acls(zk, one)
         assert await security_nodes.delete_acls(zk, other)
         assert await security_nodes.get_resources(zk, pattern) == []
+        changes = "/kafka-acl-changes" if pattern is PatternType.LITERAL else "/kafka-acl-extended-changes"
+        made = [await security_nodes.notify_acl_change(zk, resource) for resource in (one, other)]
+        assert await zk.get_children(changes) == [path.removeprefix(f"{changes}/") for path in made]
+        await zk.delete_all_notifications(changes, UNFENCED)
+        assert await zk.get_children(changes) == []
 
 
 async def test_changes_of_acls(zk: KafkaZkClient) -> None:  # rule 1.44
@@ -125,8 +141,12 @@ async def test_changes_of_tokens(zk: KafkaZkClient) -> None:  # rule 1.45
 
 @pytest.mark.kafka("ZKCT-52")
 async def test_delegation_tokens(zk: KafkaZkClient) -> None:  # rule 1.45
+    paths = ["/delegation_token/tokens", "/delegation_token/token_changes"]
+    assert await zk.exists(paths) == [None, None]
     await security_nodes.create_token_paths(zk)
+    assert None not in await zk.exists(paths)
     assert await security_nodes.get_token(zk, "id1") is None
+    assert not await security_nodes.delete_token(zk, "id1")
     await security_nodes.set_or_create_token(zk, TOKEN)
     assert await security_nodes.get_token(zk, "id1") == TOKEN
     found = await zk.get_one("/delegation_token/tokens/id1")

@@ -21,7 +21,7 @@ def test_reassignments_are_encoded() -> None:  # rule 1.38
 
 @pytest.mark.kafka("RPZ-2")
 def test_reassignments_that_are_no_json() -> None:  # rule 1.38
-    for bad in (b"{invalid", b"", b"[]", b'{"partitions":[{"topic":"t"}]}'):
+    for bad in (b"invalid json", b"{invalid", b"", b"[]", b'{"partitions":[{"topic":"t"}]}'):
         with pytest.raises(znodes.BadZNode, match="/admin/reassign_partitions"):
             znodes.decode_partition_reassignment(bad)
 

@@ -6,6 +6,7 @@ Covers: kce.zookeeper.client.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
@@ -312,18 +313,28 @@ async def test_requests_of_a_session_handler_are_answered(client: Fixture) -> No
     answered = trio.Event()
     await client.create()
 
+    ended = trio.Event()
+
     async def ask() -> None:
         assert value((await client.store.get_data([PATH]))[0]).data == b"1"
         answered.set()
 
+    async def ask_too_early() -> None:
+        with contextlib.suppress(SessionExpired):
+            await client.store.get_data([PATH])
+        ended.set()
+
     async with trio.open_nursery() as nursery:
 
         def changed(state: SessionState) -> None:
+            if state is SessionState.EXPIRED:  # between the sessions
+                nursery.start_soon(ask_too_early)
             if state is SessionState.ESTABLISHED:
                 nursery.start_soon(ask)
 
         client.store.on_session = changed
         await client.expire()
+        await client.wait_for(ended)
         await client.wait_for(answered)
 
 
@@ -419,8 +430,29 @@ async def test_requests_end_with_a_connection_that_does_not_come_back(client: Fi
 async def test_an_expired_session_is_followed_by_a_new_one(client: Fixture) -> None:  # rule 2.28
     sessions = Sessions(client.store)
     old = client.store.session_id
-    await client.expire()
-    await client.wait_for(sessions.established)
+    ended: list[bool] = []
+
+    async def ask() -> None:
+        """Each request ends, in the old session, in the new one or with the old one."""
+        try:
+            answers = await client.store.get_data(["/nope", "/neither"])
+        except SessionExpired:
+            ended.append(False)
+        else:
+            assert [type(answer) for answer in answers] == [NoNode, NoNode]
+            ended.append(True)
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            await ask()
+            nursery.start_soon(client.expire)
+            while not sessions.established.is_set():
+                for _ in range(5):
+                    nursery.start_soon(ask)
+                await trio.sleep(0.01)
+            await ask()
+    assert ended[0]
+    assert ended[-1]
     about_sessions = [s for s in sessions.states if s in (SessionState.EXPIRED, SessionState.ESTABLISHED)]
     assert about_sessions == [SessionState.EXPIRED, SessionState.ESTABLISHED]
     assert client.store.session_id != old
@@ -457,6 +489,7 @@ class Shown:
         self._metrics = Metrics()
         self._sessions = SessionMetrics(self._metrics)
         self.established = trio.Event()
+        self.disconnected = trio.Event()
         self.while_away: set[float] = set()
         store.on_session = self._changed
 
@@ -466,6 +499,9 @@ class Shown:
             self.while_away.add(self["SessionState"])
         if state is SessionState.CONNECTED:
             self.established.set()
+            self.disconnected = trio.Event()
+        if state is SessionState.DISCONNECTED:
+            self.disconnected.set()
 
     def __getitem__(self, name: str) -> float:
         metric = self._metrics[MetricName("kafka.server", "SessionExpireListener", name)]
@@ -480,6 +516,11 @@ async def test_changes_of_a_sessions_state_are_counted(client: Fixture) -> None:
     assert [shown[name] for name in names] == [1, 0, 0, 0]
     await client.expire()
     await client.wait_for(shown.established)
+    assert [shown[name] for name in names] == [2, 1, 0, 0]
+    disconnects = shown["ZooKeeperDisconnectsPerSec"]
+    client.disconnect()
+    await client.wait_for(shown.disconnected)
+    assert shown["ZooKeeperDisconnectsPerSec"] == disconnects + 1
     assert [shown[name] for name in names] == [2, 1, 0, 0]
 
 

@@ -52,6 +52,7 @@ from kce.zookeeper.store import (
 )
 from kce.zookeeper.store.kazoo import KazooStore
 from kce.zookeeper.store.memory import MemoryZooKeeper
+from tests.zookeeper.store.picky_proxy import PickyProxy
 
 Connect = Callable[..., Awaitable[MetadataStore]]
 _chroots = itertools.count()
@@ -569,42 +570,6 @@ async def test_oversized_writes_are_not_sent(connect: Connect) -> None:  # rule 
     assert states == []  # the connection is intact
 
 
-class PickyProxy:
-    """A proxy before ZooKeeper that closes a connection on a request above ``limit`` bytes, as jute.maxbuffer does."""
-
-    def __init__(self, zookeeper: str, limit: int) -> None:
-        self.limit = limit
-        self.refused = 0
-        host, _, port = zookeeper.partition(":")
-        self._server = host, int(port)
-
-    async def serve(self, client: trio.SocketStream) -> None:
-        async with client, await trio.open_tcp_stream(*self._server) as server, trio.open_nursery() as nursery:
-
-            async def answer() -> None:
-                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                    async for data in server:
-                        await client.send_all(data)
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(answer)
-            pending = b""
-            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                async for data in client:
-                    pending += data
-                    while len(pending) >= 4:
-                        size = int.from_bytes(pending[:4], "big")
-                        if size > self.limit:
-                            self.refused += 1
-                            nursery.cancel_scope.cancel()
-                            return
-                        if len(pending) < 4 + size:
-                            break
-                        await server.send_all(pending[: 4 + size])
-                        pending = pending[4 + size :]
-            nursery.cancel_scope.cancel()
-
-
 class PickyStore(NamedTuple):
     proxy: PickyProxy
     store: KazooStore
@@ -616,9 +581,10 @@ async def picky(zookeeper: str, nursery: trio.Nursery) -> AsyncIterator[Callable
 
     async def make(limit: int) -> PickyStore:
         proxy = PickyProxy(zookeeper, limit)
-        (listener,) = await nursery.start(partial(trio.serve_tcp, proxy.serve, 0, host="127.0.0.1"))
-        address = f"127.0.0.1:{listener.socket.getsockname()[1]}/picky-{next(_chroots)}"
-        store = await KazooStore.connect(address, session_timeout_ms=2000, connection_timeout_ms=10_000)
+        address = await nursery.start(proxy.run)
+        store = await KazooStore.connect(
+            f"{address}/picky-{next(_chroots)}", session_timeout_ms=2000, connection_timeout_ms=10_000
+        )
         stores.append(store)
         return PickyStore(proxy, store)
 

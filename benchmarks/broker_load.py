@@ -1,0 +1,198 @@
+"""Clients of `benchmarks.broker`, each in a process of its own. They count bytes, so that the server is measured."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import resource
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.synchronize import Event
+
+from kce import wire
+from kce.wire.codegen import write_uvarint
+
+Address = tuple[str, int]
+TOPIC = "wide"
+
+API_VERSIONS = wire.frame(
+    wire.encode_request(
+        wire.ApiVersionsRequest(client_software_name="benchmark", client_software_version="1"),
+        api_version=3, correlation_id=1, client_id="benchmark",
+    )
+)  # fmt: skip
+METADATA = wire.frame(
+    wire.encode_request(
+        wire.MetadataRequest(topics=(wire.MetadataRequestTopic(name=TOPIC),)),
+        api_version=12, correlation_id=1, client_id="benchmark",
+    )
+)  # fmt: skip
+#: changes nothing, and is fenced like any other; broker 1 is the controller, in its first epoch
+LEADER_AND_ISR = wire.frame(
+    wire.encode_request(
+        wire.LeaderAndIsrRequest(controller_id=1, controller_epoch=1, broker_epoch=-1),
+        api_version=7, correlation_id=1, client_id="1",
+    )
+)  # fmt: skip
+
+
+def ask(connection: socket.socket, request: bytes) -> bytes:
+    """The frame that answers ``request``. Raises ConnectionError."""
+    connection.sendall(request)
+    (length,) = struct.unpack(">i", _receive(connection, 4))
+    return _receive(connection, length)
+
+
+def _receive(connection: socket.socket, count: int) -> bytes:
+    received = bytearray()
+    while len(received) < count:
+        data = connection.recv(min(1 << 20, count - len(received)))
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        received += data
+    return bytes(received)
+
+
+def request(address: Address, message: wire.Message, version: int) -> wire.Message:
+    encoded = wire.encode_request(message, api_version=version, correlation_id=1, client_id="benchmark")
+    with socket.create_connection(address) as connection:
+        answer = ask(connection, wire.frame(encoded))
+    return wire.decode_response(answer, api_key=message.__api_key__, api_version=version)[1]
+
+
+def hammer(
+    address: Address, connections: int, in_flight: int, seconds: float, payload: bytes = API_VERSIONS,
+    stopping: Event | None = None,
+) -> float:  # fmt: skip
+    """Requests a second over that many connections, each with that many requests under way."""
+    sockets = [socket.create_connection(address) for _ in range(connections)]
+    size = 4 + len(ask(sockets[0], payload))
+    with selectors.DefaultSelector() as selector:
+        for s in sockets:
+            s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            selector.register(s, selectors.EVENT_READ, [0])
+            s.sendall(payload * in_flight)
+        answered, begin = 0, time.perf_counter()
+        while time.perf_counter() - begin < seconds and not (stopping and stopping.is_set()):
+            for key, _ in selector.select():
+                received = len(key.fileobj.recv(1 << 18))
+                if not received:
+                    raise ConnectionError(f"{address} closed a connection")
+                key.data[0] += received
+                whole, key.data[0] = divmod(key.data[0], size)
+                answered += whole
+                key.fileobj.sendall(payload * whole)
+        rate = answered / (time.perf_counter() - begin)
+    for s in sockets:
+        s.close()
+    return rate
+
+
+def open_and_close(address: Address, seconds: float, at_a_time: int = 40) -> float:
+    """Connections a second, each opened, used for one request and closed."""
+    done, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        sockets = [socket.create_connection(address) for _ in range(at_a_time)]
+        for s in sockets:
+            s.sendall(API_VERSIONS)
+        for s in sockets:
+            if not s.recv(1 << 16):
+                raise ConnectionError(f"{address} closed a connection")
+            s.close()
+        done += at_a_time
+    return done / (time.perf_counter() - begin)
+
+
+def hold(address: Address, count: int, ready: Event, stopping: Event) -> None:
+    """Keep that many connections open, each used once."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    sockets = []
+    for _ in range(count):
+        sockets.append(socket.create_connection(address))
+        ask(sockets[-1], API_VERSIONS)
+    ready.set()
+    stopping.wait()
+
+
+def probe(address: Address, seconds: float, pause: float = 0.001, until: Event | None = None) -> list[float]:
+    """Seconds from a LeaderAndIsr to its answer, one after the other, until ``until`` is set or the time is over."""
+    found = []
+    with socket.create_connection(address) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ask(connection, LEADER_AND_ISR)
+        end = time.perf_counter() + seconds
+        while (begin := time.perf_counter()) < end and not (until and until.is_set()):
+            answer = ask(connection, LEADER_AND_ISR)
+            found.append(time.perf_counter() - begin)
+            if answer[5:7] != b"\0\0":
+                raise ValueError(f"LeaderAndIsr was refused: {answer.hex()}")
+            time.sleep(pause)
+    return found
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    return sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
+
+
+# requests that are legal and large
+
+
+def _header(tags: bytes = b"\0") -> bytes:
+    return struct.pack(">hhih", wire.MetadataRequest.__api_key__, 12, 1, -1) + tags
+
+
+_REST_OF_METADATA = b"\1\0\0"  # auto-creation allowed, no operations, no tags
+
+
+def _topic(name: bytes) -> bytes:
+    return bytes(16) + write_uvarint(len(name) + 1) + name + b"\0"
+
+
+def hostile_requests() -> Iterator[tuple[str, bytes]]:
+    """Name and frame of legal Metadata requests that cost a server seconds."""
+    for count in (100_000, 1_000_000):
+        topics = b"".join(_topic(b"unknown-%d" % i) for i in range(count))
+        yield f"{count:,} topics", wire.frame(_header() + write_uvarint(count + 1) + topics + _REST_OF_METADATA)
+    count = 10_000_000 // len(_topic(b""))
+    yield (
+        "10 MB of empty names",
+        wire.frame(_header() + write_uvarint(count + 1) + _topic(b"") * count + _REST_OF_METADATA),
+    )
+    version_1 = struct.pack(">hhihi", wire.MetadataRequest.__api_key__, 1, 1, -1, 5_000_000) + bytes(10_000_000)
+    yield "10 MB of empty names, version 1", wire.frame(version_1)
+    tags = write_uvarint(1_000_000) + b"".join(write_uvarint(tag) + b"\0" for tag in range(1_000_000))
+    yield "1,000,000 tags in the header", wire.frame(_header(tags) + b"\1" + _REST_OF_METADATA)
+
+
+def send_hostile(address: Address, payload: bytes, sent: Event, answered: Event) -> float:
+    """Seconds until it is answered or refused."""
+    with socket.create_connection(address) as connection:
+        begin = time.perf_counter()
+        sent.set()
+        try:
+            ask(connection, payload)
+        except ConnectionError:
+            pass
+        finally:
+            answered.set()
+        return time.perf_counter() - begin
+
+
+@contextmanager
+def in_background(target: object, *args: object) -> Iterator[Event]:
+    """Run ``target(*args, stopping)`` in a process; the event stops it."""
+    context = multiprocessing.get_context("spawn")
+    stopping = context.Event()
+    process = context.Process(target=target, args=(*args, stopping))  # type: ignore[arg-type]
+    process.start()
+    try:
+        yield stopping
+    finally:
+        stopping.set()
+        process.join(10)
+        process.kill()

@@ -1,0 +1,257 @@
+"""One request from its frame to its response, as handlers see it.
+
+A handler answers a ``Request`` exactly once, with ``respond``, ``no_response``, ``close_connection`` or ``fail``,
+before it returns or later. Until then only the request's connection is blocked (rule B1.60).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import struct
+from collections.abc import Awaitable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+import trio
+
+from kce import wire
+from kce.broker_stub.reactor.metrics import RequestMetrics
+from kce.broker_stub.reactor.turns import Turns
+from kce.wire.steps import STEP_MASK, Steps
+
+T = TypeVar("T")
+
+_CORRELATION_ID = struct.Struct(">i")
+
+
+class _Counts(dict[int, dict[int, int]]):
+    """Error code -> it, once; made when first used."""
+
+    def __missing__(self, code: int) -> dict[int, int]:
+        made = self[code] = {code: 1}
+        return made
+
+
+_ONE: Final = _Counts()
+#: in place of the message of a long request, once it is handled
+_DROPPED: Final = wire.Message()
+_NO_ERRORS: Final[dict[int, int]] = {}
+
+
+class ConnectionContext(NamedTuple):
+    """The properties shared by all requests of a connection."""
+
+    connection_id: str  # <localHost>:<localPort>-<remoteHost>:<remotePort>-<index>, rule B1.16
+    listener: str
+    client_host: str
+
+
+class RequestContext(NamedTuple):
+    """A request's header and connection."""
+
+    header: wire.Header
+    connection: ConnectionContext
+
+    @property
+    def api_version(self) -> int:
+        return self.header.api_version
+
+    @property
+    def listener(self) -> str:
+        return self.connection.listener
+
+
+class Requester(Protocol):
+    """The connection of a request."""
+
+    #: from the client's ApiVersions request (rule B1.38)
+    client_software_name: str
+    client_software_version: str
+
+    @property
+    def context(self) -> ConnectionContext: ...
+
+    @property
+    def turns(self) -> Turns:
+        """Of its plane."""
+
+    def throttle(self, seconds: float) -> None:
+        """Stop reading for that time. Call before the response is delivered (rule B1.27)."""
+
+    def deliver(self, response: Response) -> None:
+        """The response to the request in progress."""
+
+
+class Apis(Protocol):
+    """The APIs behind the reactor, which is independent of them."""
+
+    def decode(self, frame: bytes, max_elements: int) -> tuple[wire.Header, wire.Message]:
+        """Raises wire.DecodeError, also for unserved APIs and versions, whose bodies are not parsed.
+
+        Raises wire.TooManyElements: the request needs ``decode_in_steps``.
+        """
+
+    def decode_in_steps(self, frame: bytes) -> Steps[tuple[wire.Header, wire.Message]]:
+        """``decode`` with pauses."""
+
+    def handle(self, request: Request) -> Awaitable[None] | None:
+        """Answer the request, or park it to answer later; an exception becomes the API's generic error response.
+
+        A request that must wait in its handler, which it then occupies, gets an awaitable that does the rest.
+        """
+
+    def error_response(self, request: Request, error: Exception) -> wire.Message | None:
+        """The generic error response (rule 9.4). None if there is none for this request: the connection closes."""
+
+
+class Action(enum.Enum):
+    """How a processor completes a request (rule B1.23)."""
+
+    SEND = enum.auto()
+    NO_OP = enum.auto()  # write nothing and read the next request
+    CLOSE_CONNECTION = enum.auto()
+
+
+class Response(NamedTuple):
+    """A response on its way to the processor that read the request."""
+
+    request: Request
+    action: Action
+    payload: bytes = b""  #: encoded, without its length prefix
+
+
+class Responder(Protocol):
+    """The processor that read a request and takes its response."""
+
+    def send_response(self, response: Response) -> None: ...
+
+
+class Request:
+    """One request in progress. A second response is a bug of the caller and raises RuntimeError."""
+
+    __slots__ = (
+        "_answered_at", "_apis", "_arrived_at", "_dequeued_at", "_errors", "_handled_at", "_responder", "answered",
+        "connection", "context", "message", "waits",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        context: RequestContext,
+        message: wire.Message,
+        *,
+        connection: Requester,
+        responder: Responder,
+        apis: Apis,
+        now: float,
+    ) -> None:
+        self.context = context
+        self.message = message
+        self.connection = connection
+        self.answered = False
+        #: what is left to do of a request that waits in its handler
+        self.waits: Awaitable[None] | None = None
+        self._responder = responder
+        self._apis = apis
+        self._errors: Mapping[int, int] = _NO_ERRORS
+        self._arrived_at = self._dequeued_at = self._answered_at = now
+        self._handled_at = math.inf
+
+    def __repr__(self) -> str:
+        header = self.context.header
+        name = wire.api(header.api_key).name
+        return f"<{name} {header.api_version}, correlation id {header.correlation_id}, {self.context.connection[0]}>"
+
+    def respond(self, message: wire.Message, errors: Mapping[int, int] | None = None) -> None:
+        """Send a response. Raises wire.EncodeError; the request is then still unanswered.
+
+        The response is sent at once. The connection is muted for its throttle time (rules B8.1, B8.4). ``errors`` are
+        the error codes that it holds, if they cannot be counted in it.
+        """
+        header = self.context.header
+        payload = wire.encode_response(message, api_version=header.api_version, correlation_id=header.correlation_id)
+        self._errors = wire.error_counts(message) if errors is None else errors
+        self.connection.throttle(getattr(message, "throttle_time_ms", 0) / 1000)
+        self._answer(Action.SEND, payload)
+
+    def respond_encoded(self, encoded: bytes, error_code: int) -> None:
+        """Send a response that is encoded already; only the correlation id changes."""
+        self._errors = _ONE[error_code]
+        self._answer(Action.SEND, _CORRELATION_ID.pack(self.context.header.correlation_id) + encoded[4:])
+
+    async def in_turns(self, steps: Steps[T]) -> T:
+        """The result of ``steps``. Others have their turns in its pauses (see ``turns``)."""
+        return await self.connection.turns.take(steps)
+
+    def no_response(self) -> None:
+        """Complete the request without a response."""
+        self._answer(Action.NO_OP)
+
+    def close_connection(self) -> None:
+        self._answer(Action.CLOSE_CONNECTION)
+
+    def fail(self, error: Exception) -> None:
+        """Send the API's generic error response (rules B1.31, B1.41), unless the request is answered already."""
+        if self.answered:
+            return
+        message = self._apis.error_response(self, error)
+        if message is None:
+            self.close_connection()
+        else:
+            self.respond(message)
+
+    def _answer(self, action: Action, payload: bytes = b"") -> None:
+        if self.answered:
+            raise RuntimeError(f"{self!r} is answered already")
+        self.answered = True
+        self._answered_at = trio.current_time()
+        self._responder.send_response(Response(self, action, payload))
+
+    def release(self) -> None:
+        """No handler will work on it from now on."""
+        if isinstance(self.waits, Coroutine):
+            self.waits.close()
+
+    def drop_message(self) -> Steps[None]:
+        """Free the message of a handled request with pauses: to free a million objects takes a tenth of a second."""
+        message, self.message = self.message, _DROPPED
+        lists = [list(value) for f in message.__fields__ if isinstance(value := getattr(message, f.name), tuple)]
+        del message, self.waits
+        self.waits = None
+        for each in lists:
+            while each:
+                del each[-STEP_MASK:]
+                yield
+
+    def dequeued(self) -> None:
+        """A handler took the request out of the queue."""
+        self._dequeued_at = trio.current_time()
+
+    def handled(self) -> float:
+        """The handler returned, with or without a response. Returns the time."""
+        self._handled_at = trio.current_time()
+        return self._handled_at
+
+    def record(self, all_metrics: RequestMetrics, *, dequeued_at: float, sent_at: float) -> None:
+        """Count the finished request, whose response left the response queue at ``dequeued_at``."""
+        metrics = all_metrics.of_key(self.context.header.api_key)
+        answered_at = self._answered_at
+        # a response from within the handler has no remote time
+        handled_at = min(self._handled_at, answered_at)
+        metrics.requests += 1
+        metrics.request_queue_time += self._dequeued_at - self._arrived_at
+        metrics.local_time += handled_at - self._dequeued_at
+        metrics.remote_time += answered_at - handled_at
+        metrics.response_queue_time += dequeued_at - answered_at
+        metrics.response_send_time += sent_at - dequeued_at
+        for code, count in self._errors.items():
+            metrics.errors[code] += count
+
+
+def describe(error: wire.DecodeError) -> str:
+    """The error in one line, with the API if known."""
+    try:
+        name = wire.api(error.api_key).name if error.api_key is not None else "request"
+    except wire.UnknownApiKey:
+        name = f"API {error.api_key}"
+    version: Any = "" if error.api_version is None else f" {error.api_version}"
+    return f"{name}{version}: {error}"

@@ -1,0 +1,93 @@
+"""Shares the event loop between planes: the data plane works for a slice of time, then everything else has its turn.
+
+All tasks of a Trio run that can go on do so before it looks for input again. With a thousand ready connections on the
+data plane, a control request would wait for all of them. So their tasks ask for turns: once a slice is used up, the
+others wait, first come, first served, until the loop has looked for input and has run the control plane's tasks.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+import trio
+
+from kce.wire.steps import Steps
+
+T = TypeVar("T")
+
+#: how long the data plane works between two looks for input
+SLICE_SECONDS: Final = 0.0005
+
+
+class Turns:
+    """The turns of one plane. With the default there is no limit, and ``run`` has nothing to do."""
+
+    def __init__(self, slice_seconds: float = math.inf) -> None:
+        self.slice_seconds = slice_seconds
+        self._left = slice_seconds
+        #: seconds of a typical turn
+        self._typical = SLICE_SECONDS
+        self._line = trio.lowlevel.ParkingLot()
+        self._wanted = trio.Event()
+        self._long = trio.Lock()
+
+    @property
+    def used_up(self) -> bool:
+        """Whether a task has to ``wait`` before it works."""
+        return self._left <= 0 or len(self._line) > 0
+
+    def spend(self, seconds: float) -> None:
+        """A task has worked for that long without a pause."""
+        self._left -= seconds
+        self._typical += (seconds - self._typical) / 16
+
+    async def wait(self) -> None:
+        """Wait for a turn."""
+        self._wanted.set()
+        await self._line.park()
+
+    async def take(self, steps: Steps[T]) -> T:
+        """The result of ``steps``, a slice in each turn."""
+        began = trio.current_time()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as e:
+                self.spend(trio.current_time() - began)
+                result: T = e.value
+                return result
+            now = trio.current_time()
+            if now - began > SLICE_SECONDS:
+                self.spend(now - began)
+                if self.used_up:
+                    await self.wait()
+                else:
+                    await trio.lowlevel.checkpoint()
+                began = trio.current_time()
+
+    @asynccontextmanager
+    async def long_request(self) -> AsyncIterator[None]:
+        """Only one long request is worked on at a time in each plane, so that the memory for it is bounded. Garbage is
+        not collected meanwhile: looking at its millions of objects would stop everything."""
+        async with self._long:
+            collects = gc.isenabled()
+            gc.disable()
+            try:
+                yield
+            finally:
+                if collects:
+                    gc.enable()
+
+    async def run(self) -> None:
+        """Give turns until cancelled."""
+        while True:
+            if not self._line:
+                self._wanted = trio.Event()
+                await self._wanted.wait()
+            await trio.lowlevel.checkpoint()  # looks for input
+            self._left = self.slice_seconds
+            self._line.unpark(count=max(1, int(self.slice_seconds / max(self._typical, 1e-6))))

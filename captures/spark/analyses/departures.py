@@ -1,0 +1,57 @@
+"""Brokers that left the live brokers and did not come back before the end of the capture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
+from kce.captures.spark.analyses.common import as_table
+from kce.captures.spark.analyses.words import clock
+from kce.captures.tables.rows import FILE, TIME, Column, Table
+
+TABLE = Table(
+    "departures",
+    "A broker that UpdateMetadata no longer names alive.",
+    (
+        Column("broker_id", pa.int32(), ""),
+        Column("last_time", TIME, "when it was last named alive"),
+        Column("gone_time", TIME, "when it was first missing after that"),
+        FILE,
+        Column("packet", pa.int64(), "number of the packet without it"),
+    ),
+)
+
+
+def run(of: Frames) -> DataFrame:
+    news = of.live_brokers.select("time", "packet", "file", "controller_epoch", "brokers")
+    alive = news.select("*", f.explode("brokers").alias("broker_id")).groupBy("broker_id").agg(
+        f.max("time").alias("last_time"), f.max("controller_epoch").alias("last_epoch")
+    )  # fmt: skip
+    without = (
+        news.join(f.broadcast(alive), f.expr("time > last_time and controller_epoch >= last_epoch"))
+        .where(~f.array_contains("brokers", f.col("broker_id")))
+        .groupBy("broker_id", "last_time")
+        .agg(f.min(f.struct("time", "packet", "file")).alias("first"))
+        .select(
+            "broker_id", "last_time", f.col("first.time").alias("gone_time"), f.col("first.file").alias("file"),
+            f.col("first.packet").alias("packet"),
+        )
+    )  # fmt: skip
+    return as_table(TABLE, without).orderBy("gone_time", "broker_id")
+
+
+def findings(found: Results) -> Iterator[Finding]:
+    for row in found.departures:
+        yield Finding(
+            "warning",
+            f"Broker {row.broker_id} left the cluster and did not come back: first missing among the live brokers at "
+            f"{clock(row.gone_time)} (packet {row.packet}).",
+            ((row.file, row.packet),),
+        )
+
+
+ANALYSIS = Analysis(table=TABLE, run=run, rank=8, findings=findings)

@@ -1,0 +1,198 @@
+"""Partitions without a working leader: from the last sign of life of the old leader to the first news of the next.
+
+Signs of life of a broker: it answered a request, it sent one in its own name, or a connection to it ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column as SqlColumn
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
+
+from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
+from kce.captures.spark.analyses.common import as_table, milliseconds
+from kce.captures.spark.analyses.leadership import leader_changes
+from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, some
+from kce.captures.tables.rows import PARTITION, TIME, Column, Table, evidence_columns
+from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
+
+_CLOSED = "closed a connection"
+
+TABLE = Table(
+    "outages",
+    "A change of a partition's leader, and how long the partition was without one.",
+    (
+        *PARTITION,
+        Column("from_leader", pa.int32(), ""),
+        Column("to_leader", pa.int32(), "null if there was none until the end of the capture"),
+        Column("sign", pa.string(), "the last sign of life of the old leader before the next one; null if unknown"),
+        Column("sign_time", TIME, "when that was"),
+        Column("leaderless_time", TIME, "when the partition was announced to have no leader; null if it was not"),
+        Column("leader_time", TIME, "when the next leader was first announced"),
+        Column("announced_ms", pa.float64(), "from the announcement of no leader to that of the next"),
+        Column("real_ms", pa.float64(), "from the last sign of life to the announcement of the next leader"),
+        *evidence_columns("the last sign of life, the announcement of no leader, and that of the next"),
+    ),
+)
+
+
+def run(of: Frames) -> DataFrame:
+    changes = leader_changes(of.partitions).where(f.col("to_leader") != LEADER_DURING_DELETE)
+    key = Window.partitionBy("topic", "topic_id", "partition").orderBy("time", "packet")
+    before = key.rowsBetween(Window.unboundedPreceding, -1)
+    leader = f.when(f.col("to_leader") >= 0, f.col("to_leader"))
+    place = f.struct("time", "packet", "file")
+    moves = (
+        changes.withColumns(
+            {
+                "old": f.last(leader, ignorenulls=True).over(before),
+                "none": f.when(f.col("from_leader") == NO_LEADER, f.lag(place).over(key)),
+                "is_last": f.lead("time").over(key).isNull(),
+                "news": place,
+            }
+        )
+        .where(f"old is not null and (to_leader >= 0 or (to_leader = {NO_LEADER} and is_last))")
+        .withColumns(
+            {
+                "none": f.when(f.col("to_leader") == NO_LEADER, f.col("news")).otherwise(f.col("none")),
+                "news": f.when(f.col("to_leader") >= 0, f.col("news")),
+                "new": f.when(f.col("to_leader") >= 0, f.col("to_leader")),
+            }
+        )
+        .select("topic", "topic_id", "partition", "old", "new", "none", "news", "time")
+    )
+    # the last sign before a move is found by one pass over both, by broker
+    life = f.struct("time", "packet", "file", "kind")
+    signs = _signs(of).select(
+        f.col("broker_id").alias("old"), f.col("time").alias("at"), life.alias("life"), f.lit(None).alias("move")
+    )
+    moved = moves.select(
+        "old", f.col("time").alias("at"), f.lit(None).alias("life"),
+        f.struct("topic", "topic_id", "partition", "new", "none", "news").alias("move"),
+    )  # fmt: skip
+    so_far = Window.partitionBy("old").orderBy("at", f.col("move").isNotNull()).rowsBetween(
+        Window.unboundedPreceding, Window.currentRow
+    )  # fmt: skip
+    found = (
+        signs.unionByName(moved)
+        .withColumn("life", f.last("life", ignorenulls=True).over(so_far))
+        .where("move is not null")
+        .select("old", "life", "move.*")
+    )
+    places = f.filter(f.array(_place("life"), _place("none"), _place("news")), lambda each: each.isNotNull())
+    return as_table(
+        TABLE,
+        found.withColumns(
+            {
+                "from_leader": f.col("old"),
+                "to_leader": f.col("new"),
+                "sign": f.col("life.kind"),
+                "sign_time": f.col("life.time"),
+                "leaderless_time": f.col("none.time"),
+                "leader_time": f.col("news.time"),
+                "announced_ms": milliseconds("none.time", "news.time"),
+                "real_ms": milliseconds("life.time", "news.time"),
+                "packets": f.transform(places, lambda each: each.getField("packet")),
+                "files": f.transform(places, lambda each: each.getField("file")),
+            }
+        ),
+    ).orderBy(f.coalesce("leader_time", "leaderless_time"), "topic", "partition")
+
+
+def _place(name: str) -> SqlColumn:
+    place = f.struct(f.col(f"{name}.packet").alias("packet"), f.col(f"{name}.file").alias("file"))
+    return f.when(f.col(name).isNotNull(), place)
+
+
+def _signs(of: Frames) -> DataFrame:
+    """(broker_id, time, packet, file, kind) of everything that a broker did."""
+    exchanges = of.exchanges
+    answers = exchanges.where("response_time is not null and broker_id is not null").select(
+        "broker_id", f.col("response_time").alias("time"), f.col("response_packet").alias("packet"),
+        f.col("response_file").alias("file"), f.concat(f.lit("answered "), "api").alias("kind"),
+    )  # fmt: skip
+    fetcher = f.regexp_extract("client_id", r"^broker-(\d+)-fetcher-\d+$", 1)
+    sender = f.coalesce(
+        "sender_broker_id", f.when(f.col("is_control"), f.col("controller_id")),
+        f.when(fetcher != "", fetcher.cast("int")),
+    )  # fmt: skip
+    requests = exchanges.withColumn("sender", sender).where("sender is not null").select(
+        f.col("sender").alias("broker_id"), "time", "packet", "file", f.concat(f.lit("sent "), "api").alias("kind")
+    )  # fmt: skip
+    # who an address belongs to is known of those that requests went to
+    listeners = exchanges.where("broker_id is not null").select("server", "server_port", "broker_id").distinct()
+    ended = of.connections.where("end is not null")
+    at_listener = (f.col("end_address") == f.col("server")) & (f.col("end_port") == f.col("server_port"))
+    ends = ended.join(f.broadcast(listeners), at_listener).select(
+        "broker_id", f.col("end_time").alias("time"), f.col("end_packet").alias("packet"),
+        f.col("end_file").alias("file"), f.concat(f.lit(f"{_CLOSED} with "), "end").alias("kind"),
+    )  # fmt: skip
+    return answers.unionByName(requests).unionByName(ends)
+
+
+def is_outage(row: Any, outage_ms: float) -> bool:
+    """Whether a move was not planned: there was no leader for a while, or the old leader had died."""
+    if row.to_leader is None or row.leaderless_time is not None:
+        return True
+    return row.real_ms is not None and (row.real_ms >= outage_ms or row.sign.startswith(_CLOSED))
+
+
+def findings(found: Results) -> Iterator[Finding]:
+    if found.outages:
+        yield Finding("note", f"Leaders moved {count(len(found.outages), 'time')}.")
+    incidents: dict[tuple[int, object], list[Any]] = {}
+    for row in found.outages:
+        if is_outage(row, found.thresholds.outage_ms):
+            moment = row.leader_time or row.leaderless_time
+            known = (key for key in incidents if key[0] == row.from_leader and abs(key[1] - moment).total_seconds() < 5)
+            incidents.setdefault(next(known, (row.from_leader, moment)), []).append(row)
+    shown = list(incidents.items())
+    for (leader, _), rows in shown[:MOST]:
+        yield _finding(leader, rows)
+    if len(shown) > MOST:
+        yield Finding("warning", f"{count(len(shown) - MOST, 'other outage')}, see the table of outages.")
+
+
+def _finding(leader: int, rows: list[Any]) -> Finding:
+    worst = max(rows, key=lambda row: (row.to_leader is None, row.real_ms or 0.0))
+    names = some([f"{row.topic}-{row.partition}" for row in rows], MOST)
+    text = f"{count(len(rows), 'partition')} of broker {leader} had no leader"
+    if worst.to_leader is None:
+        text += f" at the end: {names}"
+    else:
+        lasting = f", {worst.topic}-{worst.partition} longest: " if len(rows) > 1 else ": "
+        real = "for an unknown time" if worst.real_ms is None else duration(worst.real_ms)
+        text += f" ({names}){lasting}{real}, until broker {worst.to_leader} was announced at {clock(worst.leader_time)}"
+    if worst.sign_time is not None:
+        text += f". Last sign of life of broker {leader}: {worst.sign} at {clock(worst.sign_time)}"
+    if worst.announced_ms is not None:
+        text += f"; announced without a leader for {duration(worst.announced_ms)}"
+    return Finding("warning", f"{text} (packets {some(worst.packets)}).", evidence_of(worst))
+
+
+ANALYSIS = Analysis(
+    table=TABLE,
+    run=run,
+    rank=2,
+    findings=findings,
+    section=Section(
+        position=45,
+        heading="Outages",
+        hint="Each change of a leader. Announced: from the announcement of no leader to that of the next. Real: from "
+        "the last sign of life of the old leader to the announcement of the next.",
+        columns=(
+            Shown("partition", "text", lambda r: f"{r.topic}-{r.partition}"),
+            Shown("from", "leader", lambda r: r.from_leader),
+            Shown("to", "leader", lambda r: -1 if r.to_leader is None else r.to_leader),
+            Shown("last sign of life", "text", lambda r: r.sign or "–"),
+            Shown("at", "time", lambda r: r.sign_time),
+            Shown("next leader", "time", lambda r: r.leader_time),
+            Shown("announced", "ms", lambda r: r.announced_ms),
+            Shown("real", "ms", lambda r: r.real_ms),
+        ),
+    ),
+)

@@ -1,0 +1,319 @@
+"""Rules: faults in the frames that pass the links of a cluster.
+
+    async with cluster.faults(Rule(api="LeaderAndIsr", to=2, nth=3, delay=5)) as fault:
+        ...
+    assert fault.fired == 1
+
+A rule selects frames (see `Selection`), counts those that match, and acts on the ones that ``nth``, ``every`` and
+``probability`` choose. Several rules apply in their order. They act where a frame is observed: where its connection is
+accepted, or where it is dialled if the other end is not a node of the cluster.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import trio
+
+from kce import wire
+from kce.broker_stub.handlers.kafka_apis import HANDLERS
+from kce.broker_stub.reactor import RequestContext
+from kce.harness.errors import HarnessError
+from kce.harness.links import CLOSE, Ending, FrameEvent, Passage, Selection
+from kce.wire import ErrorCode
+from kce.wire.registry import CONTROL_REQUESTS
+
+_HANDLERS = {handler.api_key: handler for handler in HANDLERS}
+#: names of fields, in the messages of all APIs
+_TOPIC_FIELDS = ("topic_name", "topic", "name")
+_PARTITION_FIELDS = ("partition_index", "partition")
+#: epochs of a request, compared with the newest that the links have seen
+CONTROLLER = "controller"
+_RELATIONS = ("older", "equal", "newer")
+
+
+@dataclass(kw_only=True, eq=False)
+class Rule(Selection):
+    """What it matches, besides the fields of `Selection`:
+
+    version, client_id      of the request's header
+    controller_epoch        a number, or "older", "equal" or "newer" than the newest one seen; likewise broker_epoch,
+                            by destination
+    topic, partition        the message names them
+    where                   a function of the decoded message
+
+    Which of the matching frames it acts on: the ``nth`` (from 1), ``every`` nth, or each with a ``probability``, whose
+    random numbers come from ``seed``. By default all.
+
+    What it does to them:
+
+    drop                    the frame is lost
+    delay, jitter           seconds before it is forwarded, and a random part more; later frames of the connection wait
+    bandwidth               bytes a second: the frame takes that time
+    hold                    the frame waits until `release`
+    duplicate               it is forwarded twice
+    reorder                 it is forwarded after the next frame of its connection
+    error                   the requester gets this error, and the other end never sees the request; with ``topic`` or
+                            ``partition`` only those partitions get it
+    change                  fields of the message are replaced, {"controller_epoch": 1}, or a function of the message
+    truncate                only so many bytes are forwarded, as a whole frame
+    corrupt                 so many random bytes after the header are changed
+    segments                a frame that this end sends goes out in pieces of so many bytes
+    reset                   the connection breaks instead
+    close_after             the connection breaks once so many bytes of matching frames have passed
+    half_open               the connection stays open, and nothing passes on it any more
+    """
+
+    version: int | None = None
+    client_id: str | None = None
+    controller_epoch: int | str | None = None
+    broker_epoch: int | str | None = None
+    topic: str | None = None
+    partition: int | None = None
+    where: Callable[[wire.Message], bool] | None = None
+
+    nth: int | None = None
+    every: int | None = None
+    probability: float | None = None
+    seed: int = 0
+
+    drop: bool = False
+    delay: float = 0
+    jitter: float = 0
+    bandwidth: float | None = None
+    hold: bool = False
+    duplicate: bool = False
+    reorder: bool = False
+    error: ErrorCode | None = None
+    change: Mapping[str, Any] | Callable[[Any], wire.Message] | None = None
+    truncate: int | None = None
+    corrupt: int | None = None
+    segments: int | None = None
+    reset: bool = False
+    close_after: int | None = None
+    half_open: bool = False
+
+    #: how many frames matched, and on how many it acted
+    matched: int = field(default=0, init=False)
+    fired: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Raises HarnessError for values that cannot be."""
+        super().__post_init__()
+        for name in ("nth", "every", "segments", "bandwidth"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise HarnessError(f"Rule({name}={value}): must be above 0")
+        for name in ("delay", "jitter", "truncate", "corrupt", "close_after"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise HarnessError(f"Rule({name}={value}): must not be below 0")
+        for name in ("controller_epoch", "broker_epoch"):
+            value = getattr(self, name)
+            if isinstance(value, str) and value not in _RELATIONS:
+                raise HarnessError(f"Rule({name}={value!r}): must be a number or one of {', '.join(_RELATIONS)}")
+        if self.probability is not None and not 0 <= self.probability <= 1:
+            raise HarnessError(f"Rule(probability={self.probability}): must be from 0 to 1")
+        if self.error is not None and self.is_request is not True:
+            raise HarnessError("Rule(error=...) answers requests: leave is_request at True")
+        self._random = Random(self.seed)
+        self._released = trio.Event()
+        self._bytes = 0
+        #: the newest controller epoch, and the newest broker epoch by destination, with which epochs are compared
+        self.newest: dict[str, int] = {}
+
+    @property
+    def needs_message(self) -> bool:
+        """Whether matching takes the decoded message."""
+        wanted = (self.controller_epoch, self.broker_epoch, self.topic, self.partition, self.where)
+        return any(value is not None for value in wanted)
+
+    def matches(self, event: FrameEvent) -> bool:
+        header = event.header
+        if not super().matches(event) or (
+            (self.version is not None and self.version != header.api_version)
+            or (self.client_id is not None and self.client_id != header.client_id)
+        ):
+            return False
+        if not self.needs_message:
+            return True
+        try:
+            message = event.message()
+        except wire.DecodeError:
+            return False
+        return (
+            self._epoch_matches(self.controller_epoch, getattr(message, "controller_epoch", None), CONTROLLER)
+            and self._epoch_matches(self.broker_epoch, getattr(message, "broker_epoch", None), str(event.destination))
+            and ((self.topic is None and self.partition is None) or any(self._named(message)))
+            and (self.where is None or self.where(message))
+        )
+
+    def _epoch_matches(self, wanted: int | str | None, epoch: int | None, whose: str) -> bool:
+        if wanted is None:
+            return True
+        if epoch is None:
+            return False
+        if isinstance(wanted, int):
+            return epoch == wanted
+        newest = self.newest.get(whose, epoch)
+        self.newest[whose] = max(newest, epoch)
+        return wanted == ("older" if epoch < newest else "newer" if epoch > newest else "equal")
+
+    def _named(self, message: wire.Message) -> Iterator[Any]:
+        """The innermost structures of a message that name the topic and the partition."""
+        return (
+            part for part, topic, partition in _walk(message, None)
+            if (self.topic is None or topic == self.topic) and (self.partition is None or partition == self.partition)
+            and (self.partition is not None or topic is not None)
+        )  # fmt: skip
+
+    async def apply(self, event: FrameEvent, passage: Passage) -> None:
+        self.matched += 1
+        if not self._is_chosen():
+            return
+        self.fired += 1
+        if self.hold:
+            await self._released.wait()
+        size = sum(map(len, passage.frames))
+        seconds = self.delay + self.jitter * self._random.random() + (size / self.bandwidth if self.bandwidth else 0)
+        if seconds:
+            await trio.sleep(seconds)
+        if self.error is not None:
+            passage.reply = self._error_response(event, self.error)
+        if self.drop or self.error is not None:
+            passage.frames.clear()
+        passage.frames = [self._changed(event, frame) for frame in passage.frames]
+        if self.duplicate:
+            passage.frames *= 2
+        passage.after_next |= self.reorder
+        passage.segments = self.segments or passage.segments
+        if self.reset:
+            passage.ending, passage.cut = CLOSE, 0
+        elif self.close_after is not None and self._bytes + size >= self.close_after:
+            passage.ending, passage.cut = CLOSE, self.close_after - self._bytes
+        elif self.half_open:
+            passage.ending = Ending.HALF_OPEN
+        self._bytes += size
+
+    def _is_chosen(self) -> bool:
+        if self.nth is not None:
+            return self.matched == self.nth
+        if self.every is not None:
+            return self.matched % self.every == 0
+        return self.probability is None or self._random.random() < self.probability
+
+    def release(self) -> None:
+        """Forward the frames that the rule holds, and hold none from now on."""
+        self._released.set()
+
+    def _changed(self, event: FrameEvent, frame: bytes) -> bytes:
+        if self.change is not None:
+            frame = event.encode(self._new_message(event))
+        if self.corrupt:
+            header = 8 if event.is_request else 4
+            changed = bytearray(frame)
+            for at in self._random.sample(range(header, len(frame)), min(self.corrupt, len(frame) - header)):
+                changed[at] ^= self._random.randrange(1, 256)
+            frame = bytes(changed)
+        return frame if self.truncate is None else frame[: self.truncate]
+
+    def _new_message(self, event: FrameEvent) -> wire.Message:
+        message: Any = event.message()
+        if callable(self.change):
+            return self.change(message)
+        assert self.change is not None
+        try:
+            changed: wire.Message = dataclasses.replace(message, **self.change)
+        except TypeError:
+            known = ", ".join(f.name for f in dataclasses.fields(message))
+            raise HarnessError(
+                f"Rule(change={dict(self.change)}): {type(message).__name__} has the fields {known}"
+            ) from None
+        return changed
+
+    def _error_response(self, event: FrameEvent, error: ErrorCode) -> bytes:
+        handler = _HANDLERS.get(event.header.api_key)
+        context = RequestContext(event.header, None)  # type: ignore[arg-type]  # error responses need only the header
+        partial = self.topic is not None or self.partition is not None
+        code = ErrorCode.NONE if partial else error
+        response = None if handler is None else handler.error_response(event.message(), context, code)
+        if response is None:
+            raise HarnessError(f"Rule(error=...): there is no error response for {event.api}")
+        if partial:
+            for part in tuple(self._named(response)):
+                if hasattr(part, "error_code"):
+                    response = _replaced(response, part, dataclasses.replace(part, error_code=error))
+        return wire.encode_response(
+            response, api_version=event.header.api_version, correlation_id=event.header.correlation_id
+        )
+
+    # as JSON, for nodes in processes of their own and for `kce fault`
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that are not at their default. Raises HarnessError for a function."""
+        fields = {}
+        for f in dataclasses.fields(self):
+            value = getattr(self, f.name)
+            if not f.init or value == f.default:
+                continue
+            if callable(value):
+                raise HarnessError(f"Rule({f.name}=<function>) works only for nodes in this process")
+            fields[f.name] = sorted(value) if isinstance(value, (set, frozenset)) else value
+        return fields
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Rule:
+        """Raises HarnessError for fields that a rule does not have."""
+        known = {f.name for f in dataclasses.fields(cls) if f.init}
+        if unknown := sorted(fields.keys() - known):
+            raise HarnessError(f"a rule has no {', '.join(unknown)}; it has {', '.join(sorted(known))}")
+        values = dict(fields)
+        if isinstance(values.get("error"), str):
+            try:
+                values["error"] = ErrorCode[values["error"]]
+            except KeyError:
+                raise HarnessError(f"Rule(error={values['error']}): Kafka has no such error") from None
+        elif values.get("error") is not None:
+            values["error"] = ErrorCode(values["error"])
+        return cls(**values)
+
+
+def hold_control_requests(source: int) -> Rule:
+    """Holds what the node ``source`` sends as controller."""
+    return Rule(api=sorted(wire.api(key).name for key in CONTROL_REQUESTS), source=source, hold=True)
+
+
+def _walk(part: Any, topic: str | None) -> Iterator[tuple[Any, str | None, int | None]]:
+    """Every structure of a message, with the topic and the partition that it names; a topic also holds inside it."""
+    names = {f.name for f in dataclasses.fields(part)}
+    for name in _TOPIC_FIELDS:
+        value = getattr(part, name, None) if name in names else None
+        if isinstance(value, str):
+            topic = value
+            break
+    partition = next((getattr(part, name) for name in _PARTITION_FIELDS if name in names), None)
+    yield part, topic, partition
+    for name in names:
+        value = getattr(part, name)
+        if isinstance(value, (tuple, list)) or (hasattr(value, "__getitem__") and not isinstance(value, (str, bytes))):
+            for element in value:
+                if dataclasses.is_dataclass(element):
+                    yield from _walk(element, topic)
+
+
+def _replaced(message: Any, old: Any, new: Any) -> Any:
+    """The message with one structure replaced."""
+    if message is old:
+        return new
+    changes = {}
+    for f in dataclasses.fields(message):
+        value = getattr(message, f.name)
+        if isinstance(value, tuple) and any(dataclasses.is_dataclass(element) for element in value):
+            replaced = tuple(_replaced(element, old, new) for element in value)
+            if any(a is not b for a, b in zip(replaced, value, strict=True)):
+                changes[f.name] = replaced
+    return dataclasses.replace(message, **changes) if changes else message

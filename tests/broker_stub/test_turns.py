@@ -1,0 +1,148 @@
+"""Turns on the event loop: who has worked for a slice lets the loop look for input (rules B1.5, B1.6)."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from kce.broker_stub.reactor import turns as turns_module
+from kce.broker_stub.reactor.turns import SLICE_SECONDS, Turns
+from kce.wire.steps import Steps
+
+
+async def worker(turns: Turns, name: str, seconds: float, log: list[str]) -> None:
+    if turns.used_up:
+        await turns.wait()
+    log.append(name)
+    turns.spend(seconds)
+
+
+async def test_without_a_limit_nobody_waits() -> None:
+    turns = Turns()
+    turns.spend(math.inf)
+    turns = Turns()
+    for _ in range(3):
+        turns.spend(1e9)
+        assert not turns.used_up
+
+
+async def test_a_used_slice_makes_the_others_wait_first_come_first_served(nursery) -> None:
+    turns, log = Turns(0.001), []
+    await worker(turns, "first", 0.002, log)
+    assert turns.used_up
+    for name in ("second", "third", "fourth"):
+        nursery.start_soon(worker, turns, name, 0.002, log)
+        await wait_all_tasks_blocked()
+    assert log == ["first"]
+    nursery.start_soon(turns.run)
+    await wait_all_tasks_blocked()
+    assert log == ["first", "second", "third", "fourth"]
+
+
+async def test_others_have_a_turn_between_slices(nursery) -> None:
+    """A task outside the plane runs at least once for each slice."""
+    turns, log = Turns(0.001), []
+    nursery.start_soon(turns.run)
+
+    async def bystander() -> None:
+        while True:
+            log.append("bystander")
+            await trio.lowlevel.checkpoint()
+
+    async def busy(name: str) -> None:
+        for _ in range(20):
+            if turns.used_up:
+                await turns.wait()
+            log.append(name)
+            turns.spend(0.002)
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as both:
+        other = trio.CancelScope()
+
+        async def run_bystander() -> None:
+            with other:
+                await bystander()
+
+        nursery.start_soon(run_bystander)
+        for name in "abcdef":
+            both.start_soon(busy, name)
+    other.cancel()
+    worked = [i for i, name in enumerate(log) if name != "bystander"]
+    assert len(worked) == 120
+    # once their turns have become typical, one works in each pass
+    assert log[worked[60] :].count("bystander") >= 55
+
+
+async def test_short_turns_share_a_slice(nursery) -> None:
+    turns, log = Turns(0.001), []
+    for _ in range(200):
+        turns.spend(0.0001)  # typical
+    nursery.start_soon(turns.run)
+    passes = 0
+
+    async def count_passes() -> None:
+        nonlocal passes
+        while len(log) < 100:
+            passes += 1
+            await trio.lowlevel.checkpoint()
+
+    for i in range(100):
+        nursery.start_soon(worker, turns, str(i), 0.0001, log)
+    await count_passes()
+    assert len(log) == 100
+    assert passes < 40
+
+
+async def test_steps_leave_turns_to_others(nursery) -> None:
+    """With a clock that advances in each step, every slice is followed by a turn of who waits."""
+    turns, log = Turns(SLICE_SECONDS), []
+    nursery.start_soon(turns.run)
+    clock = itertools.count()
+    now = trio.current_time()
+
+    def steps() -> Steps[str]:
+        for _ in range(50):
+            next(clock)
+            log.append("step")
+            yield
+        return "done"
+
+    async def other() -> None:
+        while "done" not in log:
+            await turns.wait()
+            log.append("other")
+            turns.spend(SLICE_SECONDS)
+
+    nursery.start_soon(other)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(turns_module.trio, "current_time", lambda: now + next(clock) * SLICE_SECONDS)
+        log.append(await turns.take(steps()))
+    turns.spend(1)
+    await wait_all_tasks_blocked()
+    assert log.count("step") == 50
+    assert log[: log.index("done")].count("other") >= 20
+
+
+async def test_only_one_long_request_is_worked_on_and_nothing_is_collected_meanwhile(nursery) -> None:
+    turns, working, most = Turns(), 0, 0
+
+    async def long() -> None:
+        nonlocal working, most
+        async with turns.long_request():
+            assert not gc.isenabled()
+            working += 1
+            most = max(most, working)
+            await trio.lowlevel.checkpoint()
+            working -= 1
+
+    async with trio.open_nursery() as several:
+        for _ in range(3):
+            several.start_soon(long)
+    assert most == 1
+    assert gc.isenabled()

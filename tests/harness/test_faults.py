@@ -1,0 +1,277 @@
+"""Rules: what they match, which frames they choose, and what each fault does, between two links and in clusters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from kce import wire
+from kce.harness import Cluster, HarnessError
+from kce.harness.faults import Rule
+from kce.harness.world import memory
+from kce.wire import ErrorCode
+from kce.wire.transport import ConnectionLost
+from tests.harness.test_links import Pair, pair
+
+FAST = {"zookeeper.session.timeout.ms": "2000"}
+
+
+def request(number: int, client_id: str = "c", *, topic: str = "t", version: int = 12) -> bytes:
+    message = wire.MetadataRequest(topics=(wire.MetadataRequestTopic(name=topic),))
+    return wire.encode_request(message, api_version=version, correlation_id=number, client_id=client_id)
+
+
+async def arrived(p: Pair, seconds: float = 60) -> list[int]:
+    """Correlation ids of the requests that arrive until nothing comes for so long."""
+    numbers = []
+    while True:
+        with trio.move_on_after(seconds) as scope:
+            frame = await p.accepted.receive()
+            assert frame is not None
+            numbers.append(wire.decode_request_header(frame).correlation_id)
+        if scope.cancelled_caught:
+            return numbers
+
+
+async def send(p: Pair, *numbers: int, **how: Any) -> None:
+    for number in numbers:
+        await p.dialled.send_frame(request(number, **how))
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (Rule(drop=True), []),
+        (Rule(drop=True, api="LeaderAndIsr"), [1, 2, 3, 4]),
+        (Rule(drop=True, source=2, to=1, listener="DATA"), []),
+        (Rule(drop=True, client_id="other"), [1, 2, 3, 4]),
+        (Rule(drop=True, version=12), []),
+        (Rule(drop=True, version=11), [1, 2, 3, 4]),
+        (Rule(drop=True, topic="t"), []),
+        (Rule(drop=True, topic="u"), [1, 2, 3, 4]),
+        (Rule(drop=True, where=lambda m: m.topics[0].name == "t"), []),  # type: ignore[attr-defined]
+        (Rule(drop=True, controller_epoch="older"), [1, 2, 3, 4]),
+        (Rule(drop=True, nth=2), [1, 3, 4]),
+        (Rule(drop=True, every=2), [1, 3]),
+        (Rule(drop=True, probability=0), [1, 2, 3, 4]),
+        (Rule(drop=True, probability=1), []),
+        (Rule(duplicate=True, nth=1), [1, 1, 2, 3, 4]),
+        (Rule(reorder=True, nth=2), [1, 3, 2, 4]),
+        (Rule(reorder=True, nth=4), [1, 2, 3]),
+    ],
+)
+async def test_which_requests_arrive(rule: Rule, expected: list[int]) -> None:
+    async with pair() as p:
+        p.links.add(rule)
+        await send(p, 1, 2, 3, 4)
+        assert await arrived(p) == expected
+        assert rule.fired <= rule.matched <= 4
+
+
+async def test_a_probability_chooses_by_the_seed() -> None:
+    async def chosen(seed: int) -> list[int]:
+        async with pair() as p:
+            p.links.add(Rule(drop=True, probability=0.5, seed=seed))
+            await send(p, *range(40))
+            return await arrived(p)
+
+    first = await chosen(1)
+    assert 5 < len(first) < 35
+    assert (first == await chosen(1), first == await chosen(2)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("rule", "seconds"),
+    [
+        (Rule(delay=5), 5), (Rule(delay=5, jitter=2, seed=1), 5.27), (Rule(bandwidth=10), len(request(1)) / 10),
+        (Rule(), 0),
+    ],
+)  # fmt: skip
+async def test_when_a_request_arrives(rule: Rule, seconds: float) -> None:
+    async with pair() as p:
+        p.links.add(rule)
+        begin = trio.current_time()
+        await send(p, 1)
+        await p.accepted.receive()
+        assert trio.current_time() - begin == pytest.approx(seconds, abs=0.01)
+
+
+async def test_a_request_gets_an_error_and_does_not_arrive() -> None:
+    async with pair() as p:
+        p.links.add(Rule(api="Metadata", topic="t", error=ErrorCode.LEADER_NOT_AVAILABLE))
+        await send(p, 7)
+        assert await arrived(p) == []
+        frame = await p.dialled.receive_frame()
+        header, response = wire.decode_response(frame, api_key=3, api_version=12)
+        assert header.correlation_id == 7
+        assert isinstance(response, wire.MetadataResponse)
+        assert [(t.name, t.error_code) for t in response.topics] == [("t", ErrorCode.LEADER_NOT_AVAILABLE)]
+
+
+@pytest.mark.parametrize("change", [{"include_topic_authorized_operations": True}, None])
+async def test_a_message_is_changed(change: dict[str, Any] | None) -> None:
+    def rewrite(message: Any) -> wire.Message:
+        return wire.MetadataRequest(topics=message.topics, include_topic_authorized_operations=True)
+
+    async with pair() as p:
+        p.links.add(Rule(change=change or rewrite))
+        await send(p, 1)
+        frame = await p.accepted.receive()
+        assert frame is not None
+        header, message = wire.decode_request(frame)
+        assert (header.correlation_id, header.client_id) == (1, "c")
+        assert isinstance(message, wire.MetadataRequest)
+        assert message.include_topic_authorized_operations is True
+
+
+async def test_frames_are_truncated_and_corrupted() -> None:
+    whole = request(1)
+    for rule, check in (
+        (Rule(truncate=10), lambda frame: frame == whole[:10]),
+        (Rule(corrupt=3), lambda frame: sum(a != b for a, b in zip(frame, whole, strict=True)) == 3),
+    ):
+        async with pair() as p:
+            p.links.add(rule)
+            await send(p, 1)
+            assert check(await p.accepted.receive())
+
+
+async def test_a_response_goes_out_in_segments_and_arrives_whole() -> None:
+    async with pair() as p:
+        await send(p, 1)
+        p.links.add(Rule(is_request=None, segments=3))  # from here on: the request passed before
+        await p.accepted.receive()
+        response = wire.encode_response(wire.MetadataResponse(), api_version=12, correlation_id=1)
+        await p.accepted.send(response)
+        assert await p.dialled.receive_frame() == response
+
+
+@pytest.mark.parametrize("rule", [Rule(reset=True, nth=2), Rule(close_after=len(request(1)) + 5)])
+async def test_a_connection_breaks(rule: Rule) -> None:
+    async with pair() as p:
+        p.links.add(rule)
+        await send(p, 1, 2)
+        assert await p.accepted.receive() == request(1)
+        with pytest.raises(trio.BrokenResourceError):
+            await p.accepted.receive()
+        with pytest.raises(ConnectionLost):
+            await p.dialled.receive_frame()
+
+
+async def test_a_response_is_cut_off() -> None:
+    async with pair() as p:
+        p.links.add(Rule(is_request=False, close_after=6))
+        await send(p, 1)
+        await p.accepted.receive()
+        with pytest.raises(trio.BrokenResourceError):
+            await p.accepted.send(wire.encode_response(wire.MetadataResponse(), api_version=12, correlation_id=1))
+        with pytest.raises(ConnectionLost):
+            await p.dialled.receive_frame()
+        assert p.dialled.buffered_bytes == 6
+
+
+async def test_a_half_open_connection_stays_open_and_carries_nothing() -> None:
+    async with pair() as p:
+        p.links.add(Rule(half_open=True, nth=2))
+        await send(p, 1, 2, 3)
+        assert await arrived(p) == [1]
+        await p.accepted.send(wire.encode_response(wire.MetadataResponse(), api_version=12, correlation_id=1))
+        with trio.move_on_after(60) as scope:
+            await p.dialled.receive_frame()
+        assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"nth": 0}, r"Rule\(nth=0\): must be above 0"),
+        ({"delay": -1}, r"Rule\(delay=-1\): must not be below 0"),
+        ({"controller_epoch": "old"}, "must be a number or one of older, equal, newer"),
+        ({"probability": 2}, "must be from 0 to 1"),
+        ({"api": "Leader"}, "api=Leader: Kafka has no such API"),
+        ({"error": "NOPE"}, r"Rule\(error=NOPE\): Kafka has no such error"),
+        ({"speed": 1}, "a rule has no speed; it has api, bandwidth"),
+    ],
+)
+def test_rules_that_cannot_be(fields: dict[str, Any], error: str) -> None:
+    with pytest.raises(HarnessError, match=error):
+        Rule.from_json(fields)
+
+
+def test_rules_as_json() -> None:
+    rule = Rule(api=["LeaderAndIsr"], to=2, nth=3, delay=5, error=ErrorCode.STALE_BROKER_EPOCH)
+    fields = {"api": ["LeaderAndIsr"], "to": 2, "nth": 3, "delay": 5, "error": ErrorCode.STALE_BROKER_EPOCH}
+    assert rule.to_json() == fields
+    assert Rule.from_json({**fields, "error": "STALE_BROKER_EPOCH"}).to_json() == fields
+    with pytest.raises(HarnessError, match="works only for nodes in this process"):
+        Rule(where=lambda _: True).to_json()
+
+
+# clusters
+
+
+async def test_a_delayed_request_of_a_cluster() -> None:
+    async with Cluster(3, world=memory(seed=1), properties=FAST) as cluster:
+        await cluster.wait_for_controller()
+        async with cluster.faults(Rule(api="LeaderAndIsr", to=2, nth=1, delay=5)) as fault:
+            before = trio.current_time()
+            await cluster.create_topic("t", assignment={0: [2, 1]})
+            await cluster.history.wait_for(api="LeaderAndIsr", source=1, is_request=False)
+            assert trio.current_time() - before < 5
+            await cluster.history.wait_for(api="LeaderAndIsr", source=2, is_request=False)
+            assert trio.current_time() - before >= 5
+        assert fault.fired == 1
+        assert cluster.links.rules == ()
+
+
+async def test_a_rule_that_does_not_fire_fails_with_what_came_instead() -> None:
+    async with Cluster(2, world=memory(seed=1), properties=FAST) as cluster:
+        await cluster.create_topic("t", assignment={0: [2, 1]})
+        error = r"(?s)the rule for requests api='StopReplica' drop=True did not fire, of 0 frames.*LeaderAndIsr v7"
+        with pytest.raises(AssertionError, match=error):
+            async with cluster.faults(Rule(api="StopReplica", drop=True)):
+                await cluster.create_topic("u", assignment={0: [1]})
+        async with cluster.faults(Rule(api="StopReplica", drop=True), must_fire=False):
+            pass
+
+
+async def test_stale_and_future_controller_epochs() -> None:
+    """A request of a future epoch fences the real controller; one of an older epoch is fenced."""
+    async with Cluster(2, world=memory(seed=1), properties=FAST) as cluster:
+        active = await cluster.wait_for_controller()
+        stale = Rule(api="LeaderAndIsr", to=2, nth=1, change={"controller_epoch": 0})
+        async with cluster.faults(stale):
+            await cluster.create_topic("t", assignment={0: [2]}, wait=False)
+            answers = await cluster.history.wait_for(
+                lambda m: getattr(m, "error_code", 0) == ErrorCode.STALE_CONTROLLER_EPOCH,
+                api="LeaderAndIsr", is_request=False,
+            )  # fmt: skip
+        assert [answer.source for answer in answers] == [2]
+        older = Rule(api="UpdateMetadata", controller_epoch="older", drop=True)
+        equal = Rule(api="UpdateMetadata", controller_epoch="equal", to=1, delay=0.1)
+        await cluster.add_rule(older)
+        async with cluster.faults(equal):
+            await cluster.create_topic("u", assignment={0: [1]})
+            await cluster.history.wait_for(lambda m: m.controller_epoch == active.epoch, api="UpdateMetadata", to=1)  # type: ignore[attr-defined]
+        await cluster.remove_rule(older)
+        assert older.fired == 0
+
+
+@pytest.mark.slow
+async def test_rules_in_nodes_that_are_processes(zookeeper: str) -> None:
+    where = f"{zookeeper}/faults"
+    async with Cluster(2, zookeeper=where, processes=True, properties=FAST) as cluster:
+        await cluster.wait_for_controller()
+        async with cluster.faults(Rule(api="LeaderAndIsr", to=2, nth=1, delay=0.5)) as fault:
+            await cluster.create_topic("t", assignment={0: [2, 1]})
+
+            async def answered() -> bool:
+                active = await cluster.wait_for_controller()
+                return not any((await cluster.node_status(active.id)).unanswered.values())
+
+            await cluster.wait_until(answered, "responses")
+        assert fault.fired == 1
+        with pytest.raises(HarnessError, match="works only for nodes in this process"):
+            await cluster.add_rule(Rule(where=lambda _: True))

@@ -1,0 +1,162 @@
+"""The pytest plugin as projects use it: with and without other plugins for async tests, in memory and for real."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[2]
+README_TEST = re.search(r"## In a test\n\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]  # type: ignore[index]
+
+#: a project without pytest-trio
+PLAIN = ("-p", "no:trio", "-p", "no:randomly", "-p", "no:cacheprovider")
+
+BOTH_KINDS = """
+import unittest
+import pytest
+from kce import Cluster, SyncCluster, HarnessError
+
+@pytest.mark.kafka_cluster(brokers=2, racks=["a", "b"])
+async def test_async(kafka_cluster, tmp_path):
+    assert isinstance(kafka_cluster, Cluster)
+    assert tmp_path.exists()
+    await kafka_cluster.create_topic("t", replication_factor=2)
+    assert {b.rack for b, _ in (await kafka_cluster.zk.get_brokers(watch=False)).values()} == {"a", "b"}
+
+def test_sync(kafka_cluster):
+    assert isinstance(kafka_cluster, SyncCluster)
+    kafka_cluster.create_topic("t", partitions=2, replication_factor=3)
+    old = kafka_cluster.wait_for_controller()
+    kafka_cluster.kill(old.id)
+    new = kafka_cluster.wait_for_controller(other_than=old)
+    assert new.epoch == old.epoch + 1
+    kafka_cluster.wait_until(lambda: kafka_cluster.registered() == {1, 2, 3} - {old.id}, "the death")
+    with pytest.raises(HarnessError, match="there is no node 9"):
+        kafka_cluster.kill(9)
+    assert kafka_cluster.history.events(api="LeaderAndIsr")
+
+class TestMethods:
+    async def test_async_method(self, kafka_cluster):
+        assert await kafka_cluster.registered() == {1, 2, 3}
+
+class Case(unittest.TestCase):
+    def test_case(self):
+        with SyncCluster(brokers=1, world=__import__("kce").memory()) as cluster:
+            self.assertEqual(cluster.registered(), {1})
+
+def test_shared_one(kafka_cluster_module):
+    kafka_cluster_module.create_topic("left")
+    kafka_cluster_module.kill(2)
+
+def test_shared_two(kafka_cluster_module):
+    kafka_cluster_module.reset()
+    assert kafka_cluster_module.registered() == {1, 2, 3}
+    assert kafka_cluster_module.describe_topics() == []
+"""
+
+
+def test_async_and_sync_tests_without_any_setting(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(BOTH_KINDS)
+    result = pytester.runpytest_subprocess(*PLAIN, "--kafka-world=memory", "--strict-markers")
+    result.assert_outcomes(passed=6)
+
+
+def test_beside_pytest_trio_in_both_modes(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(BOTH_KINDS)
+    options = ("--kafka-world=memory", "-p", "no:randomly")
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=6)
+    pytester.makepyfile(
+        "async def test_fixtures_of_trio(kafka_cluster, nursery): nursery.start_soon(kafka_cluster.kill, 1)"
+    )
+    pytester.makeini("[pytest]\ntrio_mode = true\n")
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)
+
+
+def test_beside_a_plugin_that_takes_every_async_test(pytester: pytest.Pytester) -> None:
+    """As pytest-asyncio does in its auto mode: it replaces the items of coroutine functions."""
+    pytester.makeconftest(
+        """
+import asyncio, inspect, pytest
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_pycollect_makeitem(collector, name, obj):
+    outcome = yield
+    for item in outcome.get_result() or []:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            test = item.obj
+            item.obj = lambda **kwargs: asyncio.run(test(**kwargs))
+"""
+    )
+    pytester.makepyfile(
+        """
+import asyncio, sniffio, trio
+
+async def test_theirs():
+    await asyncio.sleep(0)
+
+async def test_ours(kafka_cluster):
+    await trio.lowlevel.checkpoint()
+    assert await kafka_cluster.registered() == {1, 2, 3}
+"""
+    )
+    result = pytester.runpytest_subprocess(*PLAIN, "--kafka-world=memory")
+    result.assert_outcomes(passed=2)
+
+
+def test_a_failed_test_keeps_what_explains_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+import pytest
+
+@pytest.mark.kafka_cluster(seed=42)
+async def test_fails(kafka_cluster):
+    await kafka_cluster.create_topic("t")
+    assert not kafka_cluster.history.events(api="LeaderAndIsr")
+
+def test_passes(kafka_cluster):
+    pass
+
+def test_fails_too(kafka_cluster):
+    assert False
+"""
+    )
+    result = pytester.runpytest_subprocess(*PLAIN, "--kafka-world=memory", "--kafka-artifacts=kept")
+    result.assert_outcomes(passed=1, failed=2)
+    kept = sorted(path.name for path in (pytester.path / "kept").iterdir())
+    assert [name.rpartition("-")[2] for name in kept] == ["test_fails", "test_fails_too"]
+    folder = pytester.path / "kept" / kept[0]
+    assert {path.name for path in folder.iterdir()} == {"traffic.pcapng", "trace.jsonl", "server.log"}
+    text = result.stdout.str()
+    assert f"kce decode {folder}/traffic.pcapng" in text
+    assert "--kafka-seed 42 repeats the run" in text
+    decoded = subprocess.run(
+        [sys.executable, "-m", "kce.harness", "decode", folder / "traffic.pcapng"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "LeaderAndIsr" in decoded.stdout
+    assert '"api":"LeaderAndIsr"' in (folder / "trace.jsonl").read_text()
+    assert "is elected controller" in (folder / "server.log").read_text()
+
+
+@pytest.mark.slow
+def test_the_readme(pytester: pytest.Pytester) -> None:
+    """Pasted into a new project, with a real ZooKeeper, also in parallel and in random order."""
+    pytester.makepyfile(README_TEST)
+    pytester.runpytest_subprocess(*PLAIN).assert_outcomes(passed=3)
+    result = pytester.runpytest_subprocess("-p", "no:trio", "-p", "randomly", "-p", "xdist", "-n", "4")
+    result.assert_outcomes(passed=3)
+
+
+def test_the_plugin_imports_next_to_nothing() -> None:
+    """Where no test uses it: neither Trio nor anything of the project but itself."""
+    code = "before = set(sys.modules); import kce.harness.pytest_plugin; print(*set(sys.modules) - before)"
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import sys, pytest; {code}"], capture_output=True, text=True, check=True
+    )
+    assert set(ran.stdout.split()) <= {"kce", "kce.harness", "kce.harness.pytest_plugin"}

@@ -1,0 +1,69 @@
+"""Bounds of what administrators may write: numbers of partitions, broker ids, sizes of znodes."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+from uuid import UUID
+
+import pytest
+from trio.testing import MockClock
+
+from kce.wire import ErrorCode
+from kce.zookeeper import admin, znodes
+from kce.zookeeper.admin import MAX_PARTITIONS, AdminError
+from kce.zookeeper.model import ReplicaAssignment, TopicAssignment
+from kce.zookeeper.store import MAX_REQUEST_BYTES, Create
+from tests.controller.support import world
+from tests.zookeeper.conformance.topics import refusal
+
+
+async def test_too_many_partitions_are_refused_quickly(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        started = time.monotonic()
+        for count in (MAX_PARTITIONS + 1, 1_000_000, 2**31 - 1):
+            with pytest.raises(AdminError, match=f"at most {MAX_PARTITIONS} partitions") as refused:
+                await admin.create_topic(w.zk, "t", partitions=count, random=Random(0))
+            assert refused.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert time.monotonic() - started < 5
+        assert await w.zk.get_topics() == set()
+        with pytest.raises(AdminError) as refused:  # the other errors come first, as in Kafka
+            await admin.create_topic(w.zk, "t", partitions=1_000_000, replication_factor=9, random=Random(0))
+        assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+async def test_too_many_added_partitions_are_refused(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        await admin.create_topic(w.zk, "t", random=Random(0))
+        with pytest.raises(AdminError, match="at most 46341 partitions are possible, not 1000000") as refused:
+            await admin.plan_partitions(w.zk, "t", 1_000_000, None, random=Random(0))
+        assert refused.value.code is ErrorCode.INVALID_PARTITIONS
+
+
+async def test_replicas_are_broker_ids(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        assert await refusal(w, "t", {0: [1, 2**31]}) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        await admin.create_topic(w.zk, "t", assignment={0: [1, 2**31 - 1]}, random=Random(0))
+
+
+async def test_a_topic_that_does_not_fit_into_a_znode(autojump_clock: MockClock) -> None:
+    """4,000 partitions with 1,000 replicas each."""
+    async with world() as w:
+        replicas = list(range(100_000, 101_000))
+        assert await refusal(w, "t", dict.fromkeys(range(4000), replicas)) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        few = {p: ReplicaAssignment(tuple(replicas)) for p in range(500)}  # type: ignore[arg-type]
+        await w.store.write([Create(znodes.topic_path("u"), znodes.encode_topic(None, few))])
+        found = TopicAssignment("u", UUID(int=1), few)
+        with pytest.raises(AdminError, match="the replicas of 1000 partitions do not fit") as refused:
+            await admin.add_partitions(w.zk, found, dict.fromkeys(range(500, 1000), replicas))
+        assert refused.value.code is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+async def test_a_configuration_that_does_not_fit_into_a_znode(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        with pytest.raises(AdminError, match="the configuration is too large") as refused:
+            await admin.create_topic(
+                w.zk, "t", assignment={0: [1]}, config={"x": "y" * MAX_REQUEST_BYTES}, random=Random(0)
+            )
+        assert refused.value.code is ErrorCode.INVALID_CONFIG
+        assert await w.zk.get_topics() == set()

@@ -1,0 +1,77 @@
+"""Races and lost responses in Kafka's operations on ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from kce.zookeeper import znodes
+from kce.zookeeper.errors import ControllerMoved
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership
+from kce.zookeeper.store import Check, Create, Op, OpResult, SetData, StoreError
+from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
+from tests.zookeeper.conformance.nodes import T0, Fixture, f
+
+__all__ = ["f"]
+
+
+async def test_a_node_below_a_topic_that_is_being_deleted(f: Fixture) -> None:  # rule 1.55
+    """Somebody creates a partition between the listing and the deletion: the deletion starts over."""
+    await f.put("/brokers/topics/t/partitions/0/state")
+    write, created = f.zk.store.write, False
+
+    async def create_meanwhile(ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
+        nonlocal created
+        if ops and ops[0].path == "/brokers/topics/t/partitions" and not created:
+            created = True
+            await write([Create("/brokers/topics/t/partitions/1")])
+        return await write(ops, fence=fence)
+
+    f.zk.store.write = create_meanwhile  # type: ignore[method-assign]
+    await f.zk.delete_topic_nodes("t", f.fence)
+    assert created
+    assert await f.zk.store.exists(["/brokers/topics/t"]) == [None]
+
+
+@pytest.mark.parametrize(("epoch", "is_ours"), [(1, True), (2, False)])
+async def test_a_state_of_another_controller_is_not_our_lost_write(f: Fixture, epoch: int, is_ours: bool) -> None:
+    """Rule 1.52: equal but for the controller epoch."""
+    ids = (BrokerId(1), BrokerId(2))
+    wanted = LeaderAndIsr(BrokerId(1), ids, leader_epoch=5)
+    path = znodes.partition_state_path(T0)
+    await f.put(path, b"old")
+    found = Leadership(wanted, ControllerEpoch(epoch))
+    await f.zk.store.write([SetData(path, znodes.encode_partition_state(found))])
+    result = await f.zk.update_leader_and_isr({T0: wanted}, ControllerEpoch(1), f.fence)
+    assert (list(result.updated), result.retry) == (([T0], []) if is_ours else ([], [T0]))
+
+
+@pytest.mark.parametrize(("kraft_epoch", "refused"), [(-1, False), (0, False), (1, True)])
+async def test_a_kraft_controller_has_a_positive_epoch(f: Fixture, kraft_epoch: int, refused: bool) -> None:  # 1.54
+    data = b'{"version":2,"brokerid":1,"timestamp":"1","kraftControllerEpoch":%d}' % kraft_epoch
+    await f.zk.store.write([SetData("/controller", data)])
+    if refused:
+        with pytest.raises(ControllerMoved, match="KRaft"):
+            await f.zk.change_config("topics", "t", {"a": "1"})
+    else:
+        await f.zk.change_config("topics", "t", {"a": "1"})
+        assert await f.zk.get_config("topics", "t") == {"a": "1"}
+
+
+async def test_a_claim_is_ours_with_the_epoch_of_the_claim_alone() -> None:  # rule 2.10
+    """Our broker id holds /controller, but with a later epoch: an attempt of a later election."""
+    server = MemoryZooKeeper()
+
+    class Late(MemoryStore):
+        """Another election of the same broker is won just before the claim."""
+
+        async def multi(self, groups: Sequence[Sequence[Op]]):  # type: ignore[no-untyped-def]
+            claim = Create("/controller", znodes.encode_controller(1, 0))
+            await super().write([claim, SetData("/controller_epoch", b"9")])
+            return await super().multi(groups)
+
+    zk = KafkaZkClient(Late(server, 1), now_ms=lambda: 0)
+    with pytest.raises(ControllerMoved):
+        await zk.register_controller(BrokerId(1))
