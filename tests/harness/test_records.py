@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ from kce.harness.world.memory_world import MemoryClusterWorld
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import batch
 from tests.broker_stub.replication.support import fetch_request, produce_request, values_of
-from tests.interop.records import Ledger
+from tests.interop.records import Ledger, Traffic
 
 PROPERTIES = {
     "log.dirs": "/kafka-logs-{id}",
@@ -33,7 +31,7 @@ PROPERTIES = {
 async def ask(
     cluster: Cluster, world: MemoryClusterWorld, node_id: int, message: wire.Message, version: int
 ) -> wire.Message:
-    host, port = cluster._members[node_id].addresses["DATA"].rsplit(":", 1)
+    host, port = cluster.member(node_id).addresses["DATA"].rsplit(":", 1)
     links = NodeLinks(world.observer(), Links(set()), -1)
     connection = await links.dial(host, int(port), to=node_id, listener="DATA")
     client = NodeClient(connection, "test")
@@ -130,7 +128,7 @@ async def test_a_follower_lags_on_command() -> None:
         await cluster.create_topic("t", partitions=1, replication_factor=3)
         leader, _ = await leader_of(cluster, "t")
         follower = min({1, 2, 3} - {leader})
-        member = cluster._members[follower]
+        member = cluster.member(follower)
         replication = member.node.broker.replication  # type: ignore[attr-defined]
         replication.hold(TopicPartition("t", 0))
         await produce(cluster, world, b"x")
@@ -156,26 +154,17 @@ async def test_librdkafka_loses_nothing_while_nodes_are_killed(tmp_path: Path) -
     properties = {**PROPERTIES, "log.dirs": f"{tmp_path}/records-{{id}}"}
     async with Cluster(3, processes=True, data=tmp_path / "data", properties=properties) as cluster:
         await cluster.create_topic("t", partitions=3, replication_factor=3)
-        ledger = Ledger(",".join(member.addresses["DATA"] for member in cluster._members.values()), "t")
-        stop = threading.Event()
-
-        def work() -> None:
-            while not stop.wait(0.002):
-                ledger.send()
-            ledger.flush()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(in_thread, work)
-            try:
-                for victim in (1, 2):
-                    await cluster.kill(victim)
-                    await cluster.wait_until(
-                        lambda victim=victim: all_isrs(cluster, {1, 2, 3} - {victim}), what="the ISR"
-                    )  # type: ignore[misc]
-                    await cluster.start(victim)
-                    await cluster.wait_until(lambda: all_isrs(cluster, {1, 2, 3}), what="the ISR")
-            finally:
-                stop.set()
+        ledger = Ledger(",".join(member.addresses["DATA"] for member in map(cluster.member, (1, 2, 3))), "t")
+        with Traffic(ledger):
+            for victim in (1, 2):
+                await cluster.kill(victim)
+                await cluster.wait_until(
+                    lambda victim=victim: all_isrs(cluster, {1, 2, 3} - {victim}),
+                    what="the ISRs without it",  # type: ignore[misc]
+                )
+                await cluster.start(victim)
+                await cluster.wait_until(lambda: all_isrs(cluster, {1, 2, 3}), what="the ISRs with it")
+        await trio.to_thread.run_sync(ledger.flush)
         assert ledger.failed == []
         assert len(ledger.acknowledged) == ledger.sent > 100
         await trio.to_thread.run_sync(ledger.check)
@@ -186,10 +175,6 @@ def contents(folder: Path) -> list[int]:
     """For each partition, how many different logs there are."""
     found = (folder.glob(f"records-*/t-{partition}/*.log") for partition in range(3))
     return [len({path.read_bytes() for path in paths}) for paths in found]
-
-
-async def in_thread(work: Callable[[], None]) -> None:
-    await trio.to_thread.run_sync(work)
 
 
 async def all_isrs(cluster: Cluster, members: set[int]) -> bool:
