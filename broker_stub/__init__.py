@@ -1,7 +1,7 @@
 """A broker that obeys or fences its controller exactly as Kafka 3.9 does (controller-semantics.md, section 9).
 
-It serves the APIs in the table of `handlers.kafka_apis`, and holds no records: leaders, epochs and ISRs are real, logs
-are names in memory.
+It serves the APIs in the table of `handlers.kafka_apis`. With a `log.manager.LogManager` it keeps records and
+replicates them; without one leaders, epochs and ISRs are real, and logs are names in memory.
 
     config                     the broker's configuration, under Kafka's names
       config_entries           values of settings and their sources, for DescribeConfigs
@@ -11,7 +11,12 @@ are names in memory.
     replica_manager            fences the three control requests; hosts partitions
       partition  log_manager   one hosted replica; the port to its log
       metadata_cache           cluster metadata from the controller, in snapshots
-      isr                      when a leader proposes an ISR change
+      isr                      when a leader without records proposes an ISR change
+    log/                       Kafka's log, on a disk
+    replication/               what clients and followers do with a log; fetchers, ISR
+    purgatory/                 requests that wait
+    topic_configs              the settings of topics' logs
+    disk                       the disk, as Protocols
     alter_partition_manager    sends the proposals, one request in flight
     zk_alter_partition_manager writes them to ZooKeeper instead, like brokers before 2.7
       node_to_controller       sends requests to the current controller

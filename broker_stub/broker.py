@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 import trio
 
@@ -31,8 +31,9 @@ from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.controlled_shutdown import ControlledShutdown
 from kce.broker_stub.finalized_features import FinalizedFeatureCache
 from kce.broker_stub.handlers.base import Services
-from kce.broker_stub.handlers.kafka_apis import KafkaApis, served_apis
+from kce.broker_stub.handlers.kafka_apis import HANDLERS, RECORD_HANDLERS, KafkaApis, served_apis
 from kce.broker_stub.isr import IsrPolicy, LiveReplicasJoin, NoIsrChanges
+from kce.broker_stub.log.manager import LogManager as RecordLogManager
 from kce.broker_stub.log_manager import InMemoryLogManager, LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.node_to_controller import NodeToControllerChannel
@@ -48,10 +49,11 @@ from kce.broker_stub.ports import (
 from kce.broker_stub.producer_ids import ProducerIdManager
 from kce.broker_stub.reactor import SocketServer
 from kce.broker_stub.replica_manager import ReplicaManager
+from kce.broker_stub.replication.replication import Replication
 from kce.broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
 from kce.wire.configuration import ConfigError, Properties
 from kce.wire.transport import Dial
-from kce.wire.vocabulary import Endpoint
+from kce.wire.vocabulary import Endpoint, TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +92,9 @@ class Broker:
         log_manager: LogManager | None = None,
         isr_store: IsrStore | None = None,
         log_dir_events: LogDirEvents | None = None,
+        prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None,
     ) -> None:
+        """A `kce.broker_stub.log.manager.LogManager` keeps records: then they are produced, fetched and replicated."""
         self.config = config
         self.state = BrokerState.NOT_RUNNING
         #: czxid of our registration (rule 9.7); -1 before it, which fences nothing
@@ -121,7 +125,17 @@ class Broker:
             )
         else:
             self.alter_partition_manager = ZkAlterPartitionManager(isr_store)
-        self.isr_policy = self._make_isr_policy(isr_store)
+        self.replication = Replication(
+            config,
+            self.metadata_cache,
+            self.alter_partition_manager,
+            lambda: self.replica_manager,
+            dial,
+            lambda: self.broker_epoch,
+        )
+        keeps_records = isinstance(log_manager, RecordLogManager)
+        self.isr_policy: IsrPolicy = self.replication if keeps_records else self._make_isr_policy(isr_store)
+        handlers = (*HANDLERS, *RECORD_HANDLERS) if keeps_records else HANDLERS
         self.replica_manager = ReplicaManager(
             config.broker_id,
             self.metadata_cache,
@@ -133,7 +147,7 @@ class Broker:
         services = Services(
             config=config,
             cluster_id=cluster_id,
-            served_apis=served_apis(features=self.finalized_features),
+            served_apis=served_apis(handlers, self.finalized_features),
             metadata_cache=self.metadata_cache,
             replica_manager=self.replica_manager,
             controller=controller or NoController(),
@@ -143,12 +157,15 @@ class Broker:
             mutation_quotas=ControllerMutationQuotas(
                 self.client_quotas, config.controller_quota_window_num, config.controller_quota_window_size_seconds
             ),
+            data_plane=self.replication.data_plane,
+            prepare_topics=prepare_topics,
             spawn=self._spawn,
         )
-        self.socket_server = SocketServer(config, KafkaApis(services), bind)
+        self.socket_server = SocketServer(config, KafkaApis(services, handlers), bind)
         self._controlled_shutdown = ControlledShutdown(config, self.metadata_cache, dial)
         self._shutting_down = trio.Lock()
         self._nursery: trio.Nursery | None = None
+        self.stopped = trio.Event()
 
     def _spawn(self, run: Callable[[], Awaitable[None]]) -> None:
         assert self._nursery is not None, "only a running broker handles requests"
@@ -216,6 +233,7 @@ class Broker:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self.alter_partition_manager.run)
+                nursery.start_soon(self.replication.run)
                 await self.socket_server.run(task_status)
                 nursery.cancel_scope.cancel()
         finally:
@@ -223,6 +241,14 @@ class Broker:
             for channel in self._channels:
                 await channel.disconnect()
             self.state = BrokerState.NOT_RUNNING
+            self.stopped.set()
+
+    def log_directory_failed(self, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions were in it (rules B3.20, 9.68)."""
+        for partition in partitions:
+            self.replica_manager.mark_offline(partition)
+        if self._nursery is not None:
+            self._log_dir_failed()
 
     def enable_request_processing(self) -> None:
         """The last step of the startup (rule 2.1). Raises BindError."""

@@ -61,6 +61,15 @@ class BrokerConfig:
     num_partitions: int
     default_replication_factor: int
     delete_topic_enable: bool
+    fetch_max_bytes: int
+    num_replica_fetchers: int
+    replica_fetch_backoff_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_min_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_wait_max_ms: int
+    replica_lag_time_max_ms: int
+    replica_socket_timeout_ms: int
     originals: Mapping[str, str]  # the properties as given
 
     @property
@@ -110,6 +119,15 @@ class BrokerConfig:
             num_partitions=read.integer("num.partitions"),
             default_replication_factor=read.integer("default.replication.factor"),
             delete_topic_enable=read.boolean("delete.topic.enable"),
+            fetch_max_bytes=read.integer("fetch.max.bytes"),
+            num_replica_fetchers=read.integer("num.replica.fetchers"),
+            replica_fetch_backoff_ms=read.integer("replica.fetch.backoff.ms"),
+            replica_fetch_max_bytes=read.integer("replica.fetch.max.bytes"),
+            replica_fetch_min_bytes=read.integer("replica.fetch.min.bytes"),
+            replica_fetch_response_max_bytes=read.integer("replica.fetch.response.max.bytes"),
+            replica_fetch_wait_max_ms=read.integer("replica.fetch.wait.max.ms"),
+            replica_lag_time_max_ms=read.integer("replica.lag.time.max.ms"),
+            replica_socket_timeout_ms=read.integer("replica.socket.timeout.ms"),
             originals=dict(properties),
         )
 

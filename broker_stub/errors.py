@@ -11,6 +11,14 @@ class ApiException(Exception):
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+class Refused(ApiException):
+    """Refused with a code that needs no class of its own."""
+
+    def __init__(self, code: ErrorCode, text: str = "") -> None:
+        super().__init__(text or code.name)
+        self.code = code
+
+
 class KafkaStorageError(ApiException):
     """A log directory failed, or a log is unavailable because of that."""
 

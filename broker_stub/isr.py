@@ -25,6 +25,9 @@ class IsrPolicy(Protocol):
     def partition_changed(self, partition: Partition) -> None:
         """A LeaderAndIsr changed the partition, or the partition is no longer hosted (and not led)."""
 
+    def partition_stopped(self, partition: Partition) -> None:
+        """A StopReplica without deletion: the partition is hosted, but no longer fetched (rules 9.31, 9.34)."""
+
     def metadata_changed(self, controller_epoch: int) -> None:
         """The metadata cache applied an UpdateMetadata of that controller epoch."""
 
@@ -33,6 +36,9 @@ class NoIsrChanges:
     """Proposes nothing, for inter-broker protocols before AlterPartition (rule 9.60)."""
 
     def partition_changed(self, partition: Partition) -> None:
+        pass
+
+    def partition_stopped(self, partition: Partition) -> None:
         pass
 
     def metadata_changed(self, controller_epoch: int) -> None:
@@ -87,6 +93,9 @@ class LiveReplicasJoin:
             self._proposed[topic_partition] = proposed.intersection(self._online(topic_partition, proposed))
         for partition in list(self._incomplete.values()):
             self._propose(partition)
+
+    def partition_stopped(self, partition: Partition) -> None:
+        """Nothing is fetched."""
 
     def _reconsider(self, partition: Partition) -> None:
         if partition.is_leader and not set(partition.isr).issuperset(partition.replicas):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Protocol
 
+from kce.broker_stub.log import Log
 from kce.wire.vocabulary import TopicPartition
 
 
@@ -19,8 +20,8 @@ class LogManager(Protocol):
     def assign_topic_id(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
         """For an existing log without an id."""
 
-    def get_or_create_log(self, partition: TopicPartition, *, is_new: bool, topic_id: uuid.UUID | None) -> None:
-        """A log without an id gets ``topic_id``.
+    def get_or_create_log(self, partition: TopicPartition, *, is_new: bool, topic_id: uuid.UUID | None) -> Log | None:
+        """A log without an id gets ``topic_id``. None from a manager that keeps no records.
 
         Raises KafkaStorageError; also if the log is missing, ``is_new`` is false and a directory is offline, because
         the log may be in that directory (rule 9.24).

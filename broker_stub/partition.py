@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import enum
 import uuid
+from collections.abc import Callable
 from typing import Final
 
+import trio
+
 from kce.broker_stub.alter_partition_manager import AlterPartitionItem, Result
+from kce.broker_stub.disk import Buffer
+from kce.broker_stub.errors import Refused
+from kce.broker_stub.followers import Follower, Followers
+from kce.broker_stub.log import Appended, Log, Origin
 from kce.broker_stub.log_manager import LogManager
 from kce.wire import ErrorCode, LeaderAndIsrPartitionState
 from kce.wire.control import NO_TOPIC_ID
-from kce.wire.vocabulary import NO_LEADER, TopicPartition
+from kce.wire.vocabulary import NO_EPOCH, NO_LEADER, TopicPartition
 from kce.zookeeper.model import BrokerId, LeaderAndIsr
+
+#: `acks` of a producer that waits for every replica in the ISR
+ALL: Final = -1
 
 #: rule 9.58: a retry would fail again; the next LeaderAndIsr brings the controller's state
 WAIT_FOR_CONTROLLER: Final = frozenset(
@@ -49,8 +59,9 @@ class Partition:
     """
 
     __slots__ = (
-        "_broker_id", "_log_manager", "adding_replicas", "controller_epoch", "isr", "leader", "leader_epoch",
-        "partition_epoch", "pending", "removing_replicas", "replicas", "topic_partition",
+        "_broker_id", "_log_manager", "adding_replicas", "controller_epoch", "epoch_start_offset", "followers", "isr",
+        "leader", "leader_epoch", "log", "partition_epoch", "pending", "removing_replicas", "replicas",
+        "topic_partition",
     )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition, broker_id: int, log_manager: LogManager) -> None:
@@ -66,6 +77,11 @@ class Partition:
         self.removing_replicas: tuple[int, ...] = ()
         self.isr: tuple[int, ...] = ()
         self.pending: AlterPartitionItem | None = None
+        #: None before the first LeaderAndIsr
+        self.log: Log | None = None
+        self.followers = Followers()
+        #: as a leader: where the log ended when its epoch began
+        self.epoch_start_offset = 0
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else f"follower of {self.leader}"
@@ -85,10 +101,21 @@ class Partition:
 
         A RECOVERING partition becomes RECOVERED at once, because there is nothing to recover.
         """
-        return self._apply(state, topic_id, state.isr)
+        was_leader, epoch = self.is_leader, self.leader_epoch
+        if not self._apply(state, topic_id, state.isr):
+            return False
+        self.followers.assign(i for i in state.replicas if i != self._broker_id)
+        if state.leader_epoch > epoch and self.log is not None:
+            self.log.assign_epoch(state.leader_epoch)
+            self.epoch_start_offset = self.log.log_end_offset
+            self.followers.new_epoch(
+                state.isr, self.log.log_end_offset, trio.current_time() * 1000, is_new_leader=not was_leader
+            )
+        return True
 
     def make_follower(self, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None) -> bool:
         """Follow ``state.leader``, without an ISR (rule 9.23). Otherwise like ``make_leader``."""
+        self.followers.assign(())
         return self._apply(state, topic_id, ())
 
     def _apply(self, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None, isr: tuple[int, ...]) -> bool:
@@ -108,19 +135,86 @@ class Partition:
 
     def create_log_if_not_exists(self, state: LeaderAndIsrPartitionState, topic_id: uuid.UUID | None) -> None:
         """Raises KafkaStorageError."""
-        self._log_manager.get_or_create_log(self.topic_partition, is_new=state.is_new, topic_id=topic_id)
+        self.log = self._log_manager.get_or_create_log(self.topic_partition, is_new=state.is_new, topic_id=topic_id)
 
     def delete(self) -> None:
         """The partition is no longer hosted; a change in flight is void."""
         self.leader = NO_LEADER
         self.isr = ()
         self.pending = None
+        self.log = None
+        self.followers.assign(())
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
         """The committed ISR and the replicas that the pending change adds (rule 9.48)."""
         added = () if self.pending is None else tuple(i for i in self.pending.leader_and_isr.isr if i not in self.isr)
         return self.isr + added
+
+    # records
+
+    def leader_log(self) -> Log:
+        """Raises Refused with NOT_LEADER_OR_FOLLOWER (rule B3.12)."""
+        if self.log is None or not self.is_leader:
+            raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.topic_partition} is not led by {self._broker_id}")
+        return self.log
+
+    def log_for(self, current_leader_epoch: int, *, leader_only: bool) -> Log:
+        """The log for a reader that knows that leader epoch, or -1 (rules B4.8, B4.9). Raises Refused."""
+        if current_leader_epoch != NO_EPOCH and current_leader_epoch != self.leader_epoch:
+            is_old = current_leader_epoch < self.leader_epoch
+            raise Refused(
+                ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"{self.topic_partition}: leader epoch {current_leader_epoch} is not {self.leader_epoch}",
+            )
+        if leader_only or self.log is None:
+            return self.leader_log()
+        return self.log
+
+    @property
+    def min_isr(self) -> int:
+        """Rule B3.14."""
+        assert self.log is not None
+        return min(self.log.config.min_insync_replicas, len(self.replicas))
+
+    def append(
+        self, records: Buffer, acks: int, *, origin: Origin = Origin.CLIENT, zstd_allowed: bool = True
+    ) -> Appended:
+        """Rules B3.12, B3.13, B3.16 to B3.21. Raises ApiException."""
+        log = self.leader_log()
+        if acks == ALL and len(self.isr) < self.min_isr:
+            raise Refused(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"the ISR of {self.topic_partition} has {len(self.isr)} replicas, not {self.min_isr}",
+            )
+        return log.append_as_leader(records, self.leader_epoch, origin=origin, zstd_allowed=zstd_allowed)
+
+    def is_acknowledged(self, end_offset: int) -> ErrorCode | None:
+        """Whether enough replicas have everything before ``end_offset``: the code to answer, or None (rule B2.14)."""
+        if self.log is None or not self.is_leader:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if self.log.high_watermark < end_offset:
+            return None
+        enough = len(self.maximal_isr) >= self.min_isr
+        return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+    def advance_high_watermark(self, now_ms: float, max_lag_ms: float, is_alive: Callable[[int], bool]) -> bool:
+        """As far as the followers allow; whether it moved (rules 9.50, B3.15)."""
+        if self.log is None or not self.is_leader or len(self.isr) < self.min_isr:
+            return False
+        end = self.log.end
+
+        def joins(broker_id: int, follower: Follower) -> bool:
+            return follower.is_caught_up(end.offset, now_ms, max_lag_ms) and is_alive(broker_id)
+
+        return self.log.maybe_increment_high_watermark(self.followers.high_watermark(end, self.maximal_isr, joins))
+
+    def may_join_isr(self, broker_id: int) -> bool:
+        """Whether a follower has what the ISR has (rule 9.47)."""
+        follower = self.followers.get(broker_id)
+        if self.log is None or follower is None or self.pending is not None or broker_id in self.isr:
+            return False
+        return follower.end.offset >= max(self.log.high_watermark, self.epoch_start_offset)
 
     def propose_isr(self, isr: tuple[int, ...]) -> AlterPartitionItem:
         """Make ``isr`` the pending change, with the current epochs (rule 9.49)."""

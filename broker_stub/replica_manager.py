@@ -166,7 +166,9 @@ class ReplicaManager:
         any_epoch = state.leader_epoch in (EPOCH_DURING_DELETE, NO_EPOCH)
         if partition is not None and not any_epoch and state.leader_epoch < partition.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        if not state.delete_partition:  # only its fetcher would stop (rules 9.31, 9.34)
+        if not state.delete_partition:
+            if partition is not None:
+                self._isr_policy.partition_stopped(partition)
             return ErrorCode.NONE
         if partition is not None:
             del self.partitions[topic_partition]

@@ -19,6 +19,7 @@ SESSION_TIMEOUT_MS = 6000
 class ClusterConfig:
     """``properties`` are Kafka's and apply to every node, those of ``nodes`` to one; None removes one that the cluster
     sets. Racks are given to the nodes in turn. ``controllers`` are the nodes that take no replicas.
+    In `log.dirs`, {id} is the node's id, because each node needs its own.
 
     A port is that of the first node, and the others count up; None is an ephemeral port.
     """
@@ -81,7 +82,11 @@ class ClusterConfig:
             properties[CONTROLLER_ONLY] = "true"
         if self.metrics_port:
             properties[METRICS_PORT] = str(self.metrics_port + offset)
-        return {key: text for key, text in properties.items() if text is not None}
+        given = {key: text for key, text in properties.items() if text is not None}
+        for key in ("log.dirs", "log.dir"):
+            if key in given:
+                given[key] = given[key].replace("{id}", str(node_id))
+        return given
 
     def zookeeper_client(self, zookeeper_connect: str) -> ZooKeeperClientConfig:
         """How the cluster itself connects: like its nodes, but with its own session timeout. Raises ConfigError."""

@@ -8,15 +8,18 @@ await node.shutdown()              # controlled shutdown; then `run` returns
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from kce.broker_stub import BindError, Broker, BrokerConfig
 from kce.broker_stub.errors import BrokerFailure
+from kce.broker_stub.log.manager import LogManager, LogManagerConfig
 from kce.broker_stub.metrics import broker_metrics
+from kce.broker_stub.topic_configs import TopicConfigs
 from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
 from kce.broker_stub.zookeeper.broker_metadata import (
     BrokerMetadata,
@@ -38,6 +41,7 @@ from kce.harness.links import Links
 from kce.harness.world import RealWorld, World, uuids
 from kce.metrics import Histogram, Metric, MetricName
 from kce.wire.configuration import ConfigError, Properties
+from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, RegisteredBroker
@@ -80,6 +84,11 @@ def controller_config(
         controller_socket_timeout_ms=broker.controller_socket_timeout_ms,
         zookeeper_connection_timeout_ms=zookeeper.connection_timeout_ms,
     )
+
+
+async def _halt(path: str) -> None:
+    """Rule 9.68. Raises BrokerFailure."""
+    raise BrokerFailure(f"log directory {path} has failed, and none is left")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,9 @@ class Node:
         self._scope = trio.CancelScope()
         self.store: Session | None = None
         self.is_up = False
+        #: None without log directories: the node keeps no records
+        self.logs: LogManager | None = None
+        self._open_logs: LogManager | None = None
         #: port of the metrics' HTTP server
         self.metrics_port: int | None = None
 
@@ -156,6 +168,8 @@ class Node:
             error = plain_error(e, *_FAILURES, HarnessError)
             raise HarnessError(str(error)) if isinstance(error, _FAILURES) else error from None
         finally:
+            if self._open_logs is not None:
+                self._open_logs.abandon()
             await self.store.aclose()
             if self.links.recorder is not None:
                 self.links.recorder.close()
@@ -169,6 +183,8 @@ class Node:
         cluster_id = await zk.get_or_create_cluster_id()
         await self._identify(zk, cluster_id)
         async with trio.open_nursery() as nursery:
+            topics = TopicConfigs(self.properties)
+            self.logs = await self._load_logs(zk, topics, nursery) if self.config.log_dirs else None
             self.controller = KafkaController(
                 self._controller_config,
                 zk,
@@ -189,6 +205,8 @@ class Node:
                 ),
                 isr_store=ZkIsrStore(zk),
                 log_dir_events=ZkLogDirEvents(zk, self.id),
+                log_manager=self.logs,
+                prepare_topics=partial(self._read_topic_configs, zk, topics) if self.logs is not None else None,
             )
             self._zk = zk
             self._on_session(self._log_session)
@@ -203,6 +221,7 @@ class Node:
                 on_unclean_election_enabled=self.controller.unclean_leader_election_enabled,
                 on_client_config=self.broker.client_config_changed,
                 on_broker_config=self.broker.config_changed,
+                on_topic_config=partial(self._topic_config_changed, topics),
             )
             self._on_session(configs.session_changed)
             await nursery.start(configs.run)
@@ -216,6 +235,39 @@ class Node:
             log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
             self.is_up = True
             task_status.started()
+
+    async def _load_logs(self, zk: KafkaZkClient, topics: TopicConfigs, nursery: trio.Nursery) -> LogManager:
+        """Raises BrokerFailure."""
+        await self._read_topic_configs(zk, topics, await zk.get_children("/config/topics", watch=False))
+
+        def failed(path: str, partitions: list[TopicPartition]) -> None:
+            self.broker.log_directory_failed(partitions)
+            if not logs.online:
+                nursery.start_soon(_halt, path)
+
+        logs = LogManager(
+            self.world.disk,
+            self.config.log_dirs,
+            LogManagerConfig.of(self.properties),
+            now_ms=self.now_ms,
+            random=self.world.random("logs"),
+            config_of=topics.of,
+            on_offline=failed,
+        )
+        self._open_logs = logs
+        await logs.load()
+        await nursery.start(logs.run)
+        return logs
+
+    async def _read_topic_configs(self, zk: KafkaZkClient, topics: TopicConfigs, names: Collection[str]) -> None:
+        for topic, config in (await zk.get_topic_configs(list(names))).items():
+            if isinstance(config, dict):
+                topics.changed(topic, config)
+
+    def _topic_config_changed(self, topics: TopicConfigs, topic: str, config: Mapping[str, str]) -> None:
+        topics.changed(topic, config)
+        if self.logs is not None:
+            self.logs.update_config([topic])
 
     async def _follow_features(self, nursery: trio.Nursery) -> None:
         if not self._controller_config.inter_broker_protocol_version.supports_feature_versioning:
@@ -322,6 +374,10 @@ class Node:
             await self.broker.shutdown(DRAIN_SECONDS)
         else:
             await self.broker.socket_server.shutdown(DRAIN_SECONDS)
+        if self.logs is not None:
+            with trio.move_on_after(DRAIN_SECONDS):
+                await self.broker.stopped.wait()
+            self.logs.close(self.broker.broker_epoch)
         self.controller.close()
         with trio.move_on_after(DRAIN_SECONDS):
             await self.controller.stopped.wait()

@@ -60,6 +60,28 @@ class MetadataVersion:
         return self._requests[3]
 
     @property
+    def fetch_version(self) -> int:
+        return self._version(_FETCH_VERSIONS)
+
+    @property
+    def list_offsets_version(self) -> int:
+        return self._version(_LIST_OFFSETS_VERSIONS)
+
+    @property
+    def offset_for_leader_epoch_version(self) -> int | None:
+        """None if it is not used."""
+        version = self._version(_OFFSET_FOR_LEADER_EPOCH_VERSIONS)
+        return None if version < 0 else version
+
+    def _version(self, versions: tuple[tuple[MetadataVersion, int], ...]) -> int:
+        return next(version for since, version in versions if self >= since)
+
+    @property
+    def truncates_on_fetch(self) -> bool:
+        """A leader tells a follower in a Fetch response that their logs diverge (rule B5.8)."""
+        return self >= IBP_2_7_IV1
+
+    @property
     def _requests(self) -> tuple[int, int, int, int]:
         return next(versions for since, versions in _REQUEST_VERSIONS if self >= since)
 
@@ -94,6 +116,7 @@ class MetadataVersion:
 
 
 IBP_2_7_IV0: Final = MetadataVersion.parse("2.7-IV0")
+IBP_2_7_IV1: Final = MetadataVersion.parse("2.7-IV1")
 IBP_2_7_IV2: Final = MetadataVersion.parse("2.7-IV2")
 IBP_2_8_IV0: Final = MetadataVersion.parse("2.8-IV0")
 IBP_3_2_IV0: Final = MetadataVersion.parse("3.2-IV0")
@@ -118,3 +141,20 @@ _REQUEST_VERSIONS: Final = tuple(
         ("0.8.0", (0, 0, 0, 0)),
     )
 )
+
+
+def _since(text: str) -> tuple[tuple[MetadataVersion, int], ...]:
+    """Pairs of a version of the protocol and the version of a request from then on, newest first."""
+    pairs = (line.split() for line in text.split(","))
+    return tuple((MetadataVersion.parse(since), int(version)) for since, version in pairs)
+
+
+# the requests of a follower (section 5b of the broker's rules)
+_FETCH_VERSIONS: Final = _since(
+    "3.9-IV0 17, 3.7-IV4 16, 3.5-IV1 15, 3.5-IV0 14, 3.1-IV0 13, 2.7-IV1 12, 2.3-IV1 11, 2.1-IV2 10, 2.0-IV1 8,"
+    "1.1-IV0 7, 0.11.0-IV1 5, 0.11.0-IV0 4, 0.10.1-IV1 3, 0.10.0-IV0 2, 0.9.0 1, 0.8.0 0"
+)
+_LIST_OFFSETS_VERSIONS: Final = _since(
+    "3.9-IV0 9, 3.5-IV0 8, 3.0-IV1 7, 2.8-IV0 6, 2.2-IV1 5, 2.1-IV1 4, 2.0-IV1 3, 0.11.0-IV0 2, 0.10.1-IV2 1, 0.8.0 0"
+)
+_OFFSET_FOR_LEADER_EPOCH_VERSIONS: Final = _since("2.8-IV0 4, 2.3-IV1 3, 2.1-IV1 2, 2.0-IV0 1, 0.11.0-IV2 0, 0.8.0 -1")

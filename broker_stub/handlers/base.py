@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -19,6 +19,7 @@ from kce.broker_stub.ports import AdminPort, ControllerPort
 from kce.broker_stub.producer_ids import ProducerIdManager
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.replica_manager import ReplicaManager
+from kce.broker_stub.replication.data_plane import DataPlane
 from kce.wire import ErrorCode
 from kce.wire.steps import Steps
 
@@ -45,8 +46,11 @@ class Services:
     broker_epoch: Callable[[], int]
     producer_ids: ProducerIdManager
     mutation_quotas: ControllerMutationQuotas
+    data_plane: DataPlane
     #: starts a background task of the broker
     spawn: Callable[[Callable[[], Awaitable[None]]], None]
+    #: gets the settings of topics whose logs are about to be made; None: nobody needs them
+    prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None
 
     def is_stale_broker_epoch(self, epoch: int) -> bool:
         """Rule 9.5: -1 is never stale, nor is a newer epoch, which the controller may know first."""
@@ -104,6 +108,15 @@ class Handler(Generic[R]):
         """All versions of Kafka 3.9, because controllers and brokers do not negotiate (rule B1.62)."""
         first, last = self.request.__versions__
         return wire.ApiVersion(api_key=self.api_key, min_version=first, max_version=last)
+
+
+def respond_to(request: Request, make: Callable[[], wire.Message]) -> None:
+    """Answer a request that has waited. Whoever completed it is not concerned by a failure (rule B1.31)."""
+    try:
+        request.respond(make())
+    except Exception as e:
+        log.exception("%r failed", request)
+        request.fail(e)
 
 
 def answering(

@@ -14,16 +14,21 @@ from kce.broker_stub.handlers import (
     api_versions,
     create_partitions,
     create_topics,
+    delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
     elect_leaders,
+    fetch,
     find_coordinator,
     forwarded,
     incremental_alter_configs,
     init_producer_id,
     leader_and_isr,
+    list_offsets,
     metadata,
+    offset_for_leader_epoch,
+    produce,
     stop_replica,
     update_features,
     update_metadata,
@@ -60,6 +65,15 @@ HANDLERS: Final[tuple[Handler[Any], ...]] = (
     init_producer_id.HANDLER,
     update_features.HANDLER,
     *forwarded.HANDLERS,
+)
+
+#: of a broker that keeps records
+RECORD_HANDLERS: Final[tuple[Handler[Any], ...]] = (
+    produce.HANDLER,
+    fetch.HANDLER,
+    list_offsets.HANDLER,
+    offset_for_leader_epoch.HANDLER,
+    delete_records.HANDLER,
 )
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Final
 
 from kce.broker_stub.control_requests import leader_and_isr_states
 from kce.broker_stub.handlers.base import Handler, Services, answering, logged
-from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.reactor import Request, RequestContext
 from kce.wire import (
     ErrorCode,
     LeaderAndIsrPartitionError,
@@ -60,4 +60,25 @@ def _response(
     return LeaderAndIsrResponse(error_code=error, topics=topics)
 
 
-HANDLER: Final = Handler(LeaderAndIsrRequest, answering(logged(respond)), error_response)
+_answer: Final = answering(logged(respond))
+
+
+def handle(request: Request, message: LeaderAndIsrRequest, services: Services) -> Awaitable[None] | None:
+    """Logs that are made get the settings of their topics, which are read first."""
+    hosted = services.replica_manager.partitions
+    if services.prepare_topics is not None:
+        topics = {partition.topic for partition, _ in leader_and_isr_states(message) if partition not in hosted}
+        if topics:
+            return _prepared(request, message, services, services.prepare_topics(topics))
+    _answer(request, message, services)
+    return None
+
+
+async def _prepared(
+    request: Request, message: LeaderAndIsrRequest, services: Services, preparation: Awaitable[None]
+) -> None:
+    await preparation
+    _answer(request, message, services)
+
+
+HANDLER: Final = Handler(LeaderAndIsrRequest, handle, error_response)

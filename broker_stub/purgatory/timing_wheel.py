@@ -99,7 +99,7 @@ class Timer:
     def __init__(self) -> None:
         self.size = 0
         self._buckets: list[_Bucket] = []
-        self._wheel = _Wheel(self, TICK_MS, self._now_ms())
+        self._wheel: _Wheel | None = None
         self._earlier = trio.Event()
 
     @staticmethod
@@ -116,6 +116,8 @@ class Timer:
         self._add(task)
 
     def _add(self, task: TimerTask) -> None:
+        if self._wheel is None:
+            self._wheel = _Wheel(self, TICK_MS, self._now_ms())
         if not self._wheel.add(task):
             self.size -= 1
             task.run()
@@ -130,6 +132,7 @@ class Timer:
         now_ms = self._now_ms()
         while self._buckets and self._buckets[0].expiration_ms <= now_ms:
             bucket = heapq.heappop(self._buckets)
+            assert self._wheel is not None
             self._wheel.advance(bucket.expiration_ms)
             bucket.expiration_ms = -1
             tasks, bucket.tasks = bucket.tasks, {}

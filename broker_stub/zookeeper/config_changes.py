@@ -51,9 +51,11 @@ class ConfigChangeListener:
         on_unclean_election_enabled: OnUncleanElectionEnabled = lambda topic: None,
         on_client_config: OnClientConfig = lambda kind, name, config: None,
         on_broker_config: Callable[[Mapping[str, str]], None] = lambda config: None,
+        on_topic_config: Callable[[str, Mapping[str, str]], None] = lambda topic, config: None,
     ) -> None:
         self._on_unclean_election_enabled = on_unclean_election_enabled
         self._on_client_config = on_client_config
+        self._on_topic_config = on_topic_config
         self._zk = zk
         self._broker = str(broker_id)
         self._static = static_unclean
@@ -134,6 +136,8 @@ class ConfigChangeListener:
         log.info("the configuration of %s %s changed", entity_type, entity)
         if entity_type == "topics":
             config = (await self._zk.get_topic_configs([entity]))[entity]
+            if isinstance(config, dict):
+                self._on_topic_config(entity, config)
             if isinstance(config, dict) and config.get(UNCLEAN, "").lower() == "true":
                 self._on_unclean_election_enabled(entity)
         elif entity_type in CLIENT_KINDS:

@@ -20,6 +20,7 @@ from kce.broker_stub.log_manager import InMemoryLogManager, LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.ports import Address, AdminPort, ControllerPort, NoController, NoStore
 from kce.broker_stub.producer_ids import ProducerIdManager
+from kce.broker_stub.purgatory import Timer
 from kce.broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
 from kce.broker_stub.reactor.connection import Connection
 from kce.broker_stub.reactor.memory_pool import MemoryPool
@@ -27,6 +28,7 @@ from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.request import Action, Response
 from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.replica_manager import ReplicaManager
+from kce.broker_stub.replication.data_plane import DataPlane
 from kce.harness.connections import Link, NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, RealWorld
@@ -244,6 +246,9 @@ class Node:
             producer_ids=ProducerIdManager(broker_id, lambda: self.broker_epoch, channel or NoChannel(), self._spawn),
             mutation_quotas=ControllerMutationQuotas(
                 self.quotas, self.config.controller_quota_window_num, self.config.controller_quota_window_size_seconds
+            ),
+            data_plane=DataPlane(
+                lambda: self.replicas, self.cache, lambda partition, broker_id: None, Timer(), max_lag_ms=30_000
             ),
             spawn=self._spawn,
         )

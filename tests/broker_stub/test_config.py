@@ -163,7 +163,7 @@ def test_unused_kafka_settings_log_a_warning_unless_they_are_at_their_default(ca
     _config(zookeeper_connect="localhost:2181", log_dirs="/tmp/x", max_connections_per_ip_overrides="")
     BrokerConfig.from_properties({"broker.id": "1", "max.connections": str(2**31 - 1), "background.threads": "10"})
     assert not caplog.records
-    unused = {"listener.name.data.ssl.keystore.location": "k", "log.retention.hours": "1"}
+    unused = {"listener.name.data.ssl.keystore.location": "k", "log.cleaner.threads": "2"}
     BrokerConfig.from_properties({"broker.id": "1", **unused})
     assert [record.getMessage().partition(" has no effect")[0] for record in caplog.records] == [
         f"{key}={value}" for key, value in unused.items()

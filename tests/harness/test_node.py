@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from kce.broker_stub import BrokerConfig
+from kce.broker_stub.log.manager import LogManagerConfig
 from kce.harness import HarnessError
 from kce.harness.node import Node, controller_config
-from kce.wire.configuration import BROKER_CONFIGS, Support
+from kce.wire.configuration import BROKER_CONFIGS, TOPIC_CONFIGS, Support
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 
 GIVEN = {"broker.id": "1", "zookeeper.connect": "127.0.0.1:1"}
@@ -55,6 +56,14 @@ class Recording(dict[str, str]):
         return super().get(key, default)
 
 
+def read_for_topics(properties: Mapping[str, str]) -> None:
+    """What the logs of topics without settings of their own take from the broker."""
+    for definition in TOPIC_CONFIGS.values():
+        if definition.support is Support.LIVE and definition.name != "unclean.leader.election.enable":
+            for name, _ in definition.synonyms:
+                properties.get(name)
+
+
 def test_the_table_of_settings_names_all_readers() -> None:
     given = GIVEN | {"zookeeper.ssl.client.enable": "true"}
     broker, zookeeper = BrokerConfig.from_properties(given), ZooKeeperClientConfig.from_properties(given)
@@ -63,6 +72,8 @@ def test_the_table_of_settings_names_all_readers() -> None:
         "zookeeper": ZooKeeperClientConfig.from_properties,
         "controller": lambda properties: controller_config(broker, zookeeper, properties),
         "node": Node,
+        "logs": LogManagerConfig.of,
+        "topics": read_for_topics,
     }
     refused = {name for name, definition in BROKER_CONFIGS.items() if definition.support is Support.REFUSED}
     for reader, parse in readers.items():

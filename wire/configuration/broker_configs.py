@@ -35,6 +35,7 @@ auto.leader.rebalance.enable boolean true any static described controller
 broker.id int -1 -1.. static described broker
 broker.id.generation.enable boolean true any static described broker
 broker.rack string - any static described broker
+compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer cluster described topics
 connections.max.idle.ms long 600000 -1|1.. static described broker
 control.plane.listener.name string - any static described broker
 controlled.shutdown.enable boolean true any static described broker
@@ -45,6 +46,7 @@ controller.quota.window.size.seconds int 1 1.. static described broker
 controller.socket.timeout.ms int 30000 1.. static described broker
 default.replication.factor int 1 1..32767 static described broker
 delete.topic.enable boolean true any static described broker
+fetch.max.bytes int 57671680 1024.. static described broker
 inter.broker.listener.name string - any static described broker
 inter.broker.protocol.version string 3.9-IV0 any static described broker
 kce.controller.only boolean false any static hidden node
@@ -53,16 +55,52 @@ leader.imbalance.check.interval.seconds long 300 1.. static described controller
 leader.imbalance.per.broker.percentage int 10 0.. static described controller
 listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT any broker described broker
 listeners string PLAINTEXT://:9092 any broker described broker
+log.cleanup.policy list delete compact|delete cluster described topics
 log.dir string /tmp/kafka-logs any static described broker
 log.dirs string - any static described broker
-min.insync.replicas int 1 1.. cluster described node
+log.flush.interval.messages long max 1.. cluster described topics
+log.flush.interval.ms long - 0.. cluster described topics
+log.flush.offset.checkpoint.interval.ms int 60000 0.. static described logs
+log.flush.scheduler.interval.ms long max 0.. static described logs,topics
+log.flush.start.offset.checkpoint.interval.ms int 60000 0.. static described logs
+log.index.interval.bytes int 4096 0.. cluster described topics
+log.index.size.max.bytes int 10485760 4.. cluster described topics
+log.initial.task.delay.ms long 30000 0.. static hidden logs
+log.message.downconversion.enable boolean true any cluster described topics
+log.message.timestamp.after.max.ms long max 0.. cluster described topics
+log.message.timestamp.before.max.ms long max 0.. cluster described topics
+log.message.timestamp.type string CreateTime CreateTime|LogAppendTime cluster described topics
+log.retention.bytes long -1 any cluster described topics
+log.retention.check.interval.ms long 300000 1.. static described logs
+log.retention.hours int 168 any static described topics
+log.retention.minutes int - any static described topics
+log.retention.ms long - -1.. cluster described topics
+log.roll.hours int 168 1.. static described topics
+log.roll.jitter.hours int 0 0.. static described topics
+log.roll.jitter.ms long - 0.. cluster described topics
+log.roll.ms long - 1.. cluster described topics
+log.segment.bytes int 1073741824 14.. cluster described topics
+log.segment.delete.delay.ms long 60000 0.. cluster described topics
+message.max.bytes int 1048588 0.. cluster described topics
+min.insync.replicas int 1 1.. cluster described node,topics
 num.io.threads int 8 1.. cluster described broker
 num.network.threads int 3 1.. cluster described broker
 num.partitions int 1 1.. static described broker
+num.replica.fetchers int 1 any cluster described broker
+producer.id.expiration.check.interval.ms int 600000 1.. static hidden logs
+producer.id.expiration.ms int 86400000 1.. cluster described logs
 quota.window.num int 11 1.. static described broker
 quota.window.size.seconds int 1 1.. static described broker
 queued.max.request.bytes long -1 any static described broker
 queued.max.requests int 500 1.. static described broker
+replica.fetch.backoff.ms int 1000 0.. static described broker
+replica.fetch.max.bytes int 1048576 0.. static described broker
+replica.fetch.min.bytes int 1 any static described broker
+replica.fetch.response.max.bytes int 10485760 0.. static described broker
+replica.fetch.wait.max.ms int 500 0.. static described broker
+replica.high.watermark.checkpoint.interval.ms long 5000 any static described logs
+replica.lag.time.max.ms long 30000 1.. static described broker
+replica.socket.timeout.ms int 30000 any static described broker
 request.timeout.ms int 30000 1.. static described broker
 reserved.broker.max.id int 1000 0.. static described broker
 security.inter.broker.protocol string PLAINTEXT PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL static described broker
@@ -108,7 +146,6 @@ broker.heartbeat.interval.ms int 2000 any static hidden
 broker.session.timeout.ms int 9000 any static hidden
 compression.gzip.level int -1 -1|1..9 cluster described
 compression.lz4.level int 9 1..17 cluster described
-compression.type string producer uncompressed|zstd|lz4|snappy|gzip|producer cluster described
 compression.zstd.level int 3 -131072..22 cluster described
 connection.failed.authentication.delay.ms int 100 0.. static described
 controller.listener.names string - any static hidden
@@ -128,7 +165,6 @@ delegation.token.secret.key password - any static hidden
 delete.records.purgatory.purge.interval.requests int 1 any static described
 early.start.listeners string - any static hidden
 eligible.leader.replicas.enable boolean false any static hidden
-fetch.max.bytes int 57671680 1024.. static described
 fetch.purgatory.purge.interval.requests int 1000 any static described
 follower.replication.throttled.rate long max any broker described
 group.consumer.assignors list org.apache.kafka.coordinator.group.assignor.UniformAssignor,org.apache.kafka.coordinator.group.assignor.RangeAssignor any static hidden
@@ -177,39 +213,14 @@ log.cleaner.max.compaction.lag.ms long max 1.. cluster described
 log.cleaner.min.cleanable.ratio double 0.5 0..1 cluster described
 log.cleaner.min.compaction.lag.ms long 0 0.. cluster described
 log.cleaner.threads int 1 0.. cluster described
-log.cleanup.policy list delete compact|delete cluster described
 log.dir.failure.timeout.ms long 30000 1.. static hidden
-log.flush.interval.messages long max 1.. cluster described
-log.flush.interval.ms long - 0.. cluster described
-log.flush.offset.checkpoint.interval.ms int 60000 0.. static described
-log.flush.scheduler.interval.ms long max 0.. static described
-log.flush.start.offset.checkpoint.interval.ms int 60000 0.. static described
-log.index.interval.bytes int 4096 0.. cluster described
-log.index.size.max.bytes int 10485760 4.. cluster described
-log.initial.task.delay.ms long 30000 0.. static hidden
 log.local.retention.bytes long -2 -2.. cluster described
 log.local.retention.ms long -2 -2.. cluster described
-log.message.downconversion.enable boolean true any cluster described
 log.message.format.version string 3.0-IV1 any static described
-log.message.timestamp.after.max.ms long max 0.. cluster described
-log.message.timestamp.before.max.ms long max 0.. cluster described
 log.message.timestamp.difference.max.ms long max 0.. cluster described
-log.message.timestamp.type string CreateTime CreateTime|LogAppendTime cluster described
 log.preallocate boolean false any cluster described
-log.retention.bytes long -1 any cluster described
-log.retention.check.interval.ms long 300000 1.. static described
-log.retention.hours int 168 any static described
-log.retention.minutes int - any static described
-log.retention.ms long - -1.. cluster described
-log.roll.hours int 168 1.. static described
-log.roll.jitter.hours int 0 0.. static described
-log.roll.jitter.ms long - 0.. cluster described
-log.roll.ms long - 1.. cluster described
-log.segment.bytes int 1073741824 14.. cluster described
-log.segment.delete.delay.ms long 60000 0.. cluster described
 max.incremental.fetch.session.cache.slots int 1000 0.. static described
 max.request.partition.size.limit int 2000 1.. static hidden
-message.max.bytes int 1048588 0.. cluster described
 metadata.log.dir string - any static hidden
 metadata.log.max.record.bytes.between.snapshots long 20971520 1.. static hidden
 metadata.log.max.snapshot.interval.ms long 3600000 0.. static hidden
@@ -226,7 +237,6 @@ metrics.sample.window.ms long 30000 1.. static hidden
 node.id int -1 any static hidden
 num.recovery.threads.per.data.dir int 1 1.. cluster described
 num.replica.alter.log.dirs.threads int - any static hidden
-num.replica.fetchers int 1 any cluster described
 offset.metadata.max.bytes int 4096 any static hidden
 offsets.commit.required.acks short -1 any static hidden
 offsets.commit.timeout.ms int 5000 1.. static hidden
@@ -244,8 +254,6 @@ password.encoder.keyfactory.algorithm string - any static hidden
 password.encoder.old.secret password - any static hidden
 password.encoder.secret password - any static hidden
 process.roles list empty broker|controller static hidden
-producer.id.expiration.check.interval.ms int 600000 1.. static hidden
-producer.id.expiration.ms int 86400000 1.. cluster described
 producer.purgatory.purge.interval.requests int 1000 any static described
 remote.fetch.max.wait.ms int 500 1.. cluster hidden
 remote.log.index.file.cache.total.size.bytes long 1073741824 1.. cluster hidden
@@ -274,16 +282,8 @@ remote.log.storage.manager.class.path string - any static hidden
 remote.log.storage.manager.impl.prefix string rsm.config. any static hidden
 remote.log.storage.system.enable boolean false any static hidden
 replica.alter.log.dirs.io.max.bytes.per.second long max any broker described
-replica.fetch.backoff.ms int 1000 0.. static described
-replica.fetch.max.bytes int 1048576 0.. static described
-replica.fetch.min.bytes int 1 any static described
-replica.fetch.response.max.bytes int 10485760 0.. static described
-replica.fetch.wait.max.ms int 500 0.. static described broker
-replica.high.watermark.checkpoint.interval.ms long 5000 any static described
-replica.lag.time.max.ms long 30000 1.. static described broker
 replica.selector.class string - any static described
 replica.socket.receive.buffer.bytes int 65536 any static described
-replica.socket.timeout.ms int 30000 any static described
 replication.quota.window.num int 11 1.. static hidden
 replication.quota.window.size.seconds int 1 1.. static hidden
 sasl.client.callback.handler.class class - any static hidden

@@ -57,8 +57,30 @@ unclean.leader.election.enable unclean.leader.election.enable
 _BOOLEANS: Final = ("remote.log.copy.disable", "remote.log.delete.on.disable", "remote.storage.enable")
 _THROTTLED: Final = ("follower.replication.throttled.replicas", "leader.replication.throttled.replicas")
 _REPLICAS: Final = Matching(re.compile(r"\*|\d+:\d+"), "* or partition:broker")
-#: the only setting with an effect, because there are no records
-_LIVE: Final = "unclean.leader.election.enable"
+#: settings with an effect: one of the controller's, and those of the logs of nodes that keep records
+_LIVE: Final = frozenset(
+    (
+        "cleanup.policy",
+        "compression.type",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "index.interval.bytes",
+        "max.message.bytes",
+        "message.downconversion.enable",
+        "message.timestamp.after.max.ms",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.type",
+        "min.insync.replicas",
+        "retention.bytes",
+        "retention.ms",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+        "unclean.leader.election.enable",
+    )
+)
 
 
 def _definitions() -> Iterator[TopicConfigDef]:
@@ -71,7 +93,7 @@ def _definitions() -> Iterator[TopicConfigDef]:
             type=broker.type,
             default=default if equals else broker.default,
             allowed=broker.allowed,
-            support=Support.LIVE if name == _LIVE else Support.IGNORED,
+            support=Support.LIVE if name in _LIVE else Support.IGNORED,
             synonyms=tuple((synonym, _FACTORS.get(synonym.rpartition(".")[2], 1)) for synonym in names),
         )
     for name in _BOOLEANS:

@@ -69,13 +69,13 @@ def test_settings_without_effect_are_warnings() -> None:
     read = Properties(
         {
             "num.io.thread": "1", "qqqqq": "1", "num.io.threads": "1", "kce.metrics.port": "0",
-            "log.retention.hours": "1", "background.threads": "10", "listener.name.data.num.io.threads": "2",
+            "log.cleaner.threads": "2", "background.threads": "10", "listener.name.data.num.io.threads": "2",
             "listener.name.data.num.network.threads": "2",
         }
     )  # fmt: skip
     assert read.check() == [
         "num.io.thread has no effect: Kafka has no such setting; did you mean num.io.threads?",
         "qqqqq has no effect: Kafka has no such setting",
-        "log.retention.hours=1 has no effect: Kafka has this setting, this project ignores it",
+        "log.cleaner.threads=2 has no effect: Kafka has this setting, this project ignores it",
         "listener.name.data.num.io.threads has no effect: num.io.threads applies to all listeners here",
     ]

@@ -1,0 +1,137 @@
+"""ListOffsets (key 2), versions 0-9 (section 7c)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from kce.broker_stub.errors import ApiException, Refused
+from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.log import Isolation, Log
+from kce.broker_stub.log.lookup import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    FoundOffset,
+    earliest,
+    find_max_timestamp,
+    find_timestamp,
+    offsets_before,
+)
+from kce.broker_stub.partition import Partition
+from kce.broker_stub.reactor import RequestContext
+from kce.broker_stub.replication.data_plane import isolation_of
+from kce.broker_stub.replication.reading import CONSUMER, DEBUGGING_CONSUMER
+from kce.wire import (
+    ErrorCode,
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kce.wire.vocabulary import TopicPartition
+
+#: the first version that knows each of these (rule B7.17)
+_SINCE: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
+
+
+def respond(message: ListOffsetsRequest, context: RequestContext, services: Services) -> ListOffsetsResponse:
+    asked = Counter((topic.name, entry.partition_index) for topic in message.topics for entry in topic.partitions)
+    return ListOffsetsResponse(
+        topics=tuple(
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    _answer(topic.name, entry, message, context, services, asked[topic.name, entry.partition_index] > 1)
+                    for entry in topic.partitions
+                ),
+            )
+            for topic in message.topics
+        )
+    )
+
+
+def _answer(
+    topic: str,
+    entry: ListOffsetsPartition,
+    message: ListOffsetsRequest,
+    context: RequestContext,
+    services: Services,
+    is_repeated: bool,
+) -> ListOffsetsPartitionResponse:
+    version = context.header.api_version
+    try:
+        if is_repeated and version > 0:
+            raise Refused(ErrorCode.INVALID_REQUEST)
+        partition = services.data_plane.partition(TopicPartition(topic, entry.partition_index))
+        leader_only = message.replica_id != DEBUGGING_CONSUMER
+        log = partition.log_for(entry.current_leader_epoch, leader_only=leader_only)
+        if version == 0:
+            return ListOffsetsPartitionResponse(
+                partition_index=entry.partition_index, old_style_offsets=_old_offsets(log, entry, message.replica_id)
+            )
+        isolation = isolation_of(message.replica_id, message.isolation_level)
+        found = _find(partition, log, entry.timestamp, isolation, version)
+    except ApiException as e:
+        return ListOffsetsPartitionResponse(partition_index=entry.partition_index, error_code=_code(e.code, version))
+    return ListOffsetsPartitionResponse(
+        partition_index=entry.partition_index,
+        timestamp=found.timestamp,
+        offset=found.offset,
+        leader_epoch=found.leader_epoch if version >= 4 else -1,
+    )
+
+
+def _code(code: ErrorCode, version: int) -> ErrorCode:
+    """Rule B7.15."""
+    return ErrorCode.LEADER_NOT_AVAILABLE if code == ErrorCode.OFFSET_NOT_AVAILABLE and version < 5 else code
+
+
+def _find(partition: Partition, log: Log, timestamp: int, isolation: Isolation, version: int) -> FoundOffset:
+    """Raises ApiException."""
+    if timestamp < LATEST and timestamp != EARLIEST and version < _SINCE.get(timestamp, version + 1):
+        raise Refused(ErrorCode.UNSUPPORTED_VERSION)
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return earliest(log)
+    if timestamp == LATEST_TIERED:
+        return FoundOffset(-1, -1)
+    is_behind = isolation is not Isolation.LOG_END and partition.epoch_start_offset > log.high_watermark
+    if timestamp == LATEST:
+        if is_behind:
+            raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return FoundOffset(-1, log.located_end(isolation).offset, partition.leader_epoch)
+    found = find_max_timestamp(log) if timestamp == MAX_TIMESTAMP else find_timestamp(log, timestamp)
+    if found is not None and found.offset < log.located_end(isolation).offset:
+        return found
+    if is_behind:
+        raise Refused(ErrorCode.OFFSET_NOT_AVAILABLE)
+    return FoundOffset(-1, -1)
+
+
+def _old_offsets(log: Log, entry: ListOffsetsPartition, replica_id: int) -> tuple[int, ...]:
+    """Rule B7.20: a consumer sees the high watermark instead of what is beyond it."""
+    offsets = offsets_before(log, entry.timestamp, entry.max_num_offsets)
+    if replica_id != CONSUMER or not any(offset > log.high_watermark for offset in offsets):
+        return tuple(offsets)
+    return (log.high_watermark, *(offset for offset in offsets if offset < log.high_watermark))
+
+
+def error_response(message: ListOffsetsRequest, context: RequestContext, error: ErrorCode) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=tuple(
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    ListOffsetsPartitionResponse(partition_index=entry.partition_index, error_code=error)
+                    for entry in topic.partitions
+                ),
+            )
+            for topic in message.topics
+        )
+    )
+
+
+HANDLER: Final = Handler(ListOffsetsRequest, answering(respond), error_response)

@@ -1,0 +1,65 @@
+"""OffsetForLeaderEpoch (key 23), versions 0-4: where the records of a leader epoch end (rule B5.24)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kce.broker_stub.errors import ApiException
+from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import (
+    ErrorCode,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponseEpochEndOffset,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+from kce.wire.vocabulary import TopicPartition
+
+
+def respond(
+    message: OffsetForLeaderEpochRequest, context: RequestContext, services: Services
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=tuple(
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=tuple(_answer(topic.topic, entry, services) for entry in topic.partitions),
+            )
+            for topic in message.topics
+        )
+    )
+
+
+def _answer(
+    topic: str, entry: OffsetForLeaderPartition, services: Services
+) -> OffsetForLeaderEpochResponseEpochEndOffset:
+    try:
+        partition = services.data_plane.partition(TopicPartition(topic, entry.partition))
+        found = partition.log_for(entry.current_leader_epoch, leader_only=True).end_offset_of(entry.leader_epoch)
+    except ApiException as e:
+        return OffsetForLeaderEpochResponseEpochEndOffset(partition=entry.partition, error_code=e.code)
+    return OffsetForLeaderEpochResponseEpochEndOffset(
+        partition=entry.partition, error_code=ErrorCode.NONE, leader_epoch=found.epoch, end_offset=found.end_offset
+    )
+
+
+def error_response(
+    message: OffsetForLeaderEpochRequest, context: RequestContext, error: ErrorCode
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=tuple(
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=tuple(
+                    OffsetForLeaderEpochResponseEpochEndOffset(partition=entry.partition, error_code=error)
+                    for entry in topic.partitions
+                ),
+            )
+            for topic in message.topics
+        )
+    )
+
+
+HANDLER: Final = Handler(OffsetForLeaderEpochRequest, answering(respond), error_response)

@@ -1,0 +1,189 @@
+"""Produce (key 0), versions 0-11 (section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kce.broker_stub.disk import Buffer
+from kce.broker_stub.errors import ApiException, CorruptMessage, InvalidRecord, Refused
+from kce.broker_stub.handlers.base import Handler, Services, respond_to
+from kce.broker_stub.handlers.leaders import current_leader, endpoints
+from kce.broker_stub.reactor import Request, RequestContext
+from kce.broker_stub.replication.data_plane import Produced
+from kce.wire import (
+    BatchIndexAndErrorMessage,
+    ErrorCode,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResponseLeaderIdAndEpoch,
+    ProduceResponseNodeEndpoint,
+    TopicProduceResponse,
+)
+from kce.wire.batch_header import read_headers
+from kce.wire.errors import CorruptRecord
+from kce.wire.record import Codec
+from kce.wire.vocabulary import TopicPartition, by_topic
+
+ADMIN_CLIENT: Final = "__admin_client"
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+_ACKS: Final = (-1, 0, 1)
+#: no log start offset is told with these (rule B3.22)
+_WITHOUT_LOG_START: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    }
+)
+
+
+def handle(request: Request, message: ProduceRequest, services: Services) -> None:
+    """Raises InvalidRequest."""
+    context = request.context
+    refused: dict[TopicPartition, tuple[Produced, ErrorCode]] = {}
+    records: dict[TopicPartition, Buffer] = {}
+    for topic in message.topic_data:
+        for data in topic.partition_data:
+            partition = TopicPartition(topic.name, data.index)
+            try:
+                records[partition] = _checked(partition, data.records or b"", message, context, services)
+            except ApiException as e:
+                refused[partition] = e, e.code
+
+    def respond(results: Mapping[TopicPartition, tuple[Produced, ErrorCode]]) -> None:
+        results = {**refused, **results}
+        if message.acks != 0:
+            respond_to(request, lambda: response(results, context, services))
+        elif any(code for _, code in results.values()):  # rule B3.36
+            request.close_connection()
+        else:
+            request.no_response()
+
+    if records:
+        services.data_plane.append(records, message.acks, message.timeout_ms, respond)
+    else:
+        respond({})
+
+
+def _checked(
+    partition: TopicPartition, records: Buffer, message: ProduceRequest, context: RequestContext, services: Services
+) -> Buffer:
+    """Rules B3.1 to B3.9. Raises ApiException."""
+    if services.metadata_cache.snapshot.partition(partition) is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    _check_shape(records, context.header.api_version)
+    if message.acks not in _ACKS:
+        raise Refused(ErrorCode.INVALID_REQUIRED_ACKS)
+    if partition.topic in INTERNAL_TOPICS and context.header.client_id != ADMIN_CLIENT:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    return records
+
+
+def _check_shape(records: Buffer, api_version: int) -> None:
+    """Rule B3.9. Raises ApiException."""
+    if api_version < 3:
+        return
+    try:
+        headers = [header for _, header in read_headers(records)]
+        has_zstd = any(header.codec is Codec.ZSTD for header in headers)
+    except CorruptRecord as e:
+        raise CorruptMessage(str(e)) from None
+    if len(headers) != 1 or headers[0].magic != 2:
+        raise InvalidRecord(f"version {api_version} takes one batch of magic 2")
+    if has_zstd and api_version < 7:
+        raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+    if headers[0].is_transactional:  # rule B3.1: there is no transaction coordinator
+        raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+
+def response(
+    results: Mapping[TopicPartition, tuple[Produced, ErrorCode]], context: RequestContext, services: Services
+) -> ProduceResponse:
+    """Rules B3.39 to B3.43."""
+    tells_leaders = context.header.api_version >= 10
+    leaders = {
+        partition: current_leader(services, partition)
+        for partition, (_, code) in results.items()
+        if tells_leaders and code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    }
+    answers = {
+        partition: _answer(partition, produced, code, leaders.get(partition), services)
+        for partition, (produced, code) in results.items()
+    }
+    nodes = endpoints(services, context.listener, (leader for leader, _ in leaders.values()))
+    return ProduceResponse(
+        responses=tuple(
+            TopicProduceResponse(name=topic, partition_responses=tuple(partitions.values()))
+            for topic, partitions in by_topic(answers).items()
+        ),
+        node_endpoints=tuple(
+            ProduceResponseNodeEndpoint(
+                node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+            )
+            for broker, endpoint in nodes
+        ),
+    )
+
+
+def _answer(
+    partition: TopicPartition,
+    produced: Produced,
+    code: ErrorCode,
+    leader: tuple[int, int] | None,
+    services: Services,
+) -> PartitionProduceResponse:
+    current = ProduceResponseLeaderIdAndEpoch()
+    if leader is not None:
+        current = ProduceResponseLeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+    if not isinstance(produced, ApiException):
+        return PartitionProduceResponse(
+            index=partition.partition,
+            error_code=code,
+            base_offset=produced.first_offset,
+            log_append_time_ms=produced.log_append_time,
+            log_start_offset=produced.log_start_offset,
+            current_leader=current,
+        )
+    records = produced.records if isinstance(produced, InvalidRecord) else ()
+    return PartitionProduceResponse(
+        index=partition.partition,
+        error_code=code,
+        base_offset=-1,
+        log_start_offset=-1 if code in _WITHOUT_LOG_START else _log_start(partition, services),
+        record_errors=tuple(
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=text) for index, text in records
+        ),
+        error_message=str(produced) if isinstance(produced, InvalidRecord) else None,
+        current_leader=current,
+    )
+
+
+def _log_start(partition: TopicPartition, services: Services) -> int:
+    hosted = services.replica_manager.partitions.get(partition)
+    return -1 if hosted is None or hosted.log is None else hosted.log.log_start_offset
+
+
+def error_response(message: ProduceRequest, context: RequestContext, error: ErrorCode) -> ProduceResponse | None:
+    """None with acks=0 (rule B1.41)."""
+    if message.acks == 0:
+        return None
+    return ProduceResponse(
+        responses=tuple(
+            TopicProduceResponse(
+                name=topic.name,
+                partition_responses=tuple(
+                    PartitionProduceResponse(index=data.index, error_code=error, base_offset=-1)
+                    for data in topic.partition_data
+                ),
+            )
+            for topic in message.topic_data
+        )
+    )
+
+
+HANDLER: Final = Handler(ProduceRequest, handle, error_response)

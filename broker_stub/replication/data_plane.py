@@ -1,0 +1,392 @@
+"""Appends, reads and look-ups on the partitions that a broker hosts, and the requests that wait for them (rules B2).
+
+Everything that may complete a waiting request says so: ``appended``, ``high_watermark_moved``, ``role_changed``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import trio
+
+from kce.broker_stub.disk import Buffer
+from kce.broker_stub.errors import ApiException, KafkaStorageError, Refused
+from kce.broker_stub.log import Appended, Isolation, Origin
+from kce.broker_stub.metadata_cache import MetadataCache
+from kce.broker_stub.partition import ALL, Partition
+from kce.broker_stub.purgatory import DelayedOperation, Purgatory, Timer
+from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read, error_read, read_partition
+from kce.wire import ErrorCode
+from kce.wire.vocabulary import TopicPartition
+
+log = logging.getLogger(__name__)
+
+#: what became of the records for one partition
+Produced = Appended | ApiException
+
+
+class HostedPartitions(Protocol):
+    """The part of ReplicaManager that this module uses."""
+
+    partitions: dict[TopicPartition, Partition]
+    offline_partitions: set[TopicPartition]
+
+
+class DataPlane:
+    """Its owner runs ``timer``. ``follower_fetched``: a broker that follows a partition that is led here."""
+
+    def __init__(
+        self,
+        hosted: Callable[[], HostedPartitions],
+        metadata_cache: MetadataCache,
+        follower_fetched: Callable[[Partition, int], None],
+        timer: Timer,
+        *,
+        max_lag_ms: int,
+        zstd_allowed: bool = True,
+    ) -> None:
+        self._hosted = hosted
+        self._metadata_cache = metadata_cache
+        self._on_follower_fetched = follower_fetched
+        self._max_lag_ms = max_lag_ms
+        self._zstd_allowed = zstd_allowed
+        self.produce_purgatory: Purgatory[TopicPartition, DelayedProduce] = Purgatory(timer)
+        self.fetch_purgatory: Purgatory[TopicPartition, DelayedFetch] = Purgatory(timer)
+        self.delete_purgatory: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(timer, purge_interval=1)
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """Raises ApiException (rule B3.11)."""
+        hosted = self._hosted()
+        if topic_partition in hosted.offline_partitions:
+            raise KafkaStorageError(f"the log directory of {topic_partition} is offline")
+        partition = hosted.partitions.get(topic_partition)
+        if partition is not None:
+            return partition
+        is_known = self._metadata_cache.snapshot.partition(topic_partition) is not None
+        raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def is_alive(self, broker_id: int) -> bool:
+        return broker_id in self._metadata_cache.snapshot.alive_brokers
+
+    # what completes waiting requests
+
+    def appended(self, partition: Partition) -> None:
+        """Records were appended to a log that is led here (rules B2.17, B2.23)."""
+        if self._advance(partition):
+            self.high_watermark_moved(partition.topic_partition)
+        else:
+            self.fetch_purgatory.check_and_complete(partition.topic_partition)
+
+    def high_watermark_moved(self, topic_partition: TopicPartition) -> None:
+        self.fetch_purgatory.check_and_complete(topic_partition)
+        self.produce_purgatory.check_and_complete(topic_partition)
+        self.delete_purgatory.check_and_complete(topic_partition)
+
+    def isr_changed(self, partition: Partition) -> None:
+        """The high watermark of a partition that is led here may move."""
+        if self._advance(partition):
+            self.high_watermark_moved(partition.topic_partition)
+
+    def role_changed(self, partition: Partition) -> None:
+        """A LeaderAndIsr or a StopReplica was applied (section 2f)."""
+        self._advance(partition)
+        self.fetch_purgatory.check_and_complete(partition.topic_partition)
+        self.produce_purgatory.check_and_complete(partition.topic_partition)
+
+    def _advance(self, partition: Partition) -> bool:
+        return partition.advance_high_watermark(trio.current_time() * 1000, self._max_lag_ms, self.is_alive)
+
+    # produce
+
+    def append(
+        self,
+        records: Mapping[TopicPartition, Buffer],
+        acks: int,
+        timeout_ms: int,
+        respond: Callable[[Mapping[TopicPartition, tuple[Produced, ErrorCode]]], None],
+        *,
+        origin: Origin = Origin.CLIENT,
+    ) -> None:
+        """Append to each partition; ``respond`` gets what became of it, and the code to answer.
+
+        With acks=-1 it may be called later: when every replica in the ISR has the records, or after the timeout.
+        """
+        produced = {
+            topic_partition: self._append(topic_partition, data, acks, origin)
+            for topic_partition, data in records.items()
+        }
+        operation = DelayedProduce(self, produced, timeout_ms if acks == ALL else 0, respond)
+        appended = [tp for tp, result in produced.items() if isinstance(result, Appended)]
+        for topic_partition in appended:
+            self.appended(self.partition(topic_partition))
+        if acks == ALL and appended:
+            self.produce_purgatory.try_complete_or_watch(operation, appended)
+        else:
+            operation.answer_now()
+
+    def _append(self, topic_partition: TopicPartition, records: Buffer, acks: int, origin: Origin) -> Produced:
+        try:
+            partition = self.partition(topic_partition)
+            return partition.append(records, acks, origin=origin, zstd_allowed=self._zstd_allowed)
+        except ApiException as e:
+            return e
+        except Exception as e:  # the other partitions are served
+            log.exception("records for %s could not be appended", topic_partition)
+            return ApiException(str(e))
+
+    # fetch
+
+    def fetch(
+        self,
+        params: FetchParams,
+        fetches: Sequence[PartitionFetch],
+        respond: Callable[[Sequence[Read]], None],
+    ) -> None:
+        """Read each partition; ``respond`` gets what was read, in the same order, at once or later (rule B2.18)."""
+        reads = self.read(params, fetches, record_progress=True)
+        operation = DelayedFetch(self, params, fetches, reads, respond)
+        if operation.is_satisfied_by(reads):
+            respond(reads)
+        else:
+            self.fetch_purgatory.try_complete_or_watch(operation, [fetch.partition for fetch in fetches])
+
+    def read(self, params: FetchParams, fetches: Sequence[PartitionFetch], *, record_progress: bool) -> list[Read]:
+        """Rules B4.14, B4.15. ``record_progress``: of a follower, for this is its first read (rule B2.22)."""
+        reads = []
+        room, at_least_one = params.max_bytes, not params.hard_limit
+        for fetch in fetches:
+            try:
+                partition = self.partition(fetch.partition)
+                found = read_partition(partition, fetch, params, room, at_least_one=at_least_one)
+                if record_progress and params.is_follower and found.diverging is None:
+                    found = self._follower_fetched(partition, params.replica_id, fetch, found)
+            except ApiException as e:
+                found = error_read(e)
+            except Exception:  # rule B4.23
+                log.exception("%s could not be read", fetch.partition)
+                found = Read(ErrorCode.UNKNOWN_SERVER_ERROR)
+            if found.records:
+                at_least_one = False
+                room = max(0, room - len(found.records))
+            reads.append(found)
+        return reads
+
+    def _follower_fetched(self, partition: Partition, broker_id: int, fetch: PartitionFetch, found: Read) -> Read:
+        """Rule B4.41."""
+        follower = partition.followers.get(broker_id)
+        assert follower is not None
+        before = partition.followers.low_watermark(found.log_start_offset, self.is_alive)
+        known_end = follower.end.offset
+        now_ms = trio.current_time() * 1000
+        follower.fetched(found.start._replace(offset=fetch.offset), fetch.log_start_offset, now_ms, found.end_offset)
+        self._on_follower_fetched(partition, broker_id)
+        moved = follower.end.offset != known_end and self._advance(partition)
+        if moved or partition.followers.low_watermark(found.log_start_offset, self.is_alive) > before:
+            self.high_watermark_moved(partition.topic_partition)
+        return found
+
+    # delete records
+
+    def delete_records(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        timeout_ms: int,
+        respond: Callable[[Mapping[TopicPartition, tuple[int, ErrorCode]]], None],
+    ) -> None:
+        """Move the starts of logs; ``respond`` gets low watermark and code of each (rules B6.20, B2.24)."""
+        results: dict[TopicPartition, tuple[int, ErrorCode]] = {}
+        wanted: dict[TopicPartition, int] = {}
+        for topic_partition, offset in offsets.items():
+            try:
+                wanted[topic_partition] = self._delete_before(topic_partition, offset)
+            except ApiException as e:
+                results[topic_partition] = -1, e.code
+        operation = DelayedDeleteRecords(self, wanted, results, timeout_ms, respond)
+        if wanted:
+            self.delete_purgatory.try_complete_or_watch(operation, wanted)
+        else:
+            operation.force_complete()
+
+    def _delete_before(self, topic_partition: TopicPartition, offset: int) -> int:
+        """The offset that the low watermark must reach. Raises ApiException."""
+        found = self.partition(topic_partition).leader_log()
+        if not found.config.is_delete:
+            raise Refused(ErrorCode.POLICY_VIOLATION)
+        if offset == -1:
+            offset = found.high_watermark
+        if offset < 0:
+            raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
+        found.increment_log_start_offset(offset)
+        return offset
+
+    def low_watermark(self, partition: Partition) -> int:
+        """Raises ApiException."""
+        return partition.followers.low_watermark(partition.leader_log().log_start_offset, self.is_alive)
+
+
+class DelayedProduce(DelayedOperation):
+    """Waits until every replica in the ISR has the records (rules B2.12 to B2.16)."""
+
+    __slots__ = ("_codes", "_plane", "_produced", "_respond")
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        produced: Mapping[TopicPartition, Produced],
+        timeout_ms: int,
+        respond: Callable[[Mapping[TopicPartition, tuple[Produced, ErrorCode]]], None],
+    ) -> None:
+        super().__init__(timeout_ms)
+        self._plane = plane
+        self._produced = produced
+        self._respond = respond
+        #: None while it waits
+        self._codes: dict[TopicPartition, ErrorCode | None] = {
+            topic_partition: result.code if isinstance(result, ApiException) else None
+            for topic_partition, result in produced.items()
+        }
+
+    def answer_now(self) -> None:
+        """Without waiting: what is in the log is enough."""
+        self._codes = {tp: ErrorCode.NONE if code is None else code for tp, code in self._codes.items()}
+        self.force_complete()
+
+    def try_complete(self) -> bool:
+        for topic_partition, code in self._codes.items():
+            if code is None:
+                self._codes[topic_partition] = self._settled(topic_partition)
+        return None not in self._codes.values() and self.force_complete()
+
+    def _settled(self, topic_partition: TopicPartition) -> ErrorCode | None:
+        result = self._produced[topic_partition]
+        assert isinstance(result, Appended)
+        try:
+            return self._plane.partition(topic_partition).is_acknowledged(result.last_offset + 1)
+        except ApiException as e:
+            return e.code
+
+    def on_complete(self) -> None:
+        self._respond(
+            {
+                topic_partition: (
+                    self._produced[topic_partition],
+                    ErrorCode.REQUEST_TIMED_OUT if code is None else code,
+                )
+                for topic_partition, code in self._codes.items()
+            }
+        )
+
+
+class DelayedFetch(DelayedOperation):
+    """Waits until there is something to read (rules B2.18 to B2.23)."""
+
+    __slots__ = ("_fetches", "_params", "_plane", "_respond", "_starts")
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        params: FetchParams,
+        fetches: Sequence[PartitionFetch],
+        reads: Sequence[Read],
+        respond: Callable[[Sequence[Read]], None],
+    ) -> None:
+        super().__init__(params.max_wait_ms)
+        self._plane = plane
+        self._params = params
+        self._fetches = fetches
+        self._starts = [read.start for read in reads]
+        self._respond = respond
+
+    def is_satisfied_by(self, reads: Sequence[Read]) -> bool:
+        """Rule B2.18."""
+        return (
+            self._params.max_wait_ms <= 0
+            or not reads
+            or sum(len(read.records) for read in reads) >= self._params.min_bytes
+            or any(read.error or read.diverging is not None for read in reads)
+        )
+
+    def try_complete(self) -> bool:
+        readable = 0
+        for fetch, start in zip(self._fetches, self._starts, strict=True):
+            try:
+                found = self._readable(fetch, start.segment, start.position)
+            except ApiException:
+                found = None
+            if found is None:
+                return self.force_complete()
+            readable += found
+        return readable >= self._params.min_bytes and self.force_complete()
+
+    def _readable(self, fetch: PartitionFetch, segment: int, position: int) -> int | None:
+        """Bytes of one partition; None if it must be answered at once (rules B2.19, B2.20). Raises ApiException."""
+        partition = self._plane.partition(fetch.partition)
+        found = partition.log_for(fetch.current_leader_epoch, leader_only=self._params.leader_only)
+        end = found.located_end(self._params.isolation)
+        if fetch.offset > end.offset:
+            return None
+        if fetch.last_fetched_epoch >= 0:
+            known = found.end_offset_of(fetch.last_fetched_epoch)
+            if known.epoch < fetch.last_fetched_epoch or known.end_offset < fetch.offset:
+                return None
+        if fetch.offset == end.offset or segment < 0 or not end.is_located:
+            return 0
+        if segment < end.segment:
+            return None
+        return min(end.position - position, fetch.max_bytes)
+
+    def on_complete(self) -> None:
+        self._respond(self._plane.read(self._params, self._fetches, record_progress=False))
+
+
+class DelayedDeleteRecords(DelayedOperation):
+    """Waits until every live replica has moved the start of its log (rules B2.24 to B2.26)."""
+
+    __slots__ = ("_plane", "_respond", "_results", "_wanted")
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        wanted: Mapping[TopicPartition, int],
+        results: dict[TopicPartition, tuple[int, ErrorCode]],
+        timeout_ms: int,
+        respond: Callable[[Mapping[TopicPartition, tuple[int, ErrorCode]]], None],
+    ) -> None:
+        super().__init__(timeout_ms)
+        self._plane = plane
+        self._wanted = dict(wanted)
+        self._results = results
+        self._respond = respond
+
+    def try_complete(self) -> bool:
+        for topic_partition, offset in list(self._wanted.items()):
+            try:
+                low_watermark = self._plane.low_watermark(self._plane.partition(topic_partition))
+            except ApiException as e:
+                self._settle(topic_partition, -1, e.code)
+            else:
+                if low_watermark >= offset:
+                    self._settle(topic_partition, low_watermark, ErrorCode.NONE)
+        return not self._wanted and self.force_complete()
+
+    def _settle(self, topic_partition: TopicPartition, low_watermark: int, code: ErrorCode) -> None:
+        del self._wanted[topic_partition]
+        self._results[topic_partition] = low_watermark, code
+
+    def on_complete(self) -> None:
+        for topic_partition in list(self._wanted):
+            try:
+                low_watermark = self._plane.low_watermark(self._plane.partition(topic_partition))
+            except ApiException:
+                low_watermark = -1
+            self._settle(topic_partition, low_watermark, ErrorCode.REQUEST_TIMED_OUT)
+        self._respond(self._results)
+
+
+def isolation_of(replica_id: int, isolation_level: int) -> Isolation:
+    """Rule B4.1."""
+    if replica_id != -1:
+        return Isolation.LOG_END
+    return Isolation.COMMITTED if isolation_level == 1 else Isolation.HIGH_WATERMARK

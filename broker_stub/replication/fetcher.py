@@ -1,0 +1,379 @@
+"""Followers fetch: one task for each leader and fetcher id (section 5).
+
+A partition is TRUNCATING until it is known where its log and the leader's begin to differ, then FETCHING. With
+`inter.broker.protocol.version` 2.7-IV1 and later the leader tells that in its answers to Fetch (rule B5.8).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import trio
+
+from kce import wire
+from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.errors import ApiException, CorruptMessage, KafkaStorageError
+from kce.broker_stub.log import Log
+from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
+from kce.broker_stub.log.log import UnexpectedOffset
+from kce.broker_stub.log.lookup import EARLIEST, LATEST
+from kce.broker_stub.replication.leader_connection import FollowerFetch, LeaderConnection
+from kce.wire import ErrorCode, FetchResponsePartitionData
+from kce.wire.transport import Dial
+from kce.wire.vocabulary import Endpoint, TopicPartition
+
+log = logging.getLogger(__name__)
+
+_INT32: Final = 2**32
+
+
+class PartitionFailed(Exception):
+    """The partition is not fetched any more, until the next LeaderAndIsr (rule B5.15)."""
+
+
+@dataclass(slots=True)
+class FetchState:
+    """Where one partition is. ``offset``: of the next record; ``is_truncating``: rules B5.7, B5.8."""
+
+    log: Log
+    leader_epoch: int
+    offset: int
+    is_truncating: bool
+    #: trio.current_time() until which it is not fetched (rule B5.17)
+    delayed_until: float = -math.inf
+
+    @property
+    def topic_id(self) -> UUID | None:
+        return self.log.topic_id
+
+    @property
+    def last_fetched_epoch(self) -> int:
+        latest = self.log.latest_epoch
+        return UNDEFINED if latest is None else latest
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerPort:
+    """What a fetcher needs of its broker. ``high_watermark_moved``: of a partition that follows."""
+
+    config: BrokerConfig
+    dial: Dial
+    broker_epoch: Callable[[], int]
+    high_watermark_moved: Callable[[TopicPartition], None]
+    #: how long after a failure the next attempt is made
+    is_held: Callable[[TopicPartition], bool] = lambda partition: False
+
+
+class ReplicaFetcher:
+    """Fetches the partitions that are added, from one leader, until cancelled."""
+
+    def __init__(self, leader: int, fetcher_id: int, endpoint: Endpoint, port: FollowerPort) -> None:
+        self.leader = leader
+        self.endpoint = endpoint
+        self.scope = trio.CancelScope()
+        self.partitions: dict[TopicPartition, FetchState] = {}
+        #: removed after a failure that the next attempt would meet again
+        self.failed: set[TopicPartition] = set()
+        self._port = port
+        self._client_id = f"broker-{port.config.broker_id}-fetcher-{fetcher_id}"
+        self._connection = LeaderConnection(leader, endpoint, port.dial, port.config, self._client_id)
+        self._changed = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<fetcher of {self.leader}, {len(self.partitions)} partitions>"
+
+    def add(self, partition: TopicPartition, log: Log, leader_epoch: int) -> None:
+        """Rules B5.4, B5.5, B5.8."""
+        known = self.partitions.get(partition)
+        if known is not None and known.leader_epoch == leader_epoch:
+            return
+        self.failed.discard(partition)
+        version = self._port.config.inter_broker_protocol_version
+        has_epoch = version.truncates_on_fetch and log.latest_epoch is not None
+        offset = log.log_end_offset if has_epoch else log.high_watermark
+        self.partitions[partition] = FetchState(log, leader_epoch, offset, is_truncating=not has_epoch)
+        self.wake()
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self.partitions.pop(partition, None)
+            self.failed.discard(partition)
+        self.wake()
+
+    def wake(self) -> None:
+        self._changed.set()
+
+    async def run(self) -> None:
+        try:
+            with self.scope:
+                while True:
+                    self._changed = trio.Event()
+                    ready = self._ready()
+                    if not ready:
+                        await self._wait()
+                        continue
+                    try:
+                        await self._truncate({tp: state for tp, state in ready.items() if state.is_truncating})
+                        await self._fetch({tp: state for tp, state in ready.items() if not state.is_truncating})
+                    except (OSError, trio.TooSlowError, wire.WireError) as e:
+                        log.info("%r: %s", self, e or type(e).__name__)
+                        self._delay(self.partitions.values())  # rule B5.11
+        finally:
+            await self._connection.aclose()
+
+    def _ready(self) -> dict[TopicPartition, FetchState]:
+        now = trio.current_time()
+        return {
+            partition: state
+            for partition, state in self.partitions.items()
+            if state.delayed_until <= now and not self._port.is_held(partition)
+        }
+
+    async def _wait(self) -> None:
+        held = (state.delayed_until for tp, state in self.partitions.items() if not self._port.is_held(tp))
+        with trio.move_on_at(min(held, default=math.inf)):
+            await self._changed.wait()
+
+    def _delay(self, states: Iterable[FetchState]) -> None:
+        """Rule B5.17: twice does not extend it."""
+        now = trio.current_time()
+        for state in states:
+            if state.delayed_until <= now:
+                state.delayed_until = now + self._port.config.replica_fetch_backoff_ms / 1000
+
+    # truncating
+
+    async def _truncate(self, states: Mapping[TopicPartition, FetchState]) -> None:
+        """Rule B5.9. Raises what the connection raises."""
+        version = self._port.config.inter_broker_protocol_version
+        epochs = {
+            partition: (state.leader_epoch, state.last_fetched_epoch)
+            for partition, state in states.items()
+            if version.offset_for_leader_epoch_version is not None and state.last_fetched_epoch != UNDEFINED
+        }
+        for partition in states.keys() - epochs.keys():
+            self._guarded(partition, states[partition], self._truncate_to, states[partition].offset, True)
+        if not epochs:
+            return
+        for partition, answer in (await self._connection.end_offsets(epochs)).items():
+            state = states.get(partition)
+            if state is None or self.partitions.get(partition) is not state:
+                continue
+            if answer.error == ErrorCode.NONE:
+                self._guarded(partition, state, self._truncate_by_epoch, answer.end)
+            else:
+                self._refused(partition, state, answer.error)
+
+    def _truncate_to(self, partition: TopicPartition, state: FetchState, offset: int, is_done: bool) -> None:
+        state.log.truncate_to(offset)
+        state.offset = min(offset, state.log.log_end_offset)
+        state.is_truncating = not is_done
+
+    def _truncate_by_epoch(self, partition: TopicPartition, state: FetchState, leader_end: EpochEnd) -> None:
+        """Rule B5.25."""
+        end = state.log.log_end_offset
+        if leader_end.end_offset == UNDEFINED:
+            self._truncate_to(partition, state, state.offset, True)
+        elif leader_end.epoch == UNDEFINED:
+            self._truncate_to(partition, state, min(leader_end.end_offset, end), True)
+        else:
+            own = state.log.end_offset_of(leader_end.epoch)
+            if own.end_offset == UNDEFINED:
+                self._truncate_to(partition, state, min(leader_end.end_offset, end), True)
+            elif own.epoch != leader_end.epoch:
+                on_fetch = self._port.config.inter_broker_protocol_version.truncates_on_fetch
+                self._truncate_to(partition, state, min(own.end_offset, end), on_fetch)
+            else:
+                self._truncate_to(partition, state, min(own.end_offset, leader_end.end_offset, end), True)
+
+    # fetching
+
+    async def _fetch(self, states: Mapping[TopicPartition, FetchState]) -> None:
+        """Raises what the connection raises."""
+        if not states:
+            return
+        asked = {
+            partition: FollowerFetch(
+                state.topic_id, state.offset, state.log.log_start_offset, state.leader_epoch, state.last_fetched_epoch
+            )
+            for partition, state in states.items()
+        }
+        answers = await self._connection.fetch(asked, self._port.broker_epoch())
+        for partition, data in answers.items():
+            state = states.get(partition)
+            if state is None or self.partitions.get(partition) is not state or state.offset != asked[partition].offset:
+                continue  # rule B5.12
+            if data.error_code == ErrorCode.NONE:
+                self._guarded(partition, state, self._process, data)
+            elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                await self._out_of_range(partition, state)
+            else:
+                self._refused(partition, state, data.error_code)
+
+    def _process(self, partition: TopicPartition, state: FetchState, data: FetchResponsePartitionData) -> None:
+        """Rules B5.13, B5.14."""
+        if data.diverging_epoch.epoch >= 0:
+            self._truncate_by_epoch(
+                partition, state, EpochEnd(data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+            )
+            return
+        found = state.log
+        if state.offset != found.log_end_offset:
+            raise PartitionFailed(f"the log ends at {found.log_end_offset}, not at {state.offset}")
+        if data.records:
+            self._append(state, data)
+        before = found.high_watermark
+        found.set_high_watermark(data.high_watermark)
+        if data.log_start_offset > found.log_start_offset:
+            found.increment_log_start_offset(min(data.log_start_offset, found.high_watermark))
+        if found.high_watermark != before:
+            self._port.high_watermark_moved(partition)
+
+    def _append(self, state: FetchState, data: FetchResponsePartitionData) -> None:
+        """Raises ApiException."""
+        assert data.records is not None
+        found = state.log
+        try:
+            appended = found.append_as_follower(data.records)
+        except UnexpectedOffset as e:
+            straddles = e.first_offset < found.log_end_offset <= e.last_offset
+            if found.log_end_offset != found.log_start_offset or not straddles:
+                raise
+            start = found.log_start_offset  # rule B5.19
+            found.truncate_fully(e.first_offset, log_start_offset=start)
+            appended = found.append_as_follower(data.records)
+        if appended.first_offset >= 0:
+            state.offset = appended.last_offset + 1
+
+    async def _out_of_range(self, partition: TopicPartition, state: FetchState) -> None:
+        """Rule B5.18. Raises what the connection raises."""
+        found = state.log
+        error, latest = await self._connection.offset(partition, state.leader_epoch, LATEST)
+        if error == ErrorCode.NONE and latest < found.log_end_offset:
+            self._still(partition, state, lambda: self._truncate_to(partition, state, latest, True))
+            return
+        if error == ErrorCode.NONE:
+            error, first = await self._connection.offset(partition, state.leader_epoch, EARLIEST)
+        if error != ErrorCode.NONE:
+            self._refused(partition, state, error)
+            return
+
+        def restart() -> None:
+            if first > found.log_end_offset:
+                found.truncate_fully(first)
+            state.offset = found.log_end_offset
+
+        self._still(partition, state, restart)
+
+    def _still(self, partition: TopicPartition, state: FetchState, action: Callable[[], None]) -> None:
+        """If the partition was not removed or added anew meanwhile."""
+        if self.partitions.get(partition) is state:
+            self._guarded(partition, state, lambda *_: action())
+
+    # failures
+
+    def _guarded(
+        self, partition: TopicPartition, state: FetchState, action: Callable[..., None], *arguments: object
+    ) -> None:
+        try:
+            action(partition, state, *arguments)
+        except CorruptMessage as e:
+            log.warning("%s from %d: %s", partition, self.leader, e)
+            self._delay([state])
+        except KafkaStorageError as e:
+            self._fail(partition, e)
+        except Exception as e:  # rule B5.15: the other partitions are fetched
+            if not isinstance(e, (ApiException, PartitionFailed)):
+                log.exception("%s from %d", partition, self.leader)
+            self._fail(partition, e)
+
+    def _refused(self, partition: TopicPartition, state: FetchState, code: int) -> None:
+        """Rule B5.16."""
+        if code == ErrorCode.FENCED_LEADER_EPOCH:
+            self._fail(partition, wire.error_name(code))
+        else:
+            log.info("%s from %d: %s", partition, self.leader, wire.error_name(code))
+            self._delay([state])
+
+    def _fail(self, partition: TopicPartition, reason: object) -> None:
+        log.warning("%s is not fetched from %d any more: %s", partition, self.leader, reason)
+        self.partitions.pop(partition, None)
+        self.failed.add(partition)
+
+
+class FetcherManager:
+    """The fetchers of one broker (rules B5.2, B5.3). ``run`` runs them."""
+
+    def __init__(self, port: FollowerPort) -> None:
+        self._port = port
+        self._fetchers: dict[tuple[int, int], ReplicaFetcher] = {}
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def failed_partitions(self) -> int:
+        return sum(len(fetcher.failed) for fetcher in self._fetchers.values())
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            for fetcher in self._fetchers.values():
+                nursery.start_soon(fetcher.run)
+            await trio.sleep_forever()
+
+    def follow(self, partition: TopicPartition, log: Log, leader: int, leader_epoch: int, endpoint: Endpoint) -> None:
+        """Fetch the partition from that leader from now on."""
+        key = leader, fetcher_id(partition, self._port.config.num_replica_fetchers)
+        fetcher = self._fetchers.get(key)
+        if fetcher is not None and fetcher.endpoint != endpoint:
+            fetcher.scope.cancel()
+            moved = fetcher.partitions
+            fetcher = self._start(key, endpoint)
+            fetcher.partitions = moved
+        elif fetcher is None:
+            fetcher = self._start(key, endpoint)
+        for other in self._fetchers.values():
+            if other is not fetcher and (partition in other.partitions or partition in other.failed):
+                other.remove([partition])
+        fetcher.add(partition, log, leader_epoch)
+
+    def _start(self, key: tuple[int, int], endpoint: Endpoint) -> ReplicaFetcher:
+        leader, number = key
+        fetcher = self._fetchers[key] = ReplicaFetcher(leader, number, endpoint, self._port)
+        if self._nursery is not None:
+            self._nursery.start_soon(fetcher.run)
+        return fetcher
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch these no more."""
+        stopped = list(partitions)
+        for fetcher in self._fetchers.values():
+            fetcher.remove(stopped)
+
+    def stop_idle(self) -> None:
+        """End the tasks without partitions."""
+        for key, fetcher in list(self._fetchers.items()):
+            if not fetcher.partitions and not fetcher.failed:
+                fetcher.scope.cancel()
+                del self._fetchers[key]
+
+    def wake(self) -> None:
+        """What is held may have changed."""
+        for fetcher in self._fetchers.values():
+            fetcher.wake()
+
+
+def fetcher_id(partition: TopicPartition, fetchers: int) -> int:
+    """Rule B5.2: by Java's hash of the topic."""
+    value = 0
+    for unit in memoryview(partition.topic.encode("utf-16-be")).cast("B").tolist()[1::2]:
+        value = (31 * value + unit) % _INT32
+    mixed = (31 * value + partition.partition) % _INT32
+    signed = mixed - _INT32 if mixed >= _INT32 // 2 else mixed
+    return abs(signed) % fetchers

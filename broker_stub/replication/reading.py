@@ -1,0 +1,113 @@
+"""Reads from the partitions that a broker hosts, for consumers and followers (sections 4a, 4b, 4e)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kce.broker_stub.disk import Buffer
+from kce.broker_stub.errors import ApiException, Refused
+from kce.broker_stub.log import Isolation, Log, OffsetMetadata
+from kce.broker_stub.log.indexes import AbortedTransaction
+from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
+from kce.broker_stub.partition import Partition
+from kce.wire import ErrorCode
+from kce.wire.vocabulary import NO_EPOCH, TopicPartition
+
+CONSUMER: Final = -1
+#: a consumer that reads everything, from any replica
+DEBUGGING_CONSUMER: Final = -2
+
+
+class PartitionFetch(NamedTuple):
+    """What is asked of one partition."""
+
+    partition: TopicPartition
+    topic_id: uuid.UUID | None
+    offset: int
+    max_bytes: int
+    log_start_offset: int = UNDEFINED
+    current_leader_epoch: int = NO_EPOCH
+    last_fetched_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchParams:
+    """``replica_id``: of a follower, or CONSUMER. ``hard_limit``: no batch is returned that exceeds it (rule B4.15)."""
+
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation: Isolation
+    leader_only: bool = True
+    hard_limit: bool = False
+
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0
+
+
+class Read(NamedTuple):
+    """What one partition answers. Offsets are -1 with an error (rule B4.12)."""
+
+    error: ErrorCode = ErrorCode.NONE
+    records: Buffer = b""
+    high_watermark: int = UNDEFINED
+    last_stable_offset: int = UNDEFINED
+    log_start_offset: int = UNDEFINED
+    diverging: EpochEnd | None = None
+    aborted: tuple[AbortedTransaction, ...] | None = None
+    start: OffsetMetadata = OffsetMetadata(UNDEFINED)
+    #: the end of the log when it was read
+    end_offset: int = UNDEFINED
+
+
+def error_read(error: ApiException) -> Read:
+    return Read(error.code)
+
+
+def read_partition(
+    partition: Partition, fetch: PartitionFetch, params: FetchParams, max_bytes: int, *, at_least_one: bool
+) -> Read:
+    """Rules B4.7 to B4.15. Raises ApiException."""
+    log_id = partition.topic_id
+    if fetch.topic_id is not None and log_id is not None and fetch.topic_id != log_id:
+        raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID)
+    log = partition.log_for(fetch.current_leader_epoch, leader_only=params.leader_only)
+    if params.is_follower and partition.followers.get(params.replica_id) is None:  # rule B4.10
+        has_epoch = fetch.current_leader_epoch != NO_EPOCH
+        raise Refused(ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    found = Read(
+        high_watermark=log.high_watermark,
+        last_stable_offset=log.last_stable_offset,
+        log_start_offset=log.log_start_offset,
+        start=OffsetMetadata(fetch.offset),
+        end_offset=log.log_end_offset,
+    )
+    diverging = _diverging_epoch(log, fetch)
+    if diverging is not None:
+        return found._replace(diverging=diverging)
+    fetched = log.read(fetch.offset, min(fetch.max_bytes, max_bytes), params.isolation, at_least_one=at_least_one)
+    is_cut = fetched.is_incomplete and not params.hard_limit
+    return found._replace(
+        start=fetched.start,
+        records=b"" if is_cut else fetched.records,
+        aborted=fetched.aborted if params.isolation is Isolation.COMMITTED else None,
+    )
+
+
+def _diverging_epoch(log: Log, fetch: PartitionFetch) -> EpochEnd | None:
+    """Rule B4.11. Raises Refused."""
+    if fetch.last_fetched_epoch == NO_EPOCH:
+        return None
+    end = log.end_offset_of(fetch.last_fetched_epoch)
+    if end.epoch == UNDEFINED or fetch.offset < log.log_start_offset:
+        raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
+    return end if end.epoch < fetch.last_fetched_epoch or end.end_offset < fetch.offset else None
+
+
+def readable_bytes(reads: Iterable[Read]) -> int:
+    return sum(len(read.records) for read in reads)

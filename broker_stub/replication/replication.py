@@ -1,0 +1,107 @@
+"""Replication of one broker: puts followers, fetchers, ISR changes and waiting requests together.
+
+The replica manager tells it which role each partition has, as its ISR policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.isr import ItemSubmitter
+from kce.broker_stub.metadata_cache import MetadataCache
+from kce.broker_stub.partition import Partition
+from kce.broker_stub.purgatory import Timer
+from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions
+from kce.broker_stub.replication.fetcher import FetcherManager, FollowerPort
+from kce.broker_stub.replication.isr import FollowersCatchUp
+from kce.wire.metadata_version import MetadataVersion
+from kce.wire.transport import Dial
+from kce.wire.vocabulary import TopicPartition
+
+_ZSTD_SINCE = MetadataVersion.parse("2.1-IV0")
+
+
+class Replication:
+    """``data_plane`` serves clients and followers; ``fetchers`` follow other leaders. ``run`` runs all of it."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        metadata_cache: MetadataCache,
+        submitter: ItemSubmitter,
+        hosted: Callable[[], HostedPartitions],
+        dial: Dial,
+        broker_epoch: Callable[[], int],
+    ) -> None:
+        self._listener = config.inter_broker_listener_name
+        self._metadata_cache = metadata_cache
+        self._timer = Timer()
+        self.isr = FollowersCatchUp(metadata_cache, submitter, max_lag_ms=config.replica_lag_time_max_ms)
+        self.data_plane = DataPlane(
+            hosted,
+            metadata_cache,
+            self.isr.follower_fetched,
+            self._timer,
+            max_lag_ms=config.replica_lag_time_max_ms,
+            zstd_allowed=config.inter_broker_protocol_version >= _ZSTD_SINCE,
+        )
+        self.isr.isr_changed = self.data_plane.isr_changed
+        #: partitions whose followers lag on command
+        self.held: set[TopicPartition] = set()
+        self.fetchers = FetcherManager(
+            FollowerPort(
+                config,
+                dial,
+                broker_epoch,
+                self.data_plane.high_watermark_moved,
+                lambda partition: partition in self.held,
+            )
+        )
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._timer.run)
+            nursery.start_soon(self.isr.run)
+            nursery.start_soon(self.fetchers.run)
+
+    # the ISR policy of the replica manager
+
+    def partition_changed(self, partition: Partition) -> None:
+        """Rules B5.1, B5.6."""
+        self.isr.partition_changed(partition)
+        self._follow(partition)
+        self.data_plane.role_changed(partition)
+
+    def _follow(self, partition: Partition) -> None:
+        if partition.log is not None and not partition.is_leader:
+            endpoint = self._metadata_cache.snapshot.endpoint(partition.leader, self._listener)
+            if endpoint is not None:
+                self.fetchers.follow(
+                    partition.topic_partition, partition.log, partition.leader, partition.leader_epoch, endpoint
+                )
+                self.fetchers.stop_idle()
+                return
+        self.fetchers.stop([partition.topic_partition])
+        self.fetchers.stop_idle()
+
+    def partition_stopped(self, partition: Partition) -> None:
+        """A StopReplica without deletion: it is hosted, but not fetched (rules 9.31, 9.34)."""
+        self.fetchers.stop([partition.topic_partition])
+        self.fetchers.stop_idle()
+        self.data_plane.role_changed(partition)
+
+    def metadata_changed(self, controller_epoch: int) -> None:
+        """What followers fetch counts, not what the metadata says."""
+
+    def hold(self, partition: TopicPartition) -> None:
+        """Do not fetch that partition: it lags on command."""
+        self.held.add(partition)
+        self.fetchers.wake()
+
+    def release(self, partition: TopicPartition) -> None:
+        self.held.discard(partition)
+        self.fetchers.wake()

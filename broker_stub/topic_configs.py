@@ -1,0 +1,34 @@
+"""The settings of topics, for their logs (rule B7.30)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from kce.broker_stub.log import LogConfig
+from kce.wire.configuration import ConfigError
+
+log = logging.getLogger(__name__)
+
+
+class TopicConfigs:
+    """Topics without settings of their own share one `LogConfig`. ``broker``: the broker's settings."""
+
+    def __init__(self, broker: Mapping[str, str]) -> None:
+        """Raises ConfigError."""
+        self._broker = broker
+        self._default = LogConfig.of({}, broker)
+        self._topics: dict[str, LogConfig] = {}
+
+    def of(self, topic: str) -> LogConfig:
+        return self._topics.get(topic, self._default)
+
+    def changed(self, topic: str, config: Mapping[str, str]) -> None:
+        """Settings that cannot be read are left as they were."""
+        try:
+            if config:
+                self._topics[topic] = LogConfig.of(config, self._broker)
+            else:
+                self._topics.pop(topic, None)
+        except ConfigError as e:
+            log.error("the settings of topic %s are ignored: %s", topic, e)

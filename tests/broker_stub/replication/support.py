@@ -1,0 +1,152 @@
+"""A node without sockets that keeps records, and short forms of requests for records."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import trio
+
+from kce import wire
+from kce.broker_stub.handlers.kafka_apis import HANDLERS, RECORD_HANDLERS, KafkaApis
+from kce.broker_stub.log import Log, LogConfig
+from kce.broker_stub.log.manager import LogManager, LogManagerConfig
+from kce.broker_stub.replication.replication import Replication
+from kce.harness.world.memory_disk import MemoryDisk
+from kce.wire.vocabulary import TopicPartition
+from tests.broker_stub.log.support import batch
+from tests.broker_stub.support import (
+    ID_A,
+    Node,
+    config,
+    lai_state,
+    leader_and_isr,
+    umr_state,
+    update_metadata,
+)
+
+A0 = TopicPartition("a", 0)
+
+
+def now_ms() -> int:
+    return 1_700_000_000_000 + round(trio.current_time() * 1000)
+
+
+class RecordNode(Node):
+    """Broker 1. ``topic``: settings of every topic."""
+
+    def __init__(self, nursery: trio.Nursery, topic: dict[str, str], **properties: str) -> None:
+        self.topic = topic
+        self.disk = MemoryDisk(now_ms)
+        self.record_logs = LogManager(
+            self.disk, ["/logs"], LogManagerConfig.of({}), now_ms=now_ms, random=Random(1),
+            config_of=lambda name: LogConfig.of(self.topic),
+        )  # fmt: skip
+        configuration = config(**properties)
+
+        def policy(cache: Any, submitter: Any) -> Replication:
+            self.replication = Replication(
+                configuration, cache, submitter, lambda: self.replicas, refuse_to_dial, lambda: self.broker_epoch
+            )
+            return self.replication
+
+        super().__init__(log_manager=self.record_logs, isr_policy=policy, nursery=nursery, **properties)
+        self.services = dataclasses.replace(self.services, data_plane=self.replication.data_plane)
+        self.apis = KafkaApis(self.services, (*HANDLERS, *RECORD_HANDLERS))
+
+    @property
+    def log(self) -> Log:
+        """Of partition a-0."""
+        return self.record_logs.logs[A0]
+
+    async def lead(self, *, isr: tuple[int, ...] = (1,), epoch: int = 0, partition_epoch: int = 0, leader: int = 1,
+                   replicas: tuple[int, ...] = (1, 2, 3)) -> None:  # fmt: skip
+        """A LeaderAndIsr for a-0, and the UpdateMetadata that follows."""
+        state = {"leader": leader, "leader_epoch": epoch, "isr": isr, "replicas": replicas}
+        await self.ask(update_metadata(umr_state(**state)))  # type: ignore[arg-type]
+        answer = await self.ask(leader_and_isr(lai_state(partition_epoch=partition_epoch, is_new=True, **state)))  # type: ignore[arg-type]
+        assert answer.error_code == 0
+
+    async def produce(self, records: bytes, *, acks: int = 1, version: int = 9, timeout_ms: int = 1000,
+                      topic: str = "a", partition: int = 0) -> wire.PartitionProduceResponse:  # fmt: skip
+        answer = await self.ask(produce_request(records, acks, timeout_ms, topic, partition), version)
+        return answer.responses[0].partition_responses[0]  # type: ignore[no-any-return]
+
+    async def fetch(self, offset: int = 0, *, version: int = 12, **more: Any) -> wire.FetchResponsePartitionData:
+        answer = await self.ask(fetch_request(offset, version=version, **more), version)
+        return answer.responses[0].partitions[0]  # type: ignore[no-any-return]
+
+
+async def refuse_to_dial(host: str, port: int, *, to: int, listener: str) -> Any:
+    raise ConnectionRefusedError(f"{host}:{port}")
+
+
+@asynccontextmanager
+async def a_node(topic: dict[str, str] | None = None, **properties: str) -> AsyncIterator[RecordNode]:
+    async with trio.open_nursery() as nursery:
+        node = RecordNode(nursery, topic or {}, **properties)
+        await node.record_logs.load()
+        nursery.start_soon(node.replication.run)
+        yield node
+        nursery.cancel_scope.cancel()
+
+
+def produce_request(
+    records: bytes, acks: int = 1, timeout_ms: int = 1000, topic: str = "a", partition: int = 0
+) -> wire.ProduceRequest:
+    data = wire.PartitionProduceData(index=partition, records=records)
+    return wire.ProduceRequest(
+        acks=acks, timeout_ms=timeout_ms, topic_data=(wire.TopicProduceData(name=topic, partition_data=(data,)),)
+    )
+
+
+def fetch_request(
+    offset: int = 0,
+    *,
+    version: int = 12,
+    replica: int = -1,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 2**20,
+    partition_max_bytes: int = 2**20,
+    epoch: int = -1,
+    last_fetched_epoch: int = -1,
+    isolation: int = 0,
+    topic: str = "a",
+    partitions: tuple[int, ...] = (0,),
+    **more: Any,
+) -> wire.FetchRequest:
+    entries = tuple(
+        wire.FetchPartition(
+            partition=number,
+            fetch_offset=offset,
+            partition_max_bytes=partition_max_bytes,
+            current_leader_epoch=epoch,
+            last_fetched_epoch=last_fetched_epoch if version >= 12 else -1,
+            log_start_offset=0,
+        )
+        for number in partitions
+    )
+    named = {"topic": topic} if version < 13 else {"topic_id": ID_A}
+    replicas: dict[str, Any] = (
+        {"replica_state": wire.ReplicaState(replica_id=replica)} if version >= 15 else {"replica_id": replica}
+    )
+    return wire.FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=max_bytes,
+        isolation_level=isolation,
+        topics=(wire.FetchTopic(partitions=entries, **named),),
+        **replicas,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def values_of(data: wire.FetchResponsePartitionData) -> list[bytes | None]:
+    return [record.value for found in wire.read_records(data.records or b"").batches for record in found.records]
+
+
+__all__ = ["A0", "RecordNode", "a_node", "batch", "fetch_request", "produce_request", "values_of"]

@@ -1,0 +1,430 @@
+"""Records of one broker: what its handlers answer, at once and later.
+
+Covers: broker_stub/replication/*.py, broker_stub/handlers/produce.py, broker_stub/handlers/fetch.py,
+broker_stub/handlers/list_offsets.py, broker_stub/handlers/delete_records.py, broker_stub/log/lookup.py,
+broker_stub/followers.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+from trio.testing import MockClock
+
+from kce import wire
+from kce.broker_stub.reactor.request import Action
+from kce.broker_stub.replication.fetcher import fetcher_id
+from kce.wire import Codec, ErrorCode, Record, RecordBatch
+from kce.wire.vocabulary import TopicPartition
+from tests.broker_stub.log.support import produced
+from tests.broker_stub.replication.support import A0, a_node, batch, fetch_request, produce_request, values_of
+from tests.broker_stub.support import ID_A, stop_replica
+
+kafka = pytest.mark.kafka
+
+
+@kafka("PRT-1")
+@pytest.mark.parametrize("version", range(12))
+async def test_every_version_produces(version: int) -> None:
+    async with a_node() as node:
+        await node.lead(replicas=(1,))
+        for expected in (0, 2):
+            answer = await node.produce(batch(b"a", b"b", magic=2 if version >= 3 else 1), version=version, acks=-1)
+            assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, expected, -1)
+        assert node.log.high_watermark == 4
+
+
+@pytest.mark.parametrize("version", range(18))
+async def test_every_version_fetches(version: int) -> None:
+    async with a_node() as node:
+        await node.lead(replicas=(1,))
+        await node.produce(batch(b"a", b"b", codec=Codec.GZIP))
+        data = await node.fetch(1, version=version)
+        assert (data.error_code, data.high_watermark) == (0, 2)
+        (found,) = wire.read_records(data.records or b"").batches
+        assert found.magic == {0: 0, 1: 0, 2: 1, 3: 1}.get(version, 2)
+        assert [record.value for record in found.records] == [b"a", b"b"]
+
+
+async def test_acks_0_has_no_response() -> None:
+    """Rule B3.36: an error closes the connection."""
+    async with a_node() as node:
+        await node.lead()
+        for topic, action in (("a", Action.NO_OP), ("b", Action.CLOSE_CONNECTION)):
+            request, captured = node.request(produce_request(batch(b"x"), acks=0, topic=topic), 9)
+            assert node.apis.handle(request) is None
+            assert captured.response is not None
+            assert captured.response.action is action
+        assert node.log.log_end_offset == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "records", "more"),
+    [
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, batch(), {"topic": "b"}),
+        (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, batch(), {"partition": 7}),
+        (ErrorCode.INVALID_REQUIRED_ACKS, batch(), {"acks": 2}),
+        (ErrorCode.INVALID_RECORD, b"", {}),
+        (ErrorCode.INVALID_RECORD, batch() * 2, {}),
+        (ErrorCode.INVALID_RECORD, batch(magic=1), {}),
+        (ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, batch(codec=Codec.ZSTD), {"version": 6}),
+        (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, produced(1, 0, transactional=True), {}),
+        (ErrorCode.CORRUPT_MESSAGE, batch()[:-1] + b"x", {}),
+        (ErrorCode.MESSAGE_TOO_LARGE, batch(bytes(2000)), {}),
+        (ErrorCode.NOT_ENOUGH_REPLICAS, batch(), {"acks": -1}),
+        (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, produced(9, 5), {}),
+    ],
+    ids=lambda value: value.name if isinstance(value, ErrorCode) else "",
+)
+async def test_what_is_refused(code: ErrorCode, records: bytes, more: dict[str, Any]) -> None:
+    """Sections 3a, 3b: nothing of it reaches the log."""
+    async with a_node({"max.message.bytes": "1000", "min.insync.replicas": "2"}) as node:
+        await node.lead()
+        await node.produce(produced(9, 0))
+        answer = await node.produce(records, **more)
+        assert (ErrorCode(answer.error_code), answer.base_offset) == (code, -1)
+        assert node.log.log_end_offset == 1
+
+
+async def test_bad_records_are_told() -> None:
+    """Rules B3.29, B3.43."""
+    async with a_node({"cleanup.policy": "compact"}) as node:
+        await node.lead()
+        answer = await node.produce(batch(b"a", b"b"))
+        assert answer.error_code == ErrorCode.INVALID_RECORD
+        assert [entry.batch_index for entry in answer.record_errors] == [0, 1]
+        assert "needs a key" in (answer.error_message or "")
+        assert answer.log_start_offset == 0
+
+
+async def test_acks_all_waits_for_the_isr(autojump_clock: MockClock) -> None:
+    """Rules B2.12 to B2.17."""
+    async with a_node() as node, trio.open_nursery() as nursery:
+        await node.lead(isr=(1, 2))
+        answers: list[Any] = []
+
+        async def produce(timeout_ms: int) -> None:
+            answers.append(await node.produce(batch(b"x"), acks=-1, timeout_ms=timeout_ms))
+
+        nursery.start_soon(produce, 5000)
+        await trio.sleep(1)
+        assert answers == []
+        assert (await node.fetch(0)).records == b""  # a consumer does not see it yet
+        assert values_of(await node.fetch(0, replica=2, epoch=0)) == [b"x"]
+        assert answers == []
+        await node.fetch(1, replica=2, epoch=0)
+        await trio.lowlevel.checkpoint()
+        assert [(answer.error_code, answer.base_offset) for answer in answers] == [(0, 0)]
+        assert values_of(await node.fetch(0)) == [b"x"]
+        nursery.start_soon(produce, 2000)
+        await trio.sleep(3)
+        assert [answer.error_code for answer in answers] == [0, ErrorCode.REQUEST_TIMED_OUT]
+        assert node.log.log_end_offset == 2
+
+
+@pytest.mark.parametrize("what", ["follower", "deleted"])
+async def test_who_waits_learns_that_the_leader_is_gone(what: str, autojump_clock: MockClock) -> None:
+    """Section 2f."""
+    async with a_node() as node, trio.open_nursery() as nursery:
+        await node.lead(isr=(1, 2))
+        answers: list[int] = []
+
+        async def produce() -> None:
+            answers.append((await node.produce(batch(b"x"), acks=-1, timeout_ms=60_000)).error_code)
+
+        async def fetch() -> None:
+            answers.append((await node.fetch(1, replica=2, epoch=0, max_wait_ms=60_000)).error_code)
+
+        nursery.start_soon(produce)
+        await trio.sleep(0.1)
+        nursery.start_soon(fetch)
+        await node.fetch(0, replica=2, epoch=0)
+        await trio.sleep(0.1)
+        if what == "follower":
+            await node.lead(leader=2, epoch=1, partition_epoch=1, isr=(2,))
+        else:
+            await node.ask(stop_replica((0, 1, True)))
+        await trio.sleep(0.1)
+        expected = {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}
+        assert len(answers) >= 1
+        assert set(answers) <= expected | {ErrorCode.NONE}
+
+
+async def test_a_fetch_waits_for_records(autojump_clock: MockClock) -> None:
+    """Rules B2.18 to B2.23."""
+    async with a_node() as node, trio.open_nursery() as nursery:
+        await node.lead(replicas=(1,))
+        answers: list[tuple[float, list[bytes | None]]] = []
+
+        async def fetch(max_wait_ms: int, min_bytes: int) -> None:
+            data = await node.fetch(0, max_wait_ms=max_wait_ms, min_bytes=min_bytes)
+            answers.append((trio.current_time(), values_of(data)))
+
+        nursery.start_soon(fetch, 10_000, 1)
+        nursery.start_soon(fetch, 10_000, 150)
+        nursery.start_soon(fetch, 500, 10**6)
+        await trio.sleep(1)
+        assert answers == [(pytest.approx(0.5, abs=0.01), [])]
+        await node.produce(batch(b"a"))
+        await trio.sleep(1)
+        assert [found for _, found in answers[1:]] == [[b"a"]]
+        await node.produce(batch(b"b" * 100))
+        await trio.sleep(1)
+        assert [found for _, found in answers[2:]] == [[b"a", b"b" * 100]]
+
+
+@kafka("FRT-6")
+async def test_current_epoch_validation() -> None:
+    """Rule B4.8; FRT-7 is the same with a newer version."""
+    async with a_node() as node:
+        await node.lead(epoch=5, replicas=(1,))
+        for version in (11, 12, 17):
+            for epoch, code in (
+                (-1, 0),
+                (5, 0),
+                (4, ErrorCode.FENCED_LEADER_EPOCH),
+                (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+            ):
+                assert (await node.fetch(0, epoch=epoch, version=version)).error_code == code
+        await node.lead(epoch=6, leader=2, partition_epoch=1)
+        for epoch, old, new in ((-1, 6, 0), (6, 6, 0), (5, 74, 74), (7, 75, 75)):
+            assert (await node.fetch(0, epoch=epoch, version=10)).error_code == old
+            assert (await node.fetch(0, epoch=epoch, version=12)).error_code == new
+
+
+@kafka("FRT-4")
+async def test_last_fetched_epoch_validation() -> None:
+    """Rule B4.11."""
+    async with a_node() as node:
+        await node.lead(epoch=1, replicas=(1,))
+        await node.produce(batch(*[b"x"] * 10))
+        await node.lead(epoch=3, partition_epoch=1, replicas=(1,))
+        await node.produce(batch(*[b"y"] * 10))
+        data = await node.fetch(15, epoch=3, last_fetched_epoch=1)
+        assert (data.error_code, data.records) == (0, b"")
+        assert (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (1, 10)
+        data = await node.fetch(12, epoch=3, last_fetched_epoch=2)
+        assert (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (1, 10)
+        assert (await node.fetch(10, epoch=3, last_fetched_epoch=1)).diverging_epoch.epoch == -1
+        assert (await node.fetch(10, epoch=3, last_fetched_epoch=4)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+@kafka("FRT-1")
+async def test_broker_respects_partitions_order_and_size_limits() -> None:
+    """Rules B4.14, B4.15: the first batch is always whole, later ones only if they fit."""
+    async with a_node() as node:
+        await node.lead(replicas=(1,))
+        for value in (b"a" * 500, b"b" * 50, b"c" * 50):
+            await node.produce(batch(value))
+        assert values_of(await node.fetch(0, max_bytes=10, partition_max_bytes=10)) == [b"a" * 500]
+        assert values_of(await node.fetch(1, partition_max_bytes=200)) == [b"b" * 50]
+        assert values_of(await node.fetch(1, partition_max_bytes=300)) == [b"b" * 50, b"c" * 50]
+        limited = await node.fetch(0, version=2, partition_max_bytes=100)  # a hard limit
+        assert len(limited.records or b"") <= 100
+        answer = await node.ask(fetch_request(0, partitions=(0, 0), max_bytes=600), 12)
+        first, second = (data for topic in answer.responses for data in topic.partitions)
+        assert values_of(first) == [b"a" * 500]
+        assert second.records == b""
+
+
+async def test_what_a_fetch_is_refused() -> None:
+    async with a_node() as node:
+        await node.lead(isr=(1, 2), replicas=(1, 2))
+        await node.produce(batch(b"a"))
+        cases: list[tuple[dict[str, Any], ErrorCode]] = [
+            ({"topic": "b"}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ({"partitions": (7,)}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ({"offset": 2}, ErrorCode.OFFSET_OUT_OF_RANGE),
+            ({"offset": 1}, ErrorCode.NONE),
+            ({"replica": 9, "epoch": 0}, ErrorCode.UNKNOWN_LEADER_EPOCH),
+            ({"replica": 9}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ]
+        for more, code in cases:
+            data = await node.fetch(**more)
+            assert (more, ErrorCode(data.error_code)) == (more, code)
+        out = await node.fetch(2)
+        assert (out.high_watermark, out.last_stable_offset, out.log_start_offset) == (-1, -1, -1)
+        answer = await node.ask(fetch_request(0, session_id=77, session_epoch=3), 12)
+        assert (answer.error_code, answer.session_id) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
+
+
+async def test_a_follower_that_catches_up_joins_the_isr_and_one_that_lags_leaves(autojump_clock: MockClock) -> None:
+    """Rules 9.43 to 9.47."""
+    async with a_node(replica_lag_time_max_ms="1000", replica_fetch_wait_max_ms="500") as node:
+        await node.lead(isr=(1, 2))
+        await node.produce(batch(b"a", b"b"))
+        await node.fetch(2, replica=2, epoch=0)
+        assert node.log.high_watermark == 2
+        await node.fetch(1, replica=3, epoch=0)
+        assert node.submitter.submitted == []
+        await node.fetch(2, replica=3, epoch=0)
+        item = node.submitter.submitted[-1][0]
+        assert item.leader_and_isr.isr == (1, 2, 3)
+        node.submitter.answer(A0, item.leader_and_isr._replace(partition_epoch=1))
+        assert node.partition().isr == (1, 2, 3)
+        await node.produce(batch(b"c"))
+        for _ in range(4):
+            await trio.sleep(0.5)
+            await node.fetch(3, replica=3, epoch=0)
+        item = node.submitter.submitted[-1][0]
+        assert item.leader_and_isr.isr == (1, 3)
+        assert node.log.high_watermark == 2  # until the change is committed, the lagging one counts
+        node.submitter.answer(A0, item.leader_and_isr._replace(partition_epoch=2))
+        assert (node.partition().isr, node.log.high_watermark) == ((1, 3), 3)
+
+
+async def test_offsets_by_time() -> None:
+    """Section 7c."""
+    async with a_node({"segment.bytes": "200"}) as node:
+        await node.lead(epoch=4, replicas=(1,))
+        for i, timestamp in enumerate((100, 300, 200, 400)):
+            made = (Record(offset=0, timestamp=timestamp, value=b"%d" % i), Record(offset=1, timestamp=timestamp + 5))
+            await node.produce(wire.write_records(RecordBatch.of(*made)))
+
+        async def offset(timestamp: int, version: int = 9, **more: Any) -> tuple[int, int, int, int]:
+            entry = wire.ListOffsetsPartition(partition_index=0, timestamp=timestamp, **more)
+            topic = wire.ListOffsetsTopic(name="a", partitions=(entry,))
+            answer = await node.ask(wire.ListOffsetsRequest(replica_id=-1, topics=(topic,)), version)
+            (data,) = answer.topics[0].partitions
+            return data.error_code, data.timestamp, data.offset, data.leader_epoch
+
+        assert [await offset(at) for at in (0, 100, 101, 106, 305, 306, 400, 406)] == [
+            (0, 100, 0, 4), (0, 100, 0, 4), (0, 105, 1, 4), (0, 300, 2, 4), (0, 305, 3, 4), (0, 400, 6, 4),
+            (0, 400, 6, 4), (0, -1, -1, -1),
+        ]  # fmt: skip
+        assert await offset(-1) == (0, -1, 8, 4)
+        assert await offset(-2) == (0, -1, 0, 4)
+        assert await offset(-3) == (0, 405, 7, 4)
+        assert await offset(-4) == (0, -1, 0, 4)
+        assert await offset(-5) == (0, -1, -1, -1)
+        assert [(await offset(at, version=6))[0] for at in (-3, -4, -5)] == [ErrorCode.UNSUPPORTED_VERSION] * 3
+        assert (await offset(-1, current_leader_epoch=3))[0] == ErrorCode.FENCED_LEADER_EPOCH
+        topic = wire.ListOffsetsTopic(
+            name="a", partitions=(wire.ListOffsetsPartition(partition_index=0, timestamp=-1, max_num_offsets=9),)
+        )
+        old = await node.ask(wire.ListOffsetsRequest(replica_id=-1, topics=(topic,)), 0)
+        assert old.topics[0].partitions[0].old_style_offsets == (8, 4, 0)
+        node.log.set_high_watermark(3)
+        assert (await offset(400))[2] == -1
+        await node.lead(epoch=5, partition_epoch=1, isr=(1, 2))
+        for version, code in ((9, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)):
+            assert (await offset(-1, version=version))[0] == code
+
+
+async def test_ends_of_epochs() -> None:
+    """Rule B5.24."""
+    async with a_node() as node:
+        await node.lead(epoch=1, replicas=(1,))
+        await node.produce(batch(b"a", b"b"))
+        await node.lead(epoch=4, partition_epoch=1, replicas=(1,))
+        await node.produce(batch(b"c"))
+
+        async def end(epoch: int, current: int = -1, topic: str = "a") -> tuple[int, int, int]:
+            entry = wire.OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
+            asked = wire.OffsetForLeaderTopic(topic=topic, partitions=(entry,))
+            answer = await node.ask(wire.OffsetForLeaderEpochRequest(replica_id=-1, topics=(asked,)), 4)
+            (data,) = answer.topics[0].partitions
+            return data.error_code, data.leader_epoch, data.end_offset
+
+        assert [await end(epoch) for epoch in (0, 1, 3, 4, 5)] == [
+            (0, 0, 0), (0, 1, 2), (0, 1, 2), (0, 4, 3), (0, -1, -1),
+        ]  # fmt: skip
+        assert (await end(1, current=3))[0] == ErrorCode.FENCED_LEADER_EPOCH
+        assert (await end(1, topic="b"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+async def test_records_are_deleted(autojump_clock: MockClock) -> None:
+    """Section 6c, rules B2.24 to B2.26."""
+    async with a_node() as node, trio.open_nursery() as nursery:
+        await node.lead(isr=(1, 2), replicas=(1, 2))
+        await node.produce(batch(*[b"x"] * 5))
+        await node.fetch(5, replica=2, epoch=0)
+
+        async def delete(offset: int, topic: str = "a") -> tuple[int, int]:
+            entry = wire.DeleteRecordsPartition(partition_index=0, offset=offset)
+            asked = wire.DeleteRecordsTopic(name=topic, partitions=(entry,))
+            answer = await node.ask(wire.DeleteRecordsRequest(topics=(asked,), timeout_ms=1000), 2)
+            (data,) = answer.topics[0].partitions
+            return data.error_code, data.low_watermark
+
+        for offset, topic, code in (
+            (6, "a", ErrorCode.OFFSET_OUT_OF_RANGE),
+            (-2, "a", ErrorCode.OFFSET_OUT_OF_RANGE),
+            (0, "b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            (0, "__consumer_offsets", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ):
+            assert await delete(offset, topic) == (code, -1)
+        assert await delete(3) == (ErrorCode.REQUEST_TIMED_OUT, 0)
+        assert node.log.log_start_offset == 3
+        answers: list[tuple[int, int]] = []
+
+        async def wait() -> None:
+            answers.append(await delete(-1))
+
+        nursery.start_soon(wait)
+        await trio.sleep(0.1)
+        assert (answers, node.log.log_start_offset) == ([], 5)
+        entry = wire.FetchPartition(
+            partition=0, fetch_offset=5, log_start_offset=5, partition_max_bytes=100, current_leader_epoch=0
+        )
+        topic = wire.FetchTopic(topic="a", partitions=(entry,))
+        await node.ask(wire.FetchRequest(replica_id=2, max_wait_ms=0, min_bytes=1, topics=(topic,)), 12)
+        await trio.sleep(0.1)
+        assert answers == [(0, 5)]
+        assert (await node.fetch(4)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_topics_by_id() -> None:
+    async with a_node() as node:
+        await node.lead(replicas=(1,))
+        await node.produce(batch(b"a"))
+        answer = await node.ask(fetch_request(0, version=13), 13)
+        assert answer.responses[0].topic_id == ID_A
+        unknown = wire.FetchTopic(
+            topic_id=wire.control.NO_TOPIC_ID,
+            partitions=(wire.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=9),),
+        )
+        answer = await node.ask(wire.FetchRequest(max_wait_ms=0, min_bytes=0, topics=(unknown,)), 13)
+        assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+async def test_leaders_are_told() -> None:
+    """Rules B3.41, B4.19."""
+    async with a_node() as node:
+        await node.lead(leader=2, epoch=3, isr=(2,))
+        answer = await node.ask(produce_request(batch(b"a")), 10)
+        data = answer.responses[0].partition_responses[0]
+        assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (2, 3)
+        assert [(found.node_id, found.host) for found in answer.node_endpoints] == [(2, "host2")]
+        answer = await node.ask(fetch_request(0, version=16, epoch=2), 16)
+        data = answer.responses[0].partitions[0]
+        assert (data.error_code, data.current_leader.leader_id) == (ErrorCode.FENCED_LEADER_EPOCH, 2)
+
+
+async def test_a_log_directory_that_fails_takes_its_partitions_along() -> None:
+    async with a_node() as node:
+        await node.lead(replicas=(1,))
+        await node.produce(batch(b"a"))
+        node.replicas.mark_offline(A0)
+        assert (await node.produce(batch(b"a"))).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await node.fetch(0)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert (await node.fetch(0, version=5)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "fetchers", "expected"), [("a", 0, 1, 0), ("a", 0, 4, 3), ("topic", 7, 5, 1), ("a", 1, 4, 0)]
+)
+def test_fetcher_ids(topic: str, partition: int, fetchers: int, expected: int) -> None:
+    """Rule B5.2: 31 * Java's hash of the topic + partition."""
+    value = 0
+    for character in topic:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    java = (31 * value + partition) & 0xFFFFFFFF
+    java = java - 2**32 if java >= 2**31 else java
+    assert abs(java) % fetchers == fetcher_id(TopicPartition(topic, partition), fetchers)
+    if topic == "a":
+        assert fetcher_id(TopicPartition(topic, partition), fetchers) == expected

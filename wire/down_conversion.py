@@ -1,0 +1,38 @@
+"""Records in an older format, for clients of before Kafka 0.11 (KIP-283, rule B4.20)."""
+
+from __future__ import annotations
+
+from kce.wire.record import NO_TIMESTAMP, Codec, Record, RecordBatch, TimestampType
+from kce.wire.records import read_records, write_records
+
+
+class UnsupportedCodec(Exception):
+    """zstd needs magic 2."""
+
+
+def down_converted(data: bytes | memoryview, magic: int) -> bytes:
+    """The complete batches of a record set, in magic 0 or 1; those that are older already stay as they are.
+
+    Headers are lost, control batches left out. Raises UnsupportedCodec, CorruptRecord, LimitExceeded.
+    """
+    return write_records(*filter(None, (_converted(batch, magic) for batch in read_records(data).batches)))
+
+
+def _converted(batch: RecordBatch, magic: int) -> RecordBatch | None:
+    if batch.magic <= magic:
+        return batch
+    if batch.codec is Codec.ZSTD:
+        raise UnsupportedCodec
+    if batch.is_control or not batch.records:
+        return None
+    records = tuple(
+        Record(
+            offset=record.offset,
+            timestamp=record.timestamp if magic else NO_TIMESTAMP,
+            key=record.key,
+            value=record.value,
+        )
+        for record in batch.records
+    )
+    kind = batch.timestamp_type if magic else TimestampType.CREATE_TIME
+    return RecordBatch.of(*records, magic=magic, codec=batch.codec, timestamp_type=kind)
