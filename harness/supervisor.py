@@ -1,8 +1,8 @@
-"""Remote control of `kce up`: a file with the cluster's addresses, and a socket for commands.
+"""The server of `kce up` for other commands: a file with the cluster's addresses, and a socket.
 
 The socket speaks JSON lines, one request and one response each: {"command": "kill", "node": 2} -> {"ok": true, ...} or
-{"error": text}. The file (see ``describe``) is in a folder of this user, where other `kce` commands find it. Files of
-clusters that have died are removed when they are found.
+{"error": text}. The file (see ``describe``) is in a folder of this user, where `kce.harness.running`, the client, finds
+it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,9 @@ from kce.harness.cluster import Cluster
 from kce.harness.errors import HarnessError
 from kce.harness.faults import Rule
 from kce.harness.guard import birth
+from kce.harness.running import ANSWER_TIMEOUT_S, registry
 
 MAX_REQUEST_BYTES = 65536
-ANSWER_TIMEOUT_S = 120
-
-
-def registry() -> Path:
-    """The folder of this user's running clusters."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    folder = Path(base) / f"kce-{os.getuid()}"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
-        raise HarnessError(f"{folder} belongs to another user: set XDG_RUNTIME_DIR to a folder of your own")
-    return folder
 
 
 def describe(cluster: Cluster, socket_path: Path) -> dict[str, Any]:
@@ -173,61 +162,3 @@ async def _read_line(stream: trio.SocketStream) -> bytes:
             break
         line += data
     return line
-
-
-# the client side
-
-
-def running_clusters() -> list[dict[str, Any]]:
-    """Every running cluster of this user, the latest first."""
-    found = []
-    for path in registry().glob("*.json"):
-        try:
-            cluster = json.loads(path.read_text())
-            alive = birth(cluster["pid"]) == cluster["birth"]
-        except (OSError, ValueError, KeyError):
-            continue
-        if alive:
-            found.append((path.stat().st_mtime, cluster))
-        else:
-            path.unlink(missing_ok=True)
-            path.with_suffix(".sock").unlink(missing_ok=True)
-    return [cluster for _, cluster in sorted(found, key=lambda item: item[0], reverse=True)]
-
-
-def find_cluster(ready_file: Path | None) -> dict[str, Any]:
-    """The cluster that ``ready_file`` describes, or the only one that runs. Raises HarnessError."""
-    if ready_file is not None:
-        try:
-            cluster: dict[str, Any] = json.loads(ready_file.read_text())
-        except OSError as e:
-            raise HarnessError(f"{ready_file} cannot be read: {e.strerror or e}") from None
-        except ValueError as e:
-            raise HarnessError(f"{ready_file} was not written by `kce up --ready-file`: {e}") from None
-        return cluster
-    clusters = running_clusters()
-    if not clusters:
-        raise HarnessError("no cluster of yours is running: start one with `kce up`")
-    if len(clusters) > 1:
-        listed = ", ".join(f"pid {c['pid']} (ZooKeeper {c['zookeeper']})" for c in clusters)
-        raise HarnessError(
-            f"{len(clusters)} clusters of yours are running: {listed}. Choose one with --cluster FILE, "
-            "the file that `kce up --ready-file FILE` wrote"
-        )
-    return clusters[0]
-
-
-def command(cluster: dict[str, Any], name: str, node: int | None = None, **arguments: Any) -> dict[str, Any]:
-    """Send one command to a running cluster and return its response. Raises HarnessError."""
-    try:
-        with socket.socket(socket.AF_UNIX) as s:
-            s.settimeout(ANSWER_TIMEOUT_S)
-            s.connect(cluster["socket"])
-            s.sendall(json.dumps({"command": name, "node": node, **arguments}).encode() + b"\n")
-            with s.makefile("rb") as answers:
-                answer: dict[str, Any] = json.loads(answers.readline())
-    except (OSError, ValueError) as e:
-        raise HarnessError(f"the cluster of pid {cluster.get('pid')} does not answer: {e}") from None
-    if "error" in answer:
-        raise HarnessError(answer["error"])
-    return answer

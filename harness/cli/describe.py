@@ -15,7 +15,7 @@ from rich.table import Table
 from kce.harness import interrupts
 from kce.harness.cli.options import cluster_option, connected, plain_console, zookeeper_option
 from kce.harness.errors import HarnessError
-from kce.harness.supervisor import command, find_cluster
+from kce.harness.running import command, find_cluster
 from kce.zookeeper import admin_nodes
 from kce.zookeeper.admin import PartitionDescription, TopicDescription, describe_topics
 from kce.zookeeper.kafka_zk_client import KafkaZkClient

@@ -13,7 +13,7 @@ import click
 from kce.harness.cli.options import cluster_option
 from kce.harness.errors import HarnessError
 from kce.harness.faults import Rule
-from kce.harness.supervisor import command, find_cluster
+from kce.harness.running import command, find_cluster
 
 #: fields that have no option: functions, and what is an option of its own
 _WITHOUT_OPTION = ("where", "change", "is_request", "api")

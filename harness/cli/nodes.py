@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kce.harness.cli.options import cluster_option
-from kce.harness.supervisor import command, find_cluster
+from kce.harness.running import command, find_cluster
 
 
 def _of_node(name: str, help_text: str) -> click.Command:

@@ -120,7 +120,7 @@ def properties(settings: Iterable[str]) -> dict[str, str]:
 
 def _zookeeper_of(zookeeper: str | None, cluster_file: Path | None) -> str:
     """The given ZooKeeper, or that of the running cluster. Raises HarnessError."""
-    from kce.harness.supervisor import find_cluster
+    from kce.harness.running import find_cluster
 
     return zookeeper or str(find_cluster(cluster_file)["zookeeper"])
 

@@ -34,7 +34,7 @@ from kce.harness.cli.impersonate import be_broker
 from kce.harness.cli.options import cluster_option, connected, ports_option, zookeeper_option
 from kce.harness.cluster_config import CONTROL, DATA
 from kce.harness.errors import HarnessError
-from kce.harness.supervisor import command, find_cluster, running_clusters
+from kce.harness.running import command, find_cluster, running_clusters
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 
 CURRENT = "current"

@@ -1,4 +1,7 @@
-"""Finding a running cluster, and sending it commands."""
+"""Finding a running cluster, and sending it commands.
+
+Covers: harness/running.py.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ import trio
 
 from kce.harness.errors import HarnessError
 from kce.harness.guard import birth
-from kce.harness.supervisor import Supervisor, command, find_cluster, registry, running_clusters
+from kce.harness.running import command, find_cluster, registry, running_clusters
+from kce.harness.supervisor import Supervisor
 
 
 @pytest.fixture(autouse=True)
