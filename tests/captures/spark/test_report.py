@@ -5,6 +5,7 @@ Covers: kce.captures.spark.drawing, kce.captures.spark.text
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import html.parser
 import io
@@ -259,3 +260,11 @@ def test_names_are_printed_as_they_are():
 def test_nothing_can_be_printed_too():
     assert "no Kafka traffic was found" in printed(EMPTY)
     assert "no Kafka traffic was found" in printed(EMPTY, force_terminal=True, width=80)
+
+
+def test_control_characters_of_names_are_written_out():
+    change_of_leader = dataclasses.replace(FULL.leadership[0], topic="evil\x1b[31m\x00")
+    page = render(dataclasses.replace(FULL, tables={**FULL.tables, "leadership": (change_of_leader,)}))
+    assert "\x1b" not in page
+    assert "\x00" not in page
+    assert "evil\\x1b[31m\\x00" in page

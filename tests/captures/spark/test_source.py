@@ -30,6 +30,10 @@ class TestPaths:
         with pytest.raises(CaptureError, match="there is no capture in this folder"):
             files([str(tmp_path)], "")
 
+    def test_a_path_that_does_not_exist_is_an_error(self, tmp_path):
+        with pytest.raises(CaptureError, match=r"missing\.pcap: there is no such file"):
+            files(["missing.pcap"], str(tmp_path))
+
     def test_tasks(self, halves):
         options = {"path": str(halves[0]), "level": "exchanges"}
         assert len(KafkaCapture(options).reader(None).partitions()) == 1
