@@ -47,7 +47,7 @@ conformance: setup ## count the upstream test cases that have tests here, whole 
 interop: setup ## run real Kafka brokers under our controller and under Kafka's, side by side; write docs/interop.md
 	$(BIN)/python -m tests.interop
 
-mutants: setup ## check that the tests notice inverted decisions in the controller and in fencing
+mutants: setup ## check that the tests notice changes of the code: a sample of mutants of controller, election, zookeeper, broker_stub
 	$(BIN)/python -m tests.mutants
 
 check: setup ## lint, check types and import contracts

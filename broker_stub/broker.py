@@ -20,13 +20,14 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 import trio
 
 from kce.broker_stub.alter_partition_manager import AlterPartitionManager
 from kce.broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
 from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.controlled_shutdown import ControlledShutdown
 from kce.broker_stub.finalized_features import FinalizedFeatureCache
 from kce.broker_stub.handlers.base import Services
@@ -50,6 +51,7 @@ from kce.broker_stub.reactor import SocketServer
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.replication import Replication
 from kce.broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
+from kce.wire.configuration import ConfigError, Properties
 from kce.wire.transport import Dial
 from kce.wire.vocabulary import Endpoint, TopicPartition
 
@@ -168,6 +170,28 @@ class Broker:
     def _spawn(self, run: Callable[[], Awaitable[None]]) -> None:
         assert self._nursery is not None, "only a running broker handles requests"
         self._nursery.start_soon(run)
+
+    def config_changed(self, config: Mapping[str, str]) -> None:
+        """The broker's dynamic settings are these from now on (rule B1.52)."""
+        try:
+            read = Properties({**self.config.originals, **config})
+            limits = ConnectionLimits.from_properties(read, (e.listener for e in self.config.listeners))
+        except ConfigError as e:
+            log.error("the dynamic configuration is not used: %s", e)
+        else:
+            self.socket_server.quotas.limits = limits
+
+    def client_config_changed(self, kind: str, name: str, config: Mapping[str, str]) -> None:
+        """``kind`` and ``name`` as in `/config/<kind>/<name>`."""
+        if kind != "ips":
+            self.client_quotas.changed(kind, name, config)
+            return
+        try:
+            rate = float(config["connection_creation_rate"])
+        except (KeyError, ValueError):
+            self.socket_server.quotas.ip_config_changed(name, None)
+        else:
+            self.socket_server.quotas.ip_config_changed(name, rate)
 
     def _log_dir_failed(self) -> None:
         events = self._log_dir_events

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.wire.configuration import ConfigError, Properties, list_of
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import SECURITY_PROTOCOLS, Endpoint
@@ -48,7 +49,7 @@ class BrokerConfig:
     socket_request_max_bytes: int
     socket_listen_backlog_size: int
     connections_max_idle_ms: int | None  # None: no limit
-    max_connections_per_ip: int
+    connection_limits: ConnectionLimits
     request_timeout_ms: int
     controller_socket_timeout_ms: int
     controller_quota_window_num: int
@@ -106,7 +107,7 @@ class BrokerConfig:
             socket_request_max_bytes=read.integer("socket.request.max.bytes"),
             socket_listen_backlog_size=read.integer("socket.listen.backlog.size"),
             connections_max_idle_ms=None if max_idle_ms < 0 else max_idle_ms,
-            max_connections_per_ip=read.integer("max.connections.per.ip"),
+            connection_limits=ConnectionLimits.from_properties(read, (e.listener for e in listeners)),
             request_timeout_ms=read.integer("request.timeout.ms"),
             controller_socket_timeout_ms=read.integer("controller.socket.timeout.ms"),
             controller_quota_window_num=read.integer("controller.quota.window.num"),

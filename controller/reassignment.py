@@ -16,6 +16,7 @@ from kce.controller.events import (
     ReassignedPartitionStateChanged,
     ReassignPartitionsCreated,
 )
+from kce.controller.iteration_order import table_order
 from kce.controller.leader_selection import Strategy
 from kce.controller.partition_states import update_leader_and_isr
 from kce.controller.runtime import ControllerRuntime
@@ -114,12 +115,14 @@ class Reassignment:
     async def resume_at_failover(self) -> None:
         """Rule 4.15."""
         resumed = await self.requested_by_znode()
-        for tp in sorted(self._context.being_reassigned - resumed):
+        for tp in table_order(self._context.being_reassigned):
+            if tp in resumed:
+                continue
             await self._reassign(tp, self._context.assignment(tp))
 
     async def resume_on(self, brokers: Collection[BrokerId]) -> None:
         """Continue reassignments to brokers that have started (rules 11.17, 11.20)."""
-        for tp in sorted(self._context.being_reassigned):
+        for tp in table_order(self._context.being_reassigned):
             assignment = self._context.assignment(tp)
             if any(replica in brokers for replica in assignment.target):
                 await self._reassign(tp, assignment)
@@ -146,7 +149,8 @@ class Reassignment:
 
         Raises ControllerMoved, SessionExpired, BrokenBatch."""
         results = {}
-        for tp, assignment in wanted.items():
+        for tp in table_order(wanted):
+            assignment = wanted[tp]
             if self._context.is_queued_for_deletion(tp.topic) or not self._context.replicas(tp):
                 results[tp] = _UNKNOWN
                 continue

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from kce.controller.context import PartitionState
 from kce.controller.errors import OperationResult, StateChangeFailed, failure_result
 from kce.controller.events import PreferredReplicaElectionCreated
+from kce.controller.iteration_order import trie_order
 from kce.controller.leader_selection import Strategy
 from kce.controller.partition_state_machine import Results
 from kce.controller.runtime import ControllerRuntime
@@ -50,7 +51,8 @@ class ReplicaLeaderElection:
         """Run the elections of /admin/preferred_replica_election, if it exists (rules 11.29, 11.34)."""
         if await self.watch():
             wanted = await get_preferred_replica_election(self._runtime.zk)
-            await self._elect_known(wanted, ElectionType.PREFERRED, Trigger.ZOOKEEPER)
+            if wanted is not None:  # Kafka keeps a malformed node, too
+                await self._elect_known(wanted, ElectionType.PREFERRED, Trigger.ZOOKEEPER)
 
     async def watch(self) -> bool:
         """Watch the creation of /admin/preferred_replica_election. Returns whether it exists."""
@@ -65,7 +67,7 @@ class ReplicaLeaderElection:
 
         Kafka fails on an assigned partition without leadership, and with it every failover (4.19).
         """
-        wanted = await get_preferred_replica_election(self._runtime.zk)
+        wanted = await get_preferred_replica_election(self._runtime.zk) or ()
         pending = [
             tp
             for tp in sorted(wanted)
@@ -84,7 +86,8 @@ class ReplicaLeaderElection:
             replicas = context.replicas(tp)
             if replicas and not context.is_queued_for_deletion(tp.topic):
                 by_preferred.setdefault(replicas[0], []).append(tp)
-        for broker, partitions in by_preferred.items():
+        for broker in trie_order(by_preferred):
+            partitions = by_preferred[broker]
             misplaced = [tp for tp in partitions if tp in context.leadership and self._leader(tp) != broker]
             ratio = len(misplaced) / len(partitions)
             if ratio > self._runtime.config.leader_imbalance_per_broker_percentage / 100:

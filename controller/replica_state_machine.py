@@ -20,6 +20,7 @@ from dataclasses import replace
 
 from kce.controller.context import ControllerContext, ReplicaState
 from kce.controller.errors import StateChangeFailed
+from kce.controller.iteration_order import trie_order
 from kce.controller.partition_states import update_leader_and_isr
 from kce.controller.request_batch import ControllerRequestBatch
 from kce.zookeeper.errors import ControllerMoved
@@ -104,8 +105,8 @@ class ReplicaStateMachine:
             return
         try:
             self._batch.new_batch()
-            for broker, partitions in by_broker.items():
-                await self._change(broker, partitions, target)
+            for broker in trie_order(by_broker):  # as Kafka's groupBy; it decides who stays in an ISR, and so who leads
+                await self._change(broker, by_broker[broker], target)
             self._batch.send()
         except (ControllerMoved, SessionExpired):
             log.error("the controller moved while it moved replicas to %s", target.name)

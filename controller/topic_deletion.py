@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from kce.controller.context import PartitionState, ReplicaState
 from kce.controller.events import ReplicaDeletionAnswered
+from kce.controller.iteration_order import small_order, table_order
 from kce.controller.runtime import ControllerRuntime
 from kce.wire import ErrorCode, error_name
 from kce.zookeeper import znodes
@@ -113,7 +114,7 @@ class TopicDeletion:
         context = self._context
         retry: list[str] = []
         start: list[str] = []
-        for topic in sorted(context.topics_to_delete):
+        for topic in small_order(table_order(context.topics_to_delete)):
             if context.all_replicas_in_state(topic, ReplicaState.DELETION_SUCCESSFUL):
                 await self._finish(topic)
             elif not context.any_replica_in_state(

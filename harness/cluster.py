@@ -313,8 +313,8 @@ class Cluster:
         await self.start(node_id)
         return target
 
-    async def reset(self) -> None:
-        """Make the cluster as new, for the next test: no faults, all nodes running, no topics, no history."""
+    async def repair(self) -> None:
+        """End all faults, start all nodes that are stopped, and wait until all are registered."""
         for node_id, member in self._members.items():
             await self.heal(node_id)
             if member.state == "paused":
@@ -327,6 +327,10 @@ class Cluster:
                 await self.start(node_id)
         await self.wait_until(self._all_are_registered, "all nodes to be registered")
         await self.wait_for_controller()
+
+    async def reset(self) -> None:
+        """Make the cluster as new, for the next test: no faults, all nodes running, no topics, no history."""
+        await self.repair()
         for topic in await self.describe_topics():
             if not topic.marked_for_deletion:
                 await self.delete_topic(topic.name, wait=False)

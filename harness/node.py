@@ -219,7 +219,8 @@ class Node:
                 self.id,
                 static_unclean=self._controller_config.unclean_leader_election_enable,
                 on_unclean_election_enabled=self.controller.unclean_leader_election_enabled,
-                on_client_config=self.broker.client_quotas.changed,
+                on_client_config=self.broker.client_config_changed,
+                on_broker_config=self.broker.config_changed,
                 on_topic_config=partial(self._topic_config_changed, topics),
             )
             self._on_session(configs.session_changed)

@@ -182,6 +182,7 @@ class SyncCluster:
     restart = _blocking(Cluster.restart)
     pause = _blocking(Cluster.pause)
     resume = _blocking(Cluster.resume)
+    repair = _blocking(Cluster.repair)
     reset = _blocking(Cluster.reset)
     proxy = _blocking(Cluster.proxy)
     cut_from_zookeeper = _blocking(Cluster.cut_from_zookeeper)

@@ -235,6 +235,7 @@ async def plan_partitions(
 
     ``assignments``: replicas of each new partition; None places them. Raises AdminError.
     """
+    brokers = await get_brokers_with_racks(zk, RackAwareMode.ENFORCED)  # whether it places replicas or not
     found = (await zk.get_topic_assignments([topic])).get(topic)
     known = {} if found is None else found.partitions
     if any(replicas.is_being_reassigned for replicas in known.values()):
@@ -253,8 +254,6 @@ async def plan_partitions(
         )
     if 0 not in known:
         raise AdminError(f"topic {topic} has no partition 0, which determines the replication factor")
-    mode = RackAwareMode.ENFORCED if assignments is None else RackAwareMode.DISABLED
-    brokers = await get_brokers_with_racks(zk, mode)
     first = known[0].replicas
     if assignments is None:
         start = next((i for i, broker in enumerate(brokers) if first and broker >= first[0]), 0)

@@ -44,14 +44,14 @@ async def delete_partition_reassignment(zk: KafkaZkClient, expected: EpochZkVers
     await _delete(zk, zd.REASSIGN_PARTITIONS, expected)
 
 
-async def get_preferred_replica_election(zk: KafkaZkClient) -> set[TopicPartition]:
-    """Partitions in /admin/preferred_replica_election; empty if the node does not exist, or for malformed content."""
+async def get_preferred_replica_election(zk: KafkaZkClient) -> set[TopicPartition] | None:
+    """Partitions in /admin/preferred_replica_election; empty if the node does not exist, None for malformed content."""
     found = await zk.get_one(zd.PREFERRED_REPLICA_ELECTION)
     try:
         return set() if found is None else set(zd.decode_partition_list(zd.PREFERRED_REPLICA_ELECTION, found.data))
     except zd.BadZNode as e:
         log.warning("ignoring malformed preferred elections: %s", e)
-        return set()
+        return None
 
 
 async def delete_preferred_replica_election(zk: KafkaZkClient, expected: EpochZkVersion) -> None:

@@ -31,6 +31,7 @@ from kce.zookeeper.store import (
     Delete,
     MultiFailed,
     NodeData,
+    NodeExists,
     NoNode,
     NotEmpty,
     SetData,
@@ -112,9 +113,16 @@ class KafkaZkClient(RegistrationClient):
         await self.set_or_create(zd.config_path(kind, name), zd.encode_config(config))
 
     async def set_or_create(self, path: str, data: bytes) -> None:
-        """Write a node unconditionally, not fenced; creates it and its parents if missing."""
-        await self.ensure_paths([path])
-        value((await self.store.write([SetData(path, data)]))[0])
+        """Write a node unconditionally, not fenced; creates it and its parents if missing, as version 0."""
+        while True:
+            answer = (await self.store.write([SetData(path, data)]))[0]
+            if isinstance(answer, NoNode):
+                if parent := path.rpartition("/")[0]:
+                    await self.ensure_paths([parent])
+                answer = (await self.store.write([Create(path, data)]))[0]
+            if not isinstance(answer, NodeExists):
+                value(answer)
+                return
 
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Replace a configuration while a ZooKeeper controller exists, then notify brokers (rules 1.35, 1.54).

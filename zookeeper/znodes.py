@@ -52,7 +52,7 @@ CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
 #: the default entity of each type (rule 1.34)
 DEFAULT_ENTITY = "<default>"
 
-#: rule 1.3: every broker creates these first
+#: rule 1.3: every broker creates these first; Kafka 3.9.1 without /config/client-metrics
 TOP_LEVEL = (
     "/consumers",
     BROKER_IDS,
@@ -63,7 +63,7 @@ TOP_LEVEL = (
     ISR_CHANGE_NOTIFICATION,
     PRODUCER_ID_BLOCK,
     LOG_DIR_EVENT_NOTIFICATION,
-    *(f"/config/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips", "client-metrics")),
+    *(f"/config/{kind}" for kind in ("topics", "clients", "users", "brokers", "ips")),
 )
 
 _MAX_PORT = 2**16 - 1
@@ -203,6 +203,14 @@ def partition_state_path(tp: TopicPartition) -> str:
 
 def delete_topic_path(topic: str) -> str:
     return f"{DELETE_TOPICS}/{topic}"
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def _load(data: bytes) -> dict[str, Any] | None:
@@ -475,7 +483,9 @@ def decode_partition_list(path: str, data: bytes) -> list[TopicPartition]:
 
     Raises BadZNode."""
     try:
-        return [_partition(p) for p in _list((_load(data) or {}).get("partitions"))]
+        if (obj := _load(data)) is None and _is_json(data):
+            raise _Malformed("it is not a JSON object")
+        return [_partition(p) for p in _list((obj or {}).get("partitions"))]
     except (KeyError, ValueError) as e:
         raise _malformed(path, e, data) from None
 

@@ -50,7 +50,9 @@ async def respond(message: CreateTopicsRequest, context: RequestContext, service
         for result in created:
             if message.timeout_ms <= 0 or lacks_leaders(snapshot, result):  # rule 10.8
                 results[result.name] = _timed_out(result)
-    return CreateTopicsResponse(topics=tuple(results.values()), throttle_time_ms=quota.throttle_time_ms)
+    # a topic that the request names twice is answered twice
+    topics = tuple(results[topic.name] for topic in message.topics)
+    return CreateTopicsResponse(topics=topics, throttle_time_ms=quota.throttle_time_ms)
 
 
 def _partitions(result: CreatableTopicResult, topic: CreatableTopic) -> range:
@@ -110,8 +112,7 @@ def _timed_out(result: CreatableTopicResult) -> CreatableTopicResult:
 
 
 def error_response(message: CreateTopicsRequest, context: RequestContext, error: ErrorCode) -> CreateTopicsResponse:
-    by_name = {topic.name: _refusal(topic, error) for topic in message.topics}
-    return CreateTopicsResponse(topics=tuple(by_name.values()))
+    return CreateTopicsResponse(topics=tuple(_refusal(topic, error) for topic in message.topics))
 
 
 HANDLER: Final = Handler(CreateTopicsRequest, answering_later(respond), error_response)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 
 import trio
 
@@ -22,6 +23,39 @@ ACCEPT_RETRY_SECONDS = 0.1
 
 class BindError(OSError):
     """A listener cannot bind its port. The text is one line: listener, host, port, reason."""
+
+
+class ThrottledLinks:
+    """Connections that are closed unserved after a delay; all of them when the latest is due (rule B1.51)."""
+
+    def __init__(self) -> None:
+        self._links: list[Link] = []
+        self._due = -math.inf
+        self._more = trio.Event()
+
+    def close_after(self, link: Link, seconds: float) -> None:
+        self._links.append(link)
+        self._due = max(self._due, trio.current_time() + seconds)
+        self._more.set()
+
+    async def run(self) -> None:
+        """Close them until cancelled, and then the rest."""
+        try:
+            while True:
+                await self._more.wait()
+                due = self._due
+                await trio.sleep_until(due)
+                if due == self._due:  # no later one has come
+                    self._more = trio.Event()
+                    await self._close()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._close()
+
+    async def _close(self) -> None:
+        links, self._links = self._links, []
+        for link in links:
+            await link.aclose()
 
 
 class Acceptor:
@@ -54,6 +88,7 @@ class Acceptor:
         self._metrics = metrics
         self._socket: ListeningSocket | None = None
         self._next_processor = 0
+        self._throttled = ThrottledLinks()
 
     @property
     def bound(self) -> Endpoint:
@@ -97,12 +132,17 @@ class Acceptor:
         return BindError(f"{what}: {e.strerror or e}")
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Accept until cancelled."""
+        """Accept until cancelled. The nursery closes throttled connections."""
         assert self._socket is not None
-        task_status.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._throttled.run)
+            task_status.started()
+            await self._accept(self._socket)
+
+    async def _accept(self, listening: ListeningSocket) -> None:
         while True:
             try:
-                link = await self._socket.accept()
+                link = await listening.accept()
             except OSError as e:
                 if e.errno in (errno.ECONNABORTED, errno.EPROTO):  # the client has closed already
                     continue
@@ -113,8 +153,18 @@ class Acceptor:
 
     async def _dispatch(self, link: Link) -> None:
         host, port = link.remote
-        if not self._quotas.acquire(host):  # rule B1.46: closed without a response
-            log.warning("listener %s refuses %s:%d: max.connections.per.ip", self.endpoint.listener, host, port)
+        listener = self.endpoint.listener
+        try:
+            await self._quotas.wait_for_slot(listener)
+        except trio.Cancelled:
+            await link.aclose()
+            raise
+        if delay := self._quotas.ip_delay(listener, host):
+            log.info("listener %s throttles %s:%d: connection_creation_rate", listener, host, port)
+            self._throttled.close_after(link, delay)
+            return
+        if not self._quotas.acquire(listener, host):  # rule B1.46: closed without a response
+            log.warning("listener %s refuses %s:%d: max.connections.per.ip", listener, host, port)
             self._metrics.connections_refused += 1
             await link.aclose()
             return
@@ -122,7 +172,7 @@ class Acceptor:
         try:
             await self._assign(link)
         except trio.Cancelled:
-            self._quotas.release(host)
+            self._quotas.release(listener, host)
             await link.aclose()
             raise
 

@@ -89,6 +89,14 @@ class Connection:
         return f"<Connection {self.context.connection_id}>"
 
     @property
+    def is_closing(self) -> bool:
+        return self._finishing
+
+    @property
+    def last_used(self) -> float:
+        return max(self._link.last_received, self._last_sent)
+
+    @property
     def turns(self) -> Turns:
         return self._owner.turns
 
@@ -242,7 +250,7 @@ class Connection:
 
         With a request in progress it stays open until the response, which is then dropped (rule B1.53).
         """
-        expires_at = max(self._link.last_received, self._last_sent) + max_idle_seconds
+        expires_at = self.last_used + max_idle_seconds
         if now < expires_at:
             return expires_at
         if not self._expired:

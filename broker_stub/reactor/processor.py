@@ -184,7 +184,7 @@ class Processor:
                 link = self._accepted.receive_nowait()
             except trio.EndOfChannel:
                 return
-            self._quotas.release(link.remote[0])
+            self._quotas.release(self.listener, link.remote[0])
             await link.aclose()
 
     async def _serve(self, connection: Connection) -> None:
@@ -197,6 +197,6 @@ class Processor:
         finally:
             del self.connections[connection.context.connection_id]
             self.metrics.connections_open -= 1
-            self._quotas.release(connection.context.client_host)
+            self._quotas.release(self.listener, connection.context.client_host)
             if not self.connections:
                 self._no_connections.set()

@@ -1,28 +1,152 @@
-"""The limit of connections per client address: `max.connections.per.ip` (rules B1.45, B1.46)."""
+"""Counts connections, and decides who may connect and when (rules B1.45-B1.52)."""
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, deque
+from collections.abc import Callable
+
+import trio
+
+from kce.broker_stub.connection_limits import UNLIMITED, ConnectionLimits
+from kce.zookeeper.znodes import DEFAULT_ENTITY
+
+
+class Rate:
+    """Events a second over a window of samples, as Kafka's `Rate` measures them."""
+
+    def __init__(self, samples: int, sample_seconds: float) -> None:
+        self._samples = samples
+        self._sample_seconds = sample_seconds
+        #: when a sample began, and its count
+        self._window: deque[list[float]] = deque()
+
+    def record(self, now: float, count: int = 1) -> None:
+        if not self._window or now - self._window[-1][0] >= self._sample_seconds:
+            self._window.append([now, 0])
+        self._window[-1][1] += count
+        while len(self._window) > self._samples or now - self._window[0][0] >= self._samples * self._sample_seconds:
+            self._window.popleft()
+
+    def delay(self, now: float, bound: float) -> float:
+        """Seconds without events until the rate is down to ``bound``, at most a sample's."""
+        if bound >= UNLIMITED or not self._window:
+            return 0.0
+        elapsed = now - self._window[0][0]
+        missing = self._samples - 1 - elapsed // self._sample_seconds
+        elapsed = max(elapsed + max(missing, 0) * self._sample_seconds, self._sample_seconds)
+        rate = sum(count for _, count in self._window) / elapsed
+        if rate <= bound:
+            return 0.0
+        return min((rate - bound) / bound * elapsed if bound else math.inf, self._sample_seconds)
 
 
 class ConnectionQuotas:
-    """Counts open connections over all listeners of a server."""
+    """Counts the connections of a server by address and listener. ``limits`` may change while it runs.
 
-    def __init__(self, max_connections_per_ip: int) -> None:
-        self.max_connections_per_ip = max_connections_per_ip
-        self._open: Counter[str] = Counter()
+    ``protected`` is the inter-broker listener, if there are others: the broker's limits do not apply to it.
+    """
 
-    def acquire(self, host: str) -> bool:
-        """Count a connection from ``host``; False if it exceeds the limit, and then not counted."""
-        if self._open[host] >= self.max_connections_per_ip:
+    def __init__(self, limits: ConnectionLimits, protected: str | None = None) -> None:
+        self._limits = limits
+        self._protected = protected
+        self._of_address: Counter[str] = Counter()
+        self._of_listener: Counter[str] = Counter()
+        self._changed = trio.Event()
+        self._rates: dict[tuple[str, str], Rate] = {}
+        self._ip_rates: dict[str, float] = {}
+        #: called when there are more connections than `max.connections`
+        self.on_excess: Callable[[], None] = lambda: None
+
+    @property
+    def limits(self) -> ConnectionLimits:
+        return self._limits
+
+    @limits.setter
+    def limits(self, limits: ConnectionLimits) -> None:
+        self._limits = limits
+        self._wake()
+
+    @property
+    def total(self) -> int:
+        return self._of_listener.total()
+
+    @property
+    def exceeded(self) -> bool:
+        return self.total > self._limits.total
+
+    def open_from(self, address: str) -> int:
+        return self._of_address[address]
+
+    def is_protected(self, listener: str) -> bool:
+        return listener == self._protected
+
+    def ip_config_changed(self, address: str, rate: float | None) -> None:
+        """`connection_creation_rate` in `/config/ips/<address>`; None if there is none."""
+        if rate is None:
+            self._ip_rates.pop(address, None)
+        else:
+            self._ip_rates[address] = rate
+
+    def ip_rate(self, address: str) -> float:
+        """Connections per second from one address (rule B1.50)."""
+        return self._ip_rates.get(address, self._ip_rates.get(DEFAULT_ENTITY, UNLIMITED))
+
+    async def wait_for_slot(self, listener: str) -> None:
+        """Wait until one more connection may be served (rules B1.47, B1.48, B1.50)."""
+        delay = self._record(("listener", listener), self._limits.rate_of_listener.get(listener, UNLIMITED))
+        if not self.is_protected(listener):
+            delay = max(delay, self._record(("broker", ""), self._limits.rate))
+        if delay:
+            await trio.sleep(delay)
+        while not self._has_slot(listener):
+            await self._changed.wait()
+
+    def _has_slot(self, listener: str) -> bool:
+        if self._of_listener[listener] >= self._limits.of_listener.get(listener, UNLIMITED):
             return False
-        self._open[host] += 1
+        return self.is_protected(listener) or self.total < self._limits.total
+
+    def ip_delay(self, listener: str, address: str) -> float:
+        """Seconds after which a connection from ``address`` is to be closed unserved; 0 if it may be served (B1.50)."""
+        delay = self._record(("ip", address), self.ip_rate(address))
+        if delay:  # it does not count
+            now = trio.current_time()
+            for key in (("ip", address), ("listener", listener), ("broker", "")):
+                if key in self._rates:
+                    self._rates[key].record(now, -1)
+        return delay
+
+    def _record(self, key: tuple[str, str], bound: float) -> float:
+        """Count a connection; the seconds by which it comes too early."""
+        if bound >= UNLIMITED:
+            self._rates.pop(key, None)
+            return 0.0
+        rate = self._rates.get(key)
+        if rate is None:
+            rate = self._rates[key] = Rate(self._limits.samples, self._limits.sample_seconds)
+        now = trio.current_time()
+        rate.record(now)
+        return rate.delay(now, bound)
+
+    def acquire(self, listener: str, address: str) -> bool:
+        """Count a connection; False if it exceeds the limit of its address, and then not counted (rule B1.46)."""
+        if self._of_address[address] >= self._limits.per_ip_overrides.get(address, self._limits.per_ip):
+            return False
+        self._of_address[address] += 1
+        self._of_listener[listener] += 1
+        if self.exceeded:
+            self.on_excess()
         return True
 
-    def release(self, host: str) -> None:
-        self._open[host] -= 1
-        if not self._open[host]:
-            del self._open[host]
+    def release(self, listener: str, address: str) -> None:
+        self._of_address[address] -= 1
+        if not self._of_address[address]:
+            del self._of_address[address]
+        self._of_listener[listener] -= 1
+        self._wake()
 
-    def open_from(self, host: str) -> int:
-        return self._open[host]
+    def _wake(self) -> None:
+        if self._changed.statistics().tasks_waiting:
+            self._changed.set()
+            self._changed = trio.Event()

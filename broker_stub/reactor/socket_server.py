@@ -61,7 +61,9 @@ class SocketServer:
         self._config = config
         self._apis = apis
         self._bind = bind
-        self._quotas = ConnectionQuotas(config.max_connections_per_ip)
+        protected = config.inter_broker_listener_name if len(config.listeners) > 1 else None
+        self.quotas = ConnectionQuotas(config.connection_limits, protected)
+        self.quotas.on_excess = self._close_excess
         self._processor_ids = itertools.count()
         self.planes = self._planes()
         self._enabled = trio.Event()
@@ -97,7 +99,7 @@ class SocketServer:
                 endpoint.listener,
                 plane.channel,
                 self._apis,
-                quotas=self._quotas,
+                quotas=self.quotas,
                 metrics=self.metrics,
                 max_idle_seconds=math.inf if idle_ms is None else idle_ms / 1000,
                 turns=plane.turns,
@@ -112,13 +114,29 @@ class SocketServer:
             backlog=self._config.socket_listen_backlog_size,
             max_frame_bytes=self._config.socket_request_max_bytes,
             memory=plane.memory,
-            quotas=self._quotas,
+            quotas=self.quotas,
             metrics=self.metrics,
         )
 
     @property
     def acceptors(self) -> list[Acceptor]:
         return [acceptor for plane in self.planes for acceptor in plane.acceptors]
+
+    def _close_excess(self) -> None:
+        """Close connections of listeners that are not protected, the least recently used first (rule B1.49)."""
+        ordinary = [
+            connection
+            for acceptor in self.acceptors
+            if not self.quotas.is_protected(acceptor.endpoint.listener)
+            for processor in acceptor.processors
+            for connection in processor.connections.values()
+        ]
+        excess = self.quotas.total - self.quotas.limits.total
+        ordinary.sort(key=lambda connection: (not connection.is_closing, connection.last_used))
+        for connection in ordinary[:excess]:
+            if not connection.is_closing:
+                log.info("%s: closed, max.connections is exceeded", connection.context.connection_id)
+                connection.close()
 
     def bound_listeners(self) -> tuple[Endpoint, ...]:
         """The listeners in the order of the configuration, with their bound ports."""

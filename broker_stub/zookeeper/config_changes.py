@@ -1,7 +1,7 @@
 """Follows configuration changes at run time: /config/brokers, and the notifications in /config/changes.
 
-Every broker does, whether or not it is the controller (rules 1.35, 1.36). The broker uses the quotas of users and
-clients, its controller `unclean.leader.election.enable` (rule 11.69).
+Every broker does, whether or not it is the controller (rules 1.35, 1.36). The broker uses the quotas of users, clients
+and addresses, and its own dynamic settings; its controller `unclean.leader.election.enable` (rule 11.69).
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ log = logging.getLogger(__name__)
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
 
 
-#: (kind, name, configuration) of `/config/<kind>/<name>`, where kind is "users" or "clients"
+#: (kind, name, configuration) of `/config/<kind>/<name>`, where kind is one of `CLIENT_KINDS`
 OnClientConfig = Callable[[str, str, Mapping[str, str]], None]
-CLIENT_KINDS = ("users", "clients")
+CLIENT_KINDS = ("users", "clients", "ips")
 
 
 #: called with the topic for which unclean election was enabled; None: every topic without its own setting
@@ -37,7 +37,8 @@ class ConfigChangeListener:
 
     The broker's entry in ZooKeeper overrides the cluster's default, which overrides ``static_unclean`` (rule 7.4).
 
-    ``on_client_config`` receives the configuration of users and clients at startup and after each change.
+    ``on_client_config`` receives the configuration of users, clients and addresses at startup and after each change,
+    ``on_broker_config`` that of this broker, in which its own entries override the cluster's defaults.
     ``run`` ends with the broker.
     """
 
@@ -50,6 +51,7 @@ class ConfigChangeListener:
         on_unclean_election_enabled: OnUncleanElectionEnabled = lambda topic: None,
         on_client_config: OnClientConfig = lambda kind, name, config: None,
         on_topic_config: Callable[[str, Mapping[str, str]], None] = lambda topic, config: None,
+        on_broker_config: Callable[[Mapping[str, str]], None] = lambda config: None,
     ) -> None:
         self._on_unclean_election_enabled = on_unclean_election_enabled
         self._on_client_config = on_client_config
@@ -58,6 +60,8 @@ class ConfigChangeListener:
         self._broker = str(broker_id)
         self._static = static_unclean
         self._dynamic: dict[str, bool] = {}
+        self._on_broker_config = on_broker_config
+        self._broker_configs: dict[str, Mapping[str, str]] = {}
         self._last_executed = -1
         self._event = trio.Event()
         self._new_session = False
@@ -166,6 +170,10 @@ class ConfigChangeListener:
         path = znodes.broker_config_path(entity)
         found = await self._zk.get_one(path)
         config = {} if found is None else _decoded(path, found.data)
+        if config != self._broker_configs.get(entity, {}):
+            self._broker_configs[entity] = config
+            default, own = (self._broker_configs.get(name, {}) for name in (znodes.DEFAULT_ENTITY, self._broker))
+            self._on_broker_config({**default, **own})
         if UNCLEAN not in config:
             self._dynamic.pop(entity, None)
         else:

@@ -11,7 +11,7 @@ from kce.captures.fast import frame_kernels as f
 from kce.captures.fast.blocks import Block, Rows, ends_of
 from kce.captures.files import packet_kernels as k
 from kce.captures.tables.rows import MAX_EVIDENCE
-from kce.captures.tcp.segments import FIN, RST, SYN, Endpoint, address_text
+from kce.captures.tcp.segments import ACK, FIN, RST, SYN, Endpoint, address_text
 
 _NO_END = (None,) * 6
 
@@ -34,6 +34,7 @@ class SegmentCounts:
         self._holes: dict[tuple[int, int], list[tuple[int, int]]] = {}
         self._evidence: dict[int, list[tuple[int, str]]] = {}
         self._ends: dict[int, tuple[object, ...]] = {}
+        self._opening: set[int] = set()  # a SYN was not accepted yet
 
     def passing(self, blocks: Iterable[Block]) -> Iterator[Block]:
         """Count blocks as they pass through."""
@@ -57,11 +58,14 @@ class SegmentCounts:
             self._note_end(packet)
 
     def _note_end(self, packet: Rows) -> None:
-        """Note who ended a connection, and how; a SYN begins another one."""
+        """Note who ended a connection, and how. A SYN begins another one."""
         row, _, is_higher = f.flow_of(self._flows, self._table, self._used, packet)
         flags = int(packet[k.FLAGS])
         if flags & SYN:
             self._ends.pop(row, None)
+            (self._opening.discard if flags & ACK else self._opening.add)(row)
+        elif flags & RST and row in self._opening:
+            return  # refused: nobody listens there, and it was no connection
         elif row not in self._ends:
             address, port = ends_of(self._flows[row])[is_higher]
             kind = "RST" if flags & RST else "FIN"

@@ -14,6 +14,7 @@ from typing import Any
 
 from kce import wire
 from kce.captures.exchanges.pairing import Request
+from kce.wire import error_name
 from kce.wire.control import ControlRequest, map_states
 from kce.wire.registry import CONTROL_REQUESTS
 
@@ -126,7 +127,16 @@ def differences(recorded: Any, replayed: Any, *, volatile: frozenset[str] = VOLA
             for at, (one, other) in enumerate(pairs)
             for line in differences(one, other, volatile=volatile, path=f"{path}[{at}]")
         ]
-    return [] if recorded == replayed else [f"{path}: {recorded!r} recorded, {replayed!r} now"]
+    if recorded == replayed:
+        return []
+    return [f"{path}: {_shown(path, recorded)} recorded, {_shown(path, replayed)} now"]
+
+
+def _shown(path: str, value: Any) -> str:
+    """A value, errors by their names."""
+    if path.endswith("error_code") and isinstance(value, int):
+        return error_name(value)
+    return repr(value)
 
 
 def _is_array(value: Any) -> bool:

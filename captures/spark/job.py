@@ -80,9 +80,9 @@ def analyze(
     if out is not None:
         check_folder(out, overwrite=overwrite)
     with contextlib.ExitStack() as stack:
+        for name in names:  # report a missing file before starting the JVM
+            check_location(name)
         if spark is None:
-            for name in names:  # report a missing file before starting the JVM
-                check_location(name)
             progress("starting Spark")
             brief = sum(map(location_bytes, names)) < _BYTES_PER_TASK
             spark = stack.enter_context(local_session(event_log, brief=brief, master=master))

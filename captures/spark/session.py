@@ -12,7 +12,9 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import pyspark.core.context
 import pyspark.sql.pandas.functions
 from pyspark.sql import SparkSession
 
@@ -138,15 +140,14 @@ def _workers_run(python: str, master: str | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sigint_kept() -> Iterator[None]:
-    """Keep the SIGINT handler: pyspark replaces it and never restores it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # other threads cannot set handlers
-        return
-    handler = signal.getsignal(signal.SIGINT)
+    """Keep pyspark from replacing the handler of SIGINT, which it never restores."""
+    module = vars(pyspark.core.context)
+    kept = module["signal"]
+    module["signal"] = SimpleNamespace(signal=lambda number, handler: None, SIGINT=signal.SIGINT)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
+        module["signal"] = kept
 
 
 @contextlib.contextmanager

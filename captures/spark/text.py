@@ -1,14 +1,15 @@
 """Findings as text: drawn on a terminal, elsewhere columns for programs.
 
 Off a terminal a table is its name behind a #, a line of column names and a line per row, with columns two or more
-spaces apart, untruncated, "-" for null. On a terminal a table has the columns that fit.
+spaces apart, untruncated, "-" for null, without the file if there is only one. On a terminal a table has the columns
+that fit.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from rich import box
@@ -66,7 +67,8 @@ def print_findings(findings: Findings, console: Console) -> None:
     else:
         for name in PRINTED:
             if name in findings.ran:
-                _line(console, "\n" + _plain(name, getattr(findings, name)))
+                hidden = {"file", "files"} if len(findings.files) == 1 else set()
+                _line(console, "\n" + _plain(name, getattr(findings, name), hidden))
 
 
 def _line(console: Console, text: str, style: str | None = None) -> None:
@@ -83,10 +85,10 @@ def _draw(columns: Sequence[Shown], rows: Sequence[Any]) -> Table:
     return table
 
 
-def _plain(name: str, rows: Sequence[Any]) -> str:
+def _plain(name: str, rows: Sequence[Any], hidden: Collection[str]) -> str:
     if not rows:
         return f"# {name}\n(none)"
-    names = [f.name for f in dataclasses.fields(rows[0])]
+    names = [f.name for f in dataclasses.fields(rows[0]) if f.name not in hidden]
     lines = [names, *([_text(getattr(row, column)) for column in names] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
     table = ("  ".join(f"{cell:<{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)

@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "release": ("nodes:release", "Release the held control requests of a node."),
     "delete-controller": ("nodes:delete_controller", "Delete /controller by hand."),
     "fault": ("fault:fault", "Add, list and remove faults: rules for requests and responses."),
+    "simulate": ("simulate:simulate_", "Run random schedules on clusters in memory and check invariants."),
     "capture": ("capture:capture", "Write the packets of a network interface to a pcapng."),
     "elect": ("elect:elect", "Contend for leadership; run a command while leading."),
     "leader": ("elect:leader", "Print the leader of an election: Flink's, ours, or Kafka's controller."),

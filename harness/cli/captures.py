@@ -74,7 +74,7 @@ traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printe
 """
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(allow_dash=True))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines with the full bodies (docs/decode.md).")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines with the full bodies.")
 @click.option(
     "--api", "apis", multiple=True, metavar="NAME", callback=each(selection.api_key),
     help="Only this API, such as LeaderAndIsr, in any case; may be repeated.",
@@ -252,7 +252,10 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
     help="Format of the report or, without --report, of the output. Parquet needs --report or --out, a folder.",
 )  # fmt: skip
 @click.option(
-    "--out", type=click.Path(file_okay=False), metavar="DIR", help="Write all tables as Parquet (docs/schema.md)."
+    "--out",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Write all tables as Parquet.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace tables in the folder of --out.")
 @click.option(

@@ -95,7 +95,7 @@ async def read_cluster(zk: KafkaZkClient, zookeeper: str) -> dict[str, Any]:
             "reassignments": [str(TopicPartition(p["topic"], p["partition"])) for p in partitions if _is_moving(p)],
             "requested_reassignments": {str(tp): list(target) for tp, target in requested.items()},
             "deletions": sorted(await zk.get_topic_deletions()),
-            "preferred_elections": sorted(map(str, await admin_nodes.get_preferred_replica_election(zk))),
+            "preferred_elections": sorted(map(str, await admin_nodes.get_preferred_replica_election(zk) or ())),
         },
         "partition_states": partitions,
     }

@@ -96,13 +96,17 @@ class MemoryClusterWorld(ClusterWorld):
 
     def cut(self, node_id: int) -> None:
         self._cut.add(_name(node_id))
-        for store in self._sessions[_name(node_id)]:
+        for store in self._living_sessions(node_id):
             self.server.disconnect(store)
 
     def heal(self, node_id: int) -> None:
         self._cut.discard(_name(node_id))
-        for store in self._sessions[_name(node_id)]:
+        for store in self._living_sessions(node_id):
             self.server.reconnect(store)
+
+    def _living_sessions(self, node_id: int) -> list[MemoryStore]:
+        """Those of a client that was killed stay as they are, until they expire."""
+        return [store for store in self._sessions[_name(node_id)] if not store.is_abandoned]
 
     def is_cut(self, node_id: int) -> bool:
         return _name(node_id) in self._cut

@@ -137,6 +137,7 @@ async def test_duplicate_and_invalid_topics_are_refused_and_the_rest_is_created(
         "a": ErrorCode.TOPIC_ALREADY_EXISTS,
         "__cluster_metadata": ErrorCode.INVALID_REQUEST,
     }
+    assert [topic.name for topic in answer.topics] == [topic.name for topic in topics]  # "twice" is answered twice
     ((created, brokers, validate_only),) = node.services.admin.created
     assert (created.name, created.num_partitions, created.replication_factor) == ("b", 1, 1)
     assert (brokers, validate_only) == ({1: "x", 2: None}, False)

@@ -72,9 +72,12 @@ async def test_an_unknown_version_gets_a_version_0_response_with_one_entry(versi
 
 @pytest.mark.kafka("AV-6")
 @pytest.mark.kafka("AV-7")
+@pytest.mark.parametrize("listener", ["CONTROL", "DATA"])
 @pytest.mark.parametrize("version", range(3))
-async def test_old_versions_need_no_software_name(version) -> None:  # rule B1.38
-    assert (await Node().ask(wire.ApiVersionsRequest(), version)).error_code == ErrorCode.NONE
+async def test_old_versions_need_no_software_name(version, listener) -> None:  # rule B1.38
+    answer = await Node().ask(wire.ApiVersionsRequest(), version, listener=listener)
+    assert answer.error_code == ErrorCode.NONE
+    assert _ranges(answer) == KAFKA_RANGES
 
 
 BAD = ["", "-", "a-", ".a", "a b", "a_b", "ä", "a\n", "a/b"]

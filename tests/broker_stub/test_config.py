@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from kce.broker_stub import BrokerConfig, Endpoint
+from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.wire.configuration import ConfigError, broker_config
 from kce.wire.metadata_version import MetadataVersion
 from tests.broker_stub.support import TWO_LISTENERS
@@ -24,7 +25,7 @@ def test_defaults_are_kafkas_except_for_the_host() -> None:
     assert c.controller_listener_name == "PLAINTEXT"
     assert (c.num_network_threads, c.num_io_threads, c.queued_max_requests) == ({"PLAINTEXT": 3}, 8, 500)
     assert (c.socket_request_max_bytes, c.socket_listen_backlog_size) == (104_857_600, 50)
-    assert (c.connections_max_idle_ms, c.max_connections_per_ip) == (600_000, 2**31 - 1)
+    assert (c.connections_max_idle_ms, c.connection_limits) == (600_000, ConnectionLimits())
     assert (c.request_timeout_ms, c.controller_socket_timeout_ms) == (30_000, 30_000)
     assert (c.controlled_shutdown_enable, c.controlled_shutdown_max_retries) == (True, 3)
     assert c.controlled_shutdown_retry_backoff_ms == 5000
@@ -92,8 +93,10 @@ TWO = "listeners=A://:1,B://:2 listener.security.protocol.map=A:PLAINTEXT,B:PLAI
         ("socket.request.max.bytes=2147483648", "socket.request.max.bytes=2147483648: "),
         ("socket.listen.backlog.size=0", "socket.listen.backlog.size=0: "),
         ("max.connections.per.ip=0", "max.connections.per.ip=0: "),
-        ("max.connections=10", "max.connections=10: not supported here: leave the setting out"),
-        ("max.connections.per.ip.overrides=localhost:3", "max.connections.per.ip.overrides=localhost:3: "),
+        ("max.connections=-1", "max.connections=-1: "),
+        ("max.connections.per.ip.overrides=localhost", "'localhost' is not HOST:LIMIT"),
+        ("max.connections.per.ip.overrides=h:x", "max.connections.per.ip.overrides=h:x: 'h:x' is not HOST:LIMIT"),
+        ("listener.name.plaintext.max.connections=no", "listener.name.plaintext.max.connections=no: "),
         ("connections.max.idle.ms=0", "connections.max.idle.ms=0: must be a whole number -1 or from 1 to"),
         ("connections.max.idle.ms=-2", "connections.max.idle.ms=-2: "),
         ("controlled.shutdown.enable=yes", "controlled.shutdown.enable=yes: must be true or false"),

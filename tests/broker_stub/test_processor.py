@@ -16,6 +16,7 @@ import trio
 from trio.testing import lockstep_stream_pair, memory_stream_pair, wait_all_tasks_blocked
 
 from kce import wire
+from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.reactor import Request, RequestMetrics
 from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.processor import HAND_OFF_QUEUE_SIZE, Processor
@@ -41,7 +42,7 @@ class Fixture:
         idle: float = 600,
     ) -> None:
         self.metrics = RequestMetrics()
-        self.quotas = ConnectionQuotas(1000)
+        self.quotas = ConnectionQuotas(ConnectionLimits())
         self.memory = MemoryPool()
         apis = ScriptedApis(handle)
         self.channel = RequestChannel(queue, handlers, apis, self.metrics)
@@ -56,7 +57,7 @@ class Fixture:
     def client(self, pair: Callable[[], Any] = memory_stream_pair) -> Client:
         """A client with an accepted connection."""
         ours, theirs = pair()
-        assert self.quotas.acquire(REMOTE[0])
+        assert self.quotas.acquire("DATA", REMOTE[0])
         self.processor.accept_nowait(link(theirs, LOCAL, REMOTE))
         return Client(ours)
 
@@ -492,7 +493,7 @@ async def test_the_hand_off_queue_has_room_for_20(nursery) -> None:  # rule B1.1
     clients = [f.client() for _ in range(HAND_OFF_QUEUE_SIZE)]
     with pytest.raises(trio.WouldBlock):
         f.client()
-    f.quotas.release(REMOTE[0])
+    f.quotas.release("DATA", REMOTE[0])
     await nursery.start(f.run)
     for client in clients:
         assert await client.ask(QUESTION) == ANSWER
@@ -506,7 +507,7 @@ async def test_a_connection_that_waits_for_the_hand_off_queue_is_served(nursery)
     nursery.start_soon(f.processor.accept, link(theirs, LOCAL, REMOTE))
     await wait_all_tasks_blocked()
     await nursery.start(f.run)
-    f.quotas.acquire(REMOTE[0])
+    f.quotas.acquire("DATA", REMOTE[0])
     assert await Client(ours).ask(QUESTION) == ANSWER
 
 

@@ -16,6 +16,7 @@ from trio.testing import memory_stream_pair
 
 from kce import wire
 from kce.broker_stub import BindError, BrokerConfig, Endpoint
+from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor import Request, RequestMetrics, SocketServer
 from kce.broker_stub.reactor.acceptor import Acceptor
@@ -259,7 +260,7 @@ async def test_a_failed_accept_is_retried(nursery, autojump_clock, caplog) -> No
 
 
 async def test_a_connection_waiting_for_a_processor_is_closed_at_the_end(nursery) -> None:
-    quotas = ConnectionQuotas(10)
+    quotas = ConnectionQuotas(ConnectionLimits())
     acceptor = _acceptor([FullProcessor([], "a", full=True)], quotas)
     ours, theirs = memory_stream_pair()
     with trio.CancelScope() as scope:
@@ -283,7 +284,7 @@ def _acceptor(processors: list[FullProcessor], quotas: ConnectionQuotas | None =
         backlog=50,
         max_frame_bytes=10_000,
         memory=MemoryPool(),
-        quotas=quotas or ConnectionQuotas(10),
+        quotas=quotas or ConnectionQuotas(ConnectionLimits()),
         metrics=RequestMetrics(),
     )
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from kce import wire
+from kce.controller import dispatch
 from kce.controller import events as ev
+from kce.controller.errors import BrokenBatch
 from kce.controller.kafka_controller import KafkaController
+from kce.controller.partition_states import update_leader_and_isr
 from kce.wire import ErrorCode
 from kce.zookeeper import admin, znodes
-from kce.zookeeper.model import BrokerId, TopicPartition
+from kce.zookeeper.model import BrokerId, ControllerEpoch, EpochZkVersion, LeaderAndIsr, Leadership, TopicPartition
 from kce.zookeeper.store import Create, Delete, SetData
 from tests.controller import requests
 from tests.controller.conformance.cluster import event_thread_blocked
@@ -120,3 +124,57 @@ async def test_requests_have_the_partition_epoch(autojump_clock: MockClock) -> N
         await join_isr(w, controller, TP, [3])
         await w.store.write([SetData("/brokers/topics/t", await w.get("/brokers/topics/t") or b"")])
         assert controller.context.leadership[TP].leader_and_isr.partition_epoch == 1
+
+
+@pytest.mark.parametrize(("epoch", "is_ours"), [(1, True), (2, False)])
+async def test_a_state_of_another_controller_is_not_our_lost_write(
+    epoch: int, is_ours: bool, autojump_clock: MockClock
+) -> None:
+    """Rule 1.52: equal but for the controller epoch."""
+    async with world() as w:
+        await w.start_controller(1)
+        zk = w.nodes[1].zk
+        wanted = LeaderAndIsr(BrokerId(1), (BrokerId(1), BrokerId(2)), leader_epoch=5)
+        path = znodes.partition_state_path(TP)
+        await zk.ensure_paths([path])
+        found = znodes.encode_partition_state(Leadership(wanted, ControllerEpoch(epoch)))
+        await w.store.write([SetData(path, found)])
+        result = await update_leader_and_isr(zk, {TP: wanted}, ControllerEpoch(1), EpochZkVersion(1))
+        assert (list(result.updated), result.retry) == (([TP], []) if is_ours else ([], [TP]))
+
+
+async def test_leaders_are_rebalanced_at_every_interval(autojump_clock: MockClock) -> None:  # rule 11.37
+    async with world(brokers=(2,)) as w:
+        controller = await w.start_controller(1, leader_imbalance_check_interval_seconds=10)
+        started = trio.current_time()
+        due: list[int] = []
+        scheduler = controller._role._scheduler
+        put = scheduler._put
+
+        def noted(event: ev.ControllerEvent) -> None:
+            due.append(round(trio.current_time() - started))
+            put(event)
+
+        scheduler._put = noted
+        await trio.sleep(40)
+        assert due == [5, 15, 25, 35]
+
+
+async def test_a_controlled_shutdown_that_breaks_a_batch_ends_the_reign(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rules 2.20, 11.42
+    """Other errors do not."""
+    async with world() as w:
+        controller = await w.start_controller(1)
+        answers: list[wire.Message | None] = []
+        request = wire.ControlledShutdownRequest(broker_id=2, broker_epoch=-1)
+        for error, failovers in ((KeyError(9), 1), (BrokenBatch("broken"), 2)):
+
+            async def fails(*_: object, error: Exception = error) -> None:
+                raise error
+
+            monkeypatch.setattr(dispatch, "shut_down_broker", fails)
+            controller.submit(request, 3, answers.append)
+            await w.settle()
+            assert answers.pop() == wire.ControlledShutdownResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+            assert controller.failovers == failovers

@@ -371,3 +371,19 @@ async def test_a_controller_that_was_moved_says_so(autojump_clock: MockClock) ->
         await w.store.write([SetData("/controller_epoch", b"9")])
         assert await reassign(w, controller, {TP: [3]}) == OperationResult(ErrorCode.NOT_CONTROLLER)
         assert await assignment(w) == ((2,), (), ())
+
+
+async def test_a_reassignment_to_nothing_does_not_stop_the_controller(autojump_clock: MockClock) -> None:  # rule 11.21
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 3]})
+        data = znodes.encode_partition_reassignment({TopicPartition("t", 0): ()})
+        await w.store.write([Create(znodes.REASSIGN_PARTITIONS, data)])
+        await w.settle()
+        assert controller.context.replicas(TopicPartition("t", 0)) == ()
+        assert await w.get(znodes.REASSIGN_PARTITIONS) is None
+        await w.store.write([Delete("/controller")])
+        await w.settle()
+        await w.create_topic("u", {0: [2]})
+        assert await w.state("u") == (2, 0, (2,))
+        assert (controller.failovers, controller.loop.failures) == (2, {})

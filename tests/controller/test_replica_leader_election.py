@@ -260,3 +260,12 @@ async def test_a_partition_under_reassignment_is_rebalanced_too(autojump_clock: 
         await trio.sleep(5.1)
         await w.settle()
         assert (await w.state("t"))[0] == 2
+
+
+async def test_a_preferred_election_that_is_no_object_is_kept(autojump_clock: MockClock) -> None:  # rules 1.39, 11.29
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.store.write([Create(znodes.PREFERRED_REPLICA_ELECTION, b"[]")])
+        await w.settle()
+        assert await w.get(znodes.PREFERRED_REPLICA_ELECTION) == b"[]"
+        assert controller.loop.failures == {}

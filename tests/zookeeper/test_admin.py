@@ -67,3 +67,24 @@ async def test_a_configuration_that_does_not_fit_into_a_znode(autojump_clock: Mo
             )
         assert refused.value.code is ErrorCode.INVALID_CONFIG
         assert await w.zk.get_topics() == set()
+
+
+async def test_a_new_topics_configuration_has_version_0(autojump_clock: MockClock) -> None:  # rule 10.7
+    async with world() as w:
+        await admin.create_topic(w.zk, "t", assignment={0: [1]}, config={"a": "1"}, random=Random(0))
+        ((stat,),) = [await w.store.exists(["/config/topics/t"])]
+        assert stat is not None
+        assert stat.version == 0
+        await w.zk.put_config("topics", "t", {"a": "2"})
+        assert await w.zk.get_config("topics", "t") == {"a": "2"}
+
+
+async def test_partitions_need_racks_on_all_brokers_or_on_none(autojump_clock: MockClock) -> None:  # rule 10.13
+    """Even with assignments, and for an unknown topic."""
+    async with world(brokers=(1,)) as w:
+        await w.start_broker(2, rack="r")
+        await admin.create_topic(w.zk, "t", assignment={0: [1]}, random=Random(0))
+        for topic, assignments in (("t", [[2]]), ("t", None), ("none", None)):
+            with pytest.raises(AdminError, match="have no rack") as refused:
+                await admin.plan_partitions(w.zk, topic, 2, assignments, random=Random(0))
+            assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR

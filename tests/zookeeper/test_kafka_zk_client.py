@@ -9,10 +9,10 @@ import pytest
 from kce.zookeeper import znodes
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership
+from kce.zookeeper.model import BrokerId
 from kce.zookeeper.store import Check, Create, Op, OpResult, SetData, StoreError
 from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
-from tests.zookeeper.conformance.nodes import T0, Fixture, f
+from tests.zookeeper.conformance.nodes import Fixture, f
 
 __all__ = ["f"]
 
@@ -33,19 +33,6 @@ async def test_a_node_below_a_topic_that_is_being_deleted(f: Fixture) -> None:  
     await f.zk.delete_topic_nodes("t", f.fence)
     assert created
     assert await f.zk.store.exists(["/brokers/topics/t"]) == [None]
-
-
-@pytest.mark.parametrize(("epoch", "is_ours"), [(1, True), (2, False)])
-async def test_a_state_of_another_controller_is_not_our_lost_write(f: Fixture, epoch: int, is_ours: bool) -> None:
-    """Rule 1.52: equal but for the controller epoch."""
-    ids = (BrokerId(1), BrokerId(2))
-    wanted = LeaderAndIsr(BrokerId(1), ids, leader_epoch=5)
-    path = znodes.partition_state_path(T0)
-    await f.put(path, b"old")
-    found = Leadership(wanted, ControllerEpoch(epoch))
-    await f.zk.store.write([SetData(path, znodes.encode_partition_state(found))])
-    result = await f.zk.update_leader_and_isr({T0: wanted}, ControllerEpoch(1), f.fence)
-    assert (list(result.updated), result.retry) == (([T0], []) if is_ours else ([], [T0]))
 
 
 @pytest.mark.parametrize(("kraft_epoch", "refused"), [(-1, False), (0, False), (1, True)])

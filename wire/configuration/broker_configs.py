@@ -23,6 +23,10 @@ from kce.wire.configuration.definitions import (
 # change at run time; whether DescribeConfigs lists it; which parsers read it.
 _TABLE: Final[Mapping[Support, str]] = {
     Support.LIVE: """
+max.connection.creation.rate int max 0.. cluster described broker
+max.connections int max 0.. cluster described broker
+max.connections.per.ip int max 0.. cluster described broker
+max.connections.per.ip.overrides string empty any cluster described broker
 unclean.leader.election.enable boolean false any cluster described controller
 """,
     Support.HONOURED: """
@@ -77,7 +81,6 @@ log.roll.jitter.ms long - 0.. cluster described topics
 log.roll.ms long - 1.. cluster described topics
 log.segment.bytes int 1073741824 14.. cluster described topics
 log.segment.delete.delay.ms long 60000 0.. cluster described topics
-max.connections.per.ip int max 1.. cluster described broker
 message.max.bytes int 1048588 0.. cluster described topics
 min.insync.replicas int 1 1.. cluster described node,topics
 num.io.threads int 8 1.. cluster described broker
@@ -86,6 +89,8 @@ num.partitions int 1 1.. static described broker
 num.replica.fetchers int 1 any cluster described broker
 producer.id.expiration.check.interval.ms int 600000 1.. static hidden logs
 producer.id.expiration.ms int 86400000 1.. cluster described logs
+quota.window.num int 11 1.. static described broker
+quota.window.size.seconds int 1 1.. static described broker
 queued.max.request.bytes long -1 any static described broker
 queued.max.requests int 500 1.. static described broker
 replica.fetch.backoff.ms int 1000 0.. static described broker
@@ -116,9 +121,6 @@ zookeeper.ssl.truststore.type string - any static hidden zookeeper
 """,  # noqa: E501 - names of Java classes
     Support.REFUSED: """
 client.quota.callback.class class - any static hidden
-max.connection.creation.rate int max 0.. cluster described
-max.connections int max 0.. cluster described
-max.connections.per.ip.overrides string empty any cluster described
 zookeeper.ssl.cipher.suites list - any static hidden
 zookeeper.ssl.crl.enable boolean false any static hidden
 zookeeper.ssl.enabled.protocols list - any static hidden
@@ -253,8 +255,6 @@ password.encoder.old.secret password - any static hidden
 password.encoder.secret password - any static hidden
 process.roles list empty broker|controller static hidden
 producer.purgatory.purge.interval.requests int 1000 any static described
-quota.window.num int 11 1.. static described
-quota.window.size.seconds int 1 1.. static described
 remote.fetch.max.wait.ms int 500 1.. cluster hidden
 remote.log.index.file.cache.total.size.bytes long 1073741824 1.. cluster hidden
 remote.log.manager.copier.thread.pool.size int -1 -1|1.. static hidden

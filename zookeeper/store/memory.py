@@ -121,6 +121,11 @@ class MemoryZooKeeper:
         identities = frozenset(_identity(scheme, credential) for scheme, credential in auth)
         return MemoryStore(self, next(self._sessions), session_timeout_ms, identities, acls_of)
 
+    def peek(self, path: str) -> tuple[bytes, int] | None:
+        """Content and version of a node, without a session and without a delay."""
+        node = self._nodes.get(path)
+        return None if node is None else (node.data, node.version)
+
     def expire(self, client: MemoryStore) -> None:
         """Expire the client's session, and give it a new one."""
         self._end(client)
@@ -462,6 +467,11 @@ class MemoryStore(store.Session):
     def is_closed(self) -> bool:
         """Whether the store was closed or abandoned: no operation works."""
         return self._abandoned or not self._session_id
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Its client is dead: nothing reconnects it."""
+        return self._abandoned
 
     def abandon(self) -> None:
         self._abandoned = True

@@ -96,4 +96,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=9, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=13, findings=findings)

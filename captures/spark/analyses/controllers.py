@@ -138,7 +138,7 @@ def picture(found: Results) -> str | None:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=10,
+    rank=14,
     findings=findings,
     section=Section(
         position=10,

@@ -54,4 +54,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=8, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=9, findings=findings)

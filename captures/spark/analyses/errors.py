@@ -32,7 +32,7 @@ TABLE = Table(
         Column("count", pa.int64(), "how often"),
         Column("max_latency_ms", pa.float64(), "longest latency of these requests"),
         *SPAN,
-        *evidence_columns("packets of the responses, in order"),
+        *evidence_columns("the requests' packets, in order"),
     ),
 )
 
@@ -61,7 +61,7 @@ def run(of: Frames) -> DataFrame:
         of.exchanges.where("errors is not null")
         .select(
             "api", "broker", "client_id", "client", "is_control", "latency_ms", f.col("response_time").alias("time"),
-            f.col("response_packet").alias("packet"), f.col("response_file").alias("file"),
+            "packet", "file",
             f.explode("errors").alias("of"),
         )
         .select("*", "of.topic", "of.partition", "of.error_code")
@@ -124,7 +124,7 @@ def _brokers(rows: list[Any]) -> str:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=9,
+    rank=11,
     findings=findings,
     section=Section(
         position=47,

@@ -63,7 +63,7 @@ def _sender(row: Any) -> str:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=6,
+    rank=7,
     findings=findings,
     section=Section(
         position=20,

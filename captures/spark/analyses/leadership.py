@@ -117,7 +117,7 @@ def _epochs(row: Any) -> str:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=11,
+    rank=15,
     findings=findings,
     section=Section(
         position=40,

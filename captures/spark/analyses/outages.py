@@ -177,7 +177,7 @@ def _finding(leader: int, rows: list[Any]) -> Finding:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=2,
+    rank=4,
     findings=findings,
     section=Section(
         position=45,

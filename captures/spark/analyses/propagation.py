@@ -74,4 +74,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=13, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=16, findings=findings)

@@ -75,4 +75,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=16, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=19, findings=findings)

@@ -113,4 +113,4 @@ def findings(found: Results) -> Iterator[Finding]:
         )
 
 
-ANALYSIS = Analysis(table=TABLE, run=run, rank=5, findings=findings)
+ANALYSIS = Analysis(table=TABLE, run=run, rank=6, findings=findings)

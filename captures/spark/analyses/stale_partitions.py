@@ -55,7 +55,7 @@ def findings(found: Results) -> Iterator[Finding]:
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
-    rank=19,
+    rank=22,
     findings=findings,
     section=Section(
         position=30,

@@ -15,11 +15,12 @@ from trio.testing import MockClock
 
 from kce import wire
 from kce.broker_stub.client_quotas import ClientQuotas
+from kce.broker_stub.connection_limits import UNLIMITED
 from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
 from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
 from kce.wire import ErrorCode
 from kce.zookeeper.store import Create, Delete
-from tests.broker_stub.support import Node
+from tests.broker_stub.support import Node, running_broker
 from tests.broker_stub.test_admin_handlers import node, nursery
 from tests.controller.support import World, world
 
@@ -149,3 +150,43 @@ async def test_only_topics_that_exist_are_configured(node: Node, request_of, nam
     (answer,) = (await node.ask(request_of(name))).responses
     assert (answer.resource_name, answer.error_code) == (name, expected)
     assert node.services.admin.configs == {}
+
+
+RATE = "connection_creation_rate"
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(True, marks=pytest.mark.kafka("DCC-11")),  # the broker starts, and finds what was configured
+        pytest.param(False, marks=pytest.mark.kafka("DCC-12")),
+    ],
+)
+async def test_rates_of_connections_from_an_address(before: bool) -> None:  # rules 1.36, B1.50
+    async with world(brokers=()) as w, running_broker() as broker, trio.open_nursery() as following:
+        await w.start_controller(1)
+        admin = ZkAdminManager(w.zk, w.ibp, Random(0))
+        configs = ConfigChangeListener(w.zk, 1, static_unclean=False, on_client_config=broker.client_config_changed)
+
+        async def set_rate(address: str, rate: str | None) -> None:
+            await admin.change_config("ips", address, {} if rate is None else {RATE: rate})
+            await w.settle()
+
+        def rates() -> list[float]:
+            return [broker.socket_server.quotas.ip_rate(address) for address in ("1.2.3.4", "2.4.6.8")]
+
+        if not before:
+            await following.start(configs.run)
+        await set_rate("<default>", "20")
+        await set_rate("1.2.3.4", "10")
+        if before:
+            assert rates() == [UNLIMITED] * 2
+            for name in await w.zk.get_children("/config/changes"):
+                await w.store.write([Delete(f"/config/changes/{name}")])
+            await following.start(configs.run)
+        assert rates() == [10, 20]
+        await set_rate("1.2.3.4", None)
+        assert rates() == [20, 20]
+        await set_rate("<default>", None)
+        assert rates() == [UNLIMITED] * 2
+        following.cancel_scope.cancel()

@@ -185,3 +185,30 @@ async def test_a_new_session_watches_again(autojump_clock: MockClock) -> None:  
         assert (await w.state("t"))[0] == -1
         await configure(w, "topics", "t", "true")
         assert (await w.state("t"))[0] == 3
+
+
+async def test_the_brokers_own_settings_override_the_defaults(autojump_clock: MockClock) -> None:  # rule B1.52
+    async with world() as w:
+        await w.start_controller(1)
+        followed: list[Mapping[str, str]] = []
+        addresses: list[tuple[str, str]] = []
+        configs = ConfigChangeListener(
+            w.zk,
+            1,
+            static_unclean=False,
+            on_broker_config=followed.append,
+            on_client_config=lambda kind, name, config: addresses.append((kind, name)),
+        )
+        await configs.read()
+        assert followed == []
+        for kind, name, config in (
+            ("brokers", "<default>", {"max.connections": "5", "max.connections.per.ip": "2"}),
+            ("brokers", "1", {"max.connections": "7"}),
+            ("brokers", "2", {"max.connections": "9"}),
+            ("ips", "10.0.0.1", {"connection_creation_rate": "3"}),
+        ):
+            await w.zk.change_config(kind, name, config)
+        await configs.read_notifications()
+        both = {"max.connections": "5", "max.connections.per.ip": "2"}
+        assert followed == [both, {**both, "max.connections": "7"}]
+        assert addresses == [("ips", "10.0.0.1")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kce.captures.tables.rows import MAX_EVIDENCE
-from kce.captures.tcp.segments import FIN, RST, SYN, Segment, address_text
+from kce.captures.tcp.segments import ACK, FIN, RST, SYN, Segment, address_text
 
 #: Holes remembered in one direction: of more, the oldest counts as filled.
 MAX_HOLES = 256
@@ -24,6 +24,7 @@ class SegmentsCounted:
         self._resets = 0
         self._evidence: list[tuple[int, str]] = []
         self._end: tuple[Any, ...] = (None,) * 6
+        self._accepted = True
         self._sent: dict[tuple[bytes, int], _Sent] = {}
 
     def add(self, segment: Segment) -> None:
@@ -46,6 +47,9 @@ class SegmentsCounted:
         self._resets += reset
         if segment.flags & SYN:
             self._end = (None,) * 6
+            self._accepted = bool(segment.flags & ACK)
+        elif reset and not self._accepted:
+            pass  # nobody listens there
         elif segment.flags & (FIN | RST) and self._end[0] is None:
             kind = "RST" if reset else "FIN"
             sender = address_text(segment.source), segment.source_port

@@ -116,7 +116,7 @@ async def test_differences_are_named_field_by_field(autojump_clock):
 
     outcomes, _ = await replayed(three_requests(), refuse)
     assert [outcome.verdict for outcome in outcomes] == [Verdict.SAME, Verdict.DIFFERENT, Verdict.SAME]
-    assert outcomes[1].fields == ("error_code: 0 recorded, 11 now",)
+    assert outcomes[1].fields == ("error_code: NONE recorded, STALE_CONTROLLER_EPOCH now",)
     assert "UpdateMetadata v6 #101" in str(outcomes[1])
 
 

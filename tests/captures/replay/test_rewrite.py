@@ -48,6 +48,8 @@ def test_an_epoch_is_that_of_the_broker_it_speaks_of():
 def test_differences_know_what_order_and_what_time_are_worth():
     one = {"throttle_time_ms": 1, "topics": [{"name": "a", "error_code": 0}, {"name": "b", "error_code": 3}]}
     other = {"throttle_time_ms": 2, "topics": [{"name": "b", "error_code": 5}, {"name": "a", "error_code": 0}]}
-    assert differences(one, other) == ["topics[1].error_code: 3 recorded, 5 now"]
+    assert differences(one, other) == [
+        "topics[1].error_code: UNKNOWN_TOPIC_OR_PARTITION recorded, LEADER_NOT_AVAILABLE now"
+    ]
     assert differences([1, 2], [1]) == [": [1, 2] recorded, [1] now"]
     assert differences({"a": 1}, {"b": 1}) == ["a: 1 recorded, None now", "b: None recorded, 1 now"]

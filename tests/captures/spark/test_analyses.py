@@ -3,7 +3,7 @@
 Covers: kce.captures.spark.analyses.analysis, kce.captures.spark.analyses.controllers,
 kce.captures.spark.analyses.control_behind_data, kce.captures.spark.analyses.latency,
 kce.captures.spark.analyses.leadership, kce.captures.spark.analyses.regressions,
-kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages
+kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages, kce.captures.spark.analyses.clients
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import pytest
 from pyspark.sql import functions as f
 
 from kce.captures.spark import analyses
-from kce.captures.spark.analyses import ANALYSES
+from kce.captures.spark.analyses import ANALYSES, outages
 from kce.captures.spark.analyses.analysis import Frames
 from kce.captures.spark.reassembly import at_listeners
 from kce.captures.spark.schemas import spark_schema, spark_type
-from kce.captures.tables.rows import CONNECTIONS, ENDPOINTS, EXCHANGES, PARTITIONS
+from kce.captures.tables.rows import CONNECTIONS, DECODED, ENDPOINTS, EXCHANGES, PARTITIONS
 
 pytestmark = pytest.mark.slow
 
@@ -162,11 +162,15 @@ def of(spark, given=(), states=(), live=(), connections=()):
     )  # fmt: skip
     none = frame(spark, ENDPOINTS, [])
     named = spark.createDataFrame(
-        [("x", i, START + datetime.timedelta(seconds=i), *row) for i, row in enumerate(live, 1)],
-        "file string, packet bigint, time timestamp, server string, server_port int, brokers array<int>",
+        [("x", i, START + datetime.timedelta(seconds=i), *row[:-1], 1, row[-1]) for i, row in enumerate(live, 1)],
+        "file string, packet bigint, time timestamp, server string, server_port int, controller_epoch int, "
+        "brokers array<int>",
     )
+    errors = spark_type(DECODED.schema.field("errors").type)
+    given_errors = f.array(f.struct(f.lit("t").alias("topic"), f.lit(1).alias("partition"), f.col("error_code")))
+    failed = f.when(f.col("error_code") != 0, given_errors).cast(errors)
     return Frames(
-        at_listeners(made, none).withColumn("content", content.cast("bigint")),
+        at_listeners(made, none).withColumn("content", content.cast("bigint")).withColumn("errors", failed),
         at_listeners(told, none), named, frame(spark, CONNECTIONS, connections),
     )  # fmt: skip
 
@@ -177,6 +181,90 @@ def columns(rows, names):
 
 def run(name, frames):
     return ANALYSES[name].run(frames).collect()
+
+
+def test_an_outage_lasts_from_the_last_sign_of_life_to_the_next_leader(spark):
+    answered = {"api": "Fetch", "is_control": False, "response_packet": 7, "response_file": "x"}
+    exchanges = [
+        {"time": 1, "response_time": 2, **answered, "server": "10.0.0.1"},
+        {"time": 3, "api": "AlterPartition", "is_control": False, "sender_broker_id": 1, "server": "10.0.0.2"},
+        {"time": 1, "response_time": 20, **answered, "server": "10.0.0.2"},  # another broker's
+        {"time": 30, "response_time": 31, **answered, "server": "10.0.0.1"},  # it came back
+    ]
+    states = [
+        {"time": 1, "leader": 1, "leader_epoch": 0}, {"time": 9, "leader": -1, "leader_epoch": 1},
+        {"time": 10, "leader": 2, "leader_epoch": 2}, {"time": 40, "leader": -1, "leader_epoch": 3},
+    ]  # fmt: skip
+    frames = of(spark, exchanges, states)
+    known = f.when(f.col("server") == "10.0.0.1", 1).otherwise(2)
+    frames = frames._replace(exchanges=frames.exchanges.withColumn("broker_id", known))
+    first, last = run("outages", frames)
+    assert (first.from_leader, first.to_leader, first.sign) == (1, 2, "sent AlterPartition")
+    assert (first.announced_ms, first.real_ms) == (1000, 7000)
+    assert (last.from_leader, last.to_leader, last.sign, last.real_ms) == (2, None, "answered Fetch", None)
+    ended = {"end": "RST", "end_time": START + datetime.timedelta(seconds=5), "end_packet": 77, "end_file": "x",
+             "end_address": "10.0.0.1", "end_port": 9093}  # fmt: skip
+    closed = frames._replace(connections=frame(spark, CONNECTIONS, [{"connection": "c", **ended}]))
+    first, _ = run("outages", closed)
+    assert (first.sign, first.real_ms) == ("closed a connection with RST", 5000)
+    assert first.packets == [77, 2, 3]
+
+
+def test_a_planned_move_is_no_outage(spark):
+    states = [{"time": 1, "leader": 1, "leader_epoch": 0}, {"time": 9, "leader": 2, "leader_epoch": 1}]
+    exchanges = [{"time": 8, "api": "ControlledShutdown", "is_control": False, "sender_broker_id": 1}]
+    (move,) = run("outages", of(spark, exchanges, states))
+    assert (move.sign, move.real_ms, move.leaderless_time) == ("sent ControlledShutdown", 1000, None)
+    assert not outages.is_outage(move, 1001)
+    assert outages.is_outage(move, 1000)
+
+
+def test_errors_by_client_and_partition(spark):
+    given = [
+        sent(1, 4, 11), sent(1, 4, 11), sent(1, 4),
+        {"api": "Produce", "is_control": False, "client_id": "p", "error_code": 6, "latency_ms": 7.0},
+    ]  # fmt: skip
+    for row in given:
+        row |= {"response_time": START, "response_packet": 9, "response_file": "x"}
+    rows = run("errors", of(spark, given))
+    assert columns(rows, "api error client_id topic partition count max_latency_ms") == [
+        ("UpdateMetadata", "STALE_CONTROLLER_EPOCH", None, "t", 1, 2, None),
+        ("Produce", "NOT_LEADER_OR_FOLLOWER", "p", "t", 1, 1, 7.0),
+    ]
+
+
+def test_what_a_client_suffered(spark):
+    good = {
+        "api": "Produce",
+        "is_control": False,
+        "client_id": "p",
+        "client": "a",
+        "response_file": "x",
+        "answered": True,
+    }
+    given = [
+        {**good, "time": 1, "response_time": 2, "response_packet": 1, "latency_ms": 1.0},
+        {**good, "time": 3, "response_time": 4, "response_packet": 2, "latency_ms": 3.0, "error_code": 6},
+        {**good, "time": 5, "connection": "other"},
+        {**good, "time": 8, "response_time": 9, "response_packet": 4, "latency_ms": 2.0},
+        {**good, "time": 9, "response_time": 10, "response_packet": 5, "latency_ms": 2.0},
+        {**good, "client_id": "broker-1-fetcher-0", "api": "Fetch", "response_time": 3, "response_packet": 6},
+    ]
+    producer, replica = run("clients", of(spark, given))
+    assert (producer.requests, producer.failed, producer.unanswered, producer.connections) == (5, 1, 1, 2)
+    assert (producer.gap_ms, producer.packets, producer.p50_ms, producer.max_ms) == (7000, [1, 4], 2, 3)
+    assert (replica.is_replica, replica.gap_ms, replica.packets) == (True, None, [])
+
+
+def test_a_broker_that_leaves_and_stays_away(spark):
+    live = [("a", 1, [1, 2, 3]), ("a", 1, [1, 3]), ("a", 1, [1, 2]), ("b", 1, [1, 2])]
+    rows = run("departures", of(spark, live=live))
+    assert columns(rows, "broker_id packet") == [(3, 3)]
+
+
+def test_the_slowest_control_requests(spark):
+    rows = run("slow_controls", of(spark, [sent(1, 4, latency_ms=float(n)) for n in range(30)]))
+    assert [row.latency_ms for row in rows] == [float(n) for n in range(29, 9, -1)]
 
 
 def test_two_controllers_at_once(spark):

@@ -13,7 +13,7 @@ from kce.captures.exchanges.quality import Quality
 from kce.captures.record.recorder import Recorder
 from kce.captures.spark import analyze, job
 from kce.captures.spark.exports import to_json, to_markdown, write_report
-from kce.captures.spark.findings import Exchange
+from kce.captures.spark.findings import ROWS, Exchange
 from kce.captures.spark.report import render
 from kce.harness.cli import main
 from tests.captures.samples import CAPTURES
@@ -94,7 +94,8 @@ def analysed(monkeypatch):
 SOUND = dataclasses.replace(FULL, quality=Quality(packets=9, connections=1, requests=1, responses=1))
 CUT = dataclasses.replace(SOUND, quality=Quality(requests=1, problems=["x.pcapng: ends inside packet 9"]))
 NOTES = dataclasses.replace(SOUND, tables={**FULL.tables, "zombies": (), "leadership": ()})
-WARNING = dataclasses.replace(NOTES, tables={**NOTES.tables, "leadership": (change(1, 0, 1, -1),)})
+GONE = ROWS["departures"](broker_id=3, last_time=START, gone_time=START, file="x.pcapng", packet=7)
+WARNING = dataclasses.replace(NOTES, tables={**NOTES.tables, "departures": (GONE,)})
 
 
 @pytest.mark.parametrize(

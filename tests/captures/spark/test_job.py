@@ -180,8 +180,13 @@ def test_a_file_that_is_no_capture_is_named_in_one_line(spark, tmp_path, content
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(CaptureError) as e:
-        analyze([ZOMBIE, path], spark=spark)
+        analyze([path], spark=spark)
     assert str(e.value) == f"{path}: {told}"
+    if content is not None:  # the others are analysed
+        found = analyze([ZOMBIE, path], spark=spark, only=["zombies"])
+        assert len(found.zombies) == 1
+        assert found.quality.lines()[0] == f"{path}: {told}"
+        assert not found.quality.sound
 
 
 def test_the_command_fails_in_one_line(tmp_path):

@@ -28,7 +28,7 @@ def test_help_and_version(env: dict[str, str], here: Here) -> None:
     top = here("--help")
     assert (top.code, top.err) == (0, "")
     each = subprocess.run(
-        [sys.executable, "-c", EACH_HELP], capture_output=True, text=True, env=env, timeout=60, check=True
+        [sys.executable, "-c", EACH_HELP], capture_output=True, text=True, env=env, timeout=300, check=True
     )
     assert each.stderr == ""
     shown = each.stdout.split("ended with 0\n")

@@ -42,13 +42,10 @@ def test_a_required_setting_is_missing(properties: dict[str, str]) -> None:
 
 def test_a_setting_that_is_not_supported_is_refused_unless_it_is_at_its_default() -> None:
     accepted = {
-        "max.connections": "2147483647",
-        "max.connections.per.ip.overrides": "",
+        "zookeeper.ssl.cipher.suites": "",
         "zookeeper.ssl.crl.enable": "FALSE",
     }
     assert Properties(accepted).check() == []
-    with pytest.raises(ConfigError, match=r"max\.connections=10: not supported here"):
-        Properties({"max.connections": "10"}).check()
     tls = Properties({"zookeeper.ssl.crl.enable": "true"})
     assert tls.check() == []
     with pytest.raises(ConfigError, match=r"zookeeper\.ssl\.crl\.enable=true: not supported here"):
@@ -59,8 +56,7 @@ def test_a_setting_that_is_not_supported_is_refused_unless_it_is_at_its_default(
     "setting",
     [
         "authorizer.class.name=kafka.security.authorizer.AclAuthorizer", "super.users=User:admin",
-        "ssl.client.auth=required", "listener.name.data.ssl.client.auth=required",
-        "listener.name.data.max.connections=5", "connections.max.reauth.ms=1",
+        "ssl.client.auth=required", "listener.name.data.ssl.client.auth=required", "connections.max.reauth.ms=1",
     ],
 )  # fmt: skip
 def test_a_protection_that_does_not_exist_is_an_error(setting: str) -> None:

@@ -1,0 +1,63 @@
+"""How many connections a broker accepts, and how fast (rules B1.45-B1.52)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kce.wire.configuration import ConfigError, Properties
+
+UNLIMITED = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Of connections open at a time, and of connections created a second.
+
+    ``of_listener`` and ``rate_of_listener`` have the listeners that have a limit of their own.
+    """
+
+    total: int = UNLIMITED
+    per_ip: int = UNLIMITED
+    per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
+    of_listener: Mapping[str, int] = field(default_factory=dict)
+    rate: int = UNLIMITED
+    rate_of_listener: Mapping[str, int] = field(default_factory=dict)
+    samples: int = 11
+    sample_seconds: int = 1
+
+    @classmethod
+    def from_properties(cls, read: Properties, listeners: Iterable[str]) -> ConnectionLimits:
+        """Raises ConfigError."""
+        names = tuple(listeners)
+        per_ip, overrides = read.integer("max.connections.per.ip"), _overrides(read)
+        if per_ip == 0 and not overrides:
+            raise read.refusal("max.connections.per.ip", "must be at least 1 without max.connections.per.ip.overrides")
+
+        def of_listeners(setting: str) -> dict[str, int]:
+            keys = {name: f"listener.name.{name.lower()}.{setting}" for name in names}
+            return {name: read.listener_integer(name, setting) for name, key in keys.items() if read.given(key)}
+
+        return cls(
+            total=read.integer("max.connections"),
+            per_ip=per_ip,
+            per_ip_overrides=overrides,
+            of_listener=of_listeners("max.connections"),
+            rate=read.integer("max.connection.creation.rate"),
+            rate_of_listener=of_listeners("max.connection.creation.rate"),
+            samples=read.integer("quota.window.num"),
+            sample_seconds=read.integer("quota.window.size.seconds"),
+        )
+
+
+def _overrides(read: Properties) -> dict[str, int]:
+    """Address -> limit. Kafka resolves the names of hosts; here only localhost is one."""
+    key = "max.connections.per.ip.overrides"
+    found = {}
+    for entry in read.elements(key):
+        host, _, limit = entry.rpartition(":")
+        host = host.strip().strip("[]")
+        if not host or not limit.strip().isdecimal():
+            raise ConfigError(f"{key}={read.given(key)}: {entry!r} is not HOST:LIMIT")
+        found["127.0.0.1" if host == "localhost" else host] = int(limit)
+    return found

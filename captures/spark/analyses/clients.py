@@ -1,0 +1,113 @@
+"""Clients and what they suffered: errors, connections, the longest time without a good response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
+
+from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
+from kce.captures.spark.analyses.common import as_table, milliseconds
+from kce.captures.spark.analyses.words import MOST, clock, count, duration, some
+from kce.captures.tables.rows import SPAN, TIME, Column, Table, evidence_columns
+
+TABLE = Table(
+    "clients",
+    "A client and one API: its requests, errors and connections, and its longest gap between good responses.",
+    (
+        Column("client_id", pa.string(), ""),
+        Column("client", pa.string(), "IP address"),
+        Column("api", pa.string(), "Produce or Fetch"),
+        Column("is_replica", pa.bool_(), "whether it is a broker that replicates"),
+        Column("requests", pa.int64(), ""),
+        Column("failed", pa.int64(), "requests with an error, at the top level or of a partition"),
+        Column("unanswered", pa.int64(), ""),
+        Column("connections", pa.int64(), "how many it used"),
+        Column("p50_ms", pa.float64(), "median latency"),
+        Column("max_ms", pa.float64(), "longest latency"),
+        Column("gap_ms", pa.float64(), "longest time between two good responses"),
+        Column("gap_time", TIME, "when that gap began"),
+        *SPAN,
+        *evidence_columns("the requests of the good responses before and after the gap"),
+    ),
+)
+
+
+def run(of: Frames) -> DataFrame:
+    key = ("client_id", "client", "api")
+    good = "response_time is not null and errors is null"
+    of_clients = of.exchanges.where("api in ('Produce', 'Fetch')")
+    place = f.struct("packet", "file")
+    in_order = Window.partitionBy(*key).orderBy("response_time", "response_packet")
+    gaps = (
+        of_clients.where(good)
+        .withColumns({"before": f.lag("response_time").over(in_order), "place": place})
+        .withColumn("place_before", f.lag("place").over(in_order))
+        .where("before is not null")
+        .withColumn("gap_ms", milliseconds("before", "response_time"))
+        .groupBy(*key)
+        .agg(f.max(f.struct("gap_ms", "before", "place_before", "place")).alias("gap"))
+    )
+    counted = of_clients.groupBy(*key).agg(
+        f.count("*").alias("requests"),
+        f.count_if(f.col("errors").isNotNull()).alias("failed"),
+        f.count_if(f.expr("answered and response_time is null")).alias("unanswered"),
+        f.count_distinct("connection").alias("connections"),
+        f.percentile("latency_ms", f.lit(0.5)).alias("p50_ms"),
+        f.max("latency_ms").alias("max_ms"),
+        f.min("time").alias("first_time"),
+        f.max("time").alias("last_time"),
+    )
+    both = f.filter(f.array("gap.place_before", "gap.place"), lambda each: each.isNotNull())
+    joined = counted.join(gaps, [counted[name].eqNullSafe(gaps[name]) for name in key], "left").select(
+        *(counted[name] for name in counted.columns),
+        f.coalesce(counted["client_id"].rlike(r"^(broker-\d+-fetcher-|ReplicaFetcherThread-)"), f.lit(False)).alias(
+            "is_replica"
+        ),
+        f.col("gap.gap_ms").alias("gap_ms"),
+        f.col("gap.before").alias("gap_time"),
+        f.coalesce(f.transform(both, lambda each: each.getField("packet")), f.array()).alias("packets"),
+        f.coalesce(f.transform(both, lambda each: each.getField("file")), f.array()).alias("files"),
+    )
+    return as_table(TABLE, joined).orderBy(f.desc_nulls_last("gap_ms"), "client_id", "api")
+
+
+def findings(found: Results) -> Iterator[Finding]:
+    suffered = [row for row in found.clients if not row.is_replica and (row.failed or row.unanswered)]
+    for row in suffered[:MOST]:
+        text = (
+            f"Client {row.client_id or row.client}: {count(row.requests, row.api + ' request')}, {row.failed:,} failed"
+            f", {row.unanswered:,} without a response, on {count(row.connections, 'connection')}"
+        )
+        if row.gap_ms is not None:
+            text += f"; longest time without a good response {duration(row.gap_ms)}, from {clock(row.gap_time)}"
+        yield Finding("note", f"{text} (packets {some(row.packets)}).", tuple(zip(row.files, row.packets, strict=True)))
+    if len(suffered) > MOST:
+        yield Finding("note", f"{count(len(suffered) - MOST, 'other client')} with errors, see the table of clients.")
+
+
+ANALYSIS = Analysis(
+    table=TABLE,
+    run=run,
+    rank=23,
+    findings=findings,
+    section=Section(
+        position=48,
+        heading="Clients",
+        hint="Producers, consumers and replicas, by the longest time without a good response.",
+        columns=(
+            Shown("client", "text", lambda r: r.client_id or r.client),
+            Shown("API", "text", lambda r: r.api),
+            Shown("requests", "count", lambda r: r.requests),
+            Shown("failed", "count", lambda r: r.failed),
+            Shown("unanswered", "count", lambda r: r.unanswered),
+            Shown("connections", "count", lambda r: r.connections),
+            Shown("50 %", "ms", lambda r: r.p50_ms),
+            Shown("longest", "ms", lambda r: r.max_ms),
+            Shown("longest gap", "ms", lambda r: r.gap_ms),
+            Shown("from", "time", lambda r: r.gap_time),
+        ),
+    ),
+)

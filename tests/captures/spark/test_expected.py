@@ -1,0 +1,120 @@
+"""The alarms and warnings that an operator should get from each capture of real Kafka: all of them, and no other.
+
+What happened is known from the scenarios: which broker was killed or stopped when, who was controller, what was created
+and deleted under whose eyes.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+
+import pytest
+
+from tests.captures.samples import CAPTURES, scenario
+
+pytestmark = pytest.mark.slow
+
+#: time without a leader after a kill: ZooKeeper's session timeout, 4 to 6 s in these clusters, less what was left of it
+SECONDS = r"[3-6]\.\d\d s"
+
+EXPECTED = {
+    "kafka-3.9.1-zombie": [
+        r"alarm: Controller 2 \(epoch 1\) acted as a zombie: .* by brokers 3 and 1 .* \(packets 386, 388\)",
+        r"warning: 1 partition of broker 2 had no leader \(orders-1\): 4\.40 s, until broker 3 .*"
+        r"Last sign of life of broker 2: sent LeaderAndIsr .* announced without a leader for 31 ms",
+        r"warning: 2 partitions of broker 1 had no leader \(orders-0, during-0-0\), during-0-0 longest: 4\.35 s",
+        r"warning: 1 control request took 1\.00 s or longer; the slowest, LeaderAndIsr to broker 2, 7\.17 s",
+        r"warning: Broker 2 came back once",
+        r"warning: Broker 1 came back once",
+        r"warning: LeaderAndIsr: 4 x UNKNOWN_SERVER_ERROR from broker 2 .*; answered after up to 7\.2 s",
+        r"warning: AlterPartition: 3 x NOT_CONTROLLER from brokers 1 and 2",
+        r"warning: AlterPartition: 2 x FENCED_LEADER_EPOCH from broker 1",
+    ],
+    "kafka-3.9.1-load": [
+        r"warning: 4 partitions of broker 2 had no leader \(orders-1, orders-4, orders-7, orders-10\).*: 3\.24 s, until"
+        r" broker 3 .* Last sign of life of broker 2: closed a connection with FIN at 02:47:35\.847",
+        r"warning: Broker 2 came back once, at 02:47:42",
+        r"warning: Produce: 12 x UNKNOWN_TOPIC_OR_PARTITION from brokers 2 and 3 to 'tour-producer'",
+    ],
+    "kafka-3.9.1-tour": [
+        rf"warning: 4 partitions of broker 1 had no leader .*: {SECONDS}, until broker 2 .*FIN at 02:44:24\.157",
+        r"warning: Broker 1 came back 3 times",
+        r"warning: AlterPartition: 4 x NOT_CONTROLLER from brokers 1 and 3",
+    ],
+    "kafka-2.8.2-tour": [
+        rf"warning: 3 partitions of broker 1 had no leader .*: {SECONDS}, until broker 2 ",
+        r"warning: Broker 1 came back 3 times",
+        r"warning: StopReplica: 14 x FENCED_LEADER_EPOCH from broker 1",
+        r"warning: AlterPartition: 4 x NOT_CONTROLLER from brokers 1 and 3",
+        r"warning: Produce: 3 x UNKNOWN_TOPIC_OR_PARTITION from brokers 2 and 3 to 'tour-producer'",
+    ],
+    "kafka-2.3.1-tour": [
+        rf"warning: 3 partitions of broker 1 had no leader .*: {SECONDS}, until broker 2 ",
+        r"warning: Broker 1 came back 3 times",
+        r"warning: LeaderAndIsr: 1 x UNKNOWN_TOPIC_OR_PARTITION from broker 3 to '3', for orders-3",
+    ],
+    "kafka-1.1.1-tour": [
+        rf"warning: 3 partitions of broker 1 had no leader .*: {SECONDS}, until broker 2 ",
+        rf"warning: 3 partitions of broker 3 had no leader .*: {SECONDS}, until broker 2 ",
+        r"warning: Broker 1 came back 2 times",
+        r"warning: Broker 3 came back once",
+        r"warning: LeaderAndIsr: 1 x UNKNOWN_TOPIC_OR_PARTITION from broker 3 to '2', for orders-3",
+        r"warning: 60 control requests shared a listener with 118 others at broker 2; 1 came behind",
+        r"warning: Controller 2 \(epoch 1\) sent the same StopReplica 2 times to broker 1; 1 of them got no answer",
+    ],
+    "kafka-0.10.2.2-tour": [
+        rf"warning: 3 partitions of broker 1 had no leader .*: {SECONDS}, until broker 2 ",
+        r"warning: Broker 1 came back 3 times",
+        r"warning: LeaderAndIsr: 1 x UNKNOWN_TOPIC_OR_PARTITION from broker 3 to '2', for orders-3",
+        r"warning: 67 control requests shared a listener with 71 others at broker 3; 1 came behind",
+        r"warning: Controller 2 \(epoch 1\) sent the same StopReplica 2 times to broker 1; 1 of them got no answer",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_all_findings_that_should_be_and_no_other(findings_of, name):
+    found = [f"{f.severity}: {f.text}" for f in findings_of(name).findings() if f.severity != "note"]
+    unmatched = [pattern for pattern in EXPECTED[name] if not any(re.match(pattern, text) for text in found)]
+    invented = [text for text in found if not any(re.match(pattern, text) for pattern in EXPECTED[name])]
+    assert (unmatched, invented) == ([], [])
+    assert len(found) == len(EXPECTED[name])
+
+
+def test_the_outages_of_the_zombies_began_when_they_were_stopped(findings_of):
+    name = "kafka-3.9.1-zombie"
+    stopped = [
+        (step["old"], datetime.datetime.fromtimestamp(step["at"], datetime.UTC))
+        for step in scenario(name)["steps"]
+        if step["step"] == "paused controller"
+    ]
+    for broker, moment in stopped:
+        rows = [row for row in findings_of(name).outages if row.from_leader == broker]
+        assert rows
+        for row in rows:
+            assert abs((row.sign_time - moment).total_seconds()) < 0.2
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_broker_that_was_killed_has_an_outage_or_led_nothing(findings_of, name):
+    for step in scenario(name)["steps"]:
+        if step["step"].startswith("killed broker"):
+            moment = datetime.datetime.fromtimestamp(step["at"], datetime.UTC)
+            rows = [
+                row for row in findings_of(name).outages
+                if row.from_leader == step["broker"] and row.sign.startswith("closed")
+            ]  # fmt: skip
+            assert rows
+            for row in rows:
+                assert row.sign_time < row.leader_time < moment
+                assert 3000 < row.real_ms < 7000
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_a_finding_cites_packets_that_there_are(findings_of, name):
+    """And not more of them than it counts: what it says is in these packets."""
+    found = findings_of(name)
+    for finding in found.findings():
+        assert all(1 <= packet <= found.quality.packets for _, packet in finding.evidence)
+        assert len(set(finding.evidence)) == len(finding.evidence)

@@ -1,0 +1,93 @@
+"""Kafka's iteration orders, against Scala and Java themselves, and where the controller uses them."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from random import Random
+
+import pytest
+from trio.testing import MockClock
+
+from kce.controller.iteration_order import hash_code, small_order, table_order, trie_order
+from kce.harness.embedded_zookeeper import spark_jars
+from kce.harness.java import find_java
+from kce.wire import LeaderAndIsrRequest
+from kce.zookeeper.model import TopicPartition
+from tests.controller import requests
+from tests.controller.conformance.cluster import event_thread_blocked
+from tests.controller.support import world
+
+
+def test_known_orders() -> None:
+    assert trie_order(range(1, 10)) == [5, 1, 6, 9, 2, 7, 3, 8, 4]  # as traces of Kafka 3.9.1 show
+    assert trie_order([3, 2, 1]) == [1, 2, 3]
+    assert small_order([3, 1, 2, 1]) == [3, 1, 2]
+    assert small_order([9, 8, 7, 6, 5]) == trie_order([5, 6, 7, 8, 9])
+    assert table_order([17, 1, 16]) == [16, 1, 17]
+    assert trie_order(range(1000, 1024)) == [
+        1005, 1001, 1013, 1020, 1021, 1012, 1016, 1002, 1007, 1011, 1022, 1018,
+        1003, 1010, 1017, 1006, 1015, 1000, 1023, 1008, 1019, 1004, 1009, 1014,
+    ]  # fmt: skip
+    assert trie_order([2**31 - 1, -1, -(2**31), 0, 7]) == [7, 0, -(2**31), 2**31 - 1, -1]
+    names = [f"t{i}" for i in range(14)]
+    assert table_order(names) == [names[i] for i in (4, 5, 6, 7, 8, 9, 10, 12, 11, 13, 0, 1, 2, 3)]
+    assert (hash_code("a"), hash_code("ab"), hash_code(-1)) == (97, 31 * 97 + 98, 2**32 - 1)
+    assert hash_code(TopicPartition("a", 2)) == 31 * (31 + 2) + 97
+
+
+async def test_several_brokers_that_die_in_one_event(autojump_clock: MockClock) -> None:  # rules 6.21, 7.18, 11.57
+    """Replicas go offline by Kafka's order of broker ids, 5 before 2: the last one, 2, stays in the ISR."""
+    async with world(brokers=(2, 5)) as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [2, 5]})
+        async with event_thread_blocked(w, controller):
+            await w.stop_broker(2)
+            await w.stop_broker(5)
+        await w.settle()
+        assert (await w.state("t"))[2] == (2,)
+
+
+async def test_reassignments_are_started_in_the_order_of_a_table(autojump_clock: MockClock) -> None:  # rule 11.28
+    partitions = [TopicPartition("t", p) for p in range(6)]
+    async with world(brokers=(2, 3)) as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {p: [1] for p in range(6)})
+        w.take()
+        requests.alter_partition_reassignments(controller, dict.fromkeys(partitions, (2,)), lambda _: None)
+        await w.settle()
+        started = [
+            TopicPartition("t", p.partition_index)
+            for sent in w.take()
+            if sent.broker == 1 and isinstance(sent.message, LeaderAndIsrRequest)
+            for topic in sent.message.topic_states
+            for p in topic.partition_states
+        ]
+        assert list(dict.fromkeys(started)) == table_order(partitions) != partitions
+
+
+@pytest.mark.slow
+def test_orders_are_those_of_scala_and_java() -> None:
+    random = Random(7)
+    lines: list[str] = []
+    keys: list[list[int] | list[str] | list[TopicPartition]] = []
+    for size in [0, 1, 2, 3, 4, 5, 8, 11, 12, 13, 24, 25, 40, 100, 1000] * 3:
+        ids = random.sample([*range(2 * size + 10), -1, 2**31 - 1, -(2**31), 1001, 1002], size)
+        names = [f"{random.choice(('t', 'orders-', 'Überraschung.'))}{i}" for i in random.sample(range(10_000), size)]
+        partitions = [TopicPartition(name, random.randrange(50)) for name in names]
+        keys += [ids, names, partitions]
+        for kind, written in (("int", ids), ("string", names), ("partition", [f"{t}:{p}" for t, p in partitions])):
+            lines.append(" ".join([kind, *map(str, written)]))
+    (library,) = spark_jars().glob("scala-library-2.13*.jar")
+    program = Path(__file__).with_name("IterationOrder.java")
+    command = [find_java(), "-XX:TieredStopAtLevel=1", "-Dfile.encoding=UTF-8", "-Dstdout.encoding=UTF-8"]
+    answers = subprocess.run(
+        [*command, "-cp", str(library), str(program)],
+        input="".join(f"{line}\n" for line in lines), capture_output=True, text=True, check=True, timeout=120,
+        encoding="utf-8",
+    ).stdout.split("\n")  # fmt: skip
+    for i, of in enumerate(keys):
+        orders = [trie_order(of), small_order(of), table_order(of)]  # type: ignore[type-var]
+        for what, ours, theirs in zip(("trie", "small", "table"), orders, answers[3 * i : 3 * i + 3], strict=True):
+            texts = [f"{key.topic}:{key.partition}" if isinstance(key, TopicPartition) else str(key) for key in ours]
+            assert (what, " ".join(texts)) == (what, theirs)

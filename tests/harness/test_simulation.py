@@ -1,0 +1,100 @@
+"""The simulation: the same run from the same seed, no violation in the real thing, and each deliberate bug is found.
+
+Covers: harness/invariants.py, harness/cli/simulate.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kce.captures.files.pcap import CaptureFile
+from kce.harness import Cluster
+from kce.harness.invariants import watch
+from kce.harness.simulation import schedule, shrunk, simulate
+from kce.harness.world import memory
+from tests.harness.conftest import Here
+from tests.harness.deliberate_bugs import BUGS, no_controller_epoch_check
+
+#: runs of the real thing; `kce simulate --seeds 0..9999` makes more
+RUNS = int(os.environ.get("KCE_SIMULATIONS", "60"))
+#: within so many seeds each bug is found
+MAX_SEEDS = 1000
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def test_the_same_seed_gives_the_same_run(tmp_path: Path) -> None:
+    traces = []
+    for name in ("first", "second"):
+        result = simulate(5, trace=tmp_path / name, record=tmp_path / f"{name}.pcapng")
+        assert result.violations == ()
+        assert result.steps == schedule(5)
+        traces.append(((tmp_path / name).read_bytes(), (tmp_path / f"{name}.pcapng").read_bytes()))
+    assert traces[0] == traces[1]
+    with CaptureFile(tmp_path / "first.pcapng") as capture:
+        assert sum(1 for _ in capture) > 20
+    assert schedule(5) != schedule(6)
+
+
+def test_the_real_thing_violates_nothing() -> None:
+    results = [simulate(seed) for seed in range(RUNS)]
+    assert [(result.seed, result.violations) for result in results if result.violations] == []
+    assert sum(result.frames for result in results) > 50 * RUNS
+
+
+@pytest.mark.parametrize(("bug", "seed"), BUGS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_deliberate_bug_is_found(
+    bug: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    assert any(simulate(tried).violations for tried in (seed, *range(MAX_SEEDS)))
+
+
+def test_a_schedule_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_controller_epoch_check(monkeypatch)
+    result = next(found for seed in range(MAX_SEEDS) if (found := simulate(seed)).violations)
+    short = shrunk(result)
+    assert len(short.steps) < len(result.steps)
+    assert {v.invariant for v in short.violations} & {v.invariant for v in result.violations}
+
+
+async def test_invariants_of_a_live_cluster() -> None:
+    async with Cluster(3, world=memory(seed=1)) as cluster:
+        with watch(cluster) as violations:
+            await cluster.create_topic("t", partitions=4, replication_factor=3)
+            old = await cluster.wait_for_controller()
+            await cluster.kill(old.id)
+            await cluster.wait_for_controller(other_than=old)
+        assert violations == []
+
+
+def test_the_command(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = here("simulate", "--seeds", "0..3")
+    assert (ran.code, ran.out.startswith("4 runs, 0 with violations, ")) == (0, True)
+    one = here("simulate", "--seeds", "5", "--trace", str(tmp_path / "trace"))
+    assert one.code == 0
+    assert [line.split("  ")[-1] for line in one.out.splitlines()[:-1]] == list(map(str, schedule(5)))
+    assert (tmp_path / "trace").stat().st_size
+    assert here("simulate", "--seeds", "5..x").code == 2
+    assert here("simulate", "--seeds", "1..2", "--trace", "x").code == 2
+    no_controller_epoch_check(monkeypatch)
+    failed = here("simulate", "--seeds", "0..20")
+    assert failed.code == 3
+    assert "epochs: broker" in failed.out
+    assert "steps suffice:" in failed.out
+
+
+@pytest.mark.slow
+def test_the_command_in_several_processes(here: Here) -> None:
+    ran = here("simulate", "--seeds", "0..39", "--jobs", "2")
+    assert (ran.code, ran.out.startswith("40 runs, 0 with violations, ")) == (0, True)
