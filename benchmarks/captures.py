@@ -175,7 +175,7 @@ def single(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[s
                 checked("Spark", exchanges)
                 mine.setdefault(what, []).append(seconds)
     lines = theirs[-1].output.count(b"\n")
-    print(f"{name}: {2 * sum(wanted.values()):,} frames; tshark tells {lines:,} packets with Kafka", flush=True)
+    print(f"{name}: {2 * sum(wanted.values()):,} frames; tshark reports {lines:,} packets with Kafka", flush=True)
     seconds_of_peer = [r.seconds for r in theirs]
     return {
         f"single/{name}": compared([r.seconds for r in runs], seconds_of_peer, "s", "tshark"),

@@ -78,7 +78,7 @@ class MetadataVersion:
 
     @property
     def truncates_on_fetch(self) -> bool:
-        """A leader tells a follower in a Fetch response that their logs diverge (rule B5.8)."""
+        """Leaders report diverging logs to followers in Fetch responses (rule B5.8)."""
         return self >= IBP_2_7_IV1
 
     @property

@@ -35,8 +35,8 @@ _FULL_FETCHES: Final = (0, -1)
 _ZSTD_SINCE: Final = 10
 _MAX_BYTES_SINCE: Final = 3
 
-#: name and id of the topic in the request, what is asked, and the answer if it is known without reading
-Asked = tuple[FetchTopic, PartitionFetch, Read | None]
+#: the topic as requested, the fetch of one partition, and its answer where it needs no read
+RequestedPartition = tuple[FetchTopic, PartitionFetch, Read | None]
 
 
 def handle(request: Request, message: FetchRequest, services: Services) -> None:
@@ -56,15 +56,15 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
         leader_only=replica_id >= 0 or version < 11,  # rule B4.9
         hard_limit=version < _MAX_BYTES_SINCE,
     )
-    asked = list(_asked(message, version, services))
-    known = [fetch for _, fetch, answer in asked if answer is None]
+    requested = list(_requested_partitions(message, version, services))
+    known = [fetch for _, fetch, answer in requested if answer is None]
 
     def respond(reads: Sequence[Read]) -> None:
         rest = iter(reads)
-        answers = [answer if answer is not None else next(rest) for _, _, answer in asked]
-        respond_to(request, lambda: _response(asked, answers, context, services, is_consumer=replica_id < 0))
+        answers = [answer if answer is not None else next(rest) for _, _, answer in requested]
+        respond_to(request, lambda: _response(requested, answers, context, services, is_consumer=replica_id < 0))
 
-    services.data_plane.fetch(params if len(known) == len(asked) else _now(params), known, respond)
+    services.data_plane.fetch(params if len(known) == len(requested) else _now(params), known, respond)
 
 
 def _now(params: FetchParams) -> FetchParams:
@@ -80,7 +80,7 @@ def _now(params: FetchParams) -> FetchParams:
     )
 
 
-def _asked(message: FetchRequest, version: int, services: Services) -> Iterator[Asked]:
+def _requested_partitions(message: FetchRequest, version: int, services: Services) -> Iterator[RequestedPartition]:
     """Rules B4.2, B4.3."""
     snapshot = services.metadata_cache.snapshot
     for topic in message.topics:
@@ -108,7 +108,7 @@ def _asked(message: FetchRequest, version: int, services: Services) -> Iterator[
 
 
 def _response(
-    asked: Sequence[Asked],
+    requested: Sequence[RequestedPartition],
     answers: Sequence[Read],
     context: RequestContext,
     services: Services,
@@ -120,12 +120,12 @@ def _response(
     leaders: set[int] = set()
     topics: list[FetchableTopicResponse] = []
     partitions: list[FetchResponsePartitionData] = []
-    for i, ((topic, fetch, _), read) in enumerate(zip(asked, answers, strict=True)):
+    for i, ((topic, fetch, _), read) in enumerate(zip(requested, answers, strict=True)):
         data = _partition_data(fetch, read, version, services, is_consumer=is_consumer)
         if version >= 16 and data.current_leader.leader_id >= 0:
             leaders.add(data.current_leader.leader_id)
         partitions.append(data)
-        if i + 1 == len(asked) or asked[i + 1][0] is not topic:
+        if i + 1 == len(requested) or requested[i + 1][0] is not topic:
             name = topic.topic if version < 13 else ""
             topics.append(FetchableTopicResponse(topic=name, topic_id=topic.topic_id, partitions=tuple(partitions)))
             partitions = []

@@ -39,13 +39,15 @@ _SINCE: Final = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 
 
 def respond(message: ListOffsetsRequest, context: RequestContext, services: Services) -> ListOffsetsResponse:
-    asked = Counter((topic.name, entry.partition_index) for topic in message.topics for entry in topic.partitions)
+    requested = Counter((topic.name, entry.partition_index) for topic in message.topics for entry in topic.partitions)
     return ListOffsetsResponse(
         topics=tuple(
             ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=tuple(
-                    _answer(topic.name, entry, message, context, services, asked[topic.name, entry.partition_index] > 1)
+                    _answer(
+                        topic.name, entry, message, context, services, requested[topic.name, entry.partition_index] > 1
+                    )
                     for entry in topic.partitions
                 ),
             )

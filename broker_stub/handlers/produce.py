@@ -29,7 +29,7 @@ from kce.wire.vocabulary import TopicPartition, by_topic
 ADMIN_CLIENT: Final = "__admin_client"
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _ACKS: Final = (-1, 0, 1)
-#: no log start offset is told with these (rule B3.22)
+#: an answer with one of these has no log start offset (rule B3.22)
 _WITHOUT_LOG_START: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -1,7 +1,7 @@
 """The indexes of a segment: from offsets and timestamps to places in its file (rule B6.4); its aborted transactions.
 
-An index is in memory once it was used, and on disk as far as it was flushed. What a crash loses is made again from the
-segment, because recovery makes the index of every segment anew that was not flushed.
+An index is loaded on first use and is on disk as far as it was flushed. For every segment
+that was not flushed, recovery rebuilds them from the segment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TXN_VERSION: Final = 0
 
 
 class CorruptIndex(Exception):
-    """An index contradicts itself, so it must be made anew."""
+    """An index is corrupt and must be rebuilt."""
 
 
 class OffsetPosition(NamedTuple):

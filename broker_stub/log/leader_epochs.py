@@ -14,7 +14,7 @@ UNDEFINED: Final = -1
 
 
 class EpochEnd(NamedTuple):
-    """The end of an epoch: of ``epoch`` itself, or of the last one before the one that was asked for."""
+    """The end of ``epoch``: the requested epoch, or else the last one before it."""
 
     epoch: int
     end_offset: int

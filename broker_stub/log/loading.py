@@ -148,7 +148,7 @@ class _Loader:
         for offset in offsets:
             segment = self._segment(offset)
             if not self._is_sane(segment, present):
-                log.warning("the indexes of %s in %s are made anew", segment, self._folder)
+                log.warning("rebuilding the indexes of %s in %s", segment, self._folder)
                 self._recover_segment(segment, segments)
             segments.append(segment)
         return segments

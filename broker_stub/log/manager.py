@@ -329,7 +329,7 @@ class LogManager:
 
 
 def _log_starts(logs: Mapping[TopicPartition, Log]) -> dict[TopicPartition, int]:
-    """Those that are not the start of a segment: of the others, the first segment tells."""
+    """The log start offsets that are not the base offset of the first segment."""
     return {
         partition: found.log_start_offset
         for partition, found in logs.items()

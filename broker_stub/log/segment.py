@@ -125,7 +125,7 @@ class Segment:
         return lambda: self.path(suffix)
 
     def _load_indexes(self) -> None:
-        """Read them; make them anew if they are corrupt or missing."""
+        """Read the indexes; rebuild them if they are corrupt or missing."""
         new = self.is_new
         try:
             if not new and not all(self._disk.exists(self.path(suffix)) for suffix in (INDEX, TIME_INDEX)):
@@ -237,7 +237,7 @@ class Segment:
         return found
 
     def recover(self, each: Callable[[BatchHeader, memoryview], None], *, index_interval_bytes: int) -> int:
-        """Check every batch and make the indexes anew; cut the segment at the first bad batch (rule B6.27).
+        """Check every batch and rebuild the indexes; cut the segment at the first bad batch (rule B6.27).
 
         ``each`` gets every good batch. Returns how many bytes were cut off.
         """
@@ -265,7 +265,7 @@ class Segment:
             return
 
     def _make_indexes(self, places: Iterable[Place], index_interval_bytes: int) -> int:
-        """Make both indexes anew; where the last of ``places`` ends."""
+        """Rebuild both indexes; return where the last of ``places`` ends."""
         for suffix in (INDEX, TIME_INDEX):
             self._disk.write(self.path(suffix), b"")
         index = self._index = OffsetIndex(self._disk, self._path_of(INDEX), self.base_offset, new=True)

@@ -29,7 +29,7 @@ class OffsetMetadata(NamedTuple):
 
 
 class FetchedRecords(NamedTuple):
-    """``is_incomplete``: the first batch is larger than what was asked for, and cut."""
+    """``is_incomplete``: the first batch exceeds the requested size and is cut."""
 
     start: OffsetMetadata
     records: Buffer = b""

@@ -35,8 +35,8 @@ from kce.wire.record import NO_PRODUCER, NO_TIMESTAMP, Codec, Record, RecordBatc
 from kce.wire.records import read_records, write_records
 
 _UNLIMITED: Final = 2**63 - 1
-#: of the bad records of a batch, so many are in the text
-_TOLD: Final = 3
+#: how many bad records of a batch the message describes
+_MAX_DESCRIBED: Final = 3
 
 
 class CheckedRecords(NamedTuple):
@@ -221,8 +221,8 @@ def _check_records(records: Iterator[tuple[Record, bool]], config: LogConfig, no
     if timestamps or types:
         raise InvalidTimestamp("One or more records have been rejected due to invalid timestamp", tuple(bad))
     if bad:
-        told = "; ".join(f"record {index}: {text}" for index, text in bad[:_TOLD])
-        raise InvalidRecord(f"{len(bad)} records are refused, for instance {told}", tuple(bad))
+        examples = "; ".join(f"record {index}: {text}" for index, text in bad[:_MAX_DESCRIBED])
+        raise InvalidRecord(f"{len(bad)} records are refused, for instance {examples}", tuple(bad))
 
 
 def _timestamp_type(records: list[tuple[int, str]]) -> InvalidTimestamp:

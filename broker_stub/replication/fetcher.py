@@ -1,7 +1,7 @@
 """Followers fetch: one task for each leader and fetcher id (section 5).
 
-A partition is TRUNCATING until it is known where its log and the leader's begin to differ, then FETCHING. With
-`inter.broker.protocol.version` 2.7-IV1 and later the leader tells that in its answers to Fetch (rule B5.8).
+A partition is TRUNCATING until the follower knows where its log diverges from the leader's, then FETCHING. With
+`inter.broker.protocol.version` 2.7-IV1 and later the leader's Fetch responses report the divergence (rule B5.8).
 """
 
 from __future__ import annotations
@@ -197,16 +197,16 @@ class ReplicaFetcher:
         """Raises what the connection raises."""
         if not states:
             return
-        asked = {
+        sent = {
             partition: FollowerFetch(
                 state.topic_id, state.offset, state.log.log_start_offset, state.leader_epoch, state.last_fetched_epoch
             )
             for partition, state in states.items()
         }
-        answers = await self._connection.fetch(asked, self._port.broker_epoch())
+        answers = await self._connection.fetch(sent, self._port.broker_epoch())
         for partition, data in answers.items():
             state = states.get(partition)
-            if state is None or self.partitions.get(partition) is not state or state.offset != asked[partition].offset:
+            if state is None or self.partitions.get(partition) is not state or state.offset != sent[partition].offset:
                 continue  # rule B5.12
             if data.error_code == ErrorCode.NONE:
                 self._guarded(partition, state, self._process, data)
@@ -271,7 +271,7 @@ class ReplicaFetcher:
         self._still(partition, state, restart)
 
     def _still(self, partition: TopicPartition, state: FetchState, action: Callable[[], None]) -> None:
-        """If the partition was not removed or added anew meanwhile."""
+        """Run ``action`` unless the partition was removed or replaced meanwhile."""
         if self.partitions.get(partition) is state:
             self._guarded(partition, state, lambda *_: action())
 

@@ -139,7 +139,7 @@ class LeaderConnection:
         }
 
     async def end_offsets(self, epochs: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, EpochAnswer]:
-        """Partition -> (the leader epoch that is known, the epoch whose end is asked for)."""
+        """Look up where epochs end: partition -> (current leader epoch, requested epoch)."""
         version = self._config.inter_broker_protocol_version.offset_for_leader_epoch_version
         assert version is not None
         request = OffsetForLeaderEpochRequest(

@@ -22,7 +22,7 @@ DEBUGGING_CONSUMER: Final = -2
 
 
 class PartitionFetch(NamedTuple):
-    """What is asked of one partition."""
+    """A fetch of one partition."""
 
     partition: TopicPartition
     topic_id: uuid.UUID | None

@@ -1,6 +1,6 @@
 """Replication of one broker: puts followers, fetchers, ISR changes and waiting requests together.
 
-The replica manager tells it which role each partition has, as its ISR policy.
+It is the replica manager's ISR policy, so the replica manager reports each partition's role to it.
 """
 
 from __future__ import annotations

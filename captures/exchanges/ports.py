@@ -1,16 +1,16 @@
-"""The ports of a cluster's listeners, where they are given and need not be found out."""
+"""The configured ports of a cluster's listeners."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-#: Port of a listener -> what it is for, one of PLANES, or "" where that is not said.
+#: Port of a listener -> its plane, one of PLANES, or "" if unspecified.
 Ports = Mapping[int, str]
 
 NO_PORTS: Ports = MappingProxyType({})
 
-#: What a listener may be said to be for (KIP-291).
+#: The planes of listeners (KIP-291).
 PLANES = ("control", "data")
 
 

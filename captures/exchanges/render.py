@@ -21,7 +21,7 @@ from kce.wire.vocabulary import LEADER_DURING_DELETE
 MAX_PARTITIONS = 4
 
 #: top-level fields that are left out: the error is shown first, throttling is of no interest
-_TOLD_ELSEWHERE = frozenset({"error_code", "throttle_time_ms"})
+_SHOWN_ELSEWHERE = frozenset({"error_code", "throttle_time_ms"})
 
 _DIM, _BOLD, _RED, _CYAN, _RESET = "\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[36m", "\x1b[0m"
 
@@ -251,7 +251,7 @@ def _scalars(body: wire.Message) -> str:
     shown = []
     for field in body.__fields__:
         value = getattr(body, field.name)
-        if type(value) in (int, str, bool) and value != field.default and field.name not in _TOLD_ELSEWHERE:
+        if type(value) in (int, str, bool) and value != field.default and field.name not in _SHOWN_ELSEWHERE:
             shown.append(f"{field.name} {value!r}")
     return _join(*shown)
 

@@ -1,4 +1,4 @@
-"""A summary of a capture in a few lines: what was said, who was controller, what was refused."""
+"""A summary of a capture in a few lines: requests, controllers and errors."""
 
 from __future__ import annotations
 

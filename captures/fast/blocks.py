@@ -173,14 +173,14 @@ class Flows:
             self._flows = np.zeros((2 * len(self._flows), f.FLOW_COLUMNS), np.int64)
 
     def directions(self, packets: Rows) -> tuple[npt.NDArray[np.int64], list[tuple[str, str, int, str, int]]]:
-        """(for each packet the place of its direction among these, their connection and ends)."""
-        told = []
+        """Return each packet's index into the list, and the list of directions: connection and both ends."""
+        directions = []
         for flow in self.number(packets)[:, : f.BOTH_PORTS + 1]:
             lower, higher = ends_of(flow)
             text = connection_text(lower, higher)
             low, high = (address_text(lower[0]), lower[1]), (address_text(higher[0]), higher[1])
-            told += [(text, *low, *high), (text, *high, *low)]
-        return packets[:, k.FLOW], told
+            directions += [(text, *low, *high), (text, *high, *low)]
+        return packets[:, k.FLOW], directions
 
 
 def ends_of(flow: Rows) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
@@ -231,8 +231,8 @@ class Chosen(NamedTuple):
         if self.test is not None:
             if self.of == 1:
                 packets = packets[: b.keep_share(packets, 0, 1, *_NOTHING_KNOWN)]  # what is no segment has no ends
-            _, told = flows.directions(packets)
-            kept = np.array([self.test(text) for text, *_ in told[::2]], np.bool_)
+            _, directions = flows.directions(packets)
+            kept = np.array([self.test(text) for text, *_ in directions[::2]], np.bool_)
             packets = packets[: b.keep_flows(packets, kept)]
         return block._replace(packets=packets)
 

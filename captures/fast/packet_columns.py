@@ -33,8 +33,8 @@ def packet_batches(
 ) -> Iterator[pa.RecordBatch]:
     """PACKETS of a capture, or of the split of it that was opened, without rows for what is wrong with it.
 
-    ``names`` are the columns that are wanted, and ``wants`` tells by those that are numbers, and ``time`` in
-    microseconds, which segments are, before rows are made of them. Of other packets all are given.
+    ``names`` selects columns. ``wants`` selects segments by their numeric columns, with ``time`` in microseconds,
+    before rows are built; packets that are no segments are always included.
     """
     dissector = Dissector(capture.name)
     flows = Flows()
@@ -73,8 +73,8 @@ def packet_batches(
 def _segment_columns(
     file: str, data: npt.NDArray[np.uint8], packets: Rows, flows: Flows
 ) -> dict[str, Callable[[], pa.Array]]:
-    directions, told = flows.directions(packets)
-    place = pa.array(np.ascontiguousarray(directions))
+    indexes, directions = flows.directions(packets)
+    place = pa.array(np.ascontiguousarray(indexes))
     times = np.ascontiguousarray(packets[:, k.TIME])
 
     def payload() -> pa.Array:
@@ -86,7 +86,7 @@ def _segment_columns(
         return pa.Array.from_buffers(pa.binary(), len(packets), [None, pa.py_buffer(ends), pa.py_buffer(out)])
 
     def of_ends(which: int, kind: pa.DataType) -> pa.Array:
-        return pa.array([each[which] for each in told], kind).take(place)
+        return pa.array([each[which] for each in directions], kind).take(place)
 
     def number(column: int) -> pa.Array:
         return pa.array(np.ascontiguousarray(packets[:, column]))

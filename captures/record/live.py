@@ -145,7 +145,7 @@ class LiveSource:
     def count_dropped(self) -> int:
         """How many packets the kernel dropped since the source was opened."""
         _, dropped = struct.unpack("=II", self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
-        self.dropped += dropped  # the kernel's count begins anew with each look at it
+        self.dropped += dropped  # reading the kernel's counter resets it
         return self.dropped
 
 

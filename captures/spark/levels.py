@@ -251,7 +251,7 @@ def _wrong(message: Request | Response) -> str | None:
     return f"{message.place.file}: packet {message.place.packet}: {message.error}"
 
 
-#: How a level's row tells why something was not decoded, and the place of that.
+#: Columns of a level's row with a decoding error, its file and its packet.
 _WRONG: dict[str, tuple[tuple[str, str, str], ...]] = {
     "packets": (),
     "frames": (("decode_error", "file", "packet"),),

@@ -97,8 +97,8 @@ class Wanted:
     def numbers(self, columns: Mapping[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.bool_]:
         """A mask of the rows that these columns (numbers without null) do not exclude."""
         known = [condition for condition in self.conditions if condition.column in columns]
-        told = [condition.among(columns[condition.column]) for condition in known]
-        return np.logical_and.reduce(told) if told else np.ones(len(next(iter(columns.values()))), np.bool_)
+        masks = [condition.among(columns[condition.column]) for condition in known]
+        return np.logical_and.reduce(masks) if masks else np.ones(len(next(iter(columns.values()))), np.bool_)
 
 
 def conditions(filters: Iterable[Filter], table: Table) -> tuple[list[Condition], list[Filter]]:

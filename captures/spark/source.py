@@ -36,11 +36,11 @@ from kce.captures.spark.schemas import spark_schema
 from kce.captures.spark.work import Bodies, File, Share
 from kce.captures.tables.rows import BLOCKS, LEVELS, Table
 
-#: Bytes of capture per task; maximum of tasks that share connections, since each reads all files; maximum of option
-#: ``tasks``.
+#: Bytes of capture per task; maximum number of tasks that share connections, since each reads all files; maximum of
+#: option ``tasks``.
 BYTES_PER_TASK = 64 * 1024 * 1024
 MAX_TASKS = 64
-MAX_TASKS_ASKED = 10_000
+MAX_TASKS_OPTION = 10_000
 
 #: Names of captures in a folder.
 SUFFIXES = (".pcap", ".pcapng", ".cap", ".pcap.gz", ".pcapng.gz", ".cap.gz", ".pcap.zst", ".pcapng.zst")
@@ -70,7 +70,7 @@ class KafkaCapture(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return CaptureReader(
             self._table().name, files(self._paths(), self.options.get("folder", "")),
-            fail_fast=self._fail_fast(), bodies=self._bodies(), tasks=self._number("tasks", MAX_TASKS_ASKED),
+            fail_fast=self._fail_fast(), bodies=self._bodies(), tasks=self._number("tasks", MAX_TASKS_OPTION),
             bytes_per_task=self._number("maxPartitionBytes", 2**62) or BYTES_PER_TASK,
             buckets=self._number("buckets", 2**31 - 1) or 1, names=self._names(schema), ports=self._ports(),
             takes_filters=self._flag("pushFilters"),

@@ -34,6 +34,6 @@ release = _of_node("release", "Release the held control requests of a node.")
 @click.command("delete-controller")
 @cluster_option
 def delete_controller(cluster_file: Path | None) -> int:
-    """Delete /controller by hand: the nodes elect a controller anew."""
+    """Delete /controller by hand: the nodes elect a new controller."""
     click.echo(command(find_cluster(cluster_file), "delete-controller")["text"])
     return 0

@@ -109,7 +109,7 @@ class Auxiliary(NamedTuple):
 class Analysis:
     """``table`` has the name of the analysis, that of its module. ``run`` gives the table's columns, in its types.
 
-    ``findings`` draws conclusions from the rows. Findings of one severity are told in the order of ``rank``.
+    ``findings`` draws conclusions from the rows. ``rank`` orders findings of one severity.
     """
 
     table: Table

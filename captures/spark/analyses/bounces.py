@@ -21,7 +21,7 @@ TABLE = Table(
         Column("from_epoch", pa.int64(), "its broker epoch before; null where that is not known"),
         Column("to_epoch", pa.int64(), "and after"),
         Column("last_time", TIME, "when it was last addressed, or named, as it was before"),
-        Column("back_time", TIME, "when it was first addressed, or named, anew"),
+        Column("back_time", TIME, "when requests or broker lists first included it again"),
         FILE,
         Column("packet", pa.int64(), "number of the packet that does so"),
     ),

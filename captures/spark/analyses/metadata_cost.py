@@ -16,14 +16,14 @@ from kce.wire.registry import UPDATE_METADATA
 
 TABLE = Table(
     "metadata_cost",
-    "What UpdateMetadata requests of one controller epoch cost, for what they told.",
+    "The cost of the UpdateMetadata requests of one controller epoch, compared with the changes that they carry.",
     (
         *SENDER,
         Column("requests", pa.int64(), ""),
         Column("request_bytes", pa.int64(), ""),
         Column("states", pa.int64(), "partition states in them"),
         Column("changes", pa.int64(), "different ones among them"),
-        Column("bytes_per_change", pa.float64(), "null where they told no state"),
+        Column("bytes_per_change", pa.float64(), "null if they carry no states"),
     ),
 )
 

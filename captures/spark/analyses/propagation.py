@@ -21,14 +21,14 @@ from kce.wire.vocabulary import LEADER_DURING_DELETE
 
 TABLE = Table(
     "propagation",
-    "How long a broker waited for UpdateMetadata of a new leader epoch, from the first request that told anybody.",
+    "How long a broker waited for UpdateMetadata of a new leader epoch, from the first request to any broker.",
     (
         BROKER_TEXT,
-        Column("states", pa.int64(), "leader epochs that it was told of"),
+        Column("states", pa.int64(), "leader epochs that it received"),
         Column("p50_ms", pa.float64(), ""),
         Column("p99_ms", pa.float64(), ""),
         Column("max_ms", pa.float64(), ""),
-        *evidence_columns("the packet that told it last of all"),
+        *evidence_columns("the packet with the longest delay"),
     ),
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kce.captures.spark.analyses.analysis import Place
 
-#: Rows of one table that are told one by one; of more, only how many there are.
+#: Maximum number of rows of one table described individually; beyond it findings state only the count.
 MOST = 5
 
 

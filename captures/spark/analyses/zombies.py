@@ -1,7 +1,7 @@
 """Controllers that were fenced because a later epoch had begun.
 
 A later epoch has begun once a control request of it was sent. Error 11 inside the partitions of an answer makes no
-zombie, nor does a late request that no broker refused: it cannot be told from one that was on its way.
+zombie, nor does a late request that no broker refused: it looks like one delayed in transit.
 """
 
 from __future__ import annotations
