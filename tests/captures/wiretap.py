@@ -35,7 +35,7 @@ class Key(NamedTuple):
 
 
 @dataclass
-class Said:
+class Sent:
     """One message: which bytes of which direction it is. ``about`` is a response's request."""
 
     key: Key
@@ -44,7 +44,7 @@ class Said:
     begin: int
     end: int
     frame: bytes
-    about: Said | None = None
+    about: Sent | None = None
 
 
 class Packet(NamedTuple):
@@ -73,7 +73,7 @@ class Wiretap:
     def __init__(self, seed: int, *, talks: int = 12, exchanges: int = 60, retransmits: float = 0.005) -> None:
         self.rng = random.Random(seed)
         self.retransmits = retransmits
-        self.said: list[Said] = []
+        self.sent: list[Sent] = []
         self.packets: list[Packet] = []
         for number in range(talks):
             port = 40_000 + number
@@ -113,8 +113,8 @@ class Wiretap:
                 correlation_id += 1
             arrived = self._send(talk, 0, requests, now)
             answers = [
-                self._say(talk, 1, response, said.key.version, said.key.correlation_id, None, said)
-                for said, (_, _, response) in zip(requests, burst, strict=True)
+                self._say(talk, 1, response, sent.key.version, sent.key.correlation_id, None, sent)
+                for sent, (_, _, response) in zip(requests, burst, strict=True)
                 if response is not None
             ]
             now = max(self._send(talk, 1, answers, arrived + rng.expovariate(2000)), arrived)
@@ -129,8 +129,8 @@ class Wiretap:
 
     def _say(
         self, talk: Talk, side: int, message: Any, version: int, correlation_id: int, client_id: str | None,
-        about: Said | None,
-    ) -> Said:  # fmt: skip
+        about: Sent | None,
+    ) -> Sent:  # fmt: skip
         if about is None:
             frame = _request(message, version, correlation_id, client_id)
         else:
@@ -139,11 +139,11 @@ class Wiretap:
         key = Key("response" if about else "request", talk.client[1], name, version, correlation_id, len(frame))
         begin = len(talk.streams[side])
         talk.streams[side].extend(struct.pack(">i", len(frame)) + frame)
-        said = Said(key, talk, side, begin, begin + 4 + len(frame), frame, about)
-        self.said.append(said)
-        return said
+        sent = Sent(key, talk, side, begin, begin + 4 + len(frame), frame, about)
+        self.sent.append(sent)
+        return sent
 
-    def _send(self, talk: Talk, side: int, messages: list[Said], now: float) -> float:
+    def _send(self, talk: Talk, side: int, messages: list[Sent], now: float) -> float:
         """Put ``messages`` into segments, several in one or one in several; when the last byte has arrived."""
         rng = self.rng
         if not messages:
@@ -170,7 +170,7 @@ class Wiretap:
                 at += len(data)
         return talk.delivered[side]
 
-    # what is asked: (version, request, response or None)
+    # exchanges: (version, request, response or None)
 
     def _control(self, _acks: int) -> tuple[int, Any, Any]:
         return _control_request(self.rng.randrange(3), self.rng.choice([1, 1, 2, 2, 50, 200]))
@@ -234,14 +234,14 @@ def _control_request(kind: int, count: int) -> tuple[int, Any, Any]:
             state = wire.LeaderAndIsrTopicState(topic_name=f"topic-{count}", partition_states=led)
             return 4, wire.LeaderAndIsrRequest(topic_states=(state,), **common), wire.LeaderAndIsrResponse()
         case 1:
-            told = tuple(
+            states = tuple(
                 wire.UpdateMetadataPartitionState(
                     topic_name="", partition_index=i, controller_epoch=3, leader=2, leader_epoch=i,
                     isr=(1, 2, 3), zk_version=i, replicas=(1, 2, 3),
                 )
                 for i in range(count)
             )  # fmt: skip
-            topic = wire.UpdateMetadataTopicState(topic_name=f"topic-{count}", partition_states=told)
+            topic = wire.UpdateMetadataTopicState(topic_name=f"topic-{count}", partition_states=states)
             return 6, wire.UpdateMetadataRequest(topic_states=(topic,), **common), wire.UpdateMetadataResponse()
         case _:
             stopped = wire.StopReplicaTopicState(
@@ -269,7 +269,7 @@ class Observation(NamedTuple):
     """A pcap, and what can be recovered from it, as keys with their numbers."""
 
     pcap: bytes
-    recoverable: list[Said]
+    recoverable: list[Sent]
     lost: int
 
 
@@ -296,11 +296,11 @@ def observe(
             seen.setdefault((id(packet.talk), packet.side), []).append(span)
     covered = {key: _union(spans) for key, spans in seen.items()}
 
-    def whole(said: Said) -> bool:
-        spans = covered.get((id(said.talk), said.side), [])
-        return any(begin <= said.begin and said.end <= end for begin, end in spans)
+    def whole(sent: Sent) -> bool:
+        spans = covered.get((id(sent.talk), sent.side), [])
+        return any(begin <= sent.begin and sent.end <= end for begin, end in spans)
 
-    recoverable = [said for said in tap.said if whole(said) and (said.about is None or whole(said.about))]
+    recoverable = [sent for sent in tap.sent if whole(sent) and (sent.about is None or whole(sent.about))]
     return Observation(_pcap(kept), recoverable, len(packets) - len(kept))
 
 
@@ -350,5 +350,5 @@ def _pcap(packets: list[tuple[Packet, int]]) -> bytes:
     return b"".join(out)
 
 
-def counted(said: list[Said]) -> Counter[Key]:
-    return Counter(each.key for each in said)
+def counted(messages: list[Sent]) -> Counter[Key]:
+    return Counter(each.key for each in messages)

@@ -50,8 +50,8 @@ class Talk:
         return list(decoder.messages()), decoder.quality
 
 
-def told(messages):
-    """Requests as (api, correlation id), responses as (api, correlation id, its request's correlation id)."""
+def outline(messages):
+    """Requests as (api, correlation id), responses as ("<-", correlation id of the request)."""
     return [
         (m.api_name, m.correlation_id) if isinstance(m, Request) else ("<-", m.request.correlation_id) for m in messages
     ]
@@ -63,7 +63,7 @@ def header(key, version, correlation_id, client_id="client", flexible=False):
 
 
 def produce(version, acks, correlation_id, client_id="client", records=bytes(100)):
-    """The frame of a Produce request; what its records hold is nobody's business here."""
+    """The frame of a Produce request; tests ignore what its records hold."""
     partition = wire.PartitionProduceData(records=records)
     message = wire.ProduceRequest(
         acks=acks, timeout_ms=1500, topic_data=(wire.TopicProduceData(name="orders", partition_data=(partition,)),)

@@ -89,7 +89,7 @@ def test_every_message_has_its_line(name):
     assert not [line for line in lines if "not decoded" in line]
 
 
-def test_planes_are_told_by_what_is_asked_there():
+def test_planes_are_inferred_from_the_requests():
     for name, planes in (("kafka-3.9.1-zombie", {"CONTROL": "control", "DATA": "data"}), ("kafka-1.1.1-tour", {})):
         last = {}
         for line in in_process(str(CAPTURES[name])):
@@ -159,16 +159,16 @@ def test_ports_that_are_given():
     of_3 = scenario("kafka-3.9.1-zombie")["brokers"]["3"]
     ports = {plane: of_3[plane] for plane in ("control", "data")}
 
-    def told(lines):
+    def outline(lines):
         return [(line["packet"], line["kind"], line["api"], line["correlation_id"]) for line in lines]
 
     found = in_process(path, "--ports", f"{ports['control']}=data,{ports['data']}")
     server_of = {line["packet"]: int(line["connection"]["server"].rpartition(":")[2]) for line in found}
     assert set(server_of.values()) == set(ports.values())
-    assert told(found) == told(
+    assert outline(found) == outline(
         line for line in in_process(path) if int(line["connection"]["server"].rpartition(":")[2]) in ports.values()
     )
-    # what is said of a listener is believed, whatever is asked there
+    # the given plane of a listener holds, whatever its requests are
     of_control = {line["connection"]["plane"] for line in found if server_of[line["packet"]] == ports["control"]}
     assert of_control == {"data"}
 
@@ -227,19 +227,19 @@ def test_a_truncated_capture_is_printed_as_far_as_it_goes_and_fails(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "error"),
     [
         (b"", "not a capture: the file is empty"),
         (b"hello, world", "not a capture: it is text"),
         (None, "there is no such file"),
     ],
 )
-def test_what_is_no_capture_fails_in_one_line(tmp_path, content, told):
+def test_what_is_no_capture_fails_in_one_line(tmp_path, content, error):
     path = tmp_path / "x.pcap"
     if content is not None:
         path.write_bytes(content)
     code, out, err = decode(str(path))
-    assert (code, out, err) == (1, "", f"kce: {path}: {told}\n")
+    assert (code, out, err) == (1, "", f"kce: {path}: {error}\n")
 
 
 def test_a_directory_is_no_capture(tmp_path):

@@ -15,7 +15,7 @@ from kce import wire
 from kce.captures.exchanges.decode import Decoder
 from kce.captures.exchanges.pairing import Request
 from kce.captures.files.pcap import CaptureFile
-from tests.captures.wiretap import CONTROL, Key, Said, Wiretap, counted, observe
+from tests.captures.wiretap import CONTROL, Key, Sent, Wiretap, counted, observe
 
 SEEDS = range(4)
 
@@ -57,9 +57,9 @@ def test_what_is_recoverable_is_recovered_and_nothing_is_invented(case, record_p
         wanted = counted(seen.recoverable)
         recoverable += wanted
         missing += wanted - Counter(key for key, message in found if message.error is None)
-        assert not Counter(key for key, _ in found) - counted(tap.said), "invented"
+        assert not Counter(key for key, _ in found) - counted(tap.sent), "invented"
         assert (quality.gaps > 0) == (seen.lost > 0)
-        frames = {(said.key, said.frame) for said in tap.said}
+        frames = {(sent.key, sent.frame) for sent in tap.sent}
         for key, message in found:
             if key.api in CONTROL and message.error is None:
                 assert (key, encoded(key, message)) in frames
@@ -82,7 +82,7 @@ def test_long_connections(seed, record_property):
     found, _ = decoded(seen.pcap)
     wanted = counted(seen.recoverable)
     missing = wanted - Counter(key for key, message in found if message.error is None)
-    assert not Counter(key for key, _ in found) - counted(tap.said), "invented"
+    assert not Counter(key for key, _ in found) - counted(tap.sent), "invented"
     record_property("recovered", f"{wanted.total() - missing.total()} of {wanted.total()}")
     assert 1 - missing.total() / wanted.total() >= 0.9999, (case, missing.total())
 
@@ -98,11 +98,11 @@ def encoded(key, message):
 def test_the_judge_knows_what_was_lost():
     tap = tap_of(0)
     whole = observe(tap, 0)
-    assert len(whole.recoverable) == len(tap.said)
+    assert len(whole.recoverable) == len(tap.sent)
     assert whole.lost == 0
     seen = observe(tap, 0, loss=0.05)
-    assert 0.5 < len(seen.recoverable) / len(tap.said) < 0.99
+    assert 0.5 < len(seen.recoverable) / len(tap.sent) < 0.99
     assert seen.lost > 50
     assert observe(tap, 0, loss=0.05).pcap == seen.pcap
-    requests: dict[int, Said] = {id(said): said for said in seen.recoverable}
-    assert all(said.about is None or id(said.about) in requests for said in seen.recoverable)
+    requests: dict[int, Sent] = {id(sent): sent for sent in seen.recoverable}
+    assert all(sent.about is None or id(sent.about) in requests for sent in seen.recoverable)

@@ -36,9 +36,11 @@ def test_frames_come_out_however_the_bytes_come_in(payloads, sizes):
 
 def test_of_a_long_frame_that_nobody_reads_only_the_head_is_kept(monkeypatch):
     monkeypatch.setattr(framing, "HEAD_BYTES", 100)
-    asked = []
+    offered = []
     for wanted in (True, False):
-        framer = framing.Framer(never, lambda head, length, wanted=wanted: asked.append((len(head), length)) or wanted)
+        framer = framing.Framer(
+            never, lambda head, length, wanted=wanted: offered.append((len(head), length)) or wanted
+        )
         stream = wire.frame(bytes(1000))
         frames = []
         for i in range(0, len(stream), 70):
@@ -46,7 +48,7 @@ def test_of_a_long_frame_that_nobody_reads_only_the_head_is_kept(monkeypatch):
         assert [(len(frame.payload), frame.length, frame.lost) for frame in frames] == [
             (1000 if wanted else 100, 1000, 0)
         ]
-    assert asked == [(100, 1000), (100, 1000)]
+    assert offered == [(100, 1000), (100, 1000)]
 
 
 def test_what_was_passed_over_before_a_gap_is_recognised_when_its_requests_have_come(monkeypatch):

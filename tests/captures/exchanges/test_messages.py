@@ -20,7 +20,7 @@ from kce.captures.files.pcap import CaptureFile
 from kce.captures.files.pcapng_writer import PcapngWriter
 from kce.captures.tables.rows import EXCHANGES
 from kce.captures.tables.tabulate import exchange_row
-from tests.captures.exchanges.dialogue import METADATA, UPDATE, Talk, header, produce, told
+from tests.captures.exchanges.dialogue import METADATA, UPDATE, Talk, header, outline, produce
 
 
 def test_apis_without_a_body_here_have_their_header_decoded():
@@ -35,7 +35,7 @@ def test_apis_without_a_body_here_have_their_header_decoded():
     assert quality.undecodable == 0
 
 
-def test_bytes_left_over_behind_a_body_are_told_and_no_failure():
+def test_bytes_left_over_behind_a_body_are_reported_and_no_failure():
     """librdkafka ends its Metadata 12 in one byte too many; Kafka takes no offence."""
     talk = Talk()
     frame = wire.encode_request(METADATA, api_version=12, correlation_id=1, client_id="rdkafka")
@@ -78,7 +78,7 @@ def test_neither_records_nor_credentials_are_shown():
         assert '{"bytes":14' in json_line(message, Cluster())
 
 
-def test_unknown_apis_and_versions_are_told_and_keep_their_place():
+def test_unknown_apis_and_versions_are_reported_and_keep_their_place():
     talk = Talk()
     talk.ask(METADATA, 9, 1)
     talk.tap.sent("client", wire.frame(header(999, 1, 2)))
@@ -87,7 +87,7 @@ def test_unknown_apis_and_versions_are_told_and_keep_their_place():
     talk.tap.sent("server", wire.frame(struct.pack(">i", 2)))
     talk.tap.sent("server", wire.frame(struct.pack(">i", 3) + b"\x00future"))
     messages, quality = talk.decode()
-    assert told(messages) == [
+    assert outline(messages) == [
         ("Metadata", 1),
         ("Unknown(999)", 2),
         ("LeaderAndIsr", 3),

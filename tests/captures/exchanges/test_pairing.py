@@ -19,7 +19,7 @@ from kce.captures.files.pcap import CaptureFile
 from kce.captures.files.pcapng_writer import PcapngWriter
 from kce.captures.tcp.directions import Data, End, Gap
 from kce.captures.tcp.streams import Connection
-from tests.captures.exchanges.dialogue import METADATA, SERVER, UPDATE, Talk, header, place, produce, told
+from tests.captures.exchanges.dialogue import METADATA, SERVER, UPDATE, Talk, header, outline, place, produce
 from tests.captures.samples import CAPTURES, unzipped
 from tests.sampling import examples
 
@@ -33,13 +33,13 @@ def test_produce_without_acks_is_not_answered_and_shifts_nothing(version):
     talk.answer(wire.MetadataResponse(), 9, 2)
     talk.answer(wire.ProduceResponse(), version, 3)
     messages, quality = talk.decode()
-    assert told(messages) == [("Produce", 1), ("Metadata", 2), ("Produce", 3), ("<-", 2), ("<-", 3)]
+    assert outline(messages) == [("Produce", 1), ("Metadata", 2), ("Produce", 3), ("<-", 2), ("<-", 3)]
     assert [m.answered for m in messages if isinstance(m, Request)] == [False, True, True]
     assert (quality.unanswered, quality.undecodable, quality.lines()) == (0, 0, [])
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, -1, -(2**31), 0, 3])
-def test_an_impossible_frame_length_is_told_and_survived(length):
+def test_an_impossible_frame_length_is_reported_and_survived(length):
     talk = Talk()
     talk.ask(UPDATE, 5, 1)
     talk.answer(wire.UpdateMetadataResponse(), 5, 1)
@@ -47,7 +47,7 @@ def test_an_impossible_frame_length_is_told_and_survived(length):
     talk.ask(UPDATE, 5, 2)
     talk.answer(wire.UpdateMetadataResponse(), 5, 2)
     messages, quality = talk.decode()
-    assert told(messages) == [("UpdateMetadata", 1), ("<-", 1), ("UpdateMetadata", 2), ("<-", 2)]
+    assert outline(messages) == [("UpdateMetadata", 1), ("<-", 1), ("UpdateMetadata", 2), ("<-", 2)]
     assert quality.bad_lengths == 1
     assert any(f"packet 6 of x: a frame that announces {length} bytes" in line for line in quality.lines())
     assert not quality.sound
@@ -62,7 +62,7 @@ def test_bare_sasl_tokens_are_no_requests():
     talk.ask(METADATA, 9, 2)
     talk.answer(wire.MetadataResponse(), 9, 2)
     messages, quality = talk.decode()
-    assert told(messages) == [("SaslHandshake", 1), ("<-", 1), ("Metadata", 2), ("<-", 2)]
+    assert outline(messages) == [("SaslHandshake", 1), ("<-", 1), ("Metadata", 2), ("<-", 2)]
     assert quality.sound
 
 
@@ -90,7 +90,7 @@ def test_bytes_missing_inside_a_request_cost_only_its_body():
     talk.ask(UPDATE, 5, 2)
     talk.answer(wire.UpdateMetadataResponse(), 5, 2)
     messages, quality = talk.decode(lambda number: number != 5)  # the second of the request's packets
-    assert told(messages) == [("UpdateMetadata", 1), ("<-", 1), ("UpdateMetadata", 2), ("<-", 2)]
+    assert outline(messages) == [("UpdateMetadata", 1), ("<-", 1), ("UpdateMetadata", 2), ("<-", 2)]
     assert messages[0].body is None
     assert messages[0].error == f"65000 of its {messages[0].frame_bytes} bytes are not in the capture"
     assert messages[2].error is None
@@ -100,25 +100,25 @@ def test_bytes_missing_inside_a_request_cost_only_its_body():
 def test_every_single_lost_packet_costs_at_most_what_it_held():
     talk = long_talk()
     whole, _ = talk.decode()
-    everything = set(told(whole))
+    everything = set(outline(whole))
     assert len(everything) == 16
     packets = len(list(CaptureFile(io.BytesIO(talk.target.getvalue()))))
     for lost in range(1, packets + 1):
         messages, _ = talk.decode(lambda number, lost=lost: number != lost)
-        got = told(messages)
+        got = outline(messages)
         assert set(got) <= everything, lost
         assert len(got) == len(set(got)), lost
-        # of a lost request the response is lost, too: nothing tells any more what it is
+        # without its request a response cannot be decoded, so it is lost, too
         assert len(everything) - len(got) <= 2, (lost, everything - set(got))
 
 
 def test_joining_in_the_middle_finds_the_rest():
     talk = long_talk(count=12, size=1000)
-    whole = told(talk.decode()[0])
+    whole = outline(talk.decode()[0])
     packets = len(list(CaptureFile(io.BytesIO(talk.target.getvalue()))))
     for first in range(4, packets - 6):
         messages, quality = talk.decode(lambda number, first=first: number >= first)
-        got = told(messages)
+        got = outline(messages)
         assert set(got) <= set(whole), first
         # complete from the next request on; requests are every second packet here
         rest = whole[first - 4 + (first % 2) :]
@@ -150,7 +150,7 @@ def test_a_response_that_was_captured_before_its_request():
         writer.packet(packet.time_ns, packet.link_type, packet.data)
     decoder = Decoder(CaptureFile(io.BytesIO(swapped.getvalue())))
     messages = list(decoder.messages())
-    assert sorted(told(messages)) == sorted(told(talk.decode()[0]))
+    assert sorted(outline(messages)) == sorted(outline(talk.decode()[0]))
     assert [m.place.time_ns for m in messages] == sorted(m.place.time_ns for m in messages)
     assert decoder.quality.unmatched_responses == 0
 
@@ -171,7 +171,7 @@ def test_requests_from_before_the_capture_that_were_sent_again():
         writer.packet(packet.time_ns, packet.link_type, packet.data)
     decoder = Decoder(CaptureFile(io.BytesIO(again.getvalue()), "x"))
     messages = list(decoder.messages())
-    assert told(messages) == [
+    assert outline(messages) == [
         ("UpdateMetadata", 3),
         ("<-", 3),
         ("Metadata", 4),
@@ -202,11 +202,11 @@ def test_requests_that_wait_at_the_end_are_unanswered_and_strangers_are_counted(
     talk.ask(UPDATE, 5, 1)
     talk.tap.sent("server", wire.frame(struct.pack(">i", 77) + bytes(2)))
     messages, quality = talk.decode()
-    assert told(messages) == [("UpdateMetadata", 1)]
+    assert outline(messages) == [("UpdateMetadata", 1)]
     assert (quality.unanswered, quality.unmatched_responses) == (1, 1)
 
 
-def test_a_frame_broken_off_is_told():
+def test_a_frame_broken_off_is_reported():
     talk = Talk()
     talk.ask(UPDATE, 5, 1)
     talk.tap.sent("client", struct.pack(">i", 100) + bytes(50))
@@ -311,7 +311,7 @@ def test_lost_and_swapped_packets_of_real_traffic_invent_nothing(name, seed):
                 type(m).__name__,
                 *((m if isinstance(m, Request) else m.request).peers.client),
                 m.frame_bytes,
-                told([m])[0],
+                outline([m])[0],
             )
             for m in decoder.messages()
         }
@@ -343,7 +343,7 @@ def test_joining_inside_records_that_hold_requests_invents_none():
         talk.tap.sent("client", produce(9, 1, correlation_id))
         talk.answer(wire.ProduceResponse(), 9, correlation_id)
     messages, quality = talk.decode(lambda number: number > 4)
-    assert told(messages) == [("Produce", 2), ("<-", 2), ("Produce", 3), ("<-", 3)]
+    assert outline(messages) == [("Produce", 2), ("<-", 2), ("Produce", 3), ("<-", 3)]
     assert quality.undecodable == 0
 
 

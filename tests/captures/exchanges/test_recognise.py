@@ -11,7 +11,7 @@ from kazoo.protocol import serialization
 
 from kce import wire
 from kce.captures.record.recorder import MAX_SEGMENT_BYTES
-from tests.captures.exchanges.dialogue import METADATA, UPDATE, Talk, header, produce, told
+from tests.captures.exchanges.dialogue import METADATA, UPDATE, Talk, header, outline, produce
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, -1])
@@ -53,7 +53,7 @@ def test_other_protocols_are_left_alone(protocol):
     talk.connect()
     talk.ask(UPDATE, 5, 1)
     messages, quality = talk.decode()
-    assert told(messages) == [("UpdateMetadata", 1)]
+    assert outline(messages) == [("UpdateMetadata", 1)]
     assert quality.other_connections == {protocol: 1}
     assert f"not Kafka: 1 connection of {protocol}" in quality.lines()
 
@@ -128,7 +128,7 @@ def test_a_request_inside_a_record_is_none(client_id, correlation_id):
     talk.tap.sent("client", wire.frame((head + payload)[4:]))
     talk.ask(METADATA, 9, 3)
     messages, _ = talk.decode(lambda number: number != 6)
-    assert told(messages) == [("Metadata", 1), ("<-", 1), ("Metadata", 3)]
+    assert outline(messages) == [("Metadata", 1), ("<-", 1), ("Metadata", 3)]
 
 
 def test_a_response_inside_a_record_is_none():
@@ -147,9 +147,9 @@ def test_a_response_inside_a_record_is_none():
     for correlation_id in (2, 3):
         talk.ask(METADATA, 9, correlation_id)
         talk.answer(wire.MetadataResponse(), 9, correlation_id)
-    assert told(talk.decode()[0])[1] == ("<-", 1)
+    assert outline(talk.decode()[0])[1] == ("<-", 1)
     messages, _ = talk.decode(lambda number: number != 5)
-    assert told(messages) == [("Fetch", 1), ("Metadata", 2), ("<-", 2), ("Metadata", 3), ("<-", 3)]
+    assert outline(messages) == [("Fetch", 1), ("Metadata", 2), ("<-", 2), ("Metadata", 3), ("<-", 3)]
 
 
 @pytest.mark.parametrize("end", ["gap", "end of the capture"])

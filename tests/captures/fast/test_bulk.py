@@ -291,7 +291,7 @@ def metadata(number, client_id="me", version=9):
     return asks(request, version, number, client_id), says(response, version, number)
 
 
-ASKED, ANSWERED = metadata(7)
+REQUEST, RESPONSE = metadata(7)
 FETCH = wire.FetchRequest(topics=(wire.FetchTopic(topic="t", partitions=(wire.FetchPartition(),)),))
 PRODUCE = wire.ProduceRequest(acks=0, topic_data=(wire.TopicProduceData(name="t"),))
 TAGGED = asks(FETCH, 15, 7)[1][:-1] + b"\x02\x00\x02\x61\x00\x07\x01x"
@@ -299,26 +299,26 @@ TAGGED = asks(FETCH, 15, 7)[1][:-1] + b"\x02\x00\x02\x61\x00\x07\x01x"
 ODD = {
     "a client id beyond ASCII": metadata(7, "größe"),
     "no client id": metadata(7, None),
-    "another correlation id": (ASKED, metadata(9)[1]),
-    "answers in another order": (ASKED, metadata(8)[0], metadata(8)[1], ANSWERED),
-    "the answer before the question": (ANSWERED, ASKED),
-    "bytes behind the body": ((0, ASKED[1] + b"more"), (1, ANSWERED[1] + b"more")),
-    "a body cut short": ((0, ASKED[1][:-2]), (1, ANSWERED[1][:-2])),
+    "another correlation id": (REQUEST, metadata(9)[1]),
+    "answers in another order": (REQUEST, metadata(8)[0], metadata(8)[1], RESPONSE),
+    "the answer before the question": (RESPONSE, REQUEST),
+    "bytes behind the body": ((0, REQUEST[1] + b"more"), (1, RESPONSE[1] + b"more")),
+    "a body cut short": ((0, REQUEST[1][:-2]), (1, RESPONSE[1][:-2])),
     "an API that there is not": ((0, struct.pack(">hhih", 999, 0, 7, -1)), (1, struct.pack(">ii", 7, 7))),
     "an API without a number for it": ((0, struct.pack(">hhih", -1, 0, 7, -1)),),
-    "a version that there is not": ((0, struct.pack(">hhih", 3, 31, 7, -1)), ANSWERED),
-    "a version below zero": ((0, struct.pack(">hhih", 3, -1, 7, -1)), ANSWERED),
-    "a request too short": ((0, b"\0\3\0\1\0"), ASKED, ANSWERED),
-    "a response too short": (ASKED, (1, b"\0\0\0\7")),
-    "a KRaft node's": ((0, struct.pack(">hhih", 62, 0, 7, -1)), ANSWERED),
+    "a version that there is not": ((0, struct.pack(">hhih", 3, 31, 7, -1)), RESPONSE),
+    "a version below zero": ((0, struct.pack(">hhih", 3, -1, 7, -1)), RESPONSE),
+    "a request too short": ((0, b"\0\3\0\1\0"), REQUEST, RESPONSE),
+    "a response too short": (REQUEST, (1, b"\0\0\0\7")),
+    "a KRaft node's": ((0, struct.pack(">hhih", 62, 0, 7, -1)), RESPONSE),
     "a quorum's Fetch": (asks(wire.FetchRequest(topics=(wire.FetchTopic(topic="__cluster_metadata"),)), 12, 7),),
     "a quorum's Fetch by id": ((0, asks(FETCH, 13, 7)[1][:35] + b"\x02" + bytes(15) + b"\x01" + bytes(20)),),
     "SASL with bare tokens": (
         asks(wire.SaslHandshakeRequest(mechanism="PLAIN"), 0, 7), says(wire.SaslHandshakeResponse(), 0, 7),
-        (0, b"\0me\0secret"), (1, b""), ASKED, ANSWERED,
+        (0, b"\0me\0secret"), (1, b""), REQUEST, RESPONSE,
     ),
-    "acks=0": (asks(PRODUCE, 9, 5), asks(PRODUCE, 9, 6), ASKED, ANSWERED),
-    "acks=0 and a timeout that cannot be": (asks(wire.ProduceRequest(acks=0, timeout_ms=-2), 9, 7), ASKED),
+    "acks=0": (asks(PRODUCE, 9, 5), asks(PRODUCE, 9, 6), REQUEST, RESPONSE),
+    "acks=0 and a timeout that cannot be": (asks(wire.ProduceRequest(acks=0, timeout_ms=-2), 9, 7), REQUEST),
     "acks that there are not": (asks(wire.ProduceRequest(acks=7), 9, 7), says(wire.ProduceResponse(), 9, 7)),
     "tagged fields": (asks(FETCH, 15, 6), says(wire.FetchResponse(), 15, 6), (0, TAGGED)),
     "an ApiVersions refused": (

@@ -134,7 +134,7 @@ def test_a_packet_longer_than_several_splits(tmp_path):
 
 
 @pytest.mark.heavy
-def test_damage_is_told_once_by_the_split_that_meets_it(tmp_path):
+def test_damage_is_reported_once_by_the_split_that_meets_it(tmp_path):
     path = tmp_path / "x.pcap"
     good = pcap([(START_NS, bytes(500))] * 100)
     path.write_bytes(good + b"\xff" * 16 + good[24:])
@@ -157,7 +157,7 @@ def test_what_cannot_be_cut_is_one_split(tmp_path):
     assert splits(f"file://{path}", 30)[0].end == path.stat().st_size
 
 
-def test_a_file_that_was_changed_is_told(tmp_path):
+def test_a_file_that_was_changed_is_reported(tmp_path):
     path = tmp_path / "x.pcap"
     path.write_bytes(pcap([(START_NS, bytes(100))] * 100))
     divided = splits(path, 3000)

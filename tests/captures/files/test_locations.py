@@ -54,7 +54,7 @@ def test_a_name_that_looks_like_a_glob_and_is_there(folder):
 
 
 @pytest.mark.parametrize(
-    ("location", "told"),
+    ("location", "error"),
     [
         ("{}/no.pcap", "there is no such file"),
         ("{}", "a directory, not a capture"),
@@ -63,11 +63,11 @@ def test_a_name_that_looks_like_a_glob_and_is_there(folder):
         ("nosuchscheme://x/y.pcap", "nosuchscheme"),
     ],
 )
-def test_what_cannot_be_opened_is_named(tmp_path, location, told):
+def test_what_cannot_be_opened_is_named(tmp_path, location, error):
     (tmp_path / "deep").mkdir()
     location = location.format(tmp_path)
     for attempt in (check_location, lambda name: open_location(name, name), CaptureFile):
-        with pytest.raises(CaptureError, match=told) as caught:
+        with pytest.raises(CaptureError, match=error) as caught:
             attempt(location)
         assert location in str(caught.value)
     assert location_bytes(tmp_path / "no.pcap") == 0

@@ -254,7 +254,7 @@ ZIPPED = gzip.compress(b"x" * 999, mtime=0)
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "expected"),
     [
         (b"", "not a capture: the file is empty"),
         (b"\x7fELF\x02\x01\x01", "not a capture: it is an ELF program"),
@@ -274,11 +274,11 @@ ZIPPED = gzip.compress(b"x" * 999, mtime=0)
     ],
     ids=itertools.count(),
 )
-def test_what_is_no_capture_is_refused_and_named(data, told):
+def test_what_is_no_capture_is_refused_and_named(data, expected):
     with pytest.raises(CaptureError) as e:
         read(data, "x")
     assert str(e.value).startswith("x: ")
-    assert told in str(e.value)
+    assert expected in str(e.value)
     assert "\n" not in str(e.value)
 
 
@@ -349,7 +349,7 @@ def test_an_oversized_pcapng_block_is_skipped_without_being_kept():
 
 
 @pytest.mark.parametrize(
-    ("blocks", "told"),
+    ("blocks", "expected"),
     [
         (block(6, bytes(8)), "packet 2: a packet block of 20 bytes"),
         (enhanced(1, b"x", interface_id=3), "packet 2 is of interface 3, which its section does not describe"),
@@ -358,15 +358,15 @@ def test_an_oversized_pcapng_block_is_skipped_without_being_kept():
         (block(1, b""), "an interface description of 12 bytes after packet 1"),
     ],
 )  # fmt: skip
-def test_a_damaged_block_is_told_and_passed_over(blocks, told):
+def test_a_damaged_block_is_reported_and_skipped(blocks, expected):
     capture, packets = read(section() + interface(1) + enhanced(1, b"a") + blocks + enhanced(3, b"c"))
     assert [p.data for p in packets if p.data != b"b"] == [b"a", b"c"]
     assert len(capture.problems) == 1
-    assert capture.problems[0].startswith(told)
+    assert capture.problems[0].startswith(expected)
 
 
 @pytest.mark.parametrize(
-    ("tail", "told"),
+    ("tail", "expected"),
     [
         (struct.pack("<II", 6, 13) + bytes(20), "announces 13 bytes, which no block has"),
         (struct.pack("<II", 6, 8) + bytes(20), "announces 8 bytes, which no block has"),
@@ -374,10 +374,10 @@ def test_a_damaged_block_is_told_and_passed_over(blocks, told):
         (b"\n\r\r\n" + bytes(24), "no byte-order magic in the section"),
     ],
 )  # fmt: skip
-def test_damage_after_which_nothing_can_be_trusted_ends_the_reading(tail, told):
+def test_damage_after_which_nothing_can_be_trusted_ends_the_reading(tail, expected):
     capture, packets = read(section() + interface(1) + enhanced(1, b"a") + tail)
     assert [p.data for p in packets] == [b"a"]
-    assert told in capture.problems[0]
+    assert expected in capture.problems[0]
 
 
 # whatever the bytes

@@ -49,17 +49,17 @@ def listen(host):
 @contextmanager
 def recording(path, interface, ports=(), **settings):
     """Capture while the block runs: all that was sent in it is in the file afterwards."""
-    told, tell = os.pipe()
+    stop, stopper = os.pipe()
     with LiveSource(interface, ports) as source:
-        thread = threading.Thread(target=record, args=(source, RotatingWriter(path, **settings)), kwargs={"stop": told})
+        thread = threading.Thread(target=record, args=(source, RotatingWriter(path, **settings)), kwargs={"stop": stop})
         thread.start()
         try:
             yield source
         finally:
-            os.write(tell, b"x")
+            os.write(stopper, b"x")
             thread.join()
-            os.close(told)
-            os.close(tell)
+            os.close(stop)
+            os.close(stopper)
 
 
 def talk(server, sent, answered):
@@ -138,14 +138,14 @@ def test_rotated_files_hold_the_whole_together(tmp_path):
 
 @pytest.mark.usefixtures("privileged")
 def test_what_the_kernel_drops_is_counted_and_in_the_file(tmp_path):
-    told, tell = os.pipe()
+    stop, stopper = os.pipe()
     with listen("127.0.0.1") as server, LiveSource("lo", [server.getsockname()[1]], buffer_bytes=1) as source:
         for _ in range(20):
             talk(server, bytes(100_000), b"")  # nobody fetches
-        os.write(tell, b"x")
-        written = record(source, RotatingWriter(tmp_path / "x.pcapng"), stop=told)
-    os.close(told)
-    os.close(tell)
+        os.write(stopper, b"x")
+        written = record(source, RotatingWriter(tmp_path / "x.pcapng"), stop=stop)
+    os.close(stop)
+    os.close(stopper)
     assert written > 0
     assert source.dropped > 20
     with CaptureFile(tmp_path / "x.pcapng") as capture:
@@ -184,9 +184,9 @@ def test_kce_capture_ends_with_a_signal_and_tells_what_it_did(tmp_path):
             assert "capturing on lo" in running.stderr.readline()
             talk(server, b"question", b"answer")
             running.send_signal(signal.SIGINT)
-            said = running.stderr.read()
+            output = running.stderr.read()
     assert running.returncode == 0
-    assert "0 dropped by the kernel" in said
+    assert "0 dropped by the kernel" in output
     assert streams_of([file]) == {port: (b"question", b"answer")}
 
 
@@ -208,7 +208,7 @@ def test_rotation_by_time_and_what_is_kept(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
-def test_a_full_disk_is_told(tmp_path):
+def test_a_full_disk_is_reported(tmp_path):
     with pytest.raises(CaptureError, match="/dev/full: cannot be written"):
         RotatingWriter("/dev/full")
 

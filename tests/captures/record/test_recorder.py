@@ -398,7 +398,7 @@ async def test_a_cancelled_send_ends_the_record_with_a_reset(tmp_path):
     assert recorded(target, tmp_path) == [(40001, 0x18, b"abc"), (40001, 0x14, b"")]
 
 
-async def test_two_tasks_that_send_at_once_are_told_so_and_only_one_is_recorded(tmp_path):
+async def test_two_tasks_that_send_at_once_get_an_error_and_only_one_is_recorded(tmp_path):
     tapped, far, target = tapped_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tapped.send_all, b"abc")

@@ -77,12 +77,12 @@ async def test_the_answer_is_about_the_partitions_that_were_asked_for_by_the_ids
         ]
         assert trio.current_time() - begin >= 0.02  # a quarter of a second each, at that speed
         nursery.cancel_scope.cancel()
-    told = [(topic.topic_id, topic.partition_errors[0].partition_index) for a in answers for topic in a.topics]
-    assert told == [(ids[7], 0), (ids[7], 1)]
+    errors = [(topic.topic_id, topic.partition_errors[0].partition_index) for a in answers for topic in a.topics]
+    assert errors == [(ids[7], 0), (ids[7], 1)]
     assert all(answered.exact for answered in broker.answered)
 
 
-async def test_nonsense_ends_the_connection_and_is_told():
+async def test_nonsense_ends_the_connection_and_is_reported():
     broker = Impersonator([])
     here, there = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:

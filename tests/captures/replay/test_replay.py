@@ -19,10 +19,10 @@ from tests.captures.samples import CAPTURES, scenario
 
 
 class Server:
-    """Answers as ``answer`` says, and remembers what came when."""
+    """Answer requests with ``answer`` and record when each arrived."""
 
     def __init__(self, answer):
-        self.answer, self.heard, self.connections = answer, [], 0
+        self.answer, self.received, self.connections = answer, [], 0
         self.nursery = None
 
     async def dial(self, host, port):
@@ -37,8 +37,8 @@ class Server:
             buffer.receive_data(data)
             while (frame := buffer.next_frame()) is not None:
                 header, body = wire.decode_request(frame)
-                self.heard.append((connection, round(trio.current_time(), 3), header.correlation_id, body))
-                reply = await self.answer(len(self.heard), header, body)
+                self.received.append((connection, round(trio.current_time(), 3), header.correlation_id, body))
+                reply = await self.answer(len(self.received), header, body)
                 if reply is None:
                     continue
                 if reply == "close":
@@ -55,7 +55,7 @@ async def replayed(recording, answer, **settings):
     async with trio.open_nursery() as server.nursery:
         replay = Replay(recording.steps, {None: ("broker", 9092)}, dial=server.dial, **settings)
         outcomes = await replay.run()
-    return outcomes, server.heard
+    return outcomes, server.received
 
 
 async def silence(_number, _header, _body):
@@ -76,16 +76,20 @@ def three_requests():
 
 async def test_times_are_kept_and_correlation_ids_are_new(autojump_clock):
     start = trio.current_time()
-    outcomes, heard = await replayed(three_requests(), same)
-    assert [(c, at - start, correlation_id) for c, at, correlation_id, _ in heard] == [(1, 0, 0), (1, 1, 1), (1, 5, 2)]
+    outcomes, received = await replayed(three_requests(), same)
+    assert [(c, at - start, correlation_id) for c, at, correlation_id, _ in received] == [
+        (1, 0, 0),
+        (1, 1, 1),
+        (1, 5, 2),
+    ]
     assert [outcome.verdict for outcome in outcomes] == [Verdict.SAME] * 3
 
 
 @pytest.mark.parametrize(("speed", "times"), [(2.0, [0, 0.5, 2.5]), (None, [0, 0, 0])])
 async def test_speed(autojump_clock, speed, times):
     start = trio.current_time()
-    _, heard = await replayed(three_requests(), same, speed=speed)
-    assert [at - start for _, at, _, _ in heard] == times
+    _, received = await replayed(three_requests(), same, speed=speed)
+    assert [at - start for _, at, _, _ in received] == times
 
 
 async def test_nothing_is_sent_before_the_answers_that_came_before_it(autojump_clock):
@@ -105,8 +109,8 @@ async def test_nothing_is_sent_before_the_answers_that_came_before_it(autojump_c
         return wire.UpdateMetadataResponse()
 
     start = trio.current_time()
-    outcomes, heard = await replayed(talk.recording(), slow, speed=None)
-    assert [(connection, at - start) for connection, at, _, _ in heard] == [(1, 0), (2, 0), (2, 10)]
+    outcomes, received = await replayed(talk.recording(), slow, speed=None)
+    assert [(connection, at - start) for connection, at, _, _ in received] == [(1, 0), (2, 0), (2, 10)]
     assert [outcome.verdict for outcome in outcomes] == [Verdict.SAME, Verdict.UNRECORDED, Verdict.UNRECORDED]
 
 
@@ -138,13 +142,13 @@ async def test_who_never_answers_is_not_waited_for_again(autojump_clock):
         if number == 2:
             talk.connect()
     start = trio.current_time()
-    outcomes, heard = await replayed(talk.recording(), silence, answer_seconds=3)
+    outcomes, received = await replayed(talk.recording(), silence, answer_seconds=3)
     assert [outcome.fields for outcome in outcomes] == [
         ("no response within 3 s",),
         ("closed: no response to the request of packet 4",),
         ("given up: broker:9092 does not answer",),
     ]
-    assert (len(heard), trio.current_time() - start) == (1, 3)
+    assert (len(received), trio.current_time() - start) == (1, 3)
 
 
 async def test_who_reads_nothing_is_not_waited_for_either(autojump_clock):
@@ -213,9 +217,9 @@ async def test_nobody_is_there_any_more(autojump_clock):
 async def test_produce_without_acks_is_sent_and_not_waited_for(autojump_clock):
     talk = Conversation()
     talk.tap.sent("client", produce(8, 0, 1, records=None))
-    outcomes, heard = await replayed(talk.recording(), silence)
+    outcomes, received = await replayed(talk.recording(), silence)
     assert [outcome.verdict for outcome in outcomes] == [Verdict.SAME]
-    assert len(heard) == 1
+    assert len(received) == 1
 
 
 async def test_nobody_there(autojump_clock):
@@ -243,7 +247,7 @@ NOT_OURS = {("kafka-3.9.1-zombie", 226), ("kafka-2.8.2-tour", 1352), ("kafka-2.8
 
 
 def lives(steps):
-    """What was said to one broker, each of its lives for itself: in between it forgot what it had been told."""
+    """The requests to one broker, by broker epoch: a restart clears the broker's state."""
     found, newest = {}, -1
     for step in sorted(steps, key=lambda step: step.request.place):
         newest = max(newest, getattr(step.request.body, "broker_epoch", -1))

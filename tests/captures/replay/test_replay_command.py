@@ -116,7 +116,7 @@ async def test_at_a_live_cluster_as_controller_as_client_and_as_broker(zookeeper
             return await cluster.registered() == {1, 2}
 
         await cluster.wait_until(registered, "the recorded broker to register")
-        await cluster.create_topic("orders", assignment={0: [1, 2]})  # which the controller tells it
+        await cluster.create_topic("orders", assignment={0: [1, 2]})  # the controller sends it the new partition
 
         async def has_answered():
             unanswered = (await cluster.node_status(node.id)).unanswered
@@ -124,11 +124,11 @@ async def test_at_a_live_cluster_as_controller_as_client_and_as_broker(zookeeper
 
         await cluster.wait_until(has_answered, "the recorded broker to answer")
         broker.send_signal(signal.SIGINT)
-        told = b"".join([data async for data in broker.stdout]).decode()
+        output = b"".join([data async for data in broker.stdout]).decode()
         await broker.wait()
-        assert "UpdateMetadata v8 #0: answered" in told
-        assert "LeaderAndIsr v7" in told
-        assert "0 of them without a recorded response" in told
+        assert "UpdateMetadata v8 #0: answered" in output
+        assert "LeaderAndIsr v7" in output
+        assert "0 of them without a recorded response" in output
 
 
 #: What a new cluster has of its own: what it made up when it was formed, which node was elected, which ports were free.
@@ -140,7 +140,7 @@ async def test_a_recorded_cluster_against_a_fresh_one_of_the_same_ids(zookeeper,
     """The same steps give the same answers, but for the fields that are listed."""
 
     async def settled(cluster):
-        """The controller, which has been told of the features that it has just finalized: ApiVersions says them."""
+        """The controller, once its broker knows the finalized features: its ApiVersions responses include them."""
         active = await cluster.wait_for_controller()
         features = cluster.member(active.id).node.broker.finalized_features
         await cluster.wait_until(lambda: is_known(features), "finalized features")
@@ -187,19 +187,19 @@ async def test_a_recorded_cluster_against_a_fresh_one_of_the_same_ids(zookeeper,
     volatile = [f"--volatile={name}" for name in OF_THE_CLUSTER]
     async with Cluster(3, zookeeper=f"{zookeeper}/for-the-client") as cluster:
         active = await settled(cluster)
-        told = await replayed(capture, "client", f"--to={cluster.member(active.id).addresses['DATA']}", *volatile)
-        assert told == "6 requests replayed: 6 same\n"
+        output = await replayed(capture, "client", f"--to={cluster.member(active.id).addresses['DATA']}", *volatile)
+        assert output == "6 requests replayed: 6 same\n"
     where = f"{zookeeper}/for-the-controller"
     async with Cluster(3, zookeeper=where) as cluster:
         await cluster.wait_for_controller()
-        told = await replayed(
+        output = await replayed(
             traffic, "controller", "--controller-epoch=+5", "--broker-epoch=current", f"--zookeeper={where}",
             "--no-wait",
             *(f"--to={member.id}={member.addresses['CONTROL']}" for member in cluster.members),
         )  # fmt: skip
-    sent = int(told.split()[0])
+    sent = int(output.split()[0])
     assert sent >= 9
-    assert told == f"{sent} requests replayed: {sent} same\n"
+    assert output == f"{sent} requests replayed: {sent} same\n"
 
 
 async def replayed(file, role, *arguments):

@@ -49,7 +49,7 @@ async def test_a_broker_is_restarted_where_the_recorded_one_was(autojump_clock):
     done = []
 
     async def restart(broker_id):
-        done.append((broker_id, len(server.heard)))
+        done.append((broker_id, len(server.received)))
         rewrite.broker_epochs[broker_id] = 200
 
     server = Server(same)
@@ -59,5 +59,5 @@ async def test_a_broker_is_restarted_where_the_recorded_one_was(autojump_clock):
         )
         assert {outcome.verdict for outcome in await replay.run()} == {Verdict.SAME}
     assert done == [(2, 2)]
-    assert [body.broker_epoch for *_, body in server.heard] == [100, 100, 200, 200]
-    assert needed(found, recording.steps[2:]) == []  # nothing was said before
+    assert [body.broker_epoch for *_, body in server.received] == [100, 100, 200, 200]
+    assert needed(found, recording.steps[2:]) == []  # no requests before

@@ -56,11 +56,11 @@ def _started(stack: contextlib.ExitStack, up: re.Pattern[str], *command: str) ->
     )  # fmt: skip
     stack.callback(daemon.terminate)
     assert daemon.stderr is not None
-    said = []
+    output = []
     for line in daemon.stderr:
-        said.append(line)
+        output.append(line)
         if match := up.search(line):
             # its log goes on: somebody has to take it
             threading.Thread(target=daemon.stderr.read, daemon=True).start()
             return match.groups()
-    raise AssertionError(f"{' '.join(command)} ended: {''.join(said[-20:])}")
+    raise AssertionError(f"{' '.join(command)} ended: {''.join(output[-20:])}")

@@ -94,11 +94,11 @@ def leaders(spark, *states):
         ([(1, 0, {}), (1, 0, {}), (2, 1, {}), (2, 1, {})], [(None, 1, None, 0), (1, 2, 0, 1)]),
         ([(1, 0, {}), (1, 1, {}), (1, 2, {})], [(None, 1, None, 0)]),  # the same leader in a new epoch
         ([(1, 0, {}), (-1, 1, {}), (3, 2, {})], [(None, 1, None, 0), (1, -1, 0, 1), (-1, 3, 1, 2)]),
-        ([(2, 1, {}), (1, 0, {}), (2, 1, {})], [(1, 2, 0, 1), (None, 1, None, 0)]),  # told late: the epoch decides
+        ([(2, 1, {}), (1, 0, {}), (2, 1, {})], [(1, 2, 0, 1), (None, 1, None, 0)]),  # arrives late: the epoch decides
         ([(1, 5, {}), (9, 6, {"response_error_code": 11})], [(None, 1, None, 5)]),  # refused as a whole
         ([(1, 5, {}), (2, 6, {"response_error_code": None})], [(None, 1, None, 5), (1, 2, 5, 6)]),  # not answered
         (
-            # deleted and created anew without topic ids; one broker hears all of it later than the other
+            # deleted and created again without topic ids; one broker receives all of it later than the other
             [
                 (1, 3, {"server": "a"}), (-2, 0, {"server": "a"}), (1, 3, {"server": "b"}), (1, 0, {"server": "a"}),
                 (-2, 0, {"server": "b"}), (1, 0, {"server": "b"}),
@@ -134,9 +134,9 @@ def test_listeners_by_address_by_port_and_not_at_all(spark):
         {"broker_id": 5, "listener": "OLD", "host": "10.0.0.5", "port": 9092, "last_time": 1},
         {"broker_id": 6, "listener": "NEW", "host": "10.0.0.5", "port": 9092, "last_time": 2},  # came later
     ]
-    asked = [("10.0.0.1", 9092), ("10.0.0.9", 19092), ("10.0.0.9", 29092), ("10.0.0.9", 1), ("10.0.0.5", 9092)]
+    servers = [("10.0.0.1", 9092), ("10.0.0.9", 19092), ("10.0.0.9", 29092), ("10.0.0.9", 1), ("10.0.0.5", 9092)]
     made = at_listeners(
-        frame(spark, EXCHANGES, [{"server": server, "server_port": port} for server, port in asked]),
+        frame(spark, EXCHANGES, [{"server": server, "server_port": port} for server, port in servers]),
         frame(spark, ENDPOINTS, endpoints),
     )
     rows = made.orderBy("packet").collect()
@@ -156,7 +156,7 @@ def of(spark, given=(), states=(), live=(), connections=()):
         server_port=9093, connection="c",
     )  # fmt: skip
     content = f.col("partition_count") if given else f.lit(None)
-    told = frame(
+    partitions = frame(
         spark, PARTITIONS, states, api_key=6, api="UpdateMetadata", topic="orders", partition=0, isr=[1, 2],
         decision_epoch=1, response_error_code=0, server="10.0.0.1", server_port=9093, connection="c",
     )  # fmt: skip
@@ -171,7 +171,7 @@ def of(spark, given=(), states=(), live=(), connections=()):
     failed = f.when(f.col("error_code") != 0, given_errors).cast(errors)
     return Frames(
         at_listeners(made, none).withColumn("content", content.cast("bigint")).withColumn("errors", failed),
-        at_listeners(told, none), named, frame(spark, CONNECTIONS, connections),
+        at_listeners(partitions, none), named, frame(spark, CONNECTIONS, connections),
     )  # fmt: skip
 
 
@@ -286,7 +286,7 @@ def test_two_controllers_at_once(spark):
         ([(1, 0, [1], 0), (-1, 1, [1], 1), (2, 2, [2], 2)], [(2, 2, [1])]),  # nobody led meanwhile
         ([(1, 0, [1], 0), (1, 0, [1, 2], 1), (2, 1, [2], 2)], []),
         ([(1, 0, [1], 0), (2, 1, [2], 2)], []),  # a state is missing between: it cannot be known
-        ([(1, 0, [1], 0), (2, 1, [2], 1), (2, 1, [2], 1)], [(2, 1, [1])]),  # told twice
+        ([(1, 0, [1], 0), (2, 1, [2], 1), (2, 1, [2], 1)], [(2, 1, [1])]),  # sent twice
     ],
 )
 def test_unclean_elections(spark, states, unclean):
@@ -376,13 +376,13 @@ def test_what_metadata_cost(spark):
 
 
 def test_propagation_counts_only_who_was_there(spark):
-    told = {"leader": 1, "leader_epoch": 0}
+    state = {"leader": 1, "leader_epoch": 0}
     frames = of(spark, states=[
-        {**told, "api_key": 4, "time": 0, "server": "a", "connection": "a"},
-        {**told, "leader_epoch": 7, "topic": "other", "time": 0, "server": "b", "connection": "b"},
-        {**told, "time": 1, "server": "a", "connection": "a"}, {**told, "time": 3, "server": "b", "connection": "b"},
-        {**told, "time": 3.5, "server": "b", "connection": "b"},  # told again
-        {**told, "time": 9, "server": "c", "connection": "c"},  # came later
+        {**state, "api_key": 4, "time": 0, "server": "a", "connection": "a"},
+        {**state, "leader_epoch": 7, "topic": "other", "time": 0, "server": "b", "connection": "b"},
+        {**state, "time": 1, "server": "a", "connection": "a"}, {**state, "time": 3, "server": "b", "connection": "b"},
+        {**state, "time": 3.5, "server": "b", "connection": "b"},  # sent again
+        {**state, "time": 9, "server": "c", "connection": "c"},  # came later
     ])  # fmt: skip
     rows = run("propagation", frames)
     assert columns(rows, "broker states max_ms packets") == [
@@ -438,7 +438,7 @@ def test_epochs_that_go_down(spark):
         {"leader": 1, "leader_epoch": 3}, {"leader": 1, "leader_epoch": 2, "server": "other"},
         {"leader": 2, "leader_epoch": 2}, {"leader": 2, "leader_epoch": 2, "api_key": 4, "error_code": 11},
         {"leader": 2, "leader_epoch": 1, "response_error_code": 11}, {"leader": -2, "leader_epoch": 0},
-        {"leader": 1, "leader_epoch": 0},  # after its deletion the topic begins anew
+        {"leader": 1, "leader_epoch": 0},  # after its deletion the topic is created again
     ]  # fmt: skip
     rows = run("regressions", of(spark, given, states))
     assert columns(rows, "epoch packet highest found refused") == [

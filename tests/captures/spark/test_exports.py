@@ -28,18 +28,18 @@ SEEN = Exchange(
 
 
 def test_json_has_quality_findings_tables_and_evidence():
-    told = json.loads(to_json(dataclasses.replace(FULL, exchanges=(SEEN,))))
-    assert list(told) == ["schema_version", "files", "quality", "findings", "tables", "evidence"]
-    assert (told["quality"]["requests"], told["quality"]["sound"]) == (100, FULL.quality.sound)
-    alarm = told["findings"][0]
+    document = json.loads(to_json(dataclasses.replace(FULL, exchanges=(SEEN,))))
+    assert list(document) == ["schema_version", "files", "quality", "findings", "tables", "evidence"]
+    assert (document["quality"]["requests"], document["quality"]["sound"]) == (100, FULL.quality.sound)
+    alarm = document["findings"][0]
     assert (alarm["analysis"], alarm["severity"], alarm["text"]) == ("zombies", "alarm", FULL.findings()[0].text)
     assert alarm["evidence"] == [{"file": "incident.pcapng", "packet": packet} for packet in (386, 388)]
-    assert told["tables"]["leadership"][0]["time"] == "2026-11-21T02:45:01+00:00"
-    assert told["tables"]["zombies"][0]["packets"] == [386, 388]
-    assert told["evidence"][0]["bodies"] == SEEN.bodies
+    assert document["tables"]["leadership"][0]["time"] == "2026-11-21T02:45:01+00:00"
+    assert document["tables"]["zombies"][0]["packets"] == [386, 388]
+    assert document["evidence"][0]["bodies"] == SEEN.bodies
 
 
-def test_of_analyses_that_did_not_run_nothing_is_told():
+def test_analyses_that_did_not_run_are_left_out():
     only = dataclasses.replace(FULL, ran=frozenset({"zombies"}))
     assert set(json.loads(to_json(only))["tables"]) == {"zombies"}
     assert {finding.analysis for finding in only.findings()} == {"zombies"}
@@ -81,12 +81,12 @@ def test_a_click_on_a_packet_leads_to_the_decoded_request():
 
 @pytest.fixture
 def analysed(monkeypatch):
-    """Lets a test say what is found, and learn what was asked."""
-    asked = {}
+    """Let a test set the findings and see the options of the analysis."""
+    given = {}
 
     def use(findings):
-        monkeypatch.setattr(job, "analyze", lambda files, **more: asked.update(more, files=files) or findings)
-        return asked
+        monkeypatch.setattr(job, "analyze", lambda files, **more: given.update(more, files=files) or findings)
+        return given
 
     return use
 
@@ -118,21 +118,21 @@ def test_the_exit_code(analysed, capfd, findings, fail_on, code):
 
 @pytest.mark.parametrize("form", ["json", "markdown", "html"])
 def test_without_a_report_the_format_is_printed(analysed, capfd, form):
-    asked = analysed(SOUND)
+    given = analysed(SOUND)
     assert main(["analyze", "x.pcapng", "--format", form, "--only", "zombies", "--only", "latency"]) == 0
     out = capfd.readouterr().out
     assert {"json": "{", "markdown": "# Control plane", "html": "<!DOCTYPE html>"}[form] in out[:20]
-    assert asked["only"] == ("zombies", "latency")
-    assert asked["evidence"] == (form != "markdown")
-    assert not asked["payloads"]
+    assert given["only"] == ("zombies", "latency")
+    assert given["evidence"] == (form != "markdown")
+    assert not given["payloads"]
 
 
 def test_parquet_needs_a_folder(analysed, capfd):
-    asked = analysed(SOUND)
+    given = analysed(SOUND)
     assert main(["analyze", "x.pcapng", "--format", "parquet"]) == 2
     assert "--report or --out" in capfd.readouterr().err
     assert main(["analyze", "x.pcapng", "--format", "parquet", "--report", "tables"]) == 0
-    assert (asked["out"], asked["report"]) == ("tables", None)
+    assert (given["out"], given["report"]) == ("tables", None)
 
 
 def test_an_analysis_that_there_is_not():
@@ -157,14 +157,14 @@ def secrets(tmp_path_factory):
     path = tmp_path_factory.mktemp("secrets") / "secrets.pcapng"
     recorder = Recorder(path)
     tap = recorder.connection(("127.0.0.1", 40001), ("127.0.0.1", 9093))
-    told = wire.UpdateMetadataRequest(controller_id=1, controller_epoch=1)
+    update = wire.UpdateMetadataRequest(controller_id=1, controller_epoch=1)
     records = wire.PartitionProduceData(index=0, records=bytes(61) + SECRETS[0])
-    asked = (
-        (told, 5),
+    requests = (
+        (update, 5),
         (wire.SaslAuthenticateRequest(auth_bytes=SECRETS[1]), 1),
         (wire.ProduceRequest(acks=1, topic_data=(wire.TopicProduceData(name="t", partition_data=(records,)),)), 8),
     )
-    for correlation_id, (body, version) in enumerate(asked):
+    for correlation_id, (body, version) in enumerate(requests):
         frame = wire.encode_request(body, api_version=version, correlation_id=correlation_id, client_id="c")
         tap.sent("client", wire.frame(frame))
     recorder.close()
@@ -175,7 +175,7 @@ def shown(text):
     return [secret for secret in SECRETS if secret.hex() in text or secret.decode().strip("\0").split("\0")[-1] in text]
 
 
-def test_decode_shows_payloads_only_when_asked(secrets, capfd):
+def test_decode_shows_payloads_only_when_requested(secrets, capfd):
     for arguments, wanted in (([], []), (["--json"], []), (["--json", "--show-payloads"], list(SECRETS))):
         main(["decode", str(secrets), *arguments])
         out = capfd.readouterr().out
@@ -185,7 +185,7 @@ def test_decode_shows_payloads_only_when_asked(secrets, capfd):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("payloads", [False, True])
-def test_reports_show_payloads_only_when_asked(spark, secrets, tmp_path, payloads):
+def test_reports_show_payloads_only_when_requested(spark, secrets, tmp_path, payloads):
     out = tmp_path / "out"
     findings = analyze([secrets], spark=spark, only=["unanswered"], evidence=True, payloads=payloads, out=out)
     assert {exchange.api for exchange in findings.exchanges} >= {"SaslAuthenticate", "Produce"}
@@ -197,7 +197,7 @@ def test_reports_show_payloads_only_when_asked(spark, secrets, tmp_path, payload
 
 
 @pytest.mark.slow
-def test_frames_have_payloads_only_when_asked(spark, secrets):
+def test_frames_have_payloads_only_when_requested(spark, secrets):
     for option, wanted in ((None, []), ("bodies", []), ("payloads", list(SECRETS))):
         read = spark.read.format("kafka-capture").option("level", "frames")
         if option:

@@ -175,7 +175,7 @@ def test_leadership_is_what_the_brokers_logged(findings_of, name):
     assert [c.time for c in found] == sorted(c.time for c in found)
 
 
-def test_before_topic_ids_a_deletion_is_told_by_leader_minus_2(findings_of):
+def test_before_topic_ids_leader_minus_2_marks_a_deletion(findings_of):
     deleted = [c for c in findings_of("kafka-0.10.2.2-tour").leadership if c.to_leader == -2]
     assert {(c.topic, c.partition) for c in deleted} == {("solo", 0), ("solo", 1), ("solo", 2)}
     assert len(deleted) == 3

@@ -168,24 +168,24 @@ class TestTheCommand:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "error"),
     [
         (None, "there is no such file"),
         (b"", "not a capture: the file is empty"),
         (b"hello, world", "not a capture: it is text"),
     ],
 )
-def test_a_file_that_is_no_capture_is_named_in_one_line(spark, tmp_path, content, told):
+def test_a_file_that_is_no_capture_is_named_in_one_line(spark, tmp_path, content, error):
     path = tmp_path / "bad.pcap"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(CaptureError) as e:
         analyze([path], spark=spark)
-    assert str(e.value) == f"{path}: {told}"
+    assert str(e.value) == f"{path}: {error}"
     if content is not None:  # the others are analysed
         found = analyze([ZOMBIE, path], spark=spark, only=["zombies"])
         assert len(found.zombies) == 1
-        assert found.quality.lines()[0] == f"{path}: {told}"
+        assert found.quality.lines()[0] == f"{path}: {error}"
         assert not found.quality.sound
 
 
@@ -212,13 +212,13 @@ def test_a_capture_of_something_else(spark, tmp_path):
         analyze([tmp_path / "dns.pcap"], spark=spark)
 
 
-def test_kraft_traffic_is_said_to_be_that(spark, tmp_path):
+def test_kraft_traffic_is_named(spark, tmp_path):
     record_kraft(tmp_path / "kraft.pcapng")
     found = analyze([tmp_path / "kraft.pcapng"], spark=spark, report=tmp_path / "report.html", only=["controllers"])
     assert found.controllers == ()
-    told = "there is no ZooKeeper-mode controller in it"
-    assert any(told in line for line in found.quality.lines())
-    assert told in (tmp_path / "report.html").read_text()
+    sentence = "there is no ZooKeeper-mode controller in it"
+    assert any(sentence in line for line in found.quality.lines())
+    assert sentence in (tmp_path / "report.html").read_text()
 
 
 def test_ports_that_are_given(spark, tmp_path):
@@ -262,7 +262,7 @@ def test_ctrl_c_stays_with_those_who_have_it(spark):
     assert signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_IGN)
 
 
-def test_a_failure_of_spark_is_told_in_one_line(spark, monkeypatch):
+def test_a_failure_of_spark_is_reported_in_one_line(spark, monkeypatch):
     failing = dataclasses.replace(job.ANALYSES["requests"], run=lambda of: of.exchanges.select("no_such_column"))
     monkeypatch.setitem(job.ANALYSES, "requests", failing)
     with pytest.raises(CaptureError, match=r"^Spark failed: .*no_such_column.*$"):

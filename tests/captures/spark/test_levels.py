@@ -28,8 +28,8 @@ class TestLevels:
             repr(row[:2] + row[3:]) for row in map(frame_row, messages)
         )
         assert {row["is_response"] for row in found} == {True, False}
-        asked = {(row["request_file"], row["request_packet"]) for row in found if row["is_response"]}
-        assert asked <= {(row["file"], row["packet"]) for row in found if not row["is_response"]}
+        requests = {(row["request_file"], row["request_packet"]) for row in found if row["is_response"]}
+        assert requests <= {(row["file"], row["packet"]) for row in found if not row["is_response"]}
 
     def test_bodies_are_there_when_asked_for(self):
         assert set(table("frames", ZOMBIE).column("body").to_pylist()) == {None}
@@ -94,8 +94,8 @@ class TestLevels:
         given = [awkward, tmp_path / "cut.pcap"]
         everything = table(level, *given)
         if "_corrupt_record" not in names:  # then there are no rows that are nothing else
-            told = everything["_corrupt_record"].is_null() if level == "packets" else everything["api_key"].is_valid()
-            everything = everything.filter(told)
+            valid = everything["_corrupt_record"].is_null() if level == "packets" else everything["api_key"].is_valid()
+            everything = everything.filter(valid)
         assert rows(table(level, *given, names=names)) == rows(everything.select(names))
         if level in ("frames", "exchanges"):
             with pytest.raises(CaptureError, match=r"awkward\.pcap: packet \d+: "):
@@ -103,9 +103,9 @@ class TestLevels:
 
     def test_columns_that_there_are_not(self):
         options = {"path": str(ZOMBIE), "level": "exchanges"}
-        for name, told in (("offset", "offset of level exchanges is unknown"), ("api", "api .* is string, not int")):
+        for name, error in (("offset", "offset of level exchanges is unknown"), ("api", "api .* is string, not int")):
             schema = StructType([StructField("version", ShortType()), StructField(name, IntegerType())])
-            with pytest.raises(ValueError, match=told):
+            with pytest.raises(ValueError, match=error):
                 KafkaCapture(options).reader(schema)
 
     @pytest.mark.parametrize("level", ["frames", "exchanges", "partitions"])
@@ -118,10 +118,10 @@ class TestLevels:
         (tmp_path / "cut.pcap").write_bytes(unzipped("kafka-3.9.1-zombie")[:100_000])
         (tmp_path / "bad.pcap").write_bytes(b"no capture")
         given = [tmp_path / "cut.pcap", tmp_path / "bad.pcap"]
-        told = [row for row in table(level, *given).to_pylist() if row["_corrupt_record"]]
-        about = [row["_corrupt_record"] for row in told if row.get("api_key") is None]
+        corrupt = [row for row in table(level, *given).to_pylist() if row["_corrupt_record"]]
+        about = [row["_corrupt_record"] for row in corrupt if row.get("api_key") is None]
         assert sorted(text.split("/")[-1][:20] for text in about) == ["bad.pcap: not a capt", "cut.pcap: ends insid"]
-        assert {row["packet"] is None for row in told if "bad.pcap" in row["file"]} == {True}
+        assert {row["packet"] is None for row in corrupt if "bad.pcap" in row["file"]} == {True}
         for path in given:
             with pytest.raises(CaptureError, match=path.name):
                 table(level, path, fail_fast=True)

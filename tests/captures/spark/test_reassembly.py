@@ -99,8 +99,8 @@ def check(files, cut_bytes=None):
     wanted, quality = exactly(files)
     found, counted = shuffled(files, cut_bytes)
     assert found == wanted
-    for told in (quality, counted):
-        told.notes.sort()
+    for each in (quality, counted):
+        each.notes.sort()
     assert counted == quality
     return wanted
 
@@ -180,7 +180,7 @@ def block(file, times):
     return Block(np.array([time % 251 for time in times], np.uint8), packets, max(times[0], 0))
 
 
-def told(blocks, least_bytes):
+def merged(blocks, least_bytes):
     out = list(in_time(blocks, least_bytes))
     for given in out:
         payload = given.data[given.packets[:, k.PAYLOAD]]
@@ -208,7 +208,7 @@ def test_files_are_merged_by_time_each_in_its_own_order(seed):
     ordered = [each[-1] for each in sorted(blocks, key=lambda each: each[:3])]
     in_order = [(time, file) for _, file, _, time in sorted(wanted)]
     for least_bytes in (1, 5000, 10**9):
-        found, count = told(ordered, least_bytes)
+        found, count = merged(ordered, least_bytes)
         assert found == in_order
         assert (count == 1) == (least_bytes == 10**9)
 

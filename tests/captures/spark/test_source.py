@@ -50,7 +50,7 @@ class TestPaths:
         assert read.to_pylist() == table("packets", halves[0]).to_pylist()
 
     @pytest.mark.parametrize(
-        ("option", "value", "told"),
+        ("option", "value", "error"),
         [
             ("level", "bytes", "no level 'bytes': it is packets, frames, exchanges or partitions"),
             ("mode", "SOMETIMES", "no mode 'SOMETIMES'"),
@@ -58,8 +58,8 @@ class TestPaths:
             ("bodies", "perhaps", "bodies is true or false"),
         ],
     )
-    def test_options_that_there_are_not(self, option, value, told):
-        with pytest.raises(ValueError, match=told):
+    def test_options_that_there_are_not(self, option, value, error):
+        with pytest.raises(ValueError, match=error):
             KafkaCapture({"path": str(ZOMBIE), option: value}).reader(None)
 
 

@@ -37,7 +37,7 @@ class TestTail:
         batches = self.batches(tmp_path, level, [*steps, lambda: None])
         assert [batch.num_rows > 0 for batch in batches] == [False, True, False, True, True, False]
         # where a connection is not closed, what waits for an answer goes on waiting
-        told, wanted = (
+        found, wanted = (
             [
                 row
                 for row in read.to_pylist()
@@ -45,7 +45,7 @@ class TestTail:
             ]
             for read in (pa.concat_tables(batches), table(level, ZOMBIE))
         )
-        assert same(level, told, "file", "request_file", "response_file") == same(
+        assert same(level, found, "file", "request_file", "response_file") == same(
             level, wanted, "file", "request_file", "response_file"
         )
 
@@ -61,10 +61,10 @@ class TestTail:
         assert across
         places = ("file", "packet", "request_file", "request_packet", "response_file", "response_packet")
         answered = [row for row in table("exchanges", ZOMBIE).to_pylist() if row["response_packet"]]
-        told = [row for row in pa.concat_tables(batches).to_pylist() if row["response_packet"]]
-        assert same("exchanges", told, *places) == same("exchanges", answered, *places)
+        found = [row for row in pa.concat_tables(batches).to_pylist() if row["response_packet"]]
+        assert same("exchanges", found, *places) == same("exchanges", answered, *places)
 
-    def test_a_ring_that_begins_anew_is_read_anew(self, tmp_path, halves):
+    def test_a_ring_that_starts_over_is_read_again(self, tmp_path, halves):
         later, earlier = (path.read_bytes() for path in halves)
         assert len(later) > len(earlier)
         file = tmp_path / "x.pcap"
@@ -82,7 +82,7 @@ class TestTail:
         assert (first.num_rows, second.num_rows) == (400, 583)
 
     @pytest.mark.parametrize("level", ["packets", "exchanges"])
-    def test_damage_is_told_once_and_fails_fast(self, level, tmp_path, halves):
+    def test_damage_is_reported_once_and_fails_fast(self, level, tmp_path, halves):
         whole = bytearray(halves[1].read_bytes())
         whole[20_000:20_016] = b"\xff" * 16
         at = 24
@@ -93,15 +93,15 @@ class TestTail:
         file = tmp_path / "x.pcap"
         steps = [lambda: file.write_bytes(whole[:15_000]), lambda: file.write_bytes(whole[:30_000])]
         found = self.batches(tmp_path, level, [*steps, lambda: file.write_bytes(whole)])
-        told = [[row["_corrupt_record"] for row in batch.to_pylist() if row["_corrupt_record"]] for batch in found]
-        assert [len(each) for each in told] == [0, 1, 0]
-        assert "announces 4294967295 bytes" in told[1][0]
+        corrupt = [[row["_corrupt_record"] for row in batch.to_pylist() if row["_corrupt_record"]] for batch in found]
+        assert [len(each) for each in corrupt] == [0, 1, 0]
+        assert "announces 4294967295 bytes" in corrupt[1][0]
         with pytest.raises(CaptureError, match="announces"):
             self.batches(tmp_path, level, steps, fail_fast=True)
 
-    def test_what_is_no_capture_is_told(self, tmp_path):
-        (told,) = self.batches(tmp_path, "frames", [lambda: (tmp_path / "x.pcap").write_bytes(b"x" * 100)])
-        assert "not a capture" in told.to_pylist()[0]["_corrupt_record"]
+    def test_what_is_no_capture_is_reported(self, tmp_path):
+        (batch,) = self.batches(tmp_path, "frames", [lambda: (tmp_path / "x.pcap").write_bytes(b"x" * 100)])
+        assert "not a capture" in batch.to_pylist()[0]["_corrupt_record"]
         with pytest.raises(CaptureError):
             self.batches(tmp_path, "frames", [lambda: None], fail_fast=True)
 
@@ -122,7 +122,7 @@ def test_in_spark_a_folder_is_followed(spark, tmp_path, halves):
     try:
         running.processAllAvailable()
         first = spark.table("followed").count()
-        with (folder / "x.pcap0").open("ab") as growing:  # never shorter than it was: that would be a ring begun anew
+        with (folder / "x.pcap0").open("ab") as growing:  # never shorter than before: a ring would have started over
             growing.write(earlier[30_000:])
         (folder / "x.pcap1").write_bytes(later)
         running.processAllAvailable()

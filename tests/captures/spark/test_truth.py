@@ -139,19 +139,19 @@ class TestEverySample:
         assert all(row.shared_connections == 0 for row in found.values())
 
     def test_what_metadata_cost(self, findings_of, name):
-        requests, told, changes = collections.Counter(), collections.Counter(), collections.defaultdict(set)
+        requests, sent, changes = collections.Counter(), collections.Counter(), collections.defaultdict(set)
         for request in control(name):
             if request["api"] == "UpdateMetadata":
                 requests[request["body"]["controller_epoch"]] += 1
         for request, topic, state in states(name):
             if request["api"] == "UpdateMetadata":
-                told[request["body"]["controller_epoch"]] += 1
+                sent[request["body"]["controller_epoch"]] += 1
                 changes[request["body"]["controller_epoch"]].add((topic, json.dumps(state, sort_keys=True)))
         found = {c.controller_epoch: c for c in findings_of(name).metadata_cost}
         fenced = {z.controller_epoch for z in findings_of(name).zombies}  # what was refused cost all the same
         assert {epoch: c.requests for epoch, c in found.items()} == requests
         for epoch in found.keys() - fenced:
-            assert found[epoch].states == told[epoch]
+            assert found[epoch].states == sent[epoch]
             # older versions do not say what decides a change of these alone: the epoch of the deciding controller
             assert len({(t, s) for t, s in changes[epoch]}) >= found[epoch].changes > 0
             assert found[epoch].bytes_per_change == pytest.approx(found[epoch].request_bytes / found[epoch].changes)
@@ -167,7 +167,7 @@ class TestEverySample:
             same[request["api"], str(request["broker"]), json.dumps(body, sort_keys=True)].append(
                 request["request_packet"]
             )
-        # what differs only in an order that nobody minds may be told apart
+        # requests that differ only in an order without meaning may count as different
         at_most = {(api, broker): [] for api, broker, _ in same}
         for (api, broker, _), packets in same.items():
             if len(packets) > 1:
@@ -180,18 +180,18 @@ class TestEverySample:
         assert sum(row.requests for row in findings_of(name).unanswered) == truth(name)["unanswered"]
 
     def test_propagation(self, findings_of, name):
-        # one leader epoch, told by one request to each of three brokers at the beginning, is there to be seen by hand
+        # one leader epoch, sent once to each of three brokers at the beginning, can be checked by hand
         first = {}
-        told = collections.defaultdict(dict)
+        received = collections.defaultdict(dict)
         for request, topic, state in states(name):
             key = topic, state["partition_index"], state["leader_epoch"]
             if state["leader"] == -2:
                 continue
             first.setdefault(key, request["request_time"])
             if request["api"] == "UpdateMetadata":
-                told[str(request["broker"])].setdefault(key, request["request_time"])
+                received[str(request["broker"])].setdefault(key, request["request_time"])
         for row in findings_of(name).propagation:
-            lags = [(at - first[key]) * 1000 for key, at in told[row.broker].items()]
+            lags = [(at - first[key]) * 1000 for key, at in received[row.broker].items()]
             assert row.states <= len(lags)
             assert min(abs(row.max_ms - lag) for lag in lags) < 0.01
 
@@ -203,7 +203,7 @@ class TestEverySample:
         if name.endswith("-tour"):
             assert "tour-group" in {row.group_id for row in findings_of(name).rebalances}
 
-    def test_retransmits_and_resets_are_those_that_tshark_tells(self, findings_of, name):
+    def test_retransmits_and_resets_are_those_of_tshark(self, findings_of, name):
         def packets(display_filter):
             out = subprocess.run(
                 [require("tshark"), "-r", CAPTURES[name], "-Y", display_filter, "-T", "fields", "-e", "frame.number"],

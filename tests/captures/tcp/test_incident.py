@@ -1,4 +1,4 @@
-"""One incident, several files: what several hosts saw is told once, and their clocks are compared."""
+"""One incident, several files: report what several hosts saw once, and compare their clocks."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_what_was_sent_again_stays_sent_again(tmp_path):
     assert incident.duplicates == 20
 
 
-def test_one_direction_only_is_told_to_be_that(tmp_path):
+def test_one_direction_only_is_reported_as_such(tmp_path):
     files = [
         write(tmp_path / "a.pcap", conversation(10)),
         write(tmp_path / "b.pcap", [(time_ns + 5 * MS, data) for time_ns, data in conversation(10)]),

@@ -1,4 +1,4 @@
-"""TCP put together again: whatever order, however often, cut however; and what is missing is said to be missing.
+"""TCP reassembly: any order, any number of copies, any segmentation; gaps are reported.
 
 Covers: kce.captures.tcp.directions
 """
@@ -268,15 +268,15 @@ def test_joining_where_packets_are_swapped():
     assert [wire.sent(CLIENT), wire.sent(SERVER)] == [[b"question?"], [b"answer"]]
 
 
-def test_what_is_from_before_the_capture_and_sent_again_is_told_once():
+def test_what_is_from_before_the_capture_and_sent_again_is_reported_once():
     wire = Wire()
     wire.send(CLIENT, 300, b"question", ack=710)
     for _ in range(2):
         wire.send(CLIENT, 290, b"earlier, question", ack=710, after_ms=200)
     wire.send(CLIENT, 295, b"ier, question", ack=710)
     wire.finish()
-    told = [event for _, event in wire.events[1][:-1]]
-    assert told == [Data(0, b"question", told[0].place), Earlier(0, b"earlier, q", told[1].place)]
+    delivered = [event for _, event in wire.events[1][:-1]]
+    assert delivered == [Data(0, b"question", delivered[0].place), Earlier(0, b"earlier, q", delivered[1].place)]
 
 
 def test_memory_is_bounded_while_a_connection_that_was_joined_may_have_begun_earlier():

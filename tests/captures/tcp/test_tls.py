@@ -48,7 +48,7 @@ class End:
 
 
 def record(folder, certificate, version, *, keys="keys.log", plain=False, pieces=16384):
-    """A capture of two TLS connections, with three requests each, and a plain one if asked for."""
+    """A capture of two TLS connections, with three requests each, and optionally a plain one."""
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname, client_context.verify_mode = False, ssl.CERT_NONE
     client_context.keylog_filename = str(folder / keys)
@@ -100,7 +100,7 @@ def _talk(tap, client_context, server_context, pieces):
     tap.close()
 
 
-def told(source):
+def decoded(source):
     decoder = Decoder(source)
     found = []
     for message in decoder.messages():
@@ -118,7 +118,7 @@ EXPECTED = [(asks, port, number) for port in (50001, 50002) for number in range(
 def test_with_the_keys_everything_is_read(tmp_path, certificate, version, pieces):
     require("tshark")
     file, keys = record(tmp_path, certificate, version, plain=True, pieces=pieces)
-    found, quality = told(Decrypted(file, keys))
+    found, quality = decoded(Decrypted(file, keys))
     assert found == [*EXPECTED, (True, 50003, 2), (False, 50003, 2)]
     assert (quality.gaps, quality.lines()) == (0, [])
     code, out, err = kce_decode(file, "--tls-keys", keys)
@@ -130,17 +130,17 @@ def test_without_keys_it_is_named(tmp_path, certificate):
     require("tshark")
     file, keys = record(tmp_path, certificate, ssl.TLSVersion.TLSv1_3, plain=True)
     with CaptureFile(file) as capture:
-        found, quality = told(capture)
+        found, quality = decoded(capture)
     assert len(found) == 2
     assert "not Kafka: 2 connections of TLS" in quality.lines()
     assert any("kce decode --tls-keys" in line for line in quality.lines())
     (tmp_path / "keys.log").write_text("")
-    found, quality = told(Decrypted(file, keys))
+    found, quality = decoded(Decrypted(file, keys))
     assert len(found) == 2
     assert "2 TLS connections stay encrypted: the key log has no keys for them" in quality.lines()
 
 
-def test_what_cannot_be_opened_is_told(tmp_path, certificate, monkeypatch):
+def test_what_cannot_be_opened_is_reported(tmp_path, certificate, monkeypatch):
     file, keys = record(tmp_path, certificate, ssl.TLSVersion.TLSv1_3)
     with pytest.raises(CaptureError, match="nokeys: the TLS key log cannot be read"):
         Decrypted(file, tmp_path / "nokeys")
