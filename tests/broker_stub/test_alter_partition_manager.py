@@ -185,7 +185,7 @@ async def test_topic_ids_are_sent_if_all_items_have_one_and_the_ibp_allows_them(
 @pytest.mark.kafka("APM-3")
 @pytest.mark.parametrize("state", [0, 1])
 @pytest.mark.parametrize(
-    ("ibp", "version", "is_said"),
+    ("ibp", "version", "is_sent"),
     [
         ("3.5-IV1", 3, True),
         ("3.2-IV0", 3, True),
@@ -196,10 +196,10 @@ async def test_topic_ids_are_sent_if_all_items_have_one_and_the_ibp_allows_them(
     ],
 )
 async def test_the_recovery_state_needs_a_recent_ibp_and_version(
-    nursery, ibp, version, is_said, state
+    nursery, ibp, version, is_sent, state
 ) -> None:  # rule 9.53
     f = Fixture(ibp=ibp, version=version)
-    expected = state if is_said else 0
+    expected = state if is_sent else 0
     nursery.start_soon(f.manager.run)
     f.submit(isr=(1,), recovery=state)
     await wait_all_tasks_blocked()

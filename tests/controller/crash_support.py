@@ -293,7 +293,7 @@ class CrashWorld(World):
         return known
 
     def led_as_announced(self, tp: TopicPartition, broker: int) -> tuple[int, int] | None:
-        """Leader and leader epoch that the broker tells clients."""
+        """Leader and leader epoch that the broker reports to clients."""
         epoch, known = 0, None
         for sent in self.log:
             if sent.broker != broker or sent.message.controller_epoch < epoch:

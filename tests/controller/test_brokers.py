@@ -264,14 +264,14 @@ async def test_controlled_shutdown_refusals(autojump_clock: MockClock) -> None: 
         controller = await w.start_controller(1)
         other = await w.start_controller(2)
         epoch = controller.context.broker_epochs[3]  # type: ignore[index]
-        asked = {
+        expected = {
             (controller, 3, epoch - 1): wire.ErrorCode.STALE_BROKER_EPOCH,
             (controller, 9, -1): wire.ErrorCode.BROKER_NOT_AVAILABLE,
             (controller, 9, 5): wire.ErrorCode.UNKNOWN_SERVER_ERROR,
             (other, 3, epoch): wire.ErrorCode.STALE_CONTROLLER_EPOCH,
             (controller, 3, epoch + 1): wire.ErrorCode.NONE,
         }
-        for (who, broker_id, broker_epoch), code in asked.items():
+        for (who, broker_id, broker_epoch), code in expected.items():
             answers: list[wire.ControlledShutdownResponse] = []
             requests.controlled_shutdown(who, broker_id, broker_epoch, answers.append)
             await w.settle()

@@ -43,7 +43,7 @@ async def test_a_topic_whose_node_is_no_json_has_no_partitions(autojump_clock: M
         await w.settle()
         assert controller.context.topics == {"before", "fine", "after"}
         assert controller.context.topic_ids.keys() == {"before", "fine", "after"}
-        for topic in ("before", "after"):  # written anew, for its id
+        for topic in ("before", "after"):  # written again, for its id
             node = json.loads(await w.get(znodes.topic_path(topic)) or b"")
             assert (node["version"], node["partitions"]) == (3, {})
         assert await w.state("fine") == (1, 0, (1,))

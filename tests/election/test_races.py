@@ -440,11 +440,11 @@ async def test_a_hand_over_wakes_one(backend: Backend) -> None:  # rules E1.10, 
     for i, session in enumerate(sessions):
         watch = session.store.on_watch
 
-        def heard(event: object, i: int = i, watch: Callable[..., None] = watch) -> None:
+        def record(event: object, i: int = i, watch: Callable[..., None] = watch) -> None:
             events.append(i)
             watch(event)
 
-        session.store.on_watch = heard
+        session.store.on_watch = record
     for leaver, heir in itertools.pairwise(latches):
         checks = [latch.latch.checks for latch in latches]
         events.clear()
@@ -471,11 +471,11 @@ async def test_a_thousand_contenders_and_one_is_woken(memory: Memory) -> None:  
     for session in sessions:
         watch = session.store.on_watch
 
-        def heard(event: WatchEvent, watch: Callable[[WatchEvent], None] = watch) -> None:
+        def record(event: WatchEvent, watch: Callable[[WatchEvent], None] = watch) -> None:
             fired.append(event.path)
             watch(event)
 
-        session.store.on_watch = heard
+        session.store.on_watch = record
     for place in range(20):
         assert [i for i, latch in enumerate(latches) if latch.latch.has_leadership] == [place]
         before = [latch.latch.checks for latch in latches]

@@ -137,7 +137,7 @@ async def test_the_cluster_described(zookeeper: str) -> None:
         assert found.controller.id == controller.id
         assert {f"{n.host}:{n.port}" for n in found.nodes} == set(cluster.bootstrap_servers().split(","))
         assert found.authorized_operations
-        for member in cluster.members:  # what is asked of one broker goes to that broker (rule B7.25)
+        for member in cluster.members:  # a request about one broker goes to that broker (rule B7.25)
             resource = ConfigResource(ResourceType.BROKER, str(member.id))
             (entries,) = (await call_admin(admin.describe_configs, [resource])).values()
             assert not isinstance(entries, str)

@@ -47,7 +47,7 @@ def test_the_demo_tells_its_story_and_leaves_its_files_which_can_be_replayed(
     assert re.findall(r"node \d is restarted", again.stderr)
 
 
-def test_an_unwritable_folder_is_said(here: Here, tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(here: Here, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     failed = here("demo", "--out", str(tmp_path / "file" / "out"))
     assert failed.code == 1

@@ -99,7 +99,7 @@ class Peers:
 
         await self.cluster.wait_until(check, what)
 
-    async def until_told(self, topic: str) -> None:
+    async def until_known(self, topic: str) -> None:
         """Whichever node a client asks, it knows the topic's replicas as ZooKeeper has them, or knows of no topic.
 
         The next tool may ask a node that would otherwise learn of them a moment later.
@@ -113,7 +113,7 @@ class Peers:
         version = 1  # which the oldest brokers know, too; they keep replicas in a set
         shape = sorted if self.tools is None else list
 
-        async def told() -> bool:
+        async def is_known() -> bool:
             there = await self.cluster.exists(topic_path(topic))
             states = await self.states(topic) if there else {}
             wanted = {n: shape(replicas) for n, (replicas, _, _) in states.items()}
@@ -130,7 +130,7 @@ class Peers:
                     return False
             return True
 
-        await self.cluster.wait_until(told, f"all nodes to know of {topic}")
+        await self.cluster.wait_until(is_known, f"all nodes to know of {topic}")
 
     async def create(self, topic: str, assignment: dict[int, tuple[int, ...]]) -> None:
         if self.tools is None:
@@ -140,7 +140,7 @@ class Peers:
         await self.until(
             f"leaders of {topic}", lambda replicas, leader, isr: leader == replicas[0] and isr == set(replicas), topic
         )
-        await self.until_told(topic)
+        await self.until_known(topic)
 
     async def delete(self, topic: str) -> None:
         if self.tools is None:
@@ -399,7 +399,7 @@ async def shut_down_broker(p: Peers) -> str:
     await p.brokers[2].shut_down()
     await p.until("leaders and ISRs without broker 2", lambda _, leader, isr: leader in (1, 3) and 2 not in isr)
     done = ("Controlled shutdown request returned successfully", "Controlled shutdown succeeded")
-    assert any(said in p.brokers[2].log[log:] for said in done)
+    assert any(line in p.brokers[2].log[log:] for line in done)
     led = sum(leader == 2 for _, leader, _ in before.values())
     await p.brokers[2].start()
     await p.until("broker 2 to be in its ISRs again", lambda replicas, _, isr: isr == set(replicas))
@@ -445,7 +445,7 @@ async def delete_topics(p: Peers) -> str:
         )
 
     await p.cluster.wait_until(gone, f"topic {TOPIC} to be deleted")
-    await p.until_told(TOPIC)
+    await p.until_known(TOPIC)
     if p.tools is not None:
         listed = (await p.tool(TOPICS, "--list")).split()
         assert TOPIC not in listed, listed

@@ -131,7 +131,7 @@ def _watermarks(consumer: Consumer, partition: TopicPartition) -> tuple[int, int
 
 
 def _patiently(ask: Callable[[], T]) -> T:
-    """The answer, asked for again while brokers come and go or a new leader has no high watermark yet (rule B7.15)."""
+    """The answer; retry while brokers come and go or a new leader has no high watermark yet (rule B7.15)."""
     give_up = time.monotonic() + _PATIENCE_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What real brokers log of control requests that they do not follow, told apart by kind."""
+"""Log lines of real brokers about control requests that they refuse, by kind."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-_SAID_AGAIN = "said again when a broker comes or goes (rules 9.19, 11.58)"
+_RESENT = "resent when a broker comes or goes (rules 9.19, 11.58)"
 _DEPOSED = "from a real broker that has just been deposed"
 #: kinds that every controller causes, and why
 EXPECTED = {
     **{
         f"INFO [Broker id=N] Ignoring LeaderAndIsr request from controller {who} with correlation id N epoch N for"
-        " partition P since its associated leader epoch N matches the current leader epoch": _SAID_AGAIN
+        " partition P since its associated leader epoch N matches the current leader epoch": _RESENT
         for who in ("N", "A")
     },
     "WARN [Broker id=N] Ignoring LeaderAndIsr request from controller N with correlation id N since its controller"
@@ -22,7 +22,7 @@ EXPECTED = {
     **{
         f"ERROR [Broker id=N] Received LeaderAndIsrRequest with correlation id N from controller {who} epoch N for"
         " partition P (last update controller epoch N) but cannot become follower since the new leader NONE is"
-        " unavailable.": "the only replica of a partition comes back, and is told before it is elected (rule 11.54)"
+        " unavailable.": "a lone replica comes back and gets its state before its election (rule 11.54)"
         for who in ("N", "A")
     },
     "ERROR [KafkaApiN] Unexpected error handling request UPDATE_METADATA from controller N": _DEPOSED,

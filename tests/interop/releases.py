@@ -1,6 +1,6 @@
 """Older releases of Kafka, back to 0.10.2: their brokers under our controller, and our brokers under theirs.
 
-What Kafka's tools of today cannot ask of such brokers is asked of their ZooKeeper.
+Where current Kafka tools cannot query such brokers, read ZooKeeper.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Ours:
     cluster: Cluster
 
     async def until(self, wanted: dict[int, tuple[int, set[int]]]) -> None:
-        """Wait until leaders and ISRs are these, and each of our brokers has been told so."""
+        """Wait until leaders and ISRs are these, and each of our brokers knows them."""
 
         async def reached() -> bool:
             (described,) = await self.cluster.describe_topics([TOPIC])

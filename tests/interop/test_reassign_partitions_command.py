@@ -55,7 +55,7 @@ class Kafka:
             return not await self._peers.cluster.exists(topic_path(topic)) and not self.folders(topic)
 
         self._running.call(self._peers.cluster.wait_until, gone, f"topic {topic} to be deleted")
-        self._running.call(self._peers.until_told, topic)
+        self._running.call(self._peers.until_known, topic)
 
     def until_compacted(self, topic: str) -> None:
         """The log cleaner has been there."""
@@ -78,7 +78,7 @@ class Kafka:
             return now == replicas and leader == replicas[0] and isr == set(replicas)
 
         self._running.call(self._peers.until, f"{topic} on {replicas}", holds, topic)
-        self._running.call(self._peers.until_told, topic)
+        self._running.call(self._peers.until_known, topic)
 
     def state(self, topic: str) -> tuple[tuple[int, ...], int, frozenset[int]]:
         return self._running.call(self._peers.states, topic)[0]
@@ -258,7 +258,7 @@ def test_a_move_between_log_directories(kafka: Kafka, tmp_path: Path) -> None:
 
 
 def until_verified(kafka: Kafka, file: list[str]) -> None:
-    """The command asks the brokers each time; nothing tells when they are done."""
+    """Repeat the command: it queries the brokers, and nothing announces their completion."""
     for _ in range(500):
         printed = kafka.tool(REASSIGN, "--verify", *file)
         if "in progress" not in printed:

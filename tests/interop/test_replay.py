@@ -1,4 +1,4 @@
-"""Real Kafka 3.9.1 hears again what its kind once said: from a controller, from brokers, from a client."""
+"""Replay recordings of Kafka 3.9.1 to real Kafka 3.9.1: as a controller, as brokers, as a client."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ async def test_a_real_broker_answers_a_recorded_controller_as_it_did(zookeeper: 
 
 
 @asynccontextmanager
-async def recorded_broker(broker_id: int, zookeeper: str, told: dict[int, str]) -> AsyncIterator[None]:
-    """`kce replay --as broker`; what it prints is in ``told`` afterwards."""
+async def recorded_broker(broker_id: int, zookeeper: str, output: dict[int, str]) -> AsyncIterator[None]:
+    """`kce replay --as broker`; what it prints is in ``output`` afterwards."""
     command = [*KCE, "replay", str(TOUR), "--as", "broker", "--broker", str(broker_id), "--zookeeper", zookeeper,
                "--speed", "4"]  # fmt: skip
     process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -68,8 +68,8 @@ async def recorded_broker(broker_id: int, zookeeper: str, told: dict[int, str]) 
     try:
         yield
         process.send_signal(signal.SIGINT)
-        told[broker_id] = b"".join([data async for data in process.stdout]).decode()
-        assert await process.wait() == 0, told[broker_id]
+        output[broker_id] = b"".join([data async for data in process.stdout]).decode()
+        assert await process.wait() == 0, output[broker_id]
     finally:
         process.kill()
         with trio.CancelScope(shield=True):
@@ -90,7 +90,7 @@ async def test_a_real_controller_takes_recorded_answers_and_a_real_broker_a_reco
     zookeeper: str, tmp_path: Path
 ) -> None:
     chroot = f"{zookeeper}/answered"
-    told: dict[int, str] = {}
+    output: dict[int, str] = {}
     async with (
         real_brokers([BROKER], chroot, tmp_path, broker_rack="r2", replica_lag_time_max_ms="30000") as brokers,
         Cluster(0, zookeeper=chroot) as cluster,
@@ -101,7 +101,7 @@ async def test_a_real_controller_takes_recorded_answers_and_a_real_broker_a_reco
             return await cluster.registered() == {1, 2, 3}
 
         own_start = len(real.log)
-        async with recorded_broker(1, chroot, told), recorded_broker(3, chroot, told):
+        async with recorded_broker(1, chroot, output), recorded_broker(3, chroot, output):
             await cluster.wait_until(all_registered, "the recorded brokers to register")
             orders = {0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2], 3: [1, 3, 2]}
             solo = {0: [3, 1], 1: [3, 2], 2: [1, 2]}
@@ -118,10 +118,10 @@ async def test_a_real_controller_takes_recorded_answers_and_a_real_broker_a_reco
         for broker_id in (1, 3):
             of = f"sent to broker 127.0.0.1:[0-9]+ \\(id: {broker_id} rack: r1\\)"
             assert re.search(rf"Received response LeaderAndIsrResponseData\(errorCode=0.*{of}", log)
-            lines = told[broker_id].splitlines()
+            lines = output[broker_id].splitlines()
             assert "0 of them without a response" in lines[-1]
-            asked = Counter(line.partition(" #")[0] for line in lines)
-            assert {"LeaderAndIsr v7", "UpdateMetadata v8", "StopReplica v4"} <= asked.keys()
+            apis = Counter(line.partition(" #")[0] for line in lines)
+            assert {"LeaderAndIsr v7", "UpdateMetadata v8", "StopReplica v4"} <= apis.keys()
             stops = [line for line in lines if line.startswith("StopReplica")]
             assert len([line for line in stops if "answered as packet" in line]) == len(stops) == 2
             assert any(re.search(r"LeaderAndIsr v7 #\d+: answered as packet", line) for line in lines)
@@ -137,7 +137,7 @@ async def test_a_real_controller_takes_recorded_answers_and_a_real_broker_a_reco
              *(f"--volatile={name}" for name in OF_THE_CLUSTER)],
             capture_stdout=True, capture_stderr=True, check=False,
         )  # fmt: skip
-    # ApiVersions and Produce, with its offsets, are as they were; Metadata tells that two brokers are not there
+    # ApiVersions and Produce, with its offsets, are as they were; Metadata shows that two brokers are missing
     first, *fields, last = run.stdout.decode().splitlines()
     assert first.startswith("packet 366 Metadata v12 #3 to 127.0.0.1:54777: different")
     assert {re.sub(r"\[\d+\]|:.*", "", field).split(".")[-1].strip() for field in fields} == {

@@ -67,17 +67,17 @@ def test_partial_batches_are_no_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "damage", "said"),
+    ("at", "damage", "message"),
     [
         (16, b"\3", "unknown magic 3"),
         (8, struct.pack(">i", 48), "60 bytes are below"),
         (8, b"\xff" * 4, "11 bytes are"),
     ],
 )
-def test_what_is_no_batch_is_refused(at: int, damage: bytes, said: str) -> None:
+def test_what_is_no_batch_is_refused(at: int, damage: bytes, message: str) -> None:
     data = bytearray(wire.write_records(batch()))
     data[at : at + len(damage)] = damage
-    with pytest.raises(errors.CorruptRecord, match=said):
+    with pytest.raises(errors.CorruptRecord, match=message):
         read_header(bytes(data))
 
 

@@ -75,8 +75,8 @@ def records(chance: random.Random, magic: int, base: int, count: int) -> list[Re
     ]
 
 
-def told(batch: RecordBatch) -> list[str]:
-    """What Records.java is to tell of the batch."""
+def lines_of(batch: RecordBatch) -> list[str]:
+    """The lines that Records.java must print for the batch."""
     log_append = batch.timestamp_type is TimestampType.LOG_APPEND_TIME
     kind = "NoTimestampType" if batch.magic == 0 else "LogAppendTime" if log_append else "CreateTime"
     sequence = -1 if batch.producer_id < 0 else batch.base_sequence
@@ -103,7 +103,7 @@ def messages_of(batch: RecordBatch) -> list[RecordBatch]:
 
 
 def in_kafka(*sets: bytes) -> list[list[str]]:
-    """The lines that Records.java tells of each record set."""
+    """The lines that Records.java prints for each record set."""
     ran = subprocess.run(
         [find_java(), "-cp", f"{kafka_jars()}/*", str(JAVA / "Records.java")],
         input="\n".join(data.hex() for data in sets), capture_output=True, text=True, timeout=120, check=False,
@@ -114,7 +114,7 @@ def in_kafka(*sets: bytes) -> list[list[str]]:
 
 @pytest.fixture(scope="module")
 def exchanged() -> dict[str, tuple[tuple[RecordBatch, ...], bytes, list[str]]]:
-    """name -> (batches, as we wrote them, what Kafka said), of one run of the JVM."""
+    """name -> (batches, our encoding, Kafka's output), from one run of the JVM."""
     wanted = cases()
     written = [wire.write_records(*batches) for batches in wanted.values()]
     answers = in_kafka(*written)
@@ -130,7 +130,7 @@ def test_kafka_decodes_our_records(
     name: str, exchanged: dict[str, tuple[tuple[RecordBatch, ...], bytes, list[str]]]
 ) -> None:
     batches, _, answer = exchanged[name]
-    assert answer[:-1] == [line for batch in batches for message in messages_of(batch) for line in told(message)]
+    assert answer[:-1] == [line for batch in batches for message in messages_of(batch) for line in lines_of(message)]
 
 
 @pytest.mark.parametrize("name", cases())
@@ -144,7 +144,7 @@ def test_we_decode_kafkas_records(
     expected = answer[:-1]
     if name == "1-NONE-LOG_APPEND_TIME":  # Kafka's builder calls them CreateTime when it writes them one by one
         expected = [line.replace(" LogAppendTime ", " CreateTime ") for line in expected]
-    assert [line for batch in read for line in told(batch)] == expected
+    assert [line for batch in read for line in lines_of(batch)] == expected
     if not any(batch.codec for batch in batches) and "LOG_APPEND" not in name:
         assert theirs == ours  # nothing here is left to taste
 
@@ -168,5 +168,5 @@ def test_kafka_rejects_what_we_reject() -> None:
             rejected += 1
             assert answer[0].startswith("E "), data.hex()
         else:
-            assert answer[:-1] == [line for batch in read for line in told(batch)], data.hex()
+            assert answer[:-1] == [line for batch in read for line in lines_of(batch)], data.hex()
     assert rejected > len(damaged_sets) // 2

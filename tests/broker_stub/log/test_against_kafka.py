@@ -39,10 +39,10 @@ def tools() -> Iterator[Tools]:
 
 
 def dump(tools: Tools, path: Path) -> str:
-    """What DumpLogSegments says of a file; it must not complain."""
-    said = tools.run(DUMP, "--files", str(path), *(["--deep-iteration"] if path.suffix == ".log" else []))
+    """The output of DumpLogSegments for a file; it must report no fault."""
+    printed = tools.run(DUMP, "--files", str(path), *(["--deep-iteration"] if path.suffix == ".log" else []))
     if path.suffix == ".index":
-        said += tools.run(DUMP, "--files", str(path), "--index-sanity-check")
+        printed += tools.run(DUMP, "--files", str(path), "--index-sanity-check")
     for complaint in (
         "Found",
         "Mismatches",
@@ -52,8 +52,8 @@ def dump(tools: Tools, path: Path) -> str:
         "isvalid: false",
         "Exception",
     ):
-        assert complaint not in said, f"{path.name}:\n{said}"
-    return said
+        assert complaint not in printed, f"{path.name}:\n{printed}"
+    return printed
 
 
 def every_file(folder: Path) -> list[Path]:
@@ -64,7 +64,7 @@ def every_file(folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("codec", Codec)
 def test_kafka_dumps_every_file(tools: Tools, tmp_path: Path, codec: Codec) -> None:
-    """All kinds of batches, several segments, leader epochs; also after recovery has made the indexes anew."""
+    """All kinds of batches, several segments, leader epochs; also after recovery has rebuilt the indexes."""
     folder, chance = tmp_path / "a-0", Random(3)
     settings = LogConfig.of(SETTINGS)
     context = Context(RealDisk())
@@ -86,15 +86,15 @@ def test_kafka_dumps_every_file(tools: Tools, tmp_path: Path, codec: Codec) -> N
     assert len(base_offsets(log)) > 3 or codec is not Codec.NONE
     kinds = set()
     for _ in range(2):
-        told: list[int] = []
+        offsets: list[int] = []
         for path in every_file(folder):
-            said = dump(tools, path)
+            printed = dump(tools, path)
             kinds.add(path.suffix)
             if path.suffix == ".snapshot" and path.stat().st_size > 10:
-                assert "producerId: 5 " in said
+                assert "producerId: 5 " in printed
             if path.suffix == ".log":
-                told += [int(offset) for offset in re.findall(r"\| offset: (\d+) ", said)]
-        assert told == list(range(log.log_end_offset))
+                offsets += [int(offset) for offset in re.findall(r"\| offset: (\d+) ", printed)]
+        assert offsets == list(range(log.log_end_offset))
         log = Log(context, str(folder), TopicPartition("a", 0), settings, clean=False)
         assert values(log) == expected
         log.close()
@@ -212,7 +212,7 @@ async def test_a_folder_passes_to_and_fro(tools: Tools, tmp_path: Path, zookeepe
         assert 77 in log.producers.producers
         log.append_as_leader(batch(*[text.encode() for text in expected(range(1700, 1710))]), 9)
         assert len(list(read_headers(log.read(end + 100, 10**6, Isolation.LOG_END).records))) == 1
-        logs.abandon()  # nothing is flushed, and no clean shutdown is said
+        logs.abandon()  # nothing is flushed, and no clean shutdown is recorded
 
         await broker.start()
         assert clients.consume() == expected(range(1710))

@@ -65,7 +65,7 @@ def test_a_log_is_the_same_after_a_clean_end_and_after_recovery() -> None:
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", [None, b"x", bytes(24), b"\xff" * 24])
-def test_a_damaged_index_is_made_anew(suffix: str, damage: bytes | None) -> None:
+def test_a_damaged_index_is_rebuilt(suffix: str, damage: bytes | None) -> None:
     context = Context()
     log = filled(context)
     log.close()

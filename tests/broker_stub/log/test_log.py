@@ -193,7 +193,7 @@ def test_offset_snapshot() -> None:
     assert log.located_high_watermark() == log.located_last_stable() == OffsetMetadata(1, 0, ONE)
 
 
-def test_aborted_transactions_are_told() -> None:
+def test_aborted_transactions_are_listed() -> None:
     """Rules B4.17, B3.65."""
     log = a_log(segment_bytes=400)
     log.append_as_leader(produced(1, 0, transactional=True), 0)

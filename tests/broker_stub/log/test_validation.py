@@ -22,10 +22,10 @@ from tests.broker_stub.log.support import NOW_MS, a_log, append, batch, everythi
 kafka = pytest.mark.kafka
 
 
-def refused(log: Log, data: bytes, error: type[Exception], said: str, **more: object) -> None:
+def refused(log: Log, data: bytes, error: type[Exception], message: str, **more: object) -> None:
     """Nothing of it reaches the log."""
     before = log.log_end_offset
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         log.append_as_leader(data, 0, **more)  # type: ignore[arg-type]
     assert log.log_end_offset == before
 
@@ -66,13 +66,13 @@ def test_mismatch_magic() -> None:
 
 @kafka("LVT-11")
 @pytest.mark.parametrize(
-    ("last_offset_delta", "count", "said"),
+    ("last_offset_delta", "count", "message"),
     [(1, 3, "has 2 offsets"), (0, 0, "batch of 0 records"), (-3, 3, "after its first"), (2, -2, "batch of -2"),
      (3, 4, "announces 4 records"), (1, 2, "announces 2 records"), (2**31 - 1, 2**31 - 1, "offsets")],
 )  # fmt: skip
-def test_invalid_offset_range_and_record_count(last_offset_delta: int, count: int, said: str) -> None:
+def test_invalid_offset_range_and_record_count(last_offset_delta: int, count: int, message: str) -> None:
     data = patched(patched(batch(b"a", b"b", b"c"), 23, int32(last_offset_delta)), 57, int32(count))
-    refused(a_log(), data, InvalidRecord, said)
+    refused(a_log(), data, InvalidRecord, message)
 
 
 @kafka("LVT-21")
@@ -84,7 +84,7 @@ def test_invalid_checksum(magic: int, codec: Codec) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "error", "said"),
+    ("damage", "error", "message"),
     [
         (lambda data: patched(data, 0, b"\0" * 7 + b"\1"), InvalidRecord, "base offset of a batch is 1"),
         (lambda data: patched(data, 8, int32(48)), CorruptMessage, "below the minimum"),
@@ -97,8 +97,8 @@ def test_invalid_checksum(magic: int, codec: Codec) -> None:
         (lambda data: patched(data, 61, b"\x01"), InvalidRecord, "do not end with the batch"),
     ],
 )
-def test_batches_that_lie(damage: Callable[[bytes], bytes], error: type[Exception], said: str) -> None:
-    refused(a_log(), damage(batch(b"a")), error, said)
+def test_batches_that_lie(damage: Callable[[bytes], bytes], error: type[Exception], message: str) -> None:
+    refused(a_log(), damage(batch(b"a")), error, message)
 
 
 def test_a_partial_batch_at_the_end_is_cut_off() -> None:

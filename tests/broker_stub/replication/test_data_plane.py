@@ -89,7 +89,7 @@ async def test_what_is_refused(code: ErrorCode, records: bytes, more: dict[str, 
         assert node.log.log_end_offset == 1
 
 
-async def test_bad_records_are_told() -> None:
+async def test_bad_records_are_reported() -> None:
     """Rules B3.29, B3.43."""
     async with a_node({"cleanup.policy": "compact"}) as node:
         await node.lead()
@@ -324,8 +324,8 @@ async def test_ends_of_epochs() -> None:
 
         async def end(epoch: int, current: int = -1, topic: str = "a") -> tuple[int, int, int]:
             entry = wire.OffsetForLeaderPartition(partition=0, current_leader_epoch=current, leader_epoch=epoch)
-            asked = wire.OffsetForLeaderTopic(topic=topic, partitions=(entry,))
-            answer = await node.ask(wire.OffsetForLeaderEpochRequest(replica_id=-1, topics=(asked,)), 4)
+            requested = wire.OffsetForLeaderTopic(topic=topic, partitions=(entry,))
+            answer = await node.ask(wire.OffsetForLeaderEpochRequest(replica_id=-1, topics=(requested,)), 4)
             (data,) = answer.topics[0].partitions
             return data.error_code, data.leader_epoch, data.end_offset
 
@@ -345,8 +345,8 @@ async def test_records_are_deleted(autojump_clock: MockClock) -> None:
 
         async def delete(offset: int, topic: str = "a") -> tuple[int, int]:
             entry = wire.DeleteRecordsPartition(partition_index=0, offset=offset)
-            asked = wire.DeleteRecordsTopic(name=topic, partitions=(entry,))
-            answer = await node.ask(wire.DeleteRecordsRequest(topics=(asked,), timeout_ms=1000), 2)
+            requested = wire.DeleteRecordsTopic(name=topic, partitions=(entry,))
+            answer = await node.ask(wire.DeleteRecordsRequest(topics=(requested,), timeout_ms=1000), 2)
             (data,) = answer.topics[0].partitions
             return data.error_code, data.low_watermark
 
@@ -391,7 +391,7 @@ async def test_topics_by_id() -> None:
         assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-async def test_leaders_are_told() -> None:
+async def test_leaders_are_reported() -> None:
     """Rules B3.41, B4.19."""
     async with a_node() as node:
         await node.lead(leader=2, epoch=3, isr=(2,))

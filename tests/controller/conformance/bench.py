@@ -80,7 +80,7 @@ def leader_and_isr(sent: Iterable[Sent], broker_id: int) -> list[wire.LeaderAndI
 
 
 class Outbox(request_batch.Outbox):
-    """Where a batch on its own puts its requests; ``answer`` gives a response to what was asked."""
+    """The outbox of a batch under test; ``answer`` responds to a request."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, wire.Message, int]] = []

@@ -198,7 +198,7 @@ async def another_takes_over_unseen(w: World, controller: KafkaController) -> No
 
 
 def has_resigned(controller: KafkaController, caplog: pytest.LogCaptureFixture) -> bool:
-    """To broker 99, in the middle of an event."""
-    said = [r for r in caplog.records if r.levelname == "INFO" and "while processing" in r.getMessage()]
+    """Has the controller resigned in favour of broker 99 in the middle of an event?"""
+    logged = [r for r in caplog.records if r.levelname == "INFO" and "while processing" in r.getMessage()]
     resigned = not controller.is_active and controller.active_controller_id == 99 and controller.context.epoch == 0
-    return resigned and len(said) == 1
+    return resigned and len(logged) == 1

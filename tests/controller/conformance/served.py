@@ -56,7 +56,7 @@ async def served_cluster(w: World, **settings: Any) -> tuple[KafkaController, di
 
 
 async def restart(w: World, broker_id: int, logs: LogManager | None = None) -> Node:
-    """The broker process anew, with an empty cache, and the ``logs`` that it had if they are given."""
+    """Restart the broker process with an empty cache, and with ``logs`` if given."""
     await w.start_broker(broker_id)
     node = serve(w, broker_id, logs)
     await w.settle()

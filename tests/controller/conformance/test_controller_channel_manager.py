@@ -198,8 +198,8 @@ def test_versions_of_leader_and_isr(ibp: str) -> None:  # rules 8.4, 8.18, 8.25
     (state,) = (*read.ungrouped_partition_states, *(p for t in read.topic_states for p in t.partition_states))
     assert [x.topic_name for x in (read.topic_states or read.ungrouped_partition_states)] == ["t"]
     assert state.leader_recovery_state == (RECOVERING if since(ibp) >= since("3.2-IV0") else RECOVERED)
-    told_ids = [t.topic_id for t in read.topic_states if t.topic_id.int]
-    assert told_ids == ([T_ID] if since(ibp) >= since("2.8-IV1") else [])
+    sent_ids = [t.topic_id for t in read.topic_states if t.topic_id.int]
+    assert sent_ids == ([T_ID] if since(ibp) >= since("2.8-IV1") else [])
 
 
 @pytest.mark.kafka("CCM-5")

@@ -19,7 +19,7 @@ from tests.controller.support import World, world
 
 
 def current(controller: KafkaController, tp: TopicPartition = TP) -> tuple[int, ...]:
-    """(error, leader, leader epoch, ISR, recovery, partition epoch) of a success that tells the cached state."""
+    """(error, leader, leader epoch, ISR, recovery, partition epoch) of a success that returns the cached state."""
     now = controller.context.leadership[tp].leader_and_isr
     return (0, now.leader, now.leader_epoch, *now.isr, now.recovery_state, now.partition_epoch)
 
@@ -116,7 +116,7 @@ class Asker:
         self._controller = controller
 
     async def code(self, isr: tuple[int, ...] = (1,), **fields: Any) -> int:
-        """Of the one partition; a failure tells nothing besides its code (rule 11.79)."""
+        """The error code of the one partition; a failure returns nothing else (rule 11.79)."""
         response = await alter_partition(self._w, self._controller, isr, **fields)
         assert response.error_code == 0
         ((answer,),) = (topic.partitions for topic in response.topics)

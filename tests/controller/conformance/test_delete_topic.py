@@ -211,8 +211,8 @@ async def test_a_topic_that_is_marked_already(autojump_clock: MockClock) -> None
 @pytest.mark.kafka("DEL-12")
 async def test_deletion_is_disabled(autojump_clock: MockClock) -> None:  # rule 10.37
     async with cluster([0, 1], delete_topic_enable=False) as (w, controller, nodes):
-        asked = serve(w, 0, delete_topic_enable="false")
-        assert await delete_topics(asked, "t") == ErrorCode.TOPIC_DELETION_DISABLED
+        refusing = serve(w, 0, delete_topic_enable="false")
+        assert await delete_topics(refusing, "t") == ErrorCode.TOPIC_DELETION_DISABLED
         assert await w.get(znodes.delete_topic_path("t")) is None
         await delete(w)
         assert await w.get(znodes.delete_topic_path("t")) is None

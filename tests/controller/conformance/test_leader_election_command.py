@@ -24,15 +24,17 @@ async def elect(
     node: Node, partitions: Sequence[TopicPartition] | None, kind: ElectionType = ElectionType.PREFERRED
 ) -> dict[TopicPartition, int]:
     """ElectLeaders, of all partitions for None: the code of each that the answer names."""
-    asked = None
+    requested = None
     if partitions is not None:
-        asked = tuple(
+        requested = tuple(
             wire.ElectLeadersRequestTopicPartitions(
                 topic=topic, partitions=tuple(tp.partition for tp in partitions if tp.topic == topic)
             )
             for topic in dict.fromkeys(tp.topic for tp in partitions)
         )
-    answer = await node.ask(wire.ElectLeadersRequest(election_type=kind.value, topic_partitions=asked, timeout_ms=1000))
+    answer = await node.ask(
+        wire.ElectLeadersRequest(election_type=kind.value, topic_partitions=requested, timeout_ms=1000)
+    )
     assert answer.error_code == 0
     return {
         TopicPartition(r.topic, p.partition_id): p.error_code

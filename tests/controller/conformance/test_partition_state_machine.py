@@ -31,7 +31,7 @@ STATE = znodes.partition_state_path(TP)
 
 
 class Unreachable(StoreError):
-    """ZooKeeper that cannot be asked."""
+    """ZooKeeper cannot be reached."""
 
 
 async def unreachable(*args: Any) -> Any:

@@ -36,7 +36,7 @@ async def reassign(node: Node, targets: Mapping[TopicPartition, Sequence[int] | 
             topics=tuple(wire.ReassignableTopic(name=t, partitions=tuple(ps)) for t, ps in topics.items())
         )
     )
-    await wait_all_tasks_blocked(0.0001)  # the answer tells of submission
+    await wait_all_tasks_blocked(0.0001)  # the answer confirms only the submission
     assert answer.error_code == 0
     return {TopicPartition(t.name, p.partition_index): p.error_code for t in answer.responses for p in t.partitions}
 
@@ -105,8 +105,8 @@ async def isr_by_the_leader(w: World, tp: TopicPartition, isr: Sequence[int], *,
     node = json.loads(await w.get(path) or b"")
     value((await w.store.write([SetData(path, json.dumps({**node, "isr": list(isr)}).encode())]))[0])
     if notify:
-        said = znodes.encode_partition_list([tp])
-        value((await w.store.write([Create("/isr_change_notification/isr_change_", said, sequential=True)]))[0])
+        notification = znodes.encode_partition_list([tp])
+        value((await w.store.write([Create("/isr_change_notification/isr_change_", notification, sequential=True)]))[0])
     await w.settle()
 
 

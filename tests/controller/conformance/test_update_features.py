@@ -52,10 +52,10 @@ class Cluster:
         assert (node["version"], node["status"]) == (2, 1)
         levels = {name: entry["max_version_level"] for name, entry in node["features"].items()}
         version = await data_version(self.w, znodes.FEATURE)
-        _, said = wire.decode_response(served_apis(features=self.seen).encoded_response(4), api_key=18, api_version=4)
-        assert isinstance(said, wire.ApiVersionsResponse)
-        assert {key.name: key.max_version_level for key in said.finalized_features} == levels
-        assert said.finalized_features_epoch == version
+        _, found = wire.decode_response(served_apis(features=self.seen).encoded_response(4), api_key=18, api_version=4)
+        assert isinstance(found, wire.ApiVersionsResponse)
+        assert {key.name: key.max_version_level for key in found.finalized_features} == levels
+        assert found.finalized_features_epoch == version
         return levels, version
 
 

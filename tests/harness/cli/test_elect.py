@@ -138,7 +138,7 @@ def test_the_second_leads_after_kill_9_of_the_first(where: str, here: Here, star
 
 
 def test_the_command_is_stopped_on_revocation(where: str, start: Start) -> None:
-    """Its latch node is taken away; later it leads again, and runs the command anew."""
+    """The contender loses its latch node, leads again later, and runs the command again."""
     contender = start(
         *elect(where, "only", "--grace", "0.2", "--exec", "trap '' TERM; echo running $$; sleep 600 & wait")
     )

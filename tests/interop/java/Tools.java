@@ -21,7 +21,7 @@ public class Tools {
         }
     }
 
-    /** The first that the run asked for. */
+    /** The first exit status that the run requested. */
     private static Integer exitStatus;
 
     public static void main(String[] arguments) throws Exception {

@@ -45,7 +45,7 @@ def test_version_logic(version: int) -> None:  # rules 13.7-13.11
     assert read.broker_epoch == (BROKER_EPOCH if version >= 2 else -1)
     assert [(b.broker_id, b.host_name, b.port) for b in read.live_leaders] == [(0, "host0", 9090), (1, "host1", 9090)]
     assert bool(read.ungrouped_partition_states) is (version < 2)
-    said = {
+    expected = {
         tp: wire.LeaderAndIsrPartitionState(
             topic_name=tp.topic if version < 2 else "",
             partition_index=tp.partition,
@@ -62,7 +62,7 @@ def test_version_logic(version: int) -> None:  # rules 13.7-13.11
         )
         for tp, (state, decided_in) in LEADERSHIP.items()
     }
-    assert dict(leader_and_isr_states(read)) == said
+    assert dict(leader_and_isr_states(read)) == expected
     no_ids = {"t": NO_ID, "u": NO_ID} if version >= 2 else {}
     ids = {"t": T_ID, "u": U_ID}
     assert {t.topic_name: t.topic_id for t in read.topic_states} == (ids if version >= 5 else no_ids)

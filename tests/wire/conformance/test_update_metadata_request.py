@@ -66,7 +66,7 @@ def test_version_logic(version: int) -> None:  # rules 13.16-13.21
         1: ((PLAINTEXT._replace(host="host1"),), ""),
     }
     assert bool(read.ungrouped_partition_states) is (version < 5)
-    said = {
+    expected = {
         tp: wire.UpdateMetadataPartitionState(
             topic_name=tp.topic if version < 5 else "",
             partition_index=tp.partition,
@@ -81,7 +81,7 @@ def test_version_logic(version: int) -> None:  # rules 13.16-13.21
         for tp, (state, decided_in) in LEADERSHIP.items()
     }
     found = {TopicPartition(t, s.partition_index): s for t, states in update_metadata_states(read) for s in states}
-    assert found == said
+    assert found == expected
     no_ids = {"t": NO_ID, "u": NO_ID} if version >= 5 else {}
     ids = {"t": T_ID, "u": U_ID}
     assert {t.topic_name: t.topic_id for t in read.topic_states} == (ids if version >= 7 else no_ids)

@@ -81,8 +81,8 @@ async def cluster(first: Sequence[int]) -> AsyncIterator[tuple[World, Callable[[
         await create(w, "t", {0: first})
 
         async def described() -> Described:
-            asked = wire.MetadataRequest(topics=(MetadataRequestTopic(name="t"),))
-            answers = [(await node.ask(asked, 9)).topics for node in nodes.values()]
+            request = wire.MetadataRequest(topics=(MetadataRequestTopic(name="t"),))
+            answers = [(await node.ask(request, 9)).topics for node in nodes.values()]
             (topic,) = answers[0]
             assert answers == [answers[0]] * 4
             return {p.partition_index: (p.leader_id, p.replica_nodes) for p in topic.partitions}

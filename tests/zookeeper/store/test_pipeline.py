@@ -49,7 +49,7 @@ class Socket:
 
 
 class Kazoo:
-    """A KazooClient as far as it matters here, with what its own way was asked to do."""
+    """A stand-in for KazooClient that records the calls to its own methods."""
 
     def __init__(self) -> None:
         self.own: list[str] = []
@@ -83,7 +83,7 @@ class Kazoo:
         return self.read()
 
     def break_off(self, error: Exception) -> None:
-        """As kazoo tells of a broken connection."""
+        """Fail all requests as kazoo does when the connection breaks."""
         for _, result, _ in self._pending:
             result.set_exception(error)
         for _, result in self._queue:
@@ -177,7 +177,7 @@ def test_a_connection_that_breaks_leaves_nothing_without_an_answer(sent: int, an
     lost = ConnectionError("lost")
     kazoo.break_off(lost)
     assert batch.answers == [(i, b"!") for i in range(answered)] + [lost] * (150 - answered)
-    batch.requests.set_exception(lost)  # kazoo tells of a closed connection twice
+    batch.requests.set_exception(lost)  # kazoo reports a closed connection twice
     assert (len(batch.answers), batch.done) == (150, 1)
 
 

@@ -378,7 +378,7 @@ async def test_fenced_writes(connect: Connect) -> None:
 
 @pytest.mark.slow
 async def test_large_nodes_are_read_and_written_in_requests_that_fit(zookeeper: str) -> None:
-    """Ten times jute.maxbuffer in all, and sizes that the first request tells nothing of."""
+    """Ten times jute.maxbuffer in total, in sizes that the first request does not predict."""
     store = await KazooStore.connect(f"{zookeeper}/large", session_timeout_ms=6000, connection_timeout_ms=10_000)
     sizes = [10] * 100 + [50_000] * 200 + [600_000]
     paths = [f"/{i:03d}" for i in range(len(sizes))]
