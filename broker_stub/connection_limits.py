@@ -12,9 +12,9 @@ UNLIMITED = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """Of connections open at a time, and of connections created a second.
+    """Limits on open connections and on connections created per second.
 
-    ``of_listener`` and ``rate_of_listener`` have the listeners that have a limit of their own.
+    ``of_listener`` and ``rate_of_listener`` hold the listeners with their own limit.
     """
 
     total: int = UNLIMITED

@@ -108,7 +108,7 @@ class InvalidProducerEpoch(ApiException):
 
 
 class InvalidTxnState(ApiException):
-    """Not what the producer's transaction allows."""
+    """The producer's transaction does not allow this operation."""
 
     code = ErrorCode.INVALID_TXN_STATE
 

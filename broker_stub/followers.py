@@ -26,7 +26,7 @@ class Follower:
     leader_end_offset: int = UNKNOWN_OFFSET
 
     def fetched(self, end: OffsetMetadata, log_start_offset: int, now_ms: float, leader_end_offset: int) -> None:
-        """It has everything before ``end``."""
+        """Record a fetch: the follower has everything before ``end``."""
         if end.offset >= leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
         elif end.offset >= self.leader_end_offset:

@@ -15,10 +15,10 @@ class LogManager(Protocol):
     def has_log(self, partition: TopicPartition) -> bool: ...
 
     def topic_id(self, partition: TopicPartition) -> uuid.UUID | None:
-        """None if there is no log or the log has no id."""
+        """The topic id of the partition's log; None if there is no log or it has no id."""
 
     def assign_topic_id(self, partition: TopicPartition, topic_id: uuid.UUID) -> None:
-        """For an existing log without an id."""
+        """Give an existing log without an id its topic id."""
 
     def get_or_create_log(self, partition: TopicPartition, *, is_new: bool, topic_id: uuid.UUID | None) -> Log | None:
         """A log without an id gets ``topic_id``. None from a manager that keeps no records.

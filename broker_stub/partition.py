@@ -199,7 +199,7 @@ class Partition:
         return ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
     def advance_high_watermark(self, now_ms: float, max_lag_ms: float, is_alive: Callable[[int], bool]) -> bool:
-        """As far as the followers allow; whether it moved (rules 9.50, B3.15)."""
+        """Advance as far as the followers allow; return whether it moved (rules 9.50, B3.15)."""
         if self.log is None or not self.is_leader or len(self.isr) < self.min_isr:
             return False
         end = self.log.end

@@ -27,7 +27,7 @@ Address: TypeAlias = tuple[str, int]
 
 
 class FrameMemory(Protocol):
-    """Where memory for received frames comes from."""
+    """The memory pool for received frames."""
 
     def try_take(self, count: int) -> bool: ...
 

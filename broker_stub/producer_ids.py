@@ -36,7 +36,7 @@ class ProducerIdManager:
         self._is_requesting = False
 
     def next_id(self) -> int | None:
-        """None while a request for a new block is in flight."""
+        """The next producer id; None while a request for a new block is in flight."""
         next_id = next(self._block, None)
         if next_id is None and not self._is_requesting:
             self._is_requesting = True

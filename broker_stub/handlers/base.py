@@ -57,7 +57,7 @@ class Services:
         return epoch != -1 and epoch < self.broker_epoch()
 
     def mutation_quota(self, context: RequestContext, *, strict_from: int) -> MutationQuota:
-        """For a request that creates or deletes partitions (rule 10.11)."""
+        """The quota of a request that creates or deletes partitions (rule 10.11)."""
         header = context.header
         strict = header.api_version >= strict_from
         return self.mutation_quotas.of_request(header.client_id, trio.current_time(), strict=strict)

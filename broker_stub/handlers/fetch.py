@@ -68,7 +68,7 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
 
 
 def _now(params: FetchParams) -> FetchParams:
-    """Without waiting: some partitions have an answer already (rule B2.18)."""
+    """``params`` without waiting, for when some partitions already have an answer (rule B2.18)."""
     return FetchParams(
         replica_id=params.replica_id,
         max_wait_ms=0,
@@ -184,7 +184,7 @@ def _partition_data(
 def _for_old_versions(
     hosted: Partition | None, records: Buffer, version: int, *, is_consumer: bool
 ) -> tuple[ErrorCode, Buffer | None]:
-    """In the format of the version; no records with an error (rule B4.20)."""
+    """Convert records to the format of the version; an error returns no records (rule B4.20)."""
     found = None if hosted is None else hosted.log
     if found is not None and found.config.compression_type is Codec.ZSTD:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, None

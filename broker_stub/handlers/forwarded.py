@@ -49,7 +49,7 @@ def forwarded(
 
 
 def with_message(response: Callable[..., Message]) -> Callable[..., Message]:
-    """For responses with room for a message: the error's name."""
+    """Build error responses that also carry the error's name as their message."""
     return lambda error_code: response(error_code=error_code, error_message=error_code.name)
 
 

@@ -107,7 +107,7 @@ class KafkaApis:
         return wire.Header(api_key, version, _CORRELATION_ID.unpack_from(frame, 4)[0], client_id), message
 
     def decode_in_steps(self, frame: bytes) -> Steps[tuple[wire.Header, wire.Message]]:
-        """Of a frame that ``decode`` found to be too long, and so served."""
+        """Decode a frame that ``decode`` found too long, for a served API."""
         return wire.decode_request_in_steps(frame)
 
     def _decode(self, frame: bytes, max_elements: int = UNLIMITED) -> tuple[wire.Header, wire.Message]:

@@ -92,7 +92,7 @@ class _Topics:
         self._count = 0
 
     def encoded(self) -> Any:
-        """In place of the tuple of topics."""
+        """The encoded topics, in place of the tuple of topics."""
         return wire.Encoded(self._count, self._pieces)
 
     def add_requested(self) -> Steps[None]:

@@ -169,7 +169,7 @@ def _log_start(partition: TopicPartition, services: Services) -> int:
 
 
 def error_response(message: ProduceRequest, context: RequestContext, error: ErrorCode) -> ProduceResponse | None:
-    """None with acks=0 (rule B1.41)."""
+    """The response with ``error`` for every partition; None with acks=0 (rule B1.41)."""
     if message.acks == 0:
         return None
     return ProduceResponse(

@@ -14,7 +14,7 @@ _VERSION: Final = "0"
 
 
 class BadCheckpoint(OSError):
-    """A file that is not what its name says. For the log directory that is a failure like any other."""
+    """A malformed checkpoint file. It fails the log directory as an I/O error does."""
 
 
 def _encode(lines: Iterable[str]) -> bytes:
@@ -69,7 +69,7 @@ def write_leader_epochs(disk: Disk, path: str, entries: Iterable[tuple[int, int]
 
 
 def read_topic_id(disk: Disk, path: str) -> uuid.UUID | None:
-    """Of `partition.metadata`; None if there is no file. Raises OSError, BadCheckpoint."""
+    """Read the topic id in `partition.metadata`; None if there is no file. Raises OSError, BadCheckpoint."""
     content = disk.read(path)
     if content is None:
         return None

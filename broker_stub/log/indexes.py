@@ -144,7 +144,7 @@ class TimeIndex:
     __slots__ = ("_base_offset", "_file", "_offsets", "_timestamps")
 
     def __init__(self, disk: Disk, path: Callable[[], str], base_offset: int, *, new: bool) -> None:
-        """As for `OffsetIndex`."""
+        """Same arguments as `OffsetIndex`."""
         self._base_offset = base_offset
         self._file = _IndexFile(disk, path, _TIME_ENTRY)
         self._timestamps, self._offsets = array("q"), array("i")

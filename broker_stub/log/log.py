@@ -55,7 +55,7 @@ R = TypeVar("R")
 
 
 class Isolation(enum.Enum):
-    """How far a reader sees (rule B4.1)."""
+    """The offset up to which a reader may read (rule B4.1)."""
 
     LOG_END = enum.auto()
     HIGH_WATERMARK = enum.auto()
@@ -73,7 +73,7 @@ class UnexpectedOffset(ApiException):
 
 @dataclass(slots=True)
 class Appended:
-    """What was appended: the first offset is -1 if that was nothing. A duplicate has the offsets of the original."""
+    """The result of an append; the first offset is -1 if it was empty. A duplicate has the original's offsets."""
 
     first_offset: int
     last_offset: int
@@ -208,7 +208,7 @@ class Log:
 
     @storage
     def located_high_watermark(self) -> OffsetMetadata:
-        """With its place. Raises KafkaStorageError."""
+        """The high watermark with its place in a segment. Raises KafkaStorageError."""
         if not self._high_watermark.is_located:
             self._high_watermark = self.segments.locate(self.high_watermark)
         return self._high_watermark
@@ -221,7 +221,7 @@ class Log:
 
     @storage
     def located_last_stable(self) -> OffsetMetadata:
-        """With its place. Raises KafkaStorageError."""
+        """The last stable offset with its place in a segment. Raises KafkaStorageError."""
         unstable = self._first_unstable
         if unstable is None or unstable.offset >= self.high_watermark:
             return self.located_high_watermark()

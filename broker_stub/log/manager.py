@@ -194,7 +194,7 @@ class LogManager:
         return found
 
     def _create(self, partition: TopicPartition) -> Log:
-        """In the directory with the fewest logs."""
+        """Create a log in the directory with the fewest logs."""
         for directory in sorted(self.online, key=lambda directory: len(self._logs_in(directory))):
             try:
                 return Log(directory, f"{directory.path}/{partition}", partition, self._config_of(partition.topic))

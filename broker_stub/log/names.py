@@ -51,13 +51,13 @@ def offset_name(offset: int, suffix: str) -> str:
 
 
 def parse_offset_name(name: str) -> tuple[int, str] | None:
-    """(offset, suffix); None for another file. What is to be removed has none either."""
+    """Parse (offset, suffix); None for other files, also for files marked for deletion."""
     found = _SEGMENT_FILE.fullmatch(name)
     return None if found is None else (int(found[1]), found[2])
 
 
 def parse_folder(name: str) -> Folder | None:
-    """None for what is no partition's folder."""
+    """Parse the name of a partition's folder; None for any other folder."""
     found = _FOLDER.fullmatch(name)
     if found is None or (found["kind"] is None and name.endswith(("-delete", "-future", "-stray"))):
         return None

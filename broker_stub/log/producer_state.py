@@ -1,7 +1,7 @@
-"""What a log remembers of its producers: to refuse and to recognise what they sent, and where transactions are open.
+"""The producer state of a log: detects duplicates and invalid sequences, and tracks open transactions.
 
-Rules B3.44 to B3.56, B3.64, B3.65. Decided in two steps: `ProducerAppend` checks batches and collects what would
-change, `ProducerStateManager.update` applies it when they are in the log.
+Rules B3.44 to B3.56, B3.64, B3.65. An append has two steps: `ProducerAppend` checks batches and collects the
+changes, `ProducerStateManager.update` applies them once the batches are in the log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NO_COORDINATOR: Final = -1
 
 
 class Origin(enum.Enum):
-    """Who appends (rule B3.52)."""
+    """The origin of an append (rule B3.52)."""
 
     CLIENT = enum.auto()
     COORDINATOR = enum.auto()
@@ -239,7 +239,7 @@ class ProducerStateManager:
             self._ongoing[first_offset] = producer_id
 
     def last_stable_offset(self, completed: CompletedTransaction) -> int:
-        """What it is once that transaction has ended and is replicated."""
+        """The last stable offset once ``completed`` is replicated."""
         others = (first for first, producer_id in self._ongoing.items() if producer_id != completed.producer_id)
         return min(others, default=completed.last_offset + 1)
 

@@ -23,7 +23,7 @@ from kce.wire.batch_header import BATCH_HEADER_BYTES, BatchHeader, check_crc, re
 from kce.wire.errors import CorruptRecord
 from kce.wire.record import NO_TIMESTAMP
 
-#: so much is read at once when headers are looked through: more than lies between two entries of an index
+#: bytes per read when scanning headers: more than between two entries of an index
 _SCAN_BYTES: Final = 64 * 1024
 #: entries of the two indexes are 8 and 12 bytes
 _OFFSET_ENTRY_BYTES: Final = 8
@@ -146,7 +146,7 @@ class Segment:
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """For retention: when the file was written, if no record has a timestamp (rule B6.15)."""
+        """The timestamp for retention: the file's modification time if no record has one (rule B6.15)."""
         timestamp = self.max_timestamp.timestamp
         return timestamp if timestamp >= 0 else self._disk.modified_ms(self.path(LOG))
 

@@ -64,7 +64,7 @@ class FlushableLog(Protocol):
         ...
 
     def flushed(self, end_offset: int) -> None:
-        """They were."""
+        """Record that everything before ``end_offset`` is flushed."""
 
 
 class Segments:
@@ -209,7 +209,7 @@ class Segments:
         return FetchedRecords(self.end)
 
     def locate(self, offset: int) -> OffsetMetadata:
-        """Where the batch with an offset is; the offset alone if the log has none."""
+        """Locate the batch with an offset; return the offset alone if the log has no such batch."""
         if offset == self.end.offset:
             return self.end
         index = self._floor(offset)

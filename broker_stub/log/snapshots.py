@@ -34,7 +34,7 @@ class ProducerSnapshot(NamedTuple):
 
 
 def read_snapshot(disk: Disk, path: str) -> dict[int, ProducerSnapshot]:
-    """By producer id. Raises CorruptSnapshot, OSError."""
+    """Read producer states by producer id. Raises CorruptSnapshot, OSError."""
     content = disk.read(path) or b""
     if len(content) < _HEAD.size + _COUNT.size:
         raise CorruptSnapshot(f"only {len(content)} bytes")

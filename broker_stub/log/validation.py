@@ -176,7 +176,7 @@ def _rebuilt(
     config: LogConfig,
     now_ms: int,
 ) -> Assigned:
-    """In another codec, or of another format."""
+    """Decode the records and encode them again with ``codec``, in the current format."""
     batches = _decode(records.data)
     _check_records(_with_types(batches), config, now_ms)
     if not any(batch.records for batch in batches):

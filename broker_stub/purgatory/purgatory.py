@@ -59,7 +59,7 @@ class DelayedOperation(ABC):
         timer.add(self._task, self.delay_ms)
 
     def cancel(self) -> None:
-        """It will not be completed by its timeout."""
+        """Cancel the timeout."""
         self._task.cancel()
         if self._on_end is not None:
             self._on_end()

@@ -73,7 +73,7 @@ class Requester(Protocol):
 
     @property
     def turns(self) -> Turns:
-        """Of its plane."""
+        """The turns of the request's plane."""
 
     def throttle(self, seconds: float) -> None:
         """Stop reading for that time. Call before the response is delivered (rule B1.27)."""

@@ -249,7 +249,7 @@ class DelayedProduce(DelayedOperation):
         }
 
     def answer_now(self) -> None:
-        """Without waiting: what is in the log is enough."""
+        """Answer without waiting for followers."""
         self._codes = {tp: ErrorCode.NONE if code is None else code for tp, code in self._codes.items()}
         self.force_complete()
 

@@ -38,7 +38,7 @@ class PartitionFailed(Exception):
 
 @dataclass(slots=True)
 class FetchState:
-    """Where one partition is. ``offset``: of the next record; ``is_truncating``: rules B5.7, B5.8."""
+    """The state of one partition. ``offset``: of the next record; ``is_truncating``: rules B5.7, B5.8."""
 
     log: Log
     leader_epoch: int
@@ -59,13 +59,13 @@ class FetchState:
 
 @dataclass(frozen=True, slots=True)
 class FollowerPort:
-    """What a fetcher needs of its broker. ``high_watermark_moved``: of a partition that follows."""
+    """A fetcher's access to its broker. Call ``high_watermark_moved`` for a followed partition."""
 
     config: BrokerConfig
     dial: Dial
     broker_epoch: Callable[[], int]
     high_watermark_moved: Callable[[TopicPartition], None]
-    #: how long after a failure the next attempt is made
+    #: whether the fetcher must not fetch a partition
     is_held: Callable[[TopicPartition], bool] = lambda partition: False
 
 
@@ -364,7 +364,7 @@ class FetcherManager:
                 del self._fetchers[key]
 
     def wake(self) -> None:
-        """What is held may have changed."""
+        """Wake all fetchers: the set of held partitions may have changed."""
         for fetcher in self._fetchers.values():
             fetcher.wake()
 

@@ -39,7 +39,7 @@ _REPLICA_STATE_SINCE: Final = 15
 
 
 class FollowerFetch(NamedTuple):
-    """What a follower asks of one partition."""
+    """A follower's fetch of one partition."""
 
     topic_id: UUID | None
     offset: int
@@ -50,7 +50,7 @@ class FollowerFetch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EpochAnswer:
-    """Where an epoch ends on the leader."""
+    """The leader's answer: where an epoch ends."""
 
     error: int
     end: EpochEnd
@@ -70,7 +70,7 @@ class LeaderConnection:
     async def _request(
         self, message: FetchRequest | ListOffsetsRequest | OffsetForLeaderEpochRequest, version: int
     ) -> object:
-        """Without ApiVersions: the version follows from the protocol between brokers (rule B5.11)."""
+        """Send a request without ApiVersions: `inter.broker.protocol.version` decides the version (rule B5.11)."""
         try:
             with trio.fail_after(self._config.replica_socket_timeout_ms / 1000):
                 if self._client is None:

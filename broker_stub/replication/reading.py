@@ -51,7 +51,7 @@ class FetchParams:
 
 
 class Read(NamedTuple):
-    """What one partition answers. Offsets are -1 with an error (rule B4.12)."""
+    """The answer of one partition. Offsets are -1 with an error (rule B4.12)."""
 
     error: ErrorCode = ErrorCode.NONE
     records: Buffer = b""

@@ -95,7 +95,7 @@ class Replication:
         self.data_plane.role_changed(partition)
 
     def metadata_changed(self, controller_epoch: int) -> None:
-        """What followers fetch counts, not what the metadata says."""
+        """Ignored: only followers' fetches matter."""
 
     def hold(self, partition: TopicPartition) -> None:
         """Do not fetch that partition: it lags on command."""

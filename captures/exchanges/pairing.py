@@ -62,8 +62,8 @@ MIN_UNCONFIRMED = 8
 #: Bytes by which another protocol is named.
 _OPENING_BYTES = 64
 
-#: Requests in flight; bytes of responses that were captured before their request, or while the stream of requests waits
-#: for a hole to be filled, and what one of them counts besides its payload.
+#: Maximum of requests in flight; maximum bytes of responses captured before their request, or while the stream of
+#: requests waits for a gap to be filled; overhead that each of them counts beyond its payload.
 MAX_IN_FLIGHT = 10_000
 MAX_EARLY_BYTES = 16 * 1024 * 1024
 _EARLY_OVERHEAD = 256
@@ -226,7 +226,7 @@ class Conversation:
         return False
 
     def _begin(self, client: int, *, lost: bool) -> list[Message]:
-        """It is Kafka: process the kept events."""
+        """The connection is Kafka's: process the kept events."""
         undecided, self._undecided, self._candidates = self._undecided or deque(), None, None
         self._heads = {}, {}
         endpoints = self._connection.endpoints

@@ -15,7 +15,7 @@ PLANES = ("control", "data")
 
 
 def listener_ports(text: str) -> Ports:
-    """Of ``9091=control,9092=data,9093``. Raises ValueError."""
+    """Parse ``9091=control,9092=data,9093``. Raises ValueError."""
     ports = {}
     for part in text.split(","):
         port, _, plane = part.strip().partition("=")

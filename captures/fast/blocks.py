@@ -214,8 +214,8 @@ _NOTHING_KNOWN = np.empty((0, 2), np.int64), np.empty(0, np.int64)
 
 
 class Chosen(NamedTuple):
-    """Which connections are wanted: a share (its number, of how many, and by what if not by their ends), and of these
-    those whose text passes a test."""
+    """A selection of connections: share ``number`` of ``of`` (by ``shares``, or else by their ends), and among
+    them those whose text passes ``test``."""
 
     number: int = 0
     of: int = 1

@@ -76,7 +76,7 @@ class Programs:
         self.values = np.zeros((0, VALUES), np.int64)
 
     def write(self, api_key: int, version: int) -> None:
-        """Those of a request and its response. No programs for what ``exchanges`` treats in its own way."""
+        """Write the programs of a request and its response, unless ``exchanges`` handles them specially."""
         for number, direction in enumerate(_DIRECTIONS):
             api = BY_KEY.get(api_key)
             if api is None or not api.zk_broker or (api.name == "SaslHandshake" and version == 0):

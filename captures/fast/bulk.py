@@ -326,7 +326,7 @@ class FastPath:
         self._fast_flows = {new: self._fast_flows[old] for new, old in enumerate(rows) if old in self._fast_flows}
 
     def _key(self, row: int) -> tuple[bytes, int, bytes, int]:
-        """As ``connection_key``."""
+        """The same key as ``connection_key`` makes."""
         lower, higher = ends_of(self._flows[row])
         return (*lower, *higher) if lower < higher else (*higher, *lower)
 

@@ -58,7 +58,7 @@ class ControlColumns(NamedTuple):
 def control_columns(
     api_key: int, version: int, requests: Sequence[bytes], responses: Callable[[], Iterator[bytes]]
 ) -> ControlColumns:
-    """What ``requests`` say, all of one API and version, and what is answered to each; both without their lengths."""
+    """The columns of ``requests`` of one API and version and of their ``responses``, all without length prefixes."""
     fields = wire.columns(api_key, version, requests)
     topics = pa.array(fields["topic"])
     ids = fields.get("topic_id")

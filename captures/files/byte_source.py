@@ -38,7 +38,7 @@ class ByteSource:
 
     @property
     def offset(self) -> int:
-        """Of the cursor in the (decompressed) stream."""
+        """The cursor's offset in the (decompressed) stream."""
         return self.base + self.at
 
     def have(self, count: int) -> bool:

@@ -51,7 +51,7 @@ _OTHER_FILES = (
 
 
 def other_file(head: bytes) -> str | None:
-    """What kind of file begins with ``head``, for an error message; None if unknown."""
+    """The kind of file that begins with ``head``, for an error message; None if unknown."""
     for magic, what in _OTHER_FILES:
         if head.startswith(magic):
             return what

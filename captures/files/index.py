@@ -164,7 +164,7 @@ class _Pcap:
         return None
 
     def _makes_sense(self, seconds: Any, fraction: Any, captured: Any, wire: Any) -> Any:
-        """Of numbers, or of arrays of them."""
+        """Is this a plausible packet header? Accepts numbers or arrays of them."""
         near = abs(seconds - self._first_seconds) < _MAX_DISTANCE_S
         return near & (fraction * self._ns_per_unit < 10**9) & (captured <= wire) & (wire <= MAX_BLOCK_BYTES)
 

@@ -173,7 +173,7 @@ class CaptureFile:
 
     @property
     def offset(self) -> int:
-        """Where, in the uncompressed file, the packet that was read last ends."""
+        """The end of the last packet read, as an offset in the uncompressed file."""
         return self._input.offset
 
     def _problem(self, text: str) -> None:
@@ -188,7 +188,7 @@ class CaptureFile:
         return part
 
     def _unpack(self, source: ByteSource) -> ByteSource:
-        """By what the file holds, not by its name."""
+        """Detect compression by content, not by name."""
         source.have(4)
         if source.buffer[:2] == _GZIP_MAGIC:
             self._packing = "gzip"
@@ -378,7 +378,7 @@ class CaptureFile:
 
 
 def first_time_ns(source: str | os.PathLike[str], name: str | None = None) -> int | None:
-    """When the first packet of a file was captured; None if it has none, or is no capture."""
+    """The time of the first packet; None if the file has none or is no capture."""
     try:
         with CaptureFile(source, name) as capture:
             first = next(iter(capture), None)
@@ -398,7 +398,7 @@ def _options(order: str, data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _dropped(order: str, block: bytes) -> int:
-    """By the interface and by the operating system."""
+    """Packets dropped by the interface and by the operating system."""
     return sum(
         int(struct.unpack(order + "Q", value)[0])
         for code, value in _options(order, block[20:-4])

@@ -86,7 +86,7 @@ class PcapngWriter:
         self._block(ENHANCED_PACKET, fixed + data + bytes(-len(data) % 4))
 
     def statistics(self, link_type: int, received: int, dropped: int) -> None:
-        """How many packets an interface, which had some written, received, and how many the kernel dropped."""
+        """Write how many packets an interface received and the kernel dropped; it must have a written packet."""
         counts = _option(_ISB_IFRECV, struct.pack("<Q", received)) + _option(_ISB_OSDROP, struct.pack("<Q", dropped))
         fixed = struct.pack("<III", self._interfaces[link_type], self._last_ns >> 32, self._last_ns & 0xFFFFFFFF)
         self._block(INTERFACE_STATISTICS, fixed + _options(counts))

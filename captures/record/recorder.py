@@ -223,7 +223,7 @@ def _checksum(data: bytes) -> bytes:
 
 
 class TappedStream(trio.abc.HalfCloseableStream):
-    """A stream whose bytes are recorded. ``side`` says which end of the connection ``transport_stream`` is.
+    """A stream whose bytes are recorded. ``side`` is the end of the connection that ``transport_stream`` is.
 
     After a send that fails or is cancelled it is unknown how much arrived: the recorded connection ends with a reset,
     and the stream must be closed, as Trio requires anyway.

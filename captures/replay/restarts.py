@@ -36,7 +36,7 @@ def restarts(steps: Iterable[Step]) -> list[Restart]:
 
 
 def needed(restarts: Iterable[Restart], steps: Iterable[Step]) -> list[Restart]:
-    """Those of ``restarts`` whose brokers receive ``steps`` both before and after."""
+    """The restarts of brokers that receive ``steps`` both before and after them."""
     first: dict[int | None, Place] = {}
     last: dict[int | None, Place] = {}
     for step in steps:

@@ -110,7 +110,7 @@ _IDENTITIES = ("topic_name", "name", "topic", "topic_id", "partition_index", "pa
 
 
 def differences(recorded: Any, replayed: Any, *, volatile: frozenset[str] = VOLATILE, path: str = "") -> list[str]:
-    """Where two bodies (as ``wire.as_dict`` makes them) differ: ``path: recorded value, replayed value``."""
+    """List differences of two bodies (from ``wire.as_dict``): ``path: recorded value, replayed value``."""
     if isinstance(recorded, Mapping) and isinstance(replayed, Mapping):
         return [
             line

@@ -91,7 +91,7 @@ def _drawn(findings: Findings, name: str, section: Section, cell: Callable[[obje
 
 
 def _span(findings: Findings) -> tuple[datetime.datetime | None, datetime.datetime | None]:
-    """From the first control request to the last."""
+    """The times of the first and the last control request."""
     if not findings.controllers:
         return None, None
     return min(c.first_time for c in findings.controllers), max(c.last_time for c in findings.controllers)

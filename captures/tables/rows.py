@@ -28,7 +28,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A named schema. ``doc`` says what one row is."""
+    """A named schema. ``doc`` describes one row."""
 
     name: str
     doc: str
@@ -39,7 +39,7 @@ class Table(NamedTuple):
         return pa.schema([(column.name, column.type) for column in self.columns])
 
     def of(self, names: Collection[str] | None) -> Table:
-        """With these columns only; None means all."""
+        """The table with these columns only; None means all."""
         return self if names is None else self._replace(columns=tuple(c for c in self.columns if c.name in names))
 
     def batch(self, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:

@@ -98,7 +98,7 @@ def _time(item: tuple[int, int, Packet, Segment | str]) -> int:
 
 
 class _Seen:
-    """How often each recent packet occurred in which file."""
+    """Counts of recent packets by file."""
 
     def __init__(self, files: int) -> None:
         self._counts: dict[Hashable, list[int]] = {}

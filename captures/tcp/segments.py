@@ -72,7 +72,7 @@ Endpoint = tuple[bytes, int]
 
 
 class Place(NamedTuple):
-    """Where something was captured: ``packet`` of ``file``, at ``time_ns``. Places compare by ``order`` first.
+    """The position of a captured packet: ``packet`` of ``file``, at ``time_ns``. Places compare by ``order`` first.
 
     Within one file the order is the packet number; over several files it is whatever order their packets are read in.
     """
@@ -224,7 +224,7 @@ class Dissector:
     def _transport(
         self, packet: Packet, protocol: int, source: bytes, destination: bytes, begin: int, end: int, depth: int
     ) -> Segment:
-        """What an IP packet carries, from ``begin`` to ``end`` (which the capture may have cut off)."""
+        """Dissect the payload of an IP packet, from ``begin`` to ``end`` (the capture may have truncated it)."""
         data = packet.data
         if protocol == _TCP:
             return self._tcp(packet, source, destination, data[begin:end], max(0, end - max(begin, len(data))))

@@ -1,4 +1,4 @@
-"""What one analysis consists of: columns, query, findings, and what a person sees of it.
+"""An analysis: its columns, query, findings and presentation.
 
 Each module beside this one declares one ``Analysis`` and registers it by its name in ``captures.spark.analyses``.
 """
