@@ -105,7 +105,7 @@ class ControllerContext:
 
     @property
     def broker_epochs(self) -> dict[BrokerId, BrokerEpoch]:
-        """Of every registered broker, shutting down or not."""
+        """The epoch of every registered broker, shutting down or not."""
         return self._broker_epochs
 
     @property
@@ -250,7 +250,7 @@ class ControllerContext:
 
     @property
     def partitions_with_leaders(self) -> list[TopicPartition]:
-        """Those whose leadership is known, even if nobody leads them (rule 5.14)."""
+        """The partitions with known leadership, even if nobody leads them (rule 5.14)."""
         return [tp for tp in self.leadership if not self.is_queued_for_deletion(tp.topic)]
 
     @property

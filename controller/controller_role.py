@@ -1,4 +1,4 @@
-"""What a node does while it is the controller: failover, the capabilities that process events, resignation."""
+"""The controller role of a node: failover, the capabilities that process events, resignation."""
 
 from __future__ import annotations
 

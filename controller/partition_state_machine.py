@@ -40,7 +40,7 @@ state_change_log = logging.getLogger("state.change.logger")
 
 
 class PartitionAction(enum.Enum):
-    """What a transition does besides changing the state."""
+    """The action of a transition, in addition to the state change."""
 
     NOTHING = enum.auto()
     #: create the partition's state in ZooKeeper, led by its first live replica (6.7, 6.8)

@@ -107,7 +107,7 @@ class Reassignment:
         return f"Nodes {sorted(controllers)} are controllers only and take no replicas." if controllers else None
 
     def list(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, ReplicaAssignment]:
-        """Those of ``partitions`` that are being reassigned, or all that are for None (rule 3.24)."""
+        """The current reassignments of ``partitions``, or all of them for None (rule 3.24)."""
         wanted = self._context.being_reassigned if partitions is None else partitions
         found = {tp: self._context.assignment(tp) for tp in sorted(wanted)}
         return {tp: assignment for tp, assignment in found.items() if assignment.is_being_reassigned}

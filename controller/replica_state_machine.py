@@ -33,7 +33,7 @@ state_change_log = logging.getLogger("state.change.logger")
 
 
 class ReplicaAction(enum.Enum):
-    """What a transition does besides changing the state."""
+    """The action of a transition, in addition to the state change."""
 
     NOTHING = enum.auto()
     #: send the broker the partition's state, as that of a new replica (6.22)

@@ -1,4 +1,4 @@
-"""What the controller's capabilities share: context, store, state machines, batches and channels."""
+"""The state shared by the controller's capabilities: context, store, state machines, batches and channels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WaitForFeatures = Callable[[int, float], Awaitable[None]]
 
 
 async def no_feature_cache(version: int, timeout_s: float) -> None:
-    """For a controller without a broker that reads /feature."""
+    """Do not wait: the controller has no broker that reads /feature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

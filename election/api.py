@@ -33,7 +33,7 @@ class LeaderContender(ABC, Generic[TokenT]):
 
     @property
     def description(self) -> str:
-        """For logs (rule E3.1)."""
+        """The description for logs (rule E3.1)."""
         return f"LeaderContender: {type(self).__name__}"
 
 

@@ -141,7 +141,7 @@ class _Driver(LeaderElectionDriver):
         self._service._confirm(self, information)
 
     async def delete_leader_information(self, component_id: str) -> None:
-        """It goes with the leader; listeners hear of who follows (rule E9.10)."""
+        """Do nothing: the information goes with the leader, and listeners learn of its successor (rule E9.10)."""
 
     async def aclose(self) -> None:
         self._service._leave(self)
@@ -189,7 +189,7 @@ class _ElectionService(LeaderElectionService):
             await election.stop()
 
     async def confirm_leadership(self, session_id: UUID, address: str) -> bool:
-        """As elsewhere, but that a second confirmation is ignored (rule E9.7)."""
+        """Confirm leadership as other elections do, but ignore a second confirmation (rule E9.7)."""
         if self._election is None:
             log.warning("confirmation of %s is refused: not started", session_id)
             return False

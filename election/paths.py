@@ -112,7 +112,7 @@ class ElectionPaths(Paths):
         return zookeeper_path(self._component(component_id), "connection_info")
 
     def owned_path(self, component_id: str) -> str:
-        """What to delete when the component's leader withdraws (E6.6)."""
+        """The node to delete when the component's leader withdraws (E6.6)."""
         if self.layout is PathLayout.ONE_LATCH:
             return self._component(component_id)
         return self.leader_path(component_id)

@@ -37,7 +37,7 @@ Connect = Callable[[HighAvailabilityConfig], Awaitable[MetadataStore]]
 
 
 class ClientHighAvailabilityServices(ABC):
-    """What a client needs: retrieval of the REST server's leader (rule E10.3)."""
+    """The services of a client: retrieval of the REST server's leader (rule E10.3)."""
 
     @abstractmethod
     def leader_retrieval(self, component_id: str, default_address: str | None = None) -> LeaderRetrievalService:

@@ -33,11 +33,11 @@ class BackgroundTasks:
                     scope.cancel()
 
     async def start(self, function: Callable[..., Awaitable[None]], *args: Any) -> Any:
-        """As of a nursery. Until the task has started it is cancelled with the caller."""
+        """Like `start` of a nursery. Until the task has started, cancelling the caller cancels it."""
         return await self._nursery.start(self._run, function, args)
 
     def start_soon(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """As of a nursery."""
+        """Like `start_soon` of a nursery."""
         self._nursery.start_soon(self._run_shielded, function, args)
 
     async def _run(

@@ -265,7 +265,7 @@ class Cluster:
         return ",".join(m.addresses[DATA] for m in self._members.values() if m.state == "running" and m.addresses)
 
     async def kill(self, node_id: int) -> None:
-        """As by kill -9: ZooKeeper notices when the session expires."""
+        """Kill the node as kill -9 does: ZooKeeper notices when its session expires."""
         await self.member(node_id).kill()
 
     async def stop(self, node_id: int) -> None:

@@ -89,7 +89,7 @@ class ClusterConfig:
         return given
 
     def zookeeper_client(self, zookeeper_connect: str) -> ZooKeeperClientConfig:
-        """How the cluster itself connects: like its nodes, but with its own session timeout. Raises ConfigError."""
+        """The cluster's own connection: like its nodes', but with its own session timeout. Raises ConfigError."""
         properties = {
             "zookeeper.connection.timeout.ms": str(SESSION_TIMEOUT_MS),
             **self.node_properties(self.node_ids.start, zookeeper_connect),

@@ -90,7 +90,7 @@ class Link:
         return self._ready.popleft()
 
     async def _receive_frame(self) -> bytes | None:
-        """From the stream, and recorded."""
+        """Receive a frame and record it."""
         try:
             while (frame := await self._next_frame()) is None:
                 data = await self._stream.receive_some(_CHUNK_BYTES)
@@ -240,7 +240,7 @@ class Link:
             await self._forward(passage.frames, incoming=incoming, segments=passage.segments)
 
     def _event(self, frame: bytes, *, incoming: bool) -> FrameEvent | None:
-        """None for a frame that cannot be attributed: a header that is not Kafka's, an answer to an unseen request."""
+        """The event of a frame; None if the header is not Kafka's or the answered request is unknown."""
         is_request = incoming == self._accepted
         if is_request:
             try:
@@ -269,7 +269,7 @@ class Link:
         return None
 
     def _identify(self, header: wire.Header) -> int | None:
-        """Who dialled: exact within a process, otherwise by Kafka's habit that a node's client id is its broker id."""
+        """The dialling node: exact within a process, otherwise inferred from a client id that is a broker id."""
         known = self._links.dialled.get(self.remote)
         if known is not None:
             return known
@@ -278,7 +278,7 @@ class Link:
         return int(client_id) if is_member else None
 
     def _record_rest(self) -> None:
-        """What came and is no frame."""
+        """Received bytes that form no frame."""
         if self._tap is not None:
             side: Side = "client"
             if rest := self._buffer.rest():

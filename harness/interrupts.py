@@ -1,4 +1,4 @@
-"""What SIGINT, SIGTERM and SIGHUP do to a `kce` command.
+"""Handle SIGINT, SIGTERM and SIGHUP in a `kce` command.
 
 By default they end the process at once, with one line and no traceback; its child processes are stopped, and the
 folders of ``remove_on_exit`` are removed. A command that has more to clean up runs in Trio by ``run``: there the
@@ -136,7 +136,7 @@ def _print_line() -> None:
 
 
 def run(function: Callable[[*Args], Awaitable[T]], *args: *Args, on_signal: Callable[[], None] = _print_line) -> T:
-    """As trio.run. The signals cancel it and call ``on_signal``; then it raises Interrupted."""
+    """Run ``function`` as trio.run does. A signal cancels it and calls ``on_signal``; then `run` raises Interrupted."""
     import trio
 
     received: list[int] = []

@@ -1,4 +1,4 @@
-"""What must hold in every cluster at every moment, checked as frames pass, and once it has settled.
+"""Invariants of every cluster, checked on every frame and once the cluster has settled.
 
     with watch(cluster) as violations:
         ...
@@ -60,7 +60,7 @@ class Invariants:
         self._for_earlier_life: dict[tuple[object, ...], bool] = {}
 
     def observe(self, event: FrameEvent) -> None:
-        """For `Links.listen`."""
+        """Check a frame; a listener for `Links.listen`."""
         if event.header.api_key not in CONTROL_REQUESTS:
             return
         try:

@@ -102,7 +102,7 @@ class Selection:
         self._apis = frozenset(names)
 
     def describe(self) -> str:
-        """What it matches, for messages."""
+        """Describe the selection, for messages."""
         given = ((f.name, getattr(self, f.name), f.default) for f in fields(self) if f.init and f.name != "is_request")
         kind = {True: "requests", False: "responses", None: "frames"}[self.is_request]
         return " ".join([kind, *(f"{name}={value!r}" for name, value, default in given if value != default)])
@@ -118,7 +118,7 @@ class Selection:
 
 
 class Ending(enum.Enum):
-    """What becomes of a connection after a frame."""
+    """The fate of a connection after a frame."""
 
     CLOSE = "close"
     HALF_OPEN = "half open"
@@ -129,7 +129,7 @@ CLOSE: Final = Ending.CLOSE
 
 @dataclass(slots=True)
 class Passage:
-    """What becomes of one frame; rules change it.
+    """The fate of one frame; rules change it.
 
     ``frames`` are forwarded in its place, in ``segments`` of so many bytes, or after the next frame of the connection.
     ``reply`` is a response to the requester. ``cut`` is how many bytes still pass before the end.
@@ -248,7 +248,7 @@ class Links:
             callback(event)
 
     async def apply_rules(self, event: FrameEvent) -> Passage | None:
-        """What the rules make of a frame; None if none matches."""
+        """Apply the rules to a frame; None if none matches."""
         passage: Passage | None = None
         for rule in self._rules.copy():
             if rule.matches(event):

@@ -67,11 +67,11 @@ class Member(ABC):
 
     @abstractmethod
     async def kill(self) -> None:
-        """As by kill -9: its connections break, its session lasts until it expires."""
+        """Kill the node as kill -9 does: its connections break, its session lasts until it expires."""
 
     @abstractmethod
     async def status(self) -> NodeStatus:
-        """What its controller module believes."""
+        """The view of the node's controller module."""
 
     def end_reason(self) -> str:
         """Why a stopped node has ended."""
@@ -233,7 +233,7 @@ class ProcessMember(Member):
         self._keep_ports()
 
     def end_reason(self) -> str:
-        """Why the process has ended, as far as its exit code and its log say."""
+        """The reason why the process has ended, from its exit code and its log."""
         code = None if self._process is None else self._process.returncode
         if code is None:
             return "it has not ended"

@@ -114,7 +114,7 @@ def _in_trio(test: Callable[..., Any]) -> Callable[..., None]:
 
 
 class OpenedByTest:
-    """What the fixture gives an async test that this plugin runs: the cluster starts in the test's own Trio run."""
+    """The fixture's value in an async test that this plugin runs: the cluster starts in the test's own Trio run."""
 
     def __init__(self, cluster: Callable[[], Any]) -> None:
         self.cluster = cluster
@@ -182,7 +182,7 @@ async def _opened(arguments: dict[str, Any], artifacts: Artifacts) -> AsyncItera
 
 
 def _trio_fixture(function: Callable[[], AsyncIterator[Cluster]]) -> Any:
-    """As pytest-trio makes one of an async fixture."""
+    """Make a pytest-trio fixture of an async function."""
     from pytest_trio.plugin import TrioFixture
 
     async def kafka_cluster() -> AsyncIterator[Cluster]:
@@ -193,7 +193,7 @@ def _trio_fixture(function: Callable[[], AsyncIterator[Cluster]]) -> Any:
 
 
 def _arguments(request: pytest.FixtureRequest, node: Any, artifacts: Artifacts) -> dict[str, Any]:
-    """For `Cluster`: from the mark, the command line, and ours."""
+    """The arguments for `Cluster`: from the mark, the command line, and the plugin."""
     option = request.config.getoption
     mark = node.get_closest_marker("kafka_cluster")
     arguments: dict[str, Any] = {"brokers": option("--kafka-brokers"), **(mark.kwargs if mark else {})}

@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Of one run; ``frames`` is how many passed."""
+    """The result of one run; ``frames`` counts the frames that passed."""
 
     seed: int
     steps: tuple[Step, ...]

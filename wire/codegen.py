@@ -22,7 +22,7 @@ Decode = Callable[..., tuple[Any, int]]
 
 
 class Encoded(NamedTuple):
-    """In place of an array of structures that are encoded already: how many, and their bytes in pieces of any size."""
+    """An array of structures that are already encoded: their number, and their bytes in pieces of any size."""
 
     elements: int
     pieces: Sequence[bytes]

@@ -28,7 +28,7 @@ NO_TOPIC_ID: Final = uuid.UUID(int=0)
 
 
 class PartitionState(NamedTuple):
-    """What a control request says of one partition. None: requests of that API do not carry the field.
+    """The state of one partition in a control request. None: requests of that API do not carry the field.
 
     ``decision_epoch`` is the epoch of the controller that decided the state, not of the one that sends it. Before
     version 3, ``leader_epoch`` of StopReplica is None and ``delete`` is the same for all partitions (rule 13.24).
@@ -107,7 +107,7 @@ def partition_states(request: ControlRequest) -> Iterator[PartitionState]:
 
 
 def partition_count(request: ControlRequest) -> int:
-    """How many partitions the request names."""
+    """The number of partitions in the request."""
     if isinstance(request, StopReplicaRequest):
         listed = len(request.ungrouped_partitions) + sum(len(topic.partition_indexes) for topic in request.topics)
     else:

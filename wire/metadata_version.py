@@ -69,7 +69,7 @@ class MetadataVersion:
 
     @property
     def offset_for_leader_epoch_version(self) -> int | None:
-        """None if it is not used."""
+        """The version of OffsetForLeaderEpoch that followers use; None if they use none."""
         version = self._version(_OFFSET_FOR_LEADER_EPOCH_VERSIONS)
         return None if version < 0 else version
 

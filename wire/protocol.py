@@ -209,7 +209,7 @@ _UNCHANGED = nullcontext()
 
 
 def _read_body_by_reference(frame: bytes, at: int, known: ApiKey, cls: type[Message], version: int) -> Message:
-    """For what the generated decoder refused."""
+    """Decode with the slower reference decoder what the generated decoder refused."""
     body = struct_for(cls, version, version in known.flexible)
     stream = io.BytesIO(frame)
     stream.seek(at)

@@ -149,7 +149,7 @@ class EndTransactionMarker:
 
     @classmethod
     def from_record(cls, record: Record) -> EndTransactionMarker:
-        """Of a record of a control batch that is ABORT or COMMIT. Raises CorruptRecord."""
+        """Parse an ABORT or COMMIT record of a control batch. Raises CorruptRecord."""
         kind = control_record_type(record)
         if kind not in (ControlRecordType.ABORT, ControlRecordType.COMMIT):
             raise errors.CorruptRecord(f"record at offset {record.offset}: no end of a transaction, but {kind!r}")
@@ -160,7 +160,7 @@ class EndTransactionMarker:
 
 
 def control_record_type(record: Record) -> ControlRecordType | int:
-    """What a record of a control batch says; a bare number where that is not known. Raises CorruptRecord.
+    """The type of a record of a control batch; a number if the type is unknown. Raises CorruptRecord.
 
     A later version of the key may be longer, and is read as this one.
     """

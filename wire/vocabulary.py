@@ -68,7 +68,7 @@ class TopicPartition(NamedTuple):
 
 
 def by_topic(values: Mapping[TopicPartition, V]) -> dict[str, dict[int, V]]:
-    """As messages group them: topic -> partition -> value."""
+    """Group values as messages do: topic -> partition -> value."""
     grouped: dict[str, dict[int, V]] = {}
     for (topic, number), value in values.items():
         grouped.setdefault(topic, {})[number] = value
@@ -84,6 +84,6 @@ class Endpoint(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        """In the format of `listeners` and of the registration: ``DATA://127.0.0.1:9092``."""
+        """The endpoint in the format of `listeners` and of the registration: ``DATA://127.0.0.1:9092``."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.listener}://{host}:{self.port}"

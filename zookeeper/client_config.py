@@ -1,4 +1,4 @@
-"""How a node connects to ZooKeeper: the `zookeeper.*` settings of a server.properties.
+"""The ZooKeeper connection of a node: the `zookeeper.*` settings of a server.properties.
 
 Names and meanings are Kafka's. A TLS certificate authenticates the node, as in KIP-515. Java login configurations
 (SASL) are not supported, so `zookeeper.set.acl` needs a certificate.

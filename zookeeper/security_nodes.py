@@ -71,7 +71,7 @@ class ResourcePattern(NamedTuple):
 
 
 class AccessControlEntry(NamedTuple):
-    """As Kafka writes it: ("User:alice", "*", "Read", "Allow")."""
+    """An entry as Kafka writes it: ("User:alice", "*", "Read", "Allow")."""
 
     principal: str
     host: str

@@ -1,4 +1,4 @@
-"""Where a client finds the leader instead: in responses with NOT_LEADER_OR_FOLLOWER (rules B3.41, B4.19)."""
+"""The current leader, in responses with NOT_LEADER_OR_FOLLOWER (rules B3.41, B4.19)."""
 
 from __future__ import annotations
 

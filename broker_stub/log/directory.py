@@ -1,4 +1,4 @@
-"""A log directory: its lock, its checkpoints, what is to be deleted and flushed in it, and whether it has failed."""
+"""A log directory: its lock, its checkpoints, its pending deletions and flushes, and whether it has failed."""
 
 from __future__ import annotations
 

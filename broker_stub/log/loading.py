@@ -1,4 +1,4 @@
-"""How a log is read from its folder, and repaired if the broker before did not end well (rules B6.26 to B6.29)."""
+"""Load a log from its folder, and repair it after an unclean shutdown (rules B6.26 to B6.29)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a leader checks of records, and how they become the batch that is appended (rules B3.16, B3.23 to B3.35).
+"""A leader's validation of records, and the batch that it appends (rules B3.16, B3.23 to B3.35).
 
 Records stay opaque: the headers are checked, the checksum, and of what is not compressed the lengths of the records.
 They are decoded only where the topic asks for more: keys, limits of timestamps, another codec, another format.

@@ -1,4 +1,4 @@
-"""When a leader proposes an ISR change: by what its followers fetch (rules 9.43 to 9.52)."""
+"""A leader's decision to propose ISR changes, from its followers' fetches (rules 9.43 to 9.52)."""
 
 from __future__ import annotations
 

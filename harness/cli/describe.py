@@ -102,7 +102,7 @@ async def read_cluster(zk: KafkaZkClient, zookeeper: str) -> dict[str, Any]:
 
 
 def problems(found: dict[str, Any]) -> list[str]:
-    """What is unhealthy, a sentence each."""
+    """The health problems, one sentence each."""
     brokers: dict[int, dict[str, Any]] = found["brokers"]
     controller = found["controller"]
     sentences = []
@@ -157,7 +157,7 @@ def _is_moving(p: Partition) -> bool:
 
 
 def _remarks(p: Partition) -> list[str]:
-    """What is unusual about a partition."""
+    """The anomalies of a partition."""
     remarks = []
     if p["leader"] is None:
         remarks.append("new")

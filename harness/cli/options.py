@@ -46,7 +46,7 @@ def zookeeper_option(function: F) -> F:
 
 
 def settings_options(function: F) -> F:
-    """For ``node_settings``."""
+    """Add the options that ``node_settings`` reads."""
     function = click.option(
         "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A Kafka property for every node. Repeatable."
     )(function)

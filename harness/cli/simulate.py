@@ -33,7 +33,7 @@ def _seeds(_ctx: click.Context, _param: click.Parameter, value: str) -> range:
 
 
 def _run_chunk(seeds: list[int], steps: int) -> list[Result]:
-    """In a process of its own."""
+    """Simulate ``seeds`` in a process of its own."""
     logging.disable(logging.CRITICAL)
     return [simulate(seed, schedule(seed, steps)) for seed in seeds]
 

@@ -137,11 +137,11 @@ class MemoryFile(File):
         self._content.flush()
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Do nothing: a memory file holds no resources."""
 
 
 class MemoryDisk(Disk):
-    """It outlives the node that uses it. Paths are absolute."""
+    """A disk in memory that outlives the node that uses it. Paths are absolute."""
 
     def __init__(self, now_ms: Callable[[], int] = _no_time) -> None:
         self.now_ms = now_ms

@@ -105,7 +105,7 @@ class MemoryClusterWorld(ClusterWorld):
             self.server.reconnect(store)
 
     def _living_sessions(self, node_id: int) -> list[MemoryStore]:
-        """Those of a client that was killed stay as they are, until they expire."""
+        """The node's sessions, except those of a killed client, which last until they expire."""
         return [store for store in self._sessions[_name(node_id)] if not store.is_abandoned]
 
     def is_cut(self, node_id: int) -> bool:

@@ -31,7 +31,7 @@ class Listener(Protocol):
 
     @property
     def address(self) -> Address:
-        """With the port that was really bound."""
+        """The address with the port that was bound."""
         ...
 
     def listen(self, backlog: int) -> None:
@@ -51,7 +51,7 @@ def uuids(random: Random) -> Callable[[], UUID]:
 
 
 class World(Protocol):
-    """What one node takes from outside."""
+    """The outside world of one node."""
 
     disk: Disk
 
@@ -77,7 +77,7 @@ class World(Protocol):
 
 
 class ClusterWorld(Protocol):
-    """Where a cluster runs: the worlds of its nodes, its ZooKeeper, and the network between them."""
+    """The world of a cluster: the worlds of its nodes, its ZooKeeper, and the network between them."""
 
     #: whether nodes may run as processes of their own
     processes: bool

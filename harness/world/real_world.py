@@ -169,7 +169,7 @@ class RealClusterWorld(ClusterWorld):
         return RealWorld(), f"127.0.0.1:{proxy.port}{slash}{chroot}"
 
     def first_server(self) -> Address:
-        """Where the proxies of nodes connect: the first server of `zookeeper_connect`. Raises HarnessError."""
+        """The server that the proxies of nodes connect to: the first of `zookeeper_connect`. Raises HarnessError."""
         server = self.zookeeper_connect.partition("/")[0].partition(",")[0]
         host, colon, port = server.rpartition(":")
         if not colon:

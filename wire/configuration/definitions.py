@@ -38,7 +38,7 @@ LARGEST: Final = {ConfigType.SHORT: 2**15 - 1, ConfigType.INT: 2**31 - 1, Config
 
 
 class Dynamic(enum.Enum):
-    """Where Kafka allows changes of a broker's setting while the broker runs (rule B7.29)."""
+    """The scope in which Kafka allows changes of a setting while the broker runs (rule B7.29)."""
 
     STATIC = "static"
     BROKER = "broker"  # for one broker only
@@ -180,7 +180,7 @@ def list_of(text: str) -> list[str]:
 
 
 def allowed_values(text: str, kind: ConfigType) -> Allowed:
-    """From the notation of the tables: ``any``; ``a|b|c``; for numbers ``1..``, ``1..9`` or ``-1|1..9``."""
+    """Parse the notation of the tables: ``any``; ``a|b|c``; for numbers ``1..``, ``1..9`` or ``-1|1..9``."""
     most = LARGEST.get(kind)
     if text == "any":
         return Anything() if most is None else Numbers(((-most - 1, most),))

@@ -23,7 +23,7 @@ class Verdict(enum.Enum):
 
 
 class Interruptions:
-    """Of one batch of requests. A connection that answered some of them is not an interruption."""
+    """The interruptions of one batch of requests. A connection that answered some of them does not count."""
 
     def __init__(self, session_timeout_ms: int) -> None:
         self._session_timeout_s = session_timeout_ms / 1000

@@ -478,7 +478,7 @@ class KazooStore(store.MetadataStore):
         return [results[i] for i in range(len(ops))]
 
     async def _create_containers(self, ops: Sequence[Op]) -> list[OpResult | StoreError]:
-        """Not in a multi, which older servers could not parse."""
+        """Create containers outside a multi, since older servers cannot parse such a multi."""
         made = [op for op in ops if isinstance(op, Create)]
         if not self._knows_containers:
             return await self._write_batches(made, [])
