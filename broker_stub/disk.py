@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol, TypeAlias
 
-#: what can be written, and what is read: never changed by anybody
+#: bytes to write or that were read; immutable by convention
 Buffer: TypeAlias = bytes | memoryview
 
 

@@ -39,8 +39,8 @@ class FrameMemory(Protocol):
 class Link(Protocol):
     """An accepted connection that carries whole frames, without their length prefixes.
 
-    It takes memory for a frame when it knows its length, before it receives the rest. Who gets the frame gives back
-    its length; the link gives back what it took for a frame that never came.
+    It reserves memory for a frame once it knows the length, before it receives the rest. The receiver of the frame
+    releases the memory; the link releases what it reserved for an incomplete frame.
     """
 
     @property

@@ -38,7 +38,7 @@ _RELATIONS = ("older", "equal", "newer")
 
 @dataclass(kw_only=True, eq=False)
 class Rule(Selection):
-    """What it matches, besides the fields of `Selection`:
+    """It selects frames by the fields of `Selection` and by:
 
     version, client_id      of the request's header
     controller_epoch        a number, or "older", "equal" or "newer" than the newest one seen; likewise broker_epoch,
@@ -46,8 +46,8 @@ class Rule(Selection):
     topic, partition        the message names them
     where                   a function of the decoded message
 
-    Which of the matching frames it acts on: the ``nth`` (from 1), ``every`` nth, or each with a ``probability``, whose
-    random numbers come from ``seed``. By default all.
+    It acts on all matching frames, or on the ``nth`` (from 1), on ``every`` nth, or on each with a ``probability``,
+    with random numbers from ``seed``.
 
     What it does to them:
 

@@ -34,7 +34,7 @@ class Gauge:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """``read`` gives how many there have been; whoever looks at it twice knows the rate."""
+    """``read`` returns the count so far; two reads give the rate."""
 
     read: Callable[[], int]
 
@@ -71,7 +71,7 @@ class Histogram:
 
 
 class Timer(Histogram):
-    """Of durations, in ms; its ``count`` is a meter's."""
+    """A histogram of durations in ms; ``count`` serves as a meter."""
 
 
 Metric = Gauge | Meter | Histogram

@@ -1,4 +1,4 @@
-"""How frames travel between nodes: Protocols that whoever starts a node implements. Pure."""
+"""Transport of frames between nodes: Protocols that the starter of a node implements. Pure."""
 
 from __future__ import annotations
 

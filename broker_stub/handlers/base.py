@@ -49,7 +49,7 @@ class Services:
     data_plane: DataPlane
     #: starts a background task of the broker
     spawn: Callable[[Callable[[], Awaitable[None]]], None]
-    #: gets the settings of topics whose logs are about to be made; None: nobody needs them
+    #: fetches the settings of topics before their logs are created; None if not needed
     prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None
 
     def is_stale_broker_epoch(self, epoch: int) -> bool:

@@ -27,7 +27,7 @@ CHECKPOINTS = (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, REPLICATI
 
 
 class LogDirectory(LogContext):
-    """``is_offline`` once it has failed: from then on nobody uses it (rule B3.20)."""
+    """A log directory; after a failure it is offline for good (``is_offline``, rule B3.20)."""
 
     def __init__(
         self,

@@ -188,7 +188,7 @@ class TimeIndex:
 
 
 class TransactionIndex:
-    """The aborted transactions whose end is in the segment; its file exists only if there are any (rule B6.3)."""
+    """The aborted transactions that end in the segment; without any there is no file (rule B6.3)."""
 
     __slots__ = ("_disk", "_path", "transactions")
 

@@ -9,7 +9,7 @@ from kce.broker_stub.disk import Disk
 from kce.broker_stub.log.checkpoints import read_leader_epochs, write_leader_epochs
 from kce.broker_stub.log.names import LEADER_EPOCH_CHECKPOINT
 
-#: of an epoch or an offset that nobody knows
+#: an unknown epoch or offset
 UNDEFINED: Final = -1
 
 

@@ -122,7 +122,7 @@ class _Loader:
         return self._disk.files(self._folder)
 
     def _delete_replaced(self, names: list[str], swaps: list[str]) -> None:
-        """Segments whose records are in those that are swapped in."""
+        """Delete the segments that the swapped-in ones replace."""
         least, most = min(_offset(name, SWAP) for name in swaps), 0
         for name in swaps:
             file = self._disk.open(f"{self._folder}/{name}")

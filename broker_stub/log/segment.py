@@ -1,7 +1,6 @@
 """A segment: a file of batches back to back, from a base offset on, and its indexes (rules B6.3, B6.4, B6.10).
 
-Batches are opaque but for their headers. Files are opened and indexes read when they are needed first, so that a log
-that nobody uses costs little.
+Only the headers of batches are parsed. Files are opened and indexes read on first use, so an idle log costs little.
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class Segment:
 
     @classmethod
     def create(cls, disk: Disk, folder: str, base_offset: int, *, now_ms: int, jitter_ms: int = 0) -> Segment:
-        """A segment without batches, whatever files of its name there are."""
+        """Create a segment without batches; delete existing files of its name."""
         for suffix in SEGMENT_FILES:
             disk.delete(f"{folder}/{offset_name(base_offset, suffix)}")
         segment = cls(disk, folder, base_offset, now_ms=now_ms, jitter_ms=jitter_ms)
@@ -329,7 +328,7 @@ class Segment:
         return scan(self._file, self.size, position)
 
     def find(self, offset: int, position: int = 0) -> Place | None:
-        """The first batch whose last offset is at least ``offset``; ``position`` is a place before it."""
+        """Find the first batch whose last offset is at least ``offset``; start at or after ``position``."""
         if self.size:
             for place in self.scan(max(position, self.index.lookup(offset).position)):
                 if place.header.last_offset >= offset:

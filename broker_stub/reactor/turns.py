@@ -71,8 +71,8 @@ class Turns:
 
     @asynccontextmanager
     async def long_request(self) -> AsyncIterator[None]:
-        """Only one long request is worked on at a time in each plane, so that the memory for it is bounded. Garbage is
-        not collected meanwhile: looking at its millions of objects would stop everything."""
+        """Process one long request at a time in each plane, to bound memory. Disable garbage collection meanwhile:
+        scanning millions of objects would stall the broker."""
         async with self._long:
             collects = gc.isenabled()
             gc.disable()

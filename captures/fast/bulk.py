@@ -85,9 +85,9 @@ class _FastFlow:
 
 
 class FastPath:
-    """Reads blocks, whose FILE is a place in ``files``, once. ``quality`` is complete when ``windows`` has ended.
+    """Read blocks once; their FILE is an index into ``files``. ``quality`` is complete when ``windows`` has ended.
 
-    ``ports`` are those of listeners, if they are known.
+    ``ports``: ports of listeners, if known.
     """
 
     def __init__(

@@ -65,7 +65,7 @@ class SegmentCounts:
             self._ends.pop(row, None)
             (self._opening.discard if flags & ACK else self._opening.add)(row)
         elif flags & RST and row in self._opening:
-            return  # refused: nobody listens there, and it was no connection
+            return  # refused: the port is closed, so there was no connection
         elif row not in self._ends:
             address, port = ends_of(self._flows[row])[is_higher]
             kind = "RST" if flags & RST else "FIN"

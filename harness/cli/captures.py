@@ -245,7 +245,7 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
 @click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.option(
     "--report", type=click.Path(), metavar="FILE",
-    help="Write a report, as HTML with pictures unless --format says otherwise.",
+    help="Write a report: HTML with pictures, or the --format given.",
 )  # fmt: skip
 @click.option(
     "--format", "form", type=click.Choice(FORMATS),
@@ -268,7 +268,7 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
 )  # fmt: skip
 @click.option(
     "--threshold", "thresholds", multiple=True, metavar="NAME=VALUE",
-    help="From when on something is a warning: outage_ms, slow_control_ms, slow_news_ms (1000 each), "
+    help="Thresholds of warnings: outage_ms, slow_control_ms, slow_news_ms (1000 each), "
     "isr_storm_shrinks (3); may be repeated.",
 )  # fmt: skip
 @ports_option

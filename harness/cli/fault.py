@@ -88,7 +88,7 @@ def _change(text: str) -> tuple[str, Any]:
 
 
 @fault.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @cluster_option
 def list_faults(as_json: bool, cluster_file: Path | None) -> int:
     """List the rules of the running cluster."""

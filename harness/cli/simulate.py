@@ -47,11 +47,15 @@ Examples:
 A run is the same from the same seed on every machine. The exit code is 3 if an invariant was violated.
 """
 )
-@click.option("--seeds", callback=_seeds, default="0..99", show_default=True, metavar="N[..M]", help="Which runs.")
+@click.option(
+    "--seeds", callback=_seeds, default="0..99", show_default=True, metavar="N[..M]", help="Seeds of the runs."
+)
 @click.option("--steps", type=click.IntRange(1), default=STEPS, show_default=True, help="Operations of each run.")
-@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Processes to run them in.")
-@click.option("--trace", type=click.Path(path_type=Path, dir_okay=False), help="Of one seed: write each frame as JSON.")
-@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="Of one seed: record a pcapng file.")
+@click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Number of parallel processes.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path, dir_okay=False), help="With one seed: write each frame as JSON."
+)
+@click.option("--record", type=click.Path(path_type=Path, dir_okay=False), help="With one seed: record a pcapng file.")
 def simulate_(seeds: range, steps: int, jobs: int, trace: Path | None, record: Path | None) -> int:
     """Simulate clusters in memory: random operations and faults from a seed, and invariants that must hold.
 

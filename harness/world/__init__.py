@@ -1,9 +1,9 @@
-"""Everything that a node takes from outside, behind one port: connections, ZooKeeper, time, randomness, files.
+"""The outside world of a node, behind one port: connections, ZooKeeper, time, randomness, files.
 
-port          `World`, the port; `ClusterWorld`, what a cluster needs besides
+port          `World`, the port; `ClusterWorld`, the port of a whole cluster
 real_world    sockets, kazoo, the wall clock; its disk is `real_disk`
 memory_world  the same, simulated in one process: deterministic, from one seed
-network, memory_disk, virtual_time    what `memory_world` is made of
+network, memory_disk, virtual_time    parts of `memory_world`
 tcp_stream, tcp_proxy          connections of `real_world`
 
 No other module of a node opens a socket or a file, reads a clock or draws a random number: a contract in

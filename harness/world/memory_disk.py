@@ -27,9 +27,9 @@ class _Content:
         self.pieces: list[bytes] = []
         self.starts: list[int] = []
         self.size = 0
-        #: so much is durable, and nothing before it has changed since, unless ``durable`` is set
+        #: the durable prefix, unchanged since the flush unless ``durable`` is set
         self.durable_size = 0
-        #: durable content that the file itself does not have any more
+        #: durable content that the file no longer has
         self.durable: bytes | None = None
         self.modified_ms = 0
 

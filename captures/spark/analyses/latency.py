@@ -28,7 +28,7 @@ TABLE = Table(
 
 COUNTS = Table(
     "latency_counts",
-    "How many requests took about so long: for the distribution.",
+    "The distribution of request durations: the count of each bucket.",
     (
         Column("api", pa.string(), ""),
         Column("version", pa.int16(), ""),
