@@ -37,7 +37,7 @@ def _records(vectors: Path) -> list[dict[str, Any]]:
 
 
 def _unordered(answer: wire.MetadataResponse) -> tuple[Any, ...]:
-    """Without the cluster id, and with brokers, topics and partitions sorted: their order is undefined (rule B7.10)."""
+    """Drop the cluster id; sort brokers, topics and partitions, whose order is undefined (rule B7.10)."""
     topics = {
         (topic.name, topic.topic_id, topic.error_code, topic.is_internal, topic.topic_authorized_operations): frozenset(
             topic.partitions

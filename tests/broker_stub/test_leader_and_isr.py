@@ -43,7 +43,7 @@ def _epochs(node: Node) -> tuple[int, int, int]:
 
 
 async def _node(**more) -> Node:
-    """It knows that brokers 1, 2 and 3 are alive."""
+    """A node that knows brokers 1, 2 and 3 as alive."""
     node = Node(**more)
     await node.ask(update_metadata())
     return node
@@ -177,7 +177,7 @@ async def test_a_log_from_before_topic_ids_gets_one() -> None:
 @pytest.mark.kafka("RMT-30")
 @pytest.mark.parametrize("leader_epoch", [0, 1])
 async def test_a_repeated_leader_epoch_may_add_the_topic_id(leader_epoch) -> None:  # rule 9.19
-    """As may a larger one."""
+    """A larger epoch may, too."""
     node = Node()
     answer = await node.ask(leader_and_isr(lai_state()), 4)
     assert codes(answer) == {("a", 0): ErrorCode.NONE}

@@ -100,7 +100,7 @@ async def test_short_turns_share_a_slice(nursery) -> None:
 
 
 async def test_steps_leave_turns_to_others(nursery) -> None:
-    """With a clock that advances in each step, every slice is followed by a turn of who waits."""
+    """With a clock that advances in each step, a waiting task runs after every slice."""
     turns, log = Turns(SLICE_SECONDS), []
     nursery.start_soon(turns.run)
     clock = itertools.count()

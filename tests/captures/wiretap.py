@@ -24,7 +24,7 @@ MODULUS = 1 << 32
 
 
 class Key(NamedTuple):
-    """By what a message is known: ``port`` is its client's."""
+    """The identity of a message; ``port`` is its client's."""
 
     kind: str
     port: int
@@ -36,7 +36,7 @@ class Key(NamedTuple):
 
 @dataclass
 class Sent:
-    """One message: which bytes of which direction it is. ``about`` is a response's request."""
+    """One message and its bytes in one direction. ``about`` is a response's request."""
 
     key: Key
     talk: Talk
@@ -277,7 +277,7 @@ def observe(
     tap: Wiretap, seed: int, *, loss: float = 0.0, swaps: int = 0, displaced: int = 0,
     joined_after: float | None = None,
 ) -> Observation:  # fmt: skip
-    """What an observer sees who loses packets, swaps some, writes some 1,000 to 3,000 places late, and joins late."""
+    """Capture packets with loss, swaps, delays by 1,000 to 3,000 places, and a late start."""
     rng = random.Random(seed)
     packets = _acknowledged(tap.packets, rng)
     if joined_after is not None:

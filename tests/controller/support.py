@@ -365,7 +365,7 @@ def put_replica_state(context: ControllerContext, replica: PartitionReplica, sta
 def alter_partition_request(
     controller: KafkaController, tp: TopicPartition, isr: Sequence[int]
 ) -> wire.AlterPartitionRequest:
-    """Of the leader that the controller knows, in its epochs, for ``isr``; a recovering one has recovered (9.22)."""
+    """A request for ``isr`` by the current leader, with its epochs; a recovering leader has recovered (9.22)."""
     known = controller.context.leadership[tp].leader_and_isr
     wanted = wire.AlterPartitionRequestPartitionData(
         partition_index=tp.partition,

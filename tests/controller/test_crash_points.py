@@ -82,7 +82,7 @@ class PartitionsAdded(Operation):
 
 
 class BrokerDeath(Operation):
-    """Of broker 1, which leads one partition and follows in the other."""
+    """The death of broker 1, which leads one partition and follows in the other."""
 
     async def begin(self, w: CrashWorld) -> None:
         await w.stop_broker(1)
@@ -142,7 +142,7 @@ class Reassignment(Operation):
 
 
 class Election(Operation):
-    """Of preferred replicas, by znode."""
+    """The election of preferred replicas, by znode."""
 
     async def prepare(self, w: CrashWorld) -> None:
         await super().prepare(w)

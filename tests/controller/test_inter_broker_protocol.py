@@ -60,7 +60,7 @@ def leaderships(message: wire.LeaderAndIsrRequest) -> dict[TopicPartition, tuple
 
 
 async def grow_isr(w: World, isr: tuple[int, ...]) -> None:
-    """As the leader does under that protocol: by AlterPartition, or by a write and a notification."""
+    """Grow the ISR as a leader of that protocol does: by AlterPartition, or by a write and a notification."""
     controller = w.nodes[1].controller
     if w.ibp.supports_alter_partition:
         assert await join_isr(w, controller, TP, isr) == 0

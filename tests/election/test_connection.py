@@ -46,7 +46,7 @@ SUSPENDED, RECONNECTED, LOST = ConnectionState.SUSPENDED, ConnectionState.RECONN
 
 
 async def put(session: ElectionSession, information: LeaderInformation) -> None:
-    """As a leader of another process would."""
+    """Write ``information`` as a leader in another process does."""
     data = encode_leader_node(information.address or "", information.session_id or ID)
     if (await session.store.exists([LEADER]))[0] is None:
         await session.make_parents(LEADER)
@@ -346,7 +346,7 @@ async def test_the_same_leader_is_announced_again(backend: Backend, nursery: tri
 
 @pytest.mark.flink("FRC-5")
 async def test_a_new_leader_is_announced_after_the_reconnect(backend: Backend, nursery: trio.Nursery) -> None:
-    """And not the old one first, as Flink does from its cache (rule E7.11)."""
+    """Flink announces the old leader first, from its cache; this does not (rule E7.11)."""
     session, other = (
         await backend.session(session_timeout_ms=LONG_MS),
         await backend.session(session_timeout_ms=LONG_MS),

@@ -51,7 +51,7 @@ class Participants(ABC):
 
 
 class OfServices(Participants):
-    """To the backend, each participant is a process of its own."""
+    """Each participant is a separate process to the backend."""
 
     def __init__(self, make: object, *, one_process: bool, elects: bool = True) -> None:
         self._make = make

@@ -1,4 +1,4 @@
-"""Where the nodes are (rules E1.1-E1.6)."""
+"""Paths of the nodes (rules E1.1-E1.6)."""
 
 from __future__ import annotations
 

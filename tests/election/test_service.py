@@ -255,7 +255,7 @@ async def test_no_leadership_before_the_grant_was_reported(world: World) -> None
 
 
 def leaderships(world: World) -> list[bool]:
-    """Of a and of b, under the issued id and under another."""
+    """Leadership of a and of b, under the issued id and under another."""
     return [election.has_leadership(session_id) for election in (world.a, world.b) for session_id in (ID, OTHER_ID)]
 
 

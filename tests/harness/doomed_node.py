@@ -34,7 +34,7 @@ ARMED = "armed"
 
 
 class Fate:
-    """Where it ends, and what it has passed by then."""
+    """The point where the node ends, and the points that it passed."""
 
     def __init__(self, trace: str, point: list[Any] | None) -> None:
         self._trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

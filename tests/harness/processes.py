@@ -11,7 +11,7 @@ def family(pid: int) -> list[int]:
 
 
 def wait_gone(pids: list[int], seconds: float = 10) -> list[int]:
-    """Those of ``pids`` that still live after ``seconds``. One that nobody has reaped yet is dead."""
+    """The ``pids`` still alive after ``seconds``. A zombie process counts as dead."""
     processes = []
     for pid in pids:
         try:

@@ -24,7 +24,7 @@ FAST = {"zookeeper.session.timeout.ms": "1500"}
 
 
 async def test_a_cluster_without_a_control_plane(zookeeper: str) -> None:
-    """As beside brokers before 2.2 (KIP-291): None takes away what a cluster sets by itself."""
+    """As for brokers before 2.2 (KIP-291): None removes a default of the cluster."""
     properties = {
         **FAST,
         "listeners": "DATA://127.0.0.1:0",

@@ -51,7 +51,7 @@ async def test_it_is_registered_for_the_brokers_and_gets_no_replicas() -> None:
 
 
 async def test_replicas_that_another_broker_placed_on_it_are_moved() -> None:
-    """As real brokers place __consumer_offsets: straight into ZooKeeper."""
+    """Real brokers write the assignment of __consumer_offsets straight into ZooKeeper."""
     async with Cluster(3, controllers=1, world=memory(seed=3), properties=FAST) as cluster:
         await elect(cluster, 4)
         await write_topic(cluster.zk, "offsets", {0: [4, 1], 1: [1, 4], 2: [2, 3], 3: [4, 1, 2, 3]}, {}, uuid4())

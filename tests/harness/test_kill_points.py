@@ -148,7 +148,7 @@ class Reassignment(Operation):
 
 
 class Election(Operation):
-    """Of the preferred replica, after another has been made that."""
+    """The election of the preferred replica, after a change of the preferred replica."""
 
     async def prepare(self) -> None:
         await self.cluster.create_topic("t", assignment={0: [1, 2, 3]})

@@ -79,7 +79,7 @@ def test_beside_pytest_trio_in_both_modes(pytester: pytest.Pytester) -> None:
 
 
 def test_beside_a_plugin_that_takes_every_async_test(pytester: pytest.Pytester) -> None:
-    """As pytest-asyncio does in its auto mode: it replaces the items of coroutine functions."""
+    """The plugin replaces the items of coroutine functions, as pytest-asyncio does in its auto mode."""
     pytester.makeconftest(
         """
 import asyncio, inspect, pytest
@@ -154,7 +154,7 @@ def test_the_readme(pytester: pytest.Pytester) -> None:
 
 
 def test_the_plugin_imports_next_to_nothing() -> None:
-    """Where no test uses it: neither Trio nor anything of the project but itself."""
+    """Without a test that uses it, it imports neither Trio nor any other module of the project."""
     code = "before = set(sys.modules); import kce.harness.pytest_plugin; print(*set(sys.modules) - before)"
     ran = subprocess.run(
         [sys.executable, "-c", f"import sys, pytest; {code}"], capture_output=True, text=True, check=True

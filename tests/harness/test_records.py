@@ -122,7 +122,7 @@ async def test_a_clean_restart_keeps_what_is_there() -> None:
 
 
 async def test_a_follower_lags_on_command() -> None:
-    """It leaves the ISR, and returns when it may fetch again."""
+    """The follower leaves the ISR, and returns when it may fetch again."""
     world = memory(6)
     async with Cluster(3, world=world, properties=PROPERTIES) as cluster:
         await cluster.create_topic("t", partitions=1, replication_factor=3)
@@ -172,7 +172,7 @@ async def test_librdkafka_loses_nothing_while_nodes_are_killed(tmp_path: Path) -
 
 
 def contents(folder: Path) -> list[int]:
-    """For each partition, how many different logs there are."""
+    """The number of different logs of each partition."""
     found = (folder.glob(f"records-*/t-{partition}/*.log") for partition in range(3))
     return [len({path.read_bytes() for path in paths}) for paths in found]
 

@@ -359,7 +359,7 @@ def _plan(p: Peers, target: dict[int, tuple[int, ...]], step: int) -> str:
 
 
 async def cancel_reassignment(p: Peers) -> str:
-    """To a broker that lives and never catches up: ours fetches nothing, the peer's is stopped in its tracks."""
+    """Cancel a reassignment to a live broker that never catches up: our node, which does not fetch."""
     before = await p.states()
     target = {0: (NODE, *before[0][0][1:])}
     if p.kafka_controller is not None:

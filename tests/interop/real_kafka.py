@@ -184,7 +184,7 @@ class RealBroker:
 
     @property
     def address(self) -> str:
-        """Where clients reach it."""
+        """The address for clients."""
         return f"127.0.0.1:{self.data_port}"
 
     async def start(self) -> None:
@@ -208,7 +208,7 @@ class RealBroker:
                 await trio.sleep(0.05)
 
     def kill(self) -> None:
-        """As by kill -9."""
+        """Kill the process with SIGKILL."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()

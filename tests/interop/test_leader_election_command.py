@@ -42,7 +42,7 @@ class Nodes:
         return (await leaders_and_isrs(self.cluster, topic))[0]
 
     async def leave_without_leader(self, *topics: str) -> None:
-        """Of each, a is the only one in the ISR, and dead; b is alive."""
+        """For each topic, the ISR is a alone, which is dead; b is alive."""
         for topic in topics:
             await self.cluster.create_topic(topic, assignment={0: [self.a, self.b]})
         await self.cluster.stop(self.b)

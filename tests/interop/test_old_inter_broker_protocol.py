@@ -24,7 +24,7 @@ TOPIC = "old"
 
 @pytest.fixture(scope="module")
 def old(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[InBackground[Peers]]:
-    """With a topic that has one record."""
+    """Peers with a topic that has one record."""
     folder = tmp_path_factory.mktemp("old")
     with InBackground(
         lambda: peers(f"{zookeeper}/old", folder, ours=True, ids=[1], more=lambda i: OLD, properties=OLD)

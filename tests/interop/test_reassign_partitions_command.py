@@ -67,7 +67,7 @@ class Kafka:
         self._running.call(self._peers.cluster.wait_until, noted, f"{topic} to be compacted")
 
     def folders(self, topic: str, *brokers: int) -> list[Path]:
-        """Where the only partition is on disk, of all brokers if none are named."""
+        """The folders of the only partition, on all brokers if none are named."""
         chosen = [self._peers.brokers[i] for i in brokers or self._peers.brokers]
         return sorted(path for broker in chosen for path in broker.folder.glob(f"*/{topic}-0"))
 
@@ -123,7 +123,7 @@ class Kafka:
         return end, found
 
     def configs(self, kind: ResourceType, name: str | int, keys: Sequence[str]) -> dict[str, str]:
-        """Those of ``keys`` that are set for the resource itself."""
+        """The configurations among ``keys`` that are set on the resource itself."""
         (future,) = self._admin.describe_configs([ConfigResource(kind, str(name))], request_timeout=30).values()
         entries = future.result()
         return {k: entries[k].value for k in keys if k in entries and entries[k].source in _OWN}
@@ -237,7 +237,7 @@ def test_records_during_a_move(kafka: Kafka, tmp_path: Path) -> None:  # rules 1
 
 
 def other_folder(kafka: Kafka, topic: str) -> Path:
-    """Of the two log directories of broker 1 the one without the partition."""
+    """The one of broker 1's two log directories that lacks the partition."""
     (now,) = kafka.folders(topic, 1)
     return now.parent.with_name({"a": "b", "b": "a"}[now.parent.name])
 

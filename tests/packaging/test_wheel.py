@@ -159,7 +159,7 @@ def test_fixture_names_the_extra_that_it_needs(core: tuple[Path, int], tmp_path:
 
 
 def test_the_tests_of_the_readme_run_in_memory(core: tuple[Path, int], tmp_path: Path) -> None:
-    """With nothing installed but the wheel and pytest."""
+    """Only the wheel and pytest are installed."""
     (tmp_path / "test_readme.py").write_text(README_TESTS)
     out = succeed(core[0] / "pytest", "-q", "-p", "no:cacheprovider", "--kafka-world=memory", cwd=tmp_path)
     assert "3 passed" in out

@@ -155,7 +155,7 @@ def _cluster(cls: Any, version: int) -> wire.Message:
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_runs_of_equal_layout(cls: Any, version: int, seed: int) -> None:
-    """Of any number one after another, with arrays of any length, and with tagged fields among them."""
+    """Runs of any length, with arrays of any length, and with tagged fields."""
     chance = random.Random(seed)
     leader_and_isr = cls is wire.LeaderAndIsrRequest
     state: Any = wire.LeaderAndIsrPartitionState if leader_and_isr else wire.UpdateMetadataPartitionState

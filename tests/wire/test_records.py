@@ -365,7 +365,7 @@ def test_long_varints_are_rejected(data: bytes, bits: int) -> None:
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", CAPTURES)
 def test_record_sets_in_captures_round_trip(name: str) -> None:
-    """Of Produce requests and Fetch responses of Kafka 0.10.2 to 3.9: whole batches all, uncompressed to the byte."""
+    """Record sets of Kafka 0.10.2 to 3.9: all whole batches; uncompressed ones are byte-identical."""
     from kce.captures.exchanges.decode import Decoder
     from kce.captures.files.pcap import CaptureFile
 

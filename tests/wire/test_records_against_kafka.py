@@ -96,7 +96,7 @@ def lines_of(batch: RecordBatch) -> list[str]:
 
 
 def messages_of(batch: RecordBatch) -> list[RecordBatch]:
-    """As they are read again: without compression, magic 0 and 1 have no batches, but messages."""
+    """The batch as read back: without compression, magic 0 and 1 have messages, no batches."""
     if batch.magic == 2 or batch.codec:
         return [batch]
     return [RecordBatch.of(r, magic=batch.magic, timestamp_type=batch.timestamp_type) for r in batch.records]

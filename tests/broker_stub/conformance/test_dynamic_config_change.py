@@ -50,7 +50,7 @@ class Quotas:
             nursery.cancel_scope.cancel()
 
     def of(self, user: str, client_id: str) -> tuple[float | None, float | None]:
-        """Of producing and of fetching; None: no quota."""
+        """The quotas of producing and of fetching; None: no quota."""
         produce, fetch = (self.quotas.quota(key, user, client_id) for key in (PRODUCE, FETCH))
         return None if produce is None else produce[1], None if fetch is None else fetch[1]
 

@@ -15,7 +15,7 @@ UNDEFINED_END = (UNDEFINED, UNDEFINED)
 
 
 def cache(*entries: tuple[int, int], disk: MemoryDisk | None = None) -> LeaderEpochCache:
-    """With these epochs assigned, in this order."""
+    """A cache with these epochs, assigned in this order."""
     made = LeaderEpochCache(disk or MemoryDisk(), "/a-0")
     for entry in entries:
         made.assign(*entry)

@@ -751,7 +751,7 @@ def test_a_log_moves_with_its_folder() -> None:
 
 
 def test_reads_are_the_same_however_large_they_are() -> None:
-    """By chance: batches of all sizes in segments of all sizes."""
+    """Random batches of all sizes in segments of all sizes."""
     chance = Random(5)
     for _ in range(20):
         log = a_log(segment_bytes=chance.randrange(800, 5000), index_interval_bytes=chance.choice([0, 100, 4096]))

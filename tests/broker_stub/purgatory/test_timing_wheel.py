@@ -35,7 +35,7 @@ async def test_already_expired_task(autojump_clock: MockClock) -> None:
 
 @kafka("TW-2")
 async def test_task_expiration(autojump_clock: MockClock) -> None:
-    """By chance, over all levels: each at its deadline, never earlier, at most a tick later, and in order."""
+    """Random tasks on all levels expire in order, never before their deadline and at most a tick later."""
     chance = Random(2)
     async with running() as timer:
         ran: list[tuple[float, float]] = []

@@ -59,7 +59,7 @@ class RecordNode(Node):
 
     @property
     def log(self) -> Log:
-        """Of partition a-0."""
+        """The log of partition a-0."""
         return self.record_logs.logs[A0]
 
     async def lead(self, *, isr: tuple[int, ...] = (1,), epoch: int = 0, partition_epoch: int = 0, leader: int = 1,

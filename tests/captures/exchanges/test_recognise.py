@@ -24,7 +24,7 @@ def test_a_connection_that_begins_with_an_impossible_length_is_not_kafka(length)
 
 
 def zookeeper_conversation():
-    """As kazoo writes it, and as ZooKeeper answers."""
+    """Requests encoded by kazoo, and ZooKeeper's responses."""
     connect = serialization.Connect(0, 0, 10000, 0, bytes(16), False).serialize()
     yield "client", struct.pack(">i", len(connect)) + connect
     yield "server", struct.pack(">iiiqi", 37, 0, 10000, 77, 16) + bytes(17)

@@ -58,7 +58,7 @@ class SegmentsCounted:
             self._evidence.append((place.packet, place.file))
 
     def columns(self) -> tuple[Any, ...]:
-        """Those of CONNECTIONS from ``first_time`` on."""
+        """The columns of CONNECTIONS from ``first_time`` on."""
         return (
             self._first_us, self._last_us, self._packets, self._bytes, self._retransmits, self._out_of_order,
             self._resets, *self._end, [packet for packet, _ in self._evidence], [file for _, file in self._evidence],

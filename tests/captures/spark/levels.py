@@ -34,7 +34,7 @@ def table(level, *paths, share=EVERYTHING, wanted=None, bodies="none", fail_fast
 
 
 def rows(read, *but):
-    """As a set that can be compared, without the columns ``but``."""
+    """Rows as a comparable set, without the columns ``but``."""
     return sorted(repr([v for k, v in row.items() if k not in but]) for row in read.to_pylist())
 
 

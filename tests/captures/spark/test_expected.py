@@ -113,7 +113,7 @@ def test_every_broker_that_was_killed_has_an_outage_or_led_nothing(findings_of, 
 
 @pytest.mark.parametrize("name", CAPTURES)
 def test_a_finding_cites_packets_that_there_are(findings_of, name):
-    """And not more of them than it counts: what it says is in these packets."""
+    """It cites no more packets than it counts, and they contain what it states."""
     found = findings_of(name)
     for finding in found.findings():
         assert all(1 <= packet <= found.quality.packets for _, packet in finding.evidence)

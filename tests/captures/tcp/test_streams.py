@@ -369,7 +369,7 @@ def test_data_before_its_syn_with_numbers_a_little_lower_than_those_of_the_conne
 
 
 def test_data_that_acknowledges_what_was_never_sent_is_of_another_connection():
-    """It comes before its SYN, and its numbers are among those of the connection before."""
+    """The data comes before its SYN, and its sequence numbers overlap those of the previous connection."""
     wire = Wire()
     wire.open(server_isn=5000)
     wire.send(CLIENT, 1001, b"old" * 100, ack=5001)

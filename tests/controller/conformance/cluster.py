@@ -118,7 +118,7 @@ async def alter_partition(
 
 
 async def create(w: World, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
-    """As an old admin tool does: without a topic id."""
+    """Create a topic as an old admin tool does: without a topic id."""
     old = {p: ReplicaAssignment(ids(*replicas)) for p, replicas in assignment.items()}
     value((await w.store.write([Create(znodes.topic_path(topic), znodes.encode_topic(None, old))]))[0])
     await w.settle()
@@ -180,7 +180,7 @@ async def elect_by_znode(w: World, *partitions: TopicPartition) -> None:
 
 
 async def change_topic_config(w: World, topic: str, config: Mapping[str, str]) -> None:
-    """As AlterConfigs does: write it and tell the brokers (rules 1.35, 1.54)."""
+    """Write the configuration and notify the brokers, as AlterConfigs does (rules 1.35, 1.54)."""
     await w.zk.change_config("topics", topic, config)
     await w.settle()
 

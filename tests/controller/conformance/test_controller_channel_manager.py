@@ -84,7 +84,7 @@ def plain_context(*live: int) -> ControllerContext:
 
 
 def sent(outbox: Outbox, kind: type[M]) -> dict[int, M]:
-    """By broker, each of which was sent at most one of them."""
+    """The sent requests of this kind by broker, at most one each."""
     found = [(to, request) for to, request, _ in outbox.sent if isinstance(request, kind)]
     assert len({to for to, _ in found}) == len(found)
     return dict(found)
@@ -326,7 +326,7 @@ async def events_of_deletion(
 
 
 def stopped(requests: list[Any]) -> list[dict[TopicPartition, tuple[int | None, bool | None]]]:
-    """Of each StopReplica request, the partitions with leader epoch (None: its version has none) and delete flag."""
+    """The partitions of each StopReplica request: leader epoch (None: its version has none) and delete flag."""
     return [
         {TopicPartition(s.topic, s.partition): (s.leader_epoch, s.delete) for s in partition_states(request)}
         for request in requests

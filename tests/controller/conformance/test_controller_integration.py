@@ -267,7 +267,7 @@ async def feature_node(ibp: str, before: bytes | None) -> tuple[bytes | None, in
 
 
 def features(ibp: str, *, enabled: bool, **levels: int) -> bytes:
-    """As a 3.9 controller writes it that has this inter.broker.protocol.version."""
+    """The /feature content that a 3.9 controller with this inter.broker.protocol.version writes."""
     version = 2 if ibp == "3.9" else 1
     return znodes.encode_feature(version, enabled=enabled, features=levels)
 

@@ -132,7 +132,7 @@ async def test_reassignment_goes_on_when_the_broker_comes(autojump_clock: MockCl
 
 
 async def leader_dies_and_returns(w: World, controller: KafkaController) -> None:
-    """Of t-0 on [1, 0]: its preferred replica is in the ISR again and does not lead."""
+    """Restart the leader of t-0 on [1, 0]: the preferred replica rejoins the ISR but does not lead."""
     epoch = (await w.state("t"))[1] if TP in controller.context.leadership else -1
     if epoch < 0:
         await w.create_topic("t", {0: [1, 0]})

@@ -42,7 +42,7 @@ async def delete(w: World, topic: str = "t") -> None:
 
 
 async def is_gone(w: World, nodes: dict[int, Node], topic: str = "t", partitions: int = 2) -> bool:
-    """From ZooKeeper, from caches, and from logs."""
+    """Has the topic gone from ZooKeeper, from caches, and from logs?"""
     paths = (znodes.topic_path(topic), znodes.topic_config_path(topic), znodes.delete_topic_path(topic))
     if any([await w.get(path) is not None for path in paths]):
         return False
@@ -224,7 +224,7 @@ async def test_deletion_is_disabled(autojump_clock: MockClock) -> None:  # rule 
 
 @pytest.mark.kafka("DEL-13")
 async def test_a_topic_of_which_a_partition_is_gone(autojump_clock: MockClock) -> None:  # rule 4.12
-    """As a controller leaves it that dies between two partitions."""
+    """The state that a controller leaves when it dies between two partitions."""
     async with cluster([0, 1, 2], [0, 1, 2]) as (w, _, nodes):
         await stop(w, 1, 2, 0)
         gone = znodes.partition_path(T0)

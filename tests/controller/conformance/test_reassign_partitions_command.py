@@ -100,7 +100,7 @@ async def test_reassignment(autojump_clock: MockClock) -> None:  # rules 11.5-11
 
 
 async def isr_by_the_leader(w: World, tp: TopicPartition, isr: Sequence[int], *, notify: bool) -> None:
-    """As a leader below 2.7-IV2 does it: it writes the state itself, and may say so (rules 1.32, 1.53)."""
+    """Change the ISR as a leader below 2.7-IV2 does: write the state, optionally notify (rules 1.32, 1.53)."""
     path = znodes.partition_state_path(tp)
     node = json.loads(await w.get(path) or b"")
     value((await w.store.write([SetData(path, json.dumps({**node, "isr": list(isr)}).encode())]))[0])

@@ -24,7 +24,7 @@ BROKERS = (1, 2, 3)
 
 
 def silence(fake: FakeBroker) -> None:
-    """It names no replica in its answers to StopReplica, so no event follows (rule 8.43)."""
+    """Make the broker name no replica in StopReplica responses, so that no event follows (rule 8.43)."""
     plain = fake.answer
 
     def answer(request: object, header: wire.Header) -> wire.Message:
@@ -50,13 +50,13 @@ async def request_deletion(w: World, *topics: str) -> None:
 
 
 async def come_back(w: World, broker_id: int) -> None:
-    """It still deletes nothing by itself."""
+    """Start the broker again; it still deletes nothing by itself."""
     silence(await w.start_broker(broker_id))
     await w.settle()
 
 
 async def deleted_by(w: World, controller: KafkaController, *brokers: int, of: Sequence[TopicPartition]) -> None:
-    """Those brokers say that they have deleted their replicas."""
+    """Report the replicas of these brokers as deleted."""
     for broker_id in brokers:
         controller.loop.put(ReplicaDeletionAnswered(BrokerId(broker_id), 0, tuple((tp, 0) for tp in of)))
         await w.settle()

@@ -20,7 +20,7 @@ Topics = tuple[MetadataRequestTopic, ...] | None
 
 
 async def answers(cluster: Cluster, topics: Topics, version: int) -> list[wire.MetadataResponse]:
-    """Of every broker that runs."""
+    """The answers of every running broker."""
     found = []
     for member in cluster.members:
         if member.id in await cluster.registered():

@@ -91,7 +91,7 @@ def update_metadata(
     broker0: Iterable[Endpoint] = (PLAINTEXT,),
     leadership: Mapping[TopicPartition, Leadership] = LEADERSHIP,
 ) -> wire.UpdateMetadataRequest:
-    """Without the broker epoch, which is the channel's to add (rule 8.8)."""
+    """The request without the broker epoch, which the channel adds (rule 8.8)."""
     return build_update_metadata(version, _CONFIG, _context(broker0), leadership)
 
 

@@ -360,7 +360,7 @@ async def test_set_partition_states(f: Fixture) -> None:  # rules 1.46, 1.47, 1.
 @pytest.mark.kafka("ZKCT-42")
 async def test_partition_states(f: Fixture) -> None:  # rule 1.28
     async def found(*partitions: TopicPartition) -> dict[TopicPartition, Leadership]:
-        """Those that are there: the others have no node."""
+        """The existing states; the other partitions have no node."""
         answers = await f.zk.get_partition_states(partitions)
         assert list(answers) == list(partitions)
         assert all(isinstance(answer, Leadership | NoNode) for answer in answers.values())

@@ -198,7 +198,7 @@ async def test_nodes_of_their_creator_alone(zookeeper: str) -> None:  # rule E1.
 
 
 async def test_access_control_lists(connect: Connect) -> None:
-    """To alice everything, to anyone reading; ``/open`` excepted."""
+    """Alice may do everything, others may only read, except in ``/open``."""
 
     def acls_of(path: str) -> Acls:
         return OPEN_ACL if path.startswith("/open") else CREATOR_ALL_ACL + READ_ACL
