@@ -121,7 +121,7 @@ class LogDirectory(LogContext):
         await self.disk.flush_all([self.path])
         self._written[name] = content
 
-    # what is done later
+    # deferred work
 
     def delete_later(self, paths: list[str], delay_ms: int) -> None:
         when = self._now_ms() + delay_ms

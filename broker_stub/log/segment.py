@@ -67,7 +67,7 @@ class Segment:
         self.jitter_ms = jitter_ms
         self._file: File = disk.open(self.path(LOG))
         self.size = self._file.size
-        #: nothing was ever written to it, so neither to its indexes
+        #: the log file is empty, and so are its indexes
         self.is_new = not self.size
         self._index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None

@@ -148,7 +148,7 @@ class Request:
         self.message = message
         self.connection = connection
         self.answered = False
-        #: what is left to do of a request that waits in its handler
+        #: the rest of a request that waits in its handler
         self.waits: Awaitable[None] | None = None
         self._responder = responder
         self._apis = apis

@@ -301,7 +301,7 @@ class ReplicaFetcher:
             self._delay([state])
 
     def _fail(self, partition: TopicPartition, reason: object) -> None:
-        log.warning("%s is not fetched from %d any more: %s", partition, self.leader, reason)
+        log.warning("stopped fetching %s from %d: %s", partition, self.leader, reason)
         self.partitions.pop(partition, None)
         self.failed.add(partition)
 

@@ -32,7 +32,7 @@ PACKED_COLUMNS = 5
 #: columns of a connection that are packed: its ends
 PACKED_FLOW = BOTH_PORTS + 1
 
-# columns of what is counted of a connection; NEXT and KNOWN of each side
+# columns of a connection's counts; NEXT and KNOWN of each side
 FIRST_US, LAST_US, SEGMENTS, BYTES, RETRANSMITS, OUT_OF_ORDER, RESETS, NEXT, KNOWN = 0, 1, 2, 3, 4, 5, 6, 7, 9
 COUNT_COLUMNS = 11
 

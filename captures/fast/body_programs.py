@@ -21,22 +21,22 @@ from kce.wire.primitives import Array, Bytes, NullableStruct, String
 from kce.wire.registry import BY_KEY, CONTROL_REQUESTS, ApiKey, Direction, message_class
 from kce.wire.schema import AsStruct, Message, struct_for
 
-# instructions, each of four numbers: what, then its arguments
+# instructions, each of four numbers: the operation, then its arguments
 SKIP, TEXT, OCTETS, NUMBERS, ARRAY, END, TAGS, MAYBE, NUMBER, NONZERO, DONE, REFUSE, TAG, END_TAG = range(14)
 
-#: those whose last argument is the place of another
+#: instructions whose last argument is the index of another
 _JUMPS = frozenset({ARRAY, MAYBE, TAGS, TAG})
 
 # flags of a length
 COMPACT, NULLABLE, COUNTED = 1, 2, 4
 
-# what is noted of a message: numbers by column, texts as (offset, length) in two columns, -1 as the length of null
+# columns of a message's values: one for a number, two for a text (offset, length; length -1 for null)
 CLIENT_ID, GROUP_ID = 0, 2
 CONTROLLER_ID, CONTROLLER_EPOCH, IS_KRAFT, BROKER_ID, BROKER_EPOCH, GENERATION_ID, ACKS, PARTITIONS = range(4, 12)
 ERROR_CODE, PARTITION_ERRORS = 12, 13
 VALUES = 14
 
-#: of the body's own fields; null in messages without them, their default in versions without them
+#: columns of body fields; null in messages without the field, its default in versions without it
 _NUMBERS = {
     "controller_id": CONTROLLER_ID, "controller_epoch": CONTROLLER_EPOCH, "is_kraft_controller": IS_KRAFT,
     "broker_epoch": BROKER_EPOCH, "generation_id": GENERATION_ID,

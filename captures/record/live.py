@@ -66,7 +66,7 @@ class LiveSource:
         self.interface = interface
         self.received = 0
         self.dropped = 0
-        # cooked where interfaces differ in their link layers; no protocol yet, so that nothing comes before the filter
+        # cooked if interfaces have different link layers; no protocol yet, so that no packet precedes the filter
         kind = socket.SOCK_DGRAM if interface == ANY else socket.SOCK_RAW
         try:
             self._socket = socket.socket(socket.AF_PACKET, kind, 0)

@@ -43,7 +43,7 @@ MAX_SEGMENT_BYTES = 65_000
 ACKNOWLEDGE_EVERY_BYTES = 1024 * 1024
 
 _MAXIMUM_WINDOW = 65_535
-#: maximum segment size, then a window scale of 14: nothing recorded ever seems to overrun a window
+#: maximum segment size, then a window scale of 14, so that recorded data never exceeds a window
 _SYN_OPTIONS = struct.pack(">BBH", 2, 4, MAX_SEGMENT_BYTES) + bytes((3, 3, 14, 1))
 _TCP_PROTOCOL = 6
 

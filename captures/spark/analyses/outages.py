@@ -123,7 +123,7 @@ def _signs(of: Frames) -> DataFrame:
     requests = exchanges.withColumn("sender", sender).where("sender is not null").select(
         f.col("sender").alias("broker_id"), "time", "packet", "file", f.concat(f.lit("sent "), "api").alias("kind")
     )  # fmt: skip
-    # who an address belongs to is known of those that requests went to
+    # only addresses that received requests have a known broker
     listeners = exchanges.where("broker_id is not null").select("server", "server_port", "broker_id").distinct()
     ended = of.connections.where("end is not null")
     at_listener = (f.col("end_address") == f.col("server")) & (f.col("end_port") == f.col("server_port"))
