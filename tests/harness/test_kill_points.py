@@ -176,7 +176,7 @@ class ControlledShutdown(Operation):
     async def begin(self) -> None:
         member = self.cluster.member(2)
         assert isinstance(member, InProcessMember)
-        member._nursery.start_soon(member.stop)
+        member._tasks.start_soon(member.stop)
 
     async def is_done(self) -> bool:
         is_gone = 2 not in await self.cluster.registered()
