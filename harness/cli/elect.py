@@ -91,8 +91,13 @@ def elect(
         async with connected_store(zookeeper, cluster_file, session_timeout_ms=session_timeout) as store:
             return await _contend(store, paths, command=command, **options)
 
-    logging.getLogger("kce").setLevel(logging.ERROR)
-    return interrupts.run(run)
+    logger = logging.getLogger("kce")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        return interrupts.run(run)
+    finally:
+        logger.setLevel(level)
 
 
 async def _contend(

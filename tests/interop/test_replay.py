@@ -119,7 +119,7 @@ async def test_a_real_controller_takes_recorded_answers_and_a_real_broker_a_reco
             of = f"sent to broker 127.0.0.1:[0-9]+ \\(id: {broker_id} rack: r1\\)"
             assert re.search(rf"Received response LeaderAndIsrResponseData\(errorCode=0.*{of}", log)
             lines = output[broker_id].splitlines()
-            assert "0 of them without a response" in lines[-1]
+            assert "0 of them without a recorded response" in lines[-1]
             apis = Counter(line.partition(" #")[0] for line in lines)
             assert {"LeaderAndIsr v7", "UpdateMetadata v8", "StopReplica v4"} <= apis.keys()
             stops = [line for line in lines if line.startswith("StopReplica")]

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import trio
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -20,7 +21,10 @@ from kce.harness.world.real_disk import RealDisk
 from kce.wire import Codec
 from kce.wire.batch_header import read_headers
 from kce.wire.vocabulary import TopicPartition
+from kce.zookeeper import znodes
+from kce.zookeeper.store.kazoo import KazooStore
 from tests.broker_stub.log.support import NOW_MS, Context, append, base_offsets, batch, marker, produced, values
+from tests.clusters import metadata
 from tests.interop.real_kafka import real_brokers
 from tests.interop.tools import Tools
 
@@ -163,6 +167,17 @@ def expected(numbers: range) -> list[str]:
     return [f"{number} " * 30 for number in numbers]
 
 
+async def unregistered(zookeeper: str, broker: int) -> None:
+    """Wait until the session of a killed broker has expired."""
+    store = await KazooStore.connect(zookeeper, session_timeout_ms=10_000, connection_timeout_ms=10_000)
+    try:
+        with trio.fail_after(30):
+            while (await store.exists([znodes.broker_path(broker)]))[0] is not None:  # noqa: ASYNC110 - a session expires in ZooKeeper
+                await trio.sleep(0.1)
+    finally:
+        await store.aclose()
+
+
 async def test_a_folder_passes_to_and_fro(tools: Tools, tmp_path: Path, zookeeper: str) -> None:
     """Kafka writes and is killed, we recover and write; Kafka serves all, and ends cleanly; we read, and are killed."""
     numbers = count()
@@ -170,6 +185,9 @@ async def test_a_folder_passes_to_and_fro(tools: Tools, tmp_path: Path, zookeepe
     async with real_brokers([1], f"{zookeeper}/folder", tmp_path, **settings) as brokers:
         broker, clients = brokers[1], Numbered(brokers[1].address)
         data = tmp_path / "kafka-1" / "data"
+        with trio.fail_after(30):
+            while (await metadata(broker.address)).controller_id < 0:  # noqa: ASYNC110 - Kafka elects its controller
+                await trio.sleep(0.1)
         admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0})
         admin.create_topics([NewTopic("t", 1, 1, config=SETTINGS)])["t"].result(_seconds)
         for codec in CODECS:
@@ -195,6 +213,7 @@ async def test_a_folder_passes_to_and_fro(tools: Tools, tmp_path: Path, zookeepe
         for path in every_file(data / "t-0"):
             dump(tools, path)
 
+        await unregistered(f"{zookeeper}/folder", 1)
         await broker.start()
         assert clients.consume() == expected(range(1600))
         assert clients.consume(offset=1490) == expected(range(1490, 1600))

@@ -17,6 +17,7 @@ from kce.captures.exchanges.pairing import Request, Response
 from kce.captures.exchanges.quality import Quality
 from kce.captures.fast.blocks import Block, in_time
 from kce.captures.files import packet_kernels as k
+from kce.captures.files.chronology import chronological
 from kce.captures.files.index import splits
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.files.split import WHOLE
@@ -58,14 +59,14 @@ def of_batches(batches):
 
 
 def exactly(files):
-    """The same of the exact code: every connection by itself, its segments by time, and as their file has them."""
+    """The same of the exact code: every connection by itself, its segments in chronological order."""
     quality = Quality()
     connections = defaultdict(list)
     for number, file in enumerate(files):
         with CaptureFile(file, file.name) as capture:
             dissector = Dissector(file.name)
             latest = 0
-            for packet in capture:
+            for packet in chronological(capture, lambda packet: packet.time_ns):
                 latest = max(latest, packet.time_ns)
                 quality.packets += 1
                 quality.cut_packets += packet.wire_bytes > len(packet.data)

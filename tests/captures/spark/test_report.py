@@ -244,7 +244,7 @@ def test_off_a_terminal_nothing_is_cut_and_nothing_is_missing():
     tables = dict(re.findall(r"^# (\w+)\n(.*?)(?=^# |\Z)", out, re.DOTALL | re.MULTILINE))
     names, row, *_ = (re.split(r"\s{2,}", line) for line in tables["leadership"].strip().splitlines())
     assert dict(zip(names, row, strict=True)) == {
-        "time": "2026-11-21T02:45:01.000000Z", "file": "x", "packet": "7", "topic": "orders", "topic_id": "-",
+        "time": "2026-11-21T02:45:01.000000Z", "packet": "7", "topic": "orders", "topic_id": "-",
         "partition": "0", "from_leader": "-", "to_leader": "1", "from_epoch": "-", "to_epoch": "1", "isr": "1,2",
         "decision_epoch": "1",
     }  # fmt: skip
