@@ -1,0 +1,83 @@
+"""The same script under our controller and under Kafka's, and the differences of their traces.
+
+Node 100 is the controller; it takes no replicas, because no assignment names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import trio
+
+from kce.harness import Cluster
+from kce.harness.cli.options import connected_store
+from kce.harness.guard import Guard
+from kce.zookeeper import znodes
+from tests.interop.real_kafka import RealBroker, kafka_jars
+from tests.interop.recording_brokers import RecordingBroker
+from tests.interop.trace_diff import Comparison, Normaliser, StepTrace, compare
+from tests.interop.trace_operations import Operations
+from tests.interop.trace_scripts import BROKERS, Step
+
+NODE = 100
+#: of the driver and of the controllers: none may expire because the machine is busy
+SESSION_TIMEOUT_MS = 60_000
+START_TIMEOUT_S = 120
+_SETTINGS = {
+    "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "auto.leader.rebalance.enable": "false",
+    "broker.rack": "a",
+}
+
+
+async def trace(zookeeper: str, folder: Path, script: Sequence[Step], *, ours: bool) -> list[StepTrace]:
+    """The trace of a script under one controller. ``zookeeper`` with a chroot that is not used yet."""
+    async with _node(zookeeper, folder, ours=ours) as (control_port, data_port):
+        async with connected_store(zookeeper, None, session_timeout_ms=SESSION_TIMEOUT_MS) as store:
+            with trio.fail_after(START_TIMEOUT_S):
+                while not all(await store.exists([znodes.CONTROLLER, znodes.broker_path(NODE)])):
+                    await trio.sleep(0.05)
+            brokers = {i: RecordingBroker(i, rack="ab"[i % 2]) for i in BROKERS}
+            async with trio.open_nursery() as nursery:
+                for broker in brokers.values():
+                    await nursery.start(broker.serve)
+                ports = {broker.control_port: f"<control port of {i}>" for i, broker in brokers.items()}
+                ports |= {control_port: f"<control port of {NODE}>", data_port: f"<data port of {NODE}>"}
+                driver = Operations(store, brokers, f"127.0.0.1:{data_port}")
+                traces = [one async for one in driver.run(script, Normaliser(ports))]
+                nursery.cancel_scope.cancel()
+    return traces
+
+
+@asynccontextmanager
+async def _node(zookeeper: str, folder: Path, *, ours: bool) -> AsyncIterator[tuple[int, int]]:
+    """Node 100, ours or real; yields its control and data ports."""
+    if ours:
+        async with Cluster(1, first_id=NODE, zookeeper=zookeeper, properties=_SETTINGS) as cluster:
+            control, data = (cluster.member(NODE).addresses[name] for name in ("CONTROL", "DATA"))
+            yield int(control.rpartition(":")[2]), int(data.rpartition(":")[2])
+        return
+    await trio.to_thread.run_sync(kafka_jars)
+    with closing(Guard()) as guard:
+        broker = RealBroker(NODE, zookeeper, folder, guard, _SETTINGS)
+        try:
+            await broker.start()
+            yield broker.control_port, broker.data_port
+        finally:
+            broker.kill()
+
+
+async def traces_of_both(zookeeper: str, folder: Path, script: Sequence[Step]) -> Comparison:
+    """Runs both at the same time. ``zookeeper``: host:port/chroot, below which each has its own."""
+    found: dict[bool, list[StepTrace]] = {}
+
+    async def run(ours: bool) -> None:
+        name = "ours" if ours else "kafkas"
+        found[ours] = await trace(f"{zookeeper}/{name}", folder / name, script, ours=ours)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run, True)
+        nursery.start_soon(run, False)
+    return compare(found[True], found[False])
