@@ -121,7 +121,7 @@ async def _reassign_partitions(
         )
         for topic, partitions in by_topic(results).items()
     )
-    event.reply(wire.AlterPartitionReassignmentsResponse(error_message=None, responses=responses))
+    event.reply(wire.AlterPartitionReassignmentsResponse(responses=responses))
 
 
 async def _list_reassignments(
@@ -144,7 +144,7 @@ async def _list_reassignments(
         )
         for topic, assignments in by_topic(role.reassignment.list(partitions)).items()
     )
-    event.reply(wire.ListPartitionReassignmentsResponse(error_message=None, topics=ongoing))
+    event.reply(wire.ListPartitionReassignmentsResponse(topics=ongoing))
 
 
 async def _elect_leaders(role: ControllerRole, event: RequestReceived[wire.ElectLeadersRequest]) -> None:

@@ -6,8 +6,9 @@ Kafka 3.9 is compiled with Scala 2.13. Its maps and sets iterate by hash, so an 
                     children, both by five bits of the improved hash. `groupBy` returns such a map, even a small one
     small_order     immutable Map and Set that grow key by key: insertion order up to four keys, then `trie_order`
     table_order     scala.collection.mutable.HashMap and HashSet: a table of buckets, by the low bits of the hash
-    java_order      java.util.HashMap: the same buckets, and in each the order in which the keys were added
-    HashTable       a mutable.HashMap that lives long: it grows, and never shrinks
+    java_order      java.util.HashMap filled by computeIfAbsent: the same buckets, in each the latest key first. Java
+                    makes a bucket of more than eight keys a tree, with another order; that is not imitated
+    HashTable, HashedSet    a mutable.HashMap and HashSet that live long: they grow, and never shrink
 
 Inside a control request, partitions are in the order of the HashTable that collected them, and topics in that of a
 java.util.HashMap, or in StopReplica of a mutable.HashMap (`by_topic`).
@@ -20,7 +21,7 @@ UpdateMetadataRequest.java, sendStopReplicaRequests in ControllerChannelManager.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Self, TypeVar
 
@@ -78,13 +79,17 @@ def table_order(keys: Iterable[K]) -> list[K]:
     return sorted(distinct, key=lambda key: _place(hash_code(key), buckets))
 
 
-def java_order(keys: Iterable[str]) -> list[str]:
-    """``keys`` in the order in which Kafka adds them."""
-    distinct = list(dict.fromkeys(keys))
+def java_order(keys: Sequence[str], *, last_is_new: bool = True) -> list[str]:
+    """Distinct ``keys`` in the order in which Kafka adds them; it may have asked for known keys after the last.
+
+    The table grows when a key is asked for, if it is too full already.
+    """
     buckets = _FIRST_BUCKETS
-    while len(distinct) > _LOAD_FACTOR * buckets:
+    while len(keys) - last_is_new > _LOAD_FACTOR * buckets:
         buckets *= 2
-    return sorted(distinct, key=lambda key: _place(hash_code(key), buckets) >> 32)
+    latest_first = list(reversed(keys))
+    latest_first.sort(key=lambda key: _place(hash_code(key), buckets) >> 32)
+    return latest_first
 
 
 class HashTable(dict[K, V]):
@@ -127,11 +132,26 @@ class HashTable(dict[K, V]):
             self.buckets *= 2
 
 
-def by_topic(
-    table: HashTable[TopicPartition, V], order: Callable[[Iterable[str]], list[str]]
-) -> dict[str, list[tuple[TopicPartition, V]]]:
-    """The content of ``table`` by topic: the partitions of each in the table's order, the topics in ``order``, in which
-    they are added as the table has them."""
+class HashedSet(set[K]):
+    """A mutable.HashSet, filled by `add` only; see HashTable. Keys of equal hash are sorted; in Scala, the older is
+    first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buckets = _FIRST_BUCKETS
+
+    def order(self) -> list[K]:
+        return sorted(self, key=lambda key: (_place(hash_code(key), self._buckets), key))
+
+    def add(self, key: K) -> None:
+        while len(self) + 1 >= _LOAD_FACTOR * self._buckets:
+            self._buckets *= 2
+        super().add(key)
+
+
+def by_topic(table: HashTable[TopicPartition, V], *, java: bool) -> dict[str, list[tuple[TopicPartition, V]]]:
+    """The content of ``table`` by topic: the partitions of each in the table's order; the topics, added as the table
+    has them, in that of a table of ``java`` or of Scala."""
     buckets = table.buckets
     groups: dict[str, list[tuple[int, TopicPartition, V]]] = {}
     topic, group, base = None, [], 0
@@ -143,8 +163,13 @@ def by_topic(
         group.append((_place((base + 31 * tp.partition) & _MASK, buckets), tp, value))
     for group in groups.values():
         group.sort(key=itemgetter(0))
-    added = sorted(groups, key=lambda topic: groups[topic][0][0])
-    return {topic: [(tp, value) for _, tp, value in groups[topic]] for topic in order(added)}
+    if java:
+        added = sorted(groups, key=lambda topic: groups[topic][0][0])
+        last = max(groups.values(), key=lambda group: group[-1][0], default=())
+        topics = java_order(added, last_is_new=len(last) == 1)
+    else:
+        topics = table_order(groups)
+    return {topic: [(tp, value) for _, tp, value in groups[topic]] for topic in topics}
 
 
 def _place(code: int, buckets: int) -> int:

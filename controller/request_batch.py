@@ -15,7 +15,7 @@ from typing import Protocol
 from kce import wire
 from kce.controller.context import ControllerContext
 from kce.controller.errors import BrokenBatch
-from kce.controller.iteration_order import HashTable, by_topic, java_order, table_order
+from kce.controller.iteration_order import HashTable, by_topic
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import SECURITY_PROTOCOLS
 from kce.zookeeper.errors import IllegalState
@@ -310,7 +310,7 @@ def build_leader_and_isr(
                 topic_id=context.topic_ids.get(topic, ZERO),
                 partition_states=tuple([state.build(tp, version) for tp, state in of_topic]),
             )
-            for topic, of_topic in by_topic(states, java_order).items()
+            for topic, of_topic in by_topic(states, java=True).items()
         )
         if grouped
         else (),
@@ -349,7 +349,7 @@ def build_update_metadata(
         is_deleting = context.is_queued_for_deletion
         ungrouped = tuple(built(tp, leadership[tp], is_deleting(tp.topic)) for tp in leadership.order())
     else:
-        for topic, of_topic in by_topic(leadership, java_order).items():
+        for topic, of_topic in by_topic(leadership, java=True).items():
             deleting = context.is_queued_for_deletion(topic)
             topic_states.append(
                 wire.UpdateMetadataTopicState(
@@ -403,7 +403,7 @@ def build_stop_replica(
     states: HashTable[TopicPartition, StopReplicaState],
 ) -> wire.StopReplicaRequest:
     """Rules 8.22, 13.23. Below version 3 all states have the same ``delete``."""
-    topics = by_topic(states, table_order)
+    topics = by_topic(states, java=False)
     ungrouped: tuple[wire.StopReplicaPartitionV0, ...] = ()
     topics_v1: tuple[wire.StopReplicaTopicV1, ...] = ()
     topic_states: tuple[wire.StopReplicaTopicState, ...] = ()

@@ -16,11 +16,11 @@ from typing import Any
 Plain = dict[str, Any]
 
 #: (api, field) -> why Kafka's order of the list is chance; compared as a set
-NOT_DETERMINISTIC: Mapping[tuple[str, str], str] = {
-    (api, name): "a hash set of Broker objects, whose hash contains the identity hash of an enum, SecurityProtocol: "
-    "another order in each JVM"
-    for api, name in (("UpdateMetadata", "live_brokers"), ("LeaderAndIsr", "live_leaders"))
-}
+NOT_DETERMINISTIC: Mapping[tuple[str, str], str] = dict.fromkeys(
+    (("UpdateMetadata", "live_brokers"), ("LeaderAndIsr", "live_leaders")),
+    "Kafka keeps them in a hash set of Broker objects, and the hash of a Broker contains that of an enum, "
+    "SecurityProtocol, which differs from one JVM to the next",
+)
 
 _TOPIC_ID = re.compile(r'"topic_id":"([\w-]{22})"')
 _TIMESTAMP = re.compile(r'"timestamp":"(\d{12,14})"')
@@ -56,7 +56,8 @@ class Normaliser:
 
     def answer(self, value: Plain) -> Plain:
         """Of a response, the comparable form: its results are sorted, because a client finds them by name."""
-        return _sorted(self.message(value))
+        sorted_: Plain = _sorted(self.message(value))
+        return sorted_
 
     def message(self, value: Any, key: str = "") -> Any:
         """Of plain data, the comparable form."""

@@ -7,7 +7,8 @@ queue of events come back while neither a znode nor the traffic changes.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import trio
@@ -20,7 +21,7 @@ from tests.interop.recording_brokers import RecordingBroker
 from tests.interop.trace_diff import Normaliser, StepTrace
 from tests.interop.trace_scripts import BROKERS, Step
 
-STEP_TIMEOUT_S = 120
+STEP_TIMEOUT_S = 150
 #: a step has ended after this many rounds of the controller's queue without a change, this far apart
 QUIET_ROUNDS, ROUND_S = 4, 0.05
 #: of what the driver writes
@@ -48,10 +49,9 @@ class Driver:
         for one in (Step("start", {"brokers": tuple(BROKERS)}), *script):
             self.begun = {i: len(broker.received) for i, broker in self.brokers.items()}
             self.answers, self.expected = [], None
-            with trio.fail_after(STEP_TIMEOUT_S):
+            with _deadline(one):
                 await getattr(self, one.operation)(**one.arguments)
-                while self.expected is not None and not await self.expected():
-                    await trio.sleep(ROUND_S)
+                await self._until_expected()
                 tree = await self._quiet()
             yield self._trace(one, tree, normaliser)
 
@@ -74,6 +74,11 @@ class Driver:
         return StepTrace(str(one), {i: sent for i, sent in requests.items() if sent}, nodes, answers)
 
     # waiting
+
+    async def _until_expected(self) -> None:
+        expected = self.expected
+        while expected is not None and not await expected():  # noqa: ASYNC110 - ZooKeeper and traffic, both
+            await trio.sleep(ROUND_S)
 
     async def _quiet(self) -> Tree:
         """Wait until the controller has nothing more to do; return all znodes."""
@@ -129,17 +134,13 @@ class Driver:
 
         self.expected = received
 
-    def expect_gone(self, *paths: str) -> None:
-        async def gone() -> bool:
-            return not any(await self.store.exists(paths))
-
-        self.expected = gone
-
-    def expect_reaction(self) -> None:
-        """Somebody receives something in this step."""
+    def expect_reaction(self, *paths: str) -> None:
+        """Somebody receives something in this step, or ``paths`` are gone after it."""
 
         async def reacted() -> bool:
-            return any(len(broker.received) > self.begun[i] for i, broker in self.brokers.items())
+            if any(len(broker.received) > self.begun[i] for i, broker in self.brokers.items()):
+                return True
+            return bool(paths) and not any(await self.store.exists(paths))
 
         self.expected = reacted
 
@@ -149,3 +150,13 @@ class Driver:
             {"api": type(answer).__name__.removesuffix("Response"), "body": wire.as_dict(answer, version)}
         )
         return answer
+
+
+@contextmanager
+def _deadline(one: Step) -> Iterator[None]:
+    """Raises TimeoutError that names the step."""
+    try:
+        with trio.fail_after(STEP_TIMEOUT_S):
+            yield
+    except trio.TooSlowError:
+        raise TimeoutError(f"{one} did not end in {STEP_TIMEOUT_S} s") from None

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from kce import wire
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper import znodes
-from kce.zookeeper.model import LeaderAndIsr, Leadership, ReplicaAssignment, TopicPartition
-from kce.zookeeper.store import Create, Delete, MetadataStore, SetData, Stat, value
+from kce.zookeeper.model import BrokerId, LeaderAndIsr, Leadership, ReplicaAssignment, TopicPartition
+from kce.zookeeper.store import Create, Delete, MetadataStore, NodeExists, SetData, Stat, value
 from tests.interop.recording_brokers import RecordingBroker
 from tests.interop.trace_driver import NOW_MS, Driver
 from tests.interop.trace_scripts import Assignment, Partitions
@@ -20,6 +20,8 @@ _IBP = MetadataVersion.parse("3.9")
 _PREFERRED, _UNCLEAN = 0, 1
 _TOPIC = 2
 _SET, _DELETE = 0, 1
+#: results of DeleteTopics, with or without a timeout, where the topic is marked now
+_MARKED = (wire.ErrorCode.NONE, wire.ErrorCode.REQUEST_TIMED_OUT)
 
 
 class Operations(Driver):
@@ -84,12 +86,13 @@ class Operations(Driver):
     async def failover(self) -> None:
         epoch = await self._controller_epoch()
 
-        async def elected() -> bool:
-            return await self._controller_epoch() > epoch and await all_know()
-
         self.expect_metadata()
         all_know = self.expected
         assert all_know is not None
+
+        async def elected() -> bool:
+            return await self._controller_epoch() > epoch and await all_know()
+
         self.expected = elected
         value((await self.store.write([Delete(znodes.CONTROLLER)]))[0])
 
@@ -125,34 +128,38 @@ class Operations(Driver):
 
     async def create_in_zookeeper(self, topic: str, assignment: Assignment) -> None:
         """As an old tool does, without topic id."""
-        partitions = {p: ReplicaAssignment(tuple(replicas)) for p, replicas in assignment.items()}  # type: ignore[arg-type]
+        partitions = {p: ReplicaAssignment(tuple(map(BrokerId, replicas))) for p, replicas in assignment.items()}
         create = Create(znodes.topic_path(topic), znodes.encode_topic(None, partitions))
         config = Create(znodes.topic_config_path(topic), znodes.encode_config({}))
         for answer in await self.store.write([config, create]):
             value(answer)
-        states = [znodes.partition_state_path(TopicPartition(topic, p)) for p in assignment]
+        path = znodes.topic_path(topic)
 
-        async def led() -> bool:
-            return all(await self.store.exists(states))
+        async def has_id() -> bool:
+            stat = (await self.store.exists([path]))[0]
+            return stat is not None and stat.version > 0
 
-        self.expected = led
+        self.expected = has_id
 
-    async def add_partitions(self, topic: str, assignment: Assignment) -> None:
+    async def add_partitions(self, topic: str, assignment: Assignment, timeout_ms: int = 60_000) -> None:
         added = wire.CreatePartitionsTopic(
             name=topic,
             count=max(assignment) + 1,
             assignments=tuple(wire.CreatePartitionsAssignment(broker_ids=assignment[p]) for p in sorted(assignment)),
         )
-        await self.ask(wire.CreatePartitionsRequest(topics=(added,), timeout_ms=60_000), 3)
+        await self.ask(wire.CreatePartitionsRequest(topics=(added,), timeout_ms=timeout_ms), 3)
 
     async def delete(self, topics: Sequence[str], timeout_ms: int = 0) -> None:
         states = tuple(wire.DeleteTopicState(name=topic) for topic in topics)
-        await self.ask(wire.DeleteTopicsRequest(topics=states, timeout_ms=timeout_ms), 6)
-        self.expect_reaction()
+        answer = await self.ask(wire.DeleteTopicsRequest(topics=states, timeout_ms=timeout_ms), 6)
+        assert isinstance(answer, wire.DeleteTopicsResponse)
+        if any(one.error_code in _MARKED for one in answer.responses):
+            self.expect_reaction()
 
     async def delete_in_zookeeper(self, topics: Sequence[str]) -> None:
-        await self._multi([Create(znodes.delete_topic_path(topic)) for topic in topics])
-        self.expect_reaction()
+        markers = [znodes.delete_topic_path(topic) for topic in topics]
+        await self._multi([Create(marker) for marker in markers])
+        self.expect_reaction(*markers)
 
     async def configure(self, topic: str, name: str, value: str | None) -> None:
         change = wire.IncrementalAlterConfigsRequestAlterableConfig(
@@ -179,11 +186,12 @@ class Operations(Driver):
         await self.ask(wire.AlterPartitionReassignmentsRequest(topics=topics), 0)
 
     async def reassign_in_zookeeper(self, targets: Mapping[tuple[str, int], Sequence[int]]) -> None:
-        wanted = {TopicPartition(*tp): tuple(replicas) for tp, replicas in targets.items()}
-        data = znodes.encode_partition_reassignment(wanted)  # type: ignore[arg-type]
-        await self.store.write([Delete(znodes.REASSIGN_PARTITIONS)])
-        self.expect_reaction()
-        value((await self.store.write([Create(znodes.REASSIGN_PARTITIONS, data)]))[0])
+        wanted = {TopicPartition(*tp): tuple(map(BrokerId, replicas)) for tp, replicas in targets.items()}
+        data = znodes.encode_partition_reassignment(wanted)
+        (created,) = await self.store.write([Create(znodes.REASSIGN_PARTITIONS, data)])
+        if not isinstance(created, NodeExists):  # of an earlier step that still waits for replicas
+            value(created)
+            self.expect_reaction(znodes.REASSIGN_PARTITIONS)
 
     async def elect(self, partitions: Partitions | None, preferred: bool) -> None:
         wanted = None
@@ -199,8 +207,13 @@ class Operations(Driver):
 
     async def elect_in_zookeeper(self, partitions: Partitions) -> None:
         data = znodes.encode_partition_list([TopicPartition(*tp) for tp in partitions])
-        self.expect_gone(znodes.PREFERRED_REPLICA_ELECTION)
-        value((await self.store.write([Create(znodes.PREFERRED_REPLICA_ELECTION, data)]))[0])
+        path = znodes.PREFERRED_REPLICA_ELECTION
+        value((await self.store.write([Create(path, data)]))[0])
+
+        async def gone() -> bool:
+            return not any(await self.store.exists([path]))
+
+        self.expected = gone
 
     async def allocate_producer_ids(self, broker: int) -> None:
         await self.ask(wire.AllocateProducerIdsRequest(broker_id=broker, broker_epoch=await self._epoch(broker)), 0)

@@ -15,6 +15,8 @@ BROKERS = range(1, 10)
 #: brokers that are always left alive
 FEWEST_ALIVE = 3
 MOST_PARTITIONS = 7
+#: of requests that time out where a partition has no leader; long enough for one that has
+TIMEOUT_MS = 5000
 
 Assignment = dict[int, tuple[int, ...]]
 Partitions = tuple[tuple[str, int], ...]
@@ -145,8 +147,9 @@ class _Model:
         self.named += 1
         topic = f"{self.random.choice(('orders', 'a.b', 'T', 'clicks_', 'log-'))}{self.named}"
         self.topics[topic] = self.assignment(0, self.random.randint(1, MOST_PARTITIONS), self.random.randint(1, 3))
-        operation = self.random.choice(("create", "create", "create_in_zookeeper"))
-        return step(operation, topic=topic, assignment=dict(self.topics[topic]))
+        if self.random.random() < 0.3:
+            return step("create_in_zookeeper", topic=topic, assignment=dict(self.topics[topic]))
+        return step("create", topic=topic, assignment=dict(self.topics[topic]), timeout_ms=TIMEOUT_MS)
 
     def delete(self) -> Step | None:
         if len(self.topics) < 3:
@@ -163,7 +166,7 @@ class _Model:
         known = self.topics[topic]
         added = self.assignment(len(known), self.random.randint(1, 2), len(known[0]))
         known |= added
-        return step("add_partitions", topic=topic, assignment=added)
+        return step("add_partitions", topic=topic, assignment=added, timeout_ms=TIMEOUT_MS)
 
     def reassign(self) -> Step | None:
         targets = {partition: self.brokers(3) for partition in self.partitions(4)}

@@ -15,6 +15,7 @@ from kce.harness import Cluster
 from kce.harness.cli.options import connected_store
 from kce.harness.guard import Guard
 from kce.zookeeper import znodes
+from kce.zookeeper.store import MetadataStore
 from tests.interop.real_kafka import RealBroker, kafka_jars
 from tests.interop.recording_brokers import RecordingBroker
 from tests.interop.trace_diff import Comparison, Normaliser, StepTrace, compare
@@ -34,21 +35,28 @@ _SETTINGS = {
 
 async def trace(zookeeper: str, folder: Path, script: Sequence[Step], *, ours: bool) -> list[StepTrace]:
     """The trace of a script under one controller. ``zookeeper`` with a chroot that is not used yet."""
-    async with _node(zookeeper, folder, ours=ours) as (control_port, data_port):
-        async with connected_store(zookeeper, None, session_timeout_ms=SESSION_TIMEOUT_MS) as store:
-            with trio.fail_after(START_TIMEOUT_S):
-                while not all(await store.exists([znodes.CONTROLLER, znodes.broker_path(NODE)])):
-                    await trio.sleep(0.05)
-            brokers = {i: RecordingBroker(i, rack="ab"[i % 2]) for i in BROKERS}
-            async with trio.open_nursery() as nursery:
-                for broker in brokers.values():
-                    await nursery.start(broker.serve)
-                ports = {broker.control_port: f"<control port of {i}>" for i, broker in brokers.items()}
-                ports |= {control_port: f"<control port of {NODE}>", data_port: f"<data port of {NODE}>"}
-                driver = Operations(store, brokers, f"127.0.0.1:{data_port}")
-                traces = [one async for one in driver.run(script, Normaliser(ports))]
-                nursery.cancel_scope.cancel()
+    async with (
+        _node(zookeeper, folder, ours=ours) as (control_port, data_port),
+        connected_store(zookeeper, None, session_timeout_ms=SESSION_TIMEOUT_MS) as store,
+    ):
+        await _up(store)
+        brokers = {i: RecordingBroker(i, rack="ab"[i % 2]) for i in BROKERS}
+        async with trio.open_nursery() as nursery:
+            for broker in brokers.values():
+                await nursery.start(broker.serve)
+            ports = {broker.control_port: f"<control port of {i}>" for i, broker in brokers.items()}
+            ports |= {control_port: f"<control port of {NODE}>", data_port: f"<data port of {NODE}>"}
+            driver = Operations(store, brokers, f"127.0.0.1:{data_port}")
+            traces = [one async for one in driver.run(script, Normaliser(ports))]
+            nursery.cancel_scope.cancel()
     return traces
+
+
+async def _up(store: MetadataStore) -> None:
+    """Wait until node 100 is registered, and the controller."""
+    with trio.fail_after(START_TIMEOUT_S):
+        while not all(await store.exists([znodes.CONTROLLER, znodes.broker_path(NODE)])):  # noqa: ASYNC110
+            await trio.sleep(0.05)
 
 
 @asynccontextmanager
@@ -69,15 +77,14 @@ async def _node(zookeeper: str, folder: Path, *, ours: bool) -> AsyncIterator[tu
             broker.kill()
 
 
-async def traces_of_both(zookeeper: str, folder: Path, script: Sequence[Step]) -> Comparison:
-    """Runs both at the same time. ``zookeeper``: host:port/chroot, below which each has its own."""
-    found: dict[bool, list[StepTrace]] = {}
+async def traces_of_both(zookeeper: str, folder: Path, script: Sequence[Step], *, control: bool = False) -> Comparison:
+    """Runs both at the same time; with ``control``, Kafka's twice. ``zookeeper`` with a chroot that is not used yet."""
+    found: dict[str, list[StepTrace]] = {}
 
-    async def run(ours: bool) -> None:
-        name = "ours" if ours else "kafkas"
-        found[ours] = await trace(f"{zookeeper}/{name}", folder / name, script, ours=ours)
+    async def run(name: str, ours: bool) -> None:
+        found[name] = await trace(f"{zookeeper}/{name}", folder / name, script, ours=ours)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(run, True)
-        nursery.start_soon(run, False)
-    return compare(found[True], found[False])
+        nursery.start_soon(run, "ours", not control)
+        nursery.start_soon(run, "kafkas", False)
+    return compare(found["ours"], found["kafkas"])
