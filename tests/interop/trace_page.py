@@ -10,7 +10,7 @@ from tests.interop.trace_diff import NOT_DETERMINISTIC, Comparison
 
 _HEAD = f"""## The same traces
 
-Two controllers, ours and that of Kafka {VERSION}, each drive nine brokers that only record and answer. Both get the same
+Two controllers, ours and that of Kafka {VERSION}, each drive nine brokers that only record and answer. Both get equal
 steps: topics, partitions, reassignments, elections and settings that change by request or in ZooKeeper, brokers that
 die, come back or bounce, several in one event, ISRs that change by AlterPartition, controlled shutdowns, failovers.
 After each step, when the controller has nothing more to do, all that it sent, answered and wrote is compared: of each
