@@ -10,15 +10,14 @@ pairs of bursts. The peer's connections cut frames and nothing else. The last ro
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import multiprocessing.pool
-import statistics
 import time
 
 import trio
 
 from benchmarks.broker_load import hammer
+from benchmarks.rows import Row, report
 from kce import wire
 from kce.broker_stub import Broker, BrokerConfig
 from kce.broker_stub.ports import Address, FrameMemory
@@ -127,20 +126,10 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     found = trio.run(measure, args.bursts)
-    peer = statistics.median(found["bare"])
-    result = {}
-    print(f"{'requests per CPU second':26}{'links':>12}{'bare':>12}{'ratio':>8}   spread of bursts")
-    for name, row in (("links/unobserved", found["links"]), ("links/subscribed", found["subscribed"])):
-        value = statistics.median(row)
-        ratio = statistics.median(mine / bare for mine, bare in zip(row, found["bare"], strict=False))
-        print(f"{name:26}{value:>12,.0f}{peer:>12,.0f}{ratio:>8.3f}   {min(row):,.0f} - {max(row):,.0f}")
-        result[name] = {
-            "value": value, "unit": "requests/CPU s", "peer": "bare connection", "peer_value": peer,
-            "ratio": ratio,
-        }  # fmt: skip
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=2)
+    rows = []
+    for name, values in (("links/unobserved", found["links"]), ("links/subscribed", found["subscribed"])):
+        rows.append(Row(name, "1/CPU s", "bare connection", values=values, peer_values=found["bare"][: len(values)]))
+    report(rows, args.json)
 
 
 if __name__ == "__main__":
