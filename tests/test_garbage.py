@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 
 import pytest
@@ -14,12 +15,12 @@ def test_collection_is_as_it_was_afterwards(before: bool) -> None:
     was = gc.isenabled()
     try:
         (gc.enable if before else gc.disable)()
-        with pytest.raises(RuntimeError, match="within"), no_collection():
+        with contextlib.suppress(RuntimeError), no_collection():
             assert not gc.isenabled()
             with no_collection():
                 assert not gc.isenabled()
             assert not gc.isenabled()
-            raise RuntimeError("within")
+            raise RuntimeError
         assert gc.isenabled() is before
     finally:
         (gc.enable if was else gc.disable)()
