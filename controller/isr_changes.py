@@ -14,6 +14,7 @@ from kce.controller.request_batch import ZERO
 from kce.controller.runtime import ControllerRuntime
 from kce.wire import ErrorCode
 from kce.zookeeper import znodes
+from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.model import RECOVERED, RECOVERING, BrokerId, LeaderAndIsr, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -51,12 +52,16 @@ class IsrChanges:
     ) -> None:
         """Answer the request (rules 11.70-11.81), then complete the reassignments that waited for the ISR.
 
-        An unexpected failure is answered with UNKNOWN_SERVER_ERROR and raised.
+        An unexpected failure is answered with UNKNOWN_SERVER_ERROR and raised; but a controller that finds out here
+        that it has moved goes on, as Kafka's does, until it is told by ZooKeeper.
         """
         try:
             response, states = await self._alter_partition(request, version)
-        except Exception:
+        except Exception as e:
             reply(wire.AlterPartitionResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            if isinstance(e, ControllerMoved):
+                log.error("AlterPartition of broker %d failed: %s", request.broker_id, e)
+                return
             raise
         reply(response)
         if states:
