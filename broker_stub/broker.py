@@ -129,13 +129,11 @@ class Broker:
             )
         else:
             self.alter_partition_manager = ZkAlterPartitionManager(isr_store)
-        allocate: Allocate = ControllerProducerIds(
-            config.broker_id, lambda: self.broker_epoch, self._channels[1]
-        ).allocate
-        self._allocates_producer_ids = not config.inter_broker_protocol_version.supports_allocate_producer_ids
-        if self._allocates_producer_ids and allocate_producer_ids is not None:
-            allocate = allocate_producer_ids
-        self.producer_ids = ProducerIdManager(allocate, self._spawn)
+        of_controller = ControllerProducerIds(config.broker_id, lambda: self.broker_epoch, self._channels[1])
+        by_controller = config.inter_broker_protocol_version.supports_allocate_producer_ids
+        own = None if by_controller else allocate_producer_ids
+        self._allocates_producer_ids = own is not None
+        self.producer_ids = ProducerIdManager(own or of_controller.allocate, self._spawn)
         self.replication = Replication(
             config,
             self.metadata_cache,

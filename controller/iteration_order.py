@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Sequence
-from operator import itemgetter
 from typing import Self, TypeVar
 
 from kce.zookeeper.model import TopicPartition
@@ -31,6 +30,7 @@ K = TypeVar("K", bound=int | str | TopicPartition)
 V = TypeVar("V")
 
 _MASK = 0xFFFFFFFF
+_SIGN = 0x80000000
 #: bits of the hash that one level of the trie uses
 _BITS = 5
 _SMALL = 4
@@ -152,30 +152,32 @@ class HashedSet(set[K]):
 def by_topic(table: HashTable[TopicPartition, V], *, java: bool) -> dict[str, list[tuple[TopicPartition, V]]]:
     """The content of ``table`` by topic: the partitions of each in the table's order; the topics, added as the table
     has them, in that of a table of ``java`` or of Scala."""
-    buckets = table.buckets
-    groups: dict[str, list[tuple[int, TopicPartition, V]]] = {}
-    topic, group, base = None, [], 0
-    for tp, value in table.items():
-        if tp.topic != topic:
-            topic = tp.topic
-            group = groups.setdefault(topic, [])
+    last_bucket = table.buckets - 1
+    groups: dict[str, dict[int, tuple[TopicPartition, V]]] = {}
+    topic, group, base = None, {}, 0
+    for item in table.items():
+        name, number = item[0]
+        if name != topic:
+            topic = name
+            group = groups.setdefault(topic, {})
             base = 31 * 31 + _hash_of_string(topic)
-        group.append((_place((base + 31 * tp.partition) & _MASK, buckets), tp, value))
-    for group in groups.values():
-        group.sort(key=itemgetter(0))
+        code = base + 31 * number & _MASK  # as in `hash_code`, and below as in `_place`: this is done a million times
+        code ^= code >> 16
+        group[(code & last_bucket) << 32 | code ^ _SIGN] = item
+    places = {topic: sorted(group) for topic, group in groups.items()}
     if java:
-        added = sorted(groups, key=lambda topic: groups[topic][0][0])
-        last = max(groups.values(), key=lambda group: group[-1][0], default=())
+        added = sorted(groups, key=lambda topic: places[topic][0])
+        last = max(places.values(), key=lambda of_topic: of_topic[-1], default=[])
         topics = java_order(added, last_is_new=len(last) == 1)
     else:
         topics = table_order(groups)
-    return {topic: [(tp, value) for _, tp, value in groups[topic]] for topic in topics}
+    return {topic: [groups[topic][place] for place in places[topic]] for topic in topics}
 
 
 def _place(code: int, buckets: int) -> int:
     """Sorts as a mutable.HashMap does: by bucket, and in a bucket by hash, which is signed."""
     code ^= code >> 16
-    return (code & buckets - 1) << 32 | code ^ 0x80000000
+    return (code & buckets - 1) << 32 | code ^ _SIGN
 
 
 def _improved(code: int) -> int:

@@ -316,7 +316,7 @@ class NoOwner:
     def __init__(self) -> None:
         self.metrics = RequestMetrics()
         self.turns = Turns()
-        self.memory = MemoryPool()
+        self.memory: MemoryPool | None = None
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
         raise AssertionError

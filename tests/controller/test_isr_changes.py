@@ -124,13 +124,15 @@ async def test_an_unchanged_isr_completes_a_reassignment(autojump_clock: MockClo
         await w.settle()
         (state,) = (await w.zk.get_partition_states([tp])).values()
         assert isinstance(state, Leadership)
-        joined = state.leader_and_isr._replace(isr=(1, 3))  # type: ignore[arg-type]
+        joined = state.leader_and_isr._replace(isr=(BrokerId(1), BrokerId(3)))
         path = "/brokers/topics/t/partitions/0/state"
         await w.store.write([SetData(path, znodes.encode_partition_state(Leadership(joined, state.controller_epoch)))])
         now = joined._replace(partition_epoch=joined.partition_epoch + 1)
         controller.context.put_leadership(tp, Leadership(now, state.controller_epoch))
-        now_asked = {"leader_epoch": now.leader_epoch, "partition_epoch": now.partition_epoch}
-        assert only(await ask(w, controller, topic_id, (1, 3), **now_asked)).error_code == ErrorCode.NONE  # type: ignore[arg-type]
+        asked = await ask(
+            w, controller, topic_id, (1, 3), leader_epoch=now.leader_epoch, partition_epoch=now.partition_epoch
+        )
+        assert only(asked).error_code == ErrorCode.NONE
         assert controller.context.replicas(tp) == (3,)
 
 
