@@ -28,6 +28,8 @@ from tests.interop.trace_scripts import SCRIPTED, random_script
 from tests.interop.traces import traces_of_both
 
 TRACE_SEEDS, TRACE_STEPS = (1, 2, 3), 60
+#: with LeaderAndIsr 0, 1 and 4, UpdateMetadata 3, 4 and 6, StopReplica 0 and 3
+TRACE_PROTOCOLS = ("0.11.0", "2.1", "2.6")
 
 _HEAD = f"""# Real Kafka brokers under our controller
 
@@ -174,6 +176,10 @@ async def compare_traces(zookeeper: str, folder: Path) -> dict[str, Comparison]:
     compared = {}
     for number, (name, script) in enumerate(scripts.items()):
         compared[name] = await traces_of_both(f"{zookeeper}/traces-{number}", folder / str(number), script)
+        _tell_comparison(name, compared[name])
+    for ibp in TRACE_PROTOCOLS:
+        name = f"scripted, inter.broker.protocol.version={ibp}"
+        compared[name] = await traces_of_both(f"{zookeeper}/traces-{ibp}", folder / ibp, SCRIPTED, ibp=ibp)
         _tell_comparison(name, compared[name])
     name = "scripted, Kafka beside Kafka"
     compared[name] = await traces_of_both(f"{zookeeper}/traces-control", folder / "control", SCRIPTED, control=True)

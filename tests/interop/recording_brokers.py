@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import trio
 
 from kce import wire
+from kce.wire import control
 from kce.wire.framing import FrameBuffer, frame
 from kce.zookeeper.model import BrokerId, Endpoint, RegisteredBroker, TopicPartition
 
@@ -62,7 +63,7 @@ class RecordingBroker:
         self.received.append(Recorded(header, message))
         match message:
             case wire.LeaderAndIsrRequest():
-                answer: wire.Message = self._of_leader_and_isr(message)
+                answer: wire.Message = self._of_leader_and_isr(message, header.api_version)
             case wire.StopReplicaRequest():
                 answer = self._of_stop_replica(message)
             case wire.UpdateMetadataRequest():
@@ -71,20 +72,27 @@ class RecordingBroker:
                 raise AssertionError(f"a controller sent {type(message).__name__}")
         return wire.encode_response(answer, api_version=header.api_version, correlation_id=header.correlation_id)
 
-    def _of_leader_and_isr(self, message: wire.LeaderAndIsrRequest) -> wire.LeaderAndIsrResponse:
+    def _of_leader_and_isr(self, message: wire.LeaderAndIsrRequest, version: int) -> wire.LeaderAndIsrResponse:
+        errors = [
+            (
+                topic_id,
+                [
+                    wire.LeaderAndIsrPartitionError(
+                        topic_name=topic,
+                        partition_index=p.partition_index,
+                        error_code=self._error(TopicPartition(topic, p.partition_index)),
+                    )
+                    for p in states
+                ],
+            )
+            for topic, topic_id, states in control.topics(message)
+        ]
+        if version < 5:
+            return wire.LeaderAndIsrResponse(partition_errors=tuple(e for _, of_topic in errors for e in of_topic))
         return wire.LeaderAndIsrResponse(
             topics=tuple(
-                wire.LeaderAndIsrTopicError(
-                    topic_id=topic.topic_id,
-                    partition_errors=tuple(
-                        wire.LeaderAndIsrPartitionError(
-                            partition_index=p.partition_index,
-                            error_code=self._error(TopicPartition(topic.topic_name, p.partition_index)),
-                        )
-                        for p in topic.partition_states
-                    ),
-                )
-                for topic in message.topic_states
+                wire.LeaderAndIsrTopicError(topic_id=topic_id, partition_errors=tuple(of_topic))
+                for topic_id, of_topic in errors
             )
         )
 
@@ -93,12 +101,11 @@ class RecordingBroker:
         return wire.StopReplicaResponse(
             partition_errors=tuple(
                 wire.StopReplicaPartitionError(
-                    topic_name=topic.topic_name,
-                    partition_index=p.partition_index,
-                    error_code=refused if p.delete_partition else wire.ErrorCode.NONE,
+                    topic_name=state.topic,
+                    partition_index=state.partition,
+                    error_code=refused if state.delete else wire.ErrorCode.NONE,
                 )
-                for topic in message.topic_states
-                for p in topic.partition_states
+                for state in control.partition_states(message)
             )
         )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from kce import wire
+from kce.wire import control
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper import znodes
 from kce.zookeeper.model import BrokerId, LeaderAndIsr, Leadership, ReplicaAssignment, TopicPartition
@@ -16,7 +17,6 @@ from tests.interop.recording_brokers import RecordingBroker
 from tests.interop.trace_driver import NOW_MS, Driver
 from tests.interop.trace_scripts import Assignment, Partitions
 
-_IBP = MetadataVersion.parse("3.9")
 _PREFERRED, _UNCLEAN = 0, 1
 _TOPIC = 2
 _SET, _DELETE = 0, 1
@@ -27,8 +27,11 @@ _MARKED = (wire.ErrorCode.NONE, wire.ErrorCode.REQUEST_TIMED_OUT)
 class Operations(Driver):
     """A method for each operation."""
 
-    def __init__(self, store: MetadataStore, brokers: Mapping[int, RecordingBroker], address: str) -> None:
+    def __init__(
+        self, store: MetadataStore, brokers: Mapping[int, RecordingBroker], address: str, ibp: MetadataVersion
+    ) -> None:
         super().__init__(store, brokers, address)
+        self._ibp = ibp
         self._moved = 0
 
     # brokers
@@ -37,7 +40,7 @@ class Operations(Driver):
         return [
             Create(
                 znodes.broker_path(i),
-                znodes.encode_broker(self.brokers[i].registration(), _IBP, NOW_MS),
+                znodes.encode_broker(self.brokers[i].registration(), self._ibp, NOW_MS),
                 ephemeral=True,
             )
             for i in brokers
@@ -45,7 +48,7 @@ class Operations(Driver):
 
     async def _multi(self, operations: Sequence[Create | Delete]) -> None:
         (answer,) = await self.store.multi([operations])
-        value(answer)  # type: ignore[arg-type]
+        value(answer)
 
     async def start(self, brokers: Sequence[int]) -> None:
         for i in brokers:
@@ -139,7 +142,10 @@ class Operations(Driver):
             stat = (await self.store.exists([path]))[0]
             return stat is not None and stat.version > 0
 
-        self.expected = has_id
+        if self._ibp.supports_topic_ids:
+            self.expected = has_id
+        else:
+            self.expect_reaction()
 
     async def add_partitions(self, topic: str, assignment: Assignment, timeout_ms: int = 60_000) -> None:
         added = wire.CreatePartitionsTopic(
@@ -250,22 +256,26 @@ class Operations(Driver):
             asked = []
             for topic in dict.fromkeys(tp.topic for tp in isrs):
                 topic_id = topics[topic].topic_id
-                assert topic_id is not None
                 data = tuple(
                     wire.AlterPartitionRequestPartitionData(
                         partition_index=tp.partition,
                         leader_epoch=known[tp].leader_epoch,
-                        new_isr_with_epochs=tuple(wire.BrokerState(broker_id=i) for i in isrs[tp]),
+                        new_isr=() if topic_id else tuple(isrs[tp]),
+                        new_isr_with_epochs=tuple(wire.BrokerState(broker_id=i) for i in isrs[tp] if topic_id),
                         partition_epoch=known[tp].partition_epoch - stale,
                     )
                     for tp in isrs
                     if tp.topic == topic
                 )
-                asked.append(wire.AlterPartitionRequestTopicData(topic_id=topic_id, partitions=data))
+                asked.append(
+                    wire.AlterPartitionRequestTopicData(
+                        topic_name=topic, topic_id=topic_id or control.NO_TOPIC_ID, partitions=data
+                    )
+                )
             message = wire.AlterPartitionRequest(
                 broker_id=leader, broker_epoch=await self._epoch(leader), topics=tuple(asked)
             )
-            await self.ask(message, 3)
+            await self.ask(message, 3 if self._ibp.supports_topic_ids else 1)
 
     async def notify_isr_change(self, partition: tuple[str, int]) -> None:
         """As brokers before AlterPartition: the leader writes the ISR, here of itself alone, and notifies."""

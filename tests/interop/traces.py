@@ -14,6 +14,7 @@ import trio
 from kce.harness import Cluster
 from kce.harness.cli.options import connected_store
 from kce.harness.guard import Guard
+from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper import znodes
 from kce.zookeeper.store import MetadataStore
 from tests.interop.real_kafka import RealBroker, kafka_jars
@@ -23,6 +24,7 @@ from tests.interop.trace_operations import Operations
 from tests.interop.trace_scripts import BROKERS, Step
 
 NODE = 100
+LATEST = "3.9"
 #: of the driver and of the controllers: none may expire because the machine is busy
 SESSION_TIMEOUT_MS = 60_000
 START_TIMEOUT_S = 120
@@ -33,10 +35,14 @@ _SETTINGS = {
 }
 
 
-async def trace(zookeeper: str, folder: Path, script: Sequence[Step], *, ours: bool) -> list[StepTrace]:
-    """The trace of a script under one controller. ``zookeeper`` with a chroot that is not used yet."""
+async def trace(
+    zookeeper: str, folder: Path, script: Sequence[Step], *, ours: bool, ibp: str = LATEST
+) -> list[StepTrace]:
+    """The trace of a script under one controller. ``zookeeper`` with a chroot that is not used yet; ``ibp``: the
+    inter-broker protocol of the controller."""
+    settings = _SETTINGS | {"inter.broker.protocol.version": ibp}
     async with (
-        _node(zookeeper, folder, ours=ours) as (control_port, data_port),
+        _node(zookeeper, folder, settings, ours=ours) as (control_port, data_port),
         connected_store(zookeeper, None, session_timeout_ms=SESSION_TIMEOUT_MS) as store,
     ):
         await _up(store)
@@ -46,7 +52,7 @@ async def trace(zookeeper: str, folder: Path, script: Sequence[Step], *, ours: b
                 await nursery.start(broker.serve)
             ports = {broker.control_port: f"<control port of {i}>" for i, broker in brokers.items()}
             ports |= {control_port: f"<control port of {NODE}>", data_port: f"<data port of {NODE}>"}
-            driver = Operations(store, brokers, f"127.0.0.1:{data_port}")
+            driver = Operations(store, brokers, f"127.0.0.1:{data_port}", MetadataVersion.parse(ibp))
             traces = [one async for one in driver.run(script, Normaliser(ports))]
             nursery.cancel_scope.cancel()
     return traces
@@ -60,16 +66,18 @@ async def _up(store: MetadataStore) -> None:
 
 
 @asynccontextmanager
-async def _node(zookeeper: str, folder: Path, *, ours: bool) -> AsyncIterator[tuple[int, int]]:
+async def _node(
+    zookeeper: str, folder: Path, settings: dict[str, str], *, ours: bool
+) -> AsyncIterator[tuple[int, int]]:
     """Node 100, ours or real; yields its control and data ports."""
     if ours:
-        async with Cluster(1, first_id=NODE, zookeeper=zookeeper, properties=_SETTINGS) as cluster:
+        async with Cluster(1, first_id=NODE, zookeeper=zookeeper, properties=settings) as cluster:
             control, data = (cluster.member(NODE).addresses[name] for name in ("CONTROL", "DATA"))
             yield int(control.rpartition(":")[2]), int(data.rpartition(":")[2])
         return
     await trio.to_thread.run_sync(kafka_jars)
     with closing(Guard()) as guard:
-        broker = RealBroker(NODE, zookeeper, folder, guard, _SETTINGS)
+        broker = RealBroker(NODE, zookeeper, folder, guard, settings)
         try:
             await broker.start()
             yield broker.control_port, broker.data_port
@@ -77,12 +85,14 @@ async def _node(zookeeper: str, folder: Path, *, ours: bool) -> AsyncIterator[tu
             broker.kill()
 
 
-async def traces_of_both(zookeeper: str, folder: Path, script: Sequence[Step], *, control: bool = False) -> Comparison:
+async def traces_of_both(
+    zookeeper: str, folder: Path, script: Sequence[Step], *, control: bool = False, ibp: str = LATEST
+) -> Comparison:
     """Runs both at the same time; with ``control``, Kafka's twice. ``zookeeper`` with a chroot that is not used yet."""
     found: dict[str, list[StepTrace]] = {}
 
     async def run(name: str, ours: bool) -> None:
-        found[name] = await trace(f"{zookeeper}/{name}", folder / name, script, ours=ours)
+        found[name] = await trace(f"{zookeeper}/{name}", folder / name, script, ours=ours, ibp=ibp)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, "ours", not control)
