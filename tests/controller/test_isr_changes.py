@@ -11,8 +11,10 @@ import trio
 from trio.testing import MockClock
 
 from kce import wire
+from kce.controller.iteration_order import table_order
 from kce.controller.kafka_controller import KafkaController
 from kce.wire import ErrorCode
+from kce.wire.control import partition_states
 from kce.zookeeper import znodes
 from kce.zookeeper.model import BrokerId, Leadership, TopicPartition
 from kce.zookeeper.store import Create, SetData
@@ -112,6 +114,37 @@ async def test_resending_is_idempotent(autojump_clock: MockClock) -> None:  # ru
             assert only(await ask(w, controller, topic_id, (1, 3), partition_epoch=partition_epoch)) == first
         reordered = only(await ask(w, controller, topic_id, (3, 1)))
         assert reordered.error_code == ErrorCode.INVALID_UPDATE_VERSION
+
+
+async def test_reassignments_complete_in_the_order_of_a_table(autojump_clock: MockClock) -> None:  # rules 11.17, 11.79
+    partitions = [TopicPartition("t", p) for p in range(6)]
+    async with world() as w:
+        controller = await w.start_controller(2)
+        topic_id = await w.create_topic("t", {p: [1] for p in range(6)})
+        requests.alter_partition_reassignments(controller, dict.fromkeys(partitions, (1, 3)), lambda _: None)
+        await w.settle()
+        w.take()
+        asked = tuple(
+            wire.AlterPartitionRequestPartitionData(
+                partition_index=p,
+                leader_epoch=1,
+                partition_epoch=1,
+                new_isr_with_epochs=(wire.BrokerState(broker_id=1), wire.BrokerState(broker_id=3)),
+            )
+            for p in range(6)
+        )
+        topic = wire.AlterPartitionRequestTopicData(topic_id=topic_id, partitions=asked)
+        epoch = controller.context.broker_epochs[BrokerId(1)]
+        request = wire.AlterPartitionRequest(broker_id=1, broker_epoch=epoch, topics=(topic,))
+        requests.alter_partition(controller, request, 3, lambda _: None)
+        await w.settle()
+        completed = [
+            TopicPartition(state.topic, state.partition)
+            for sent in w.take()
+            if sent.broker == 1 and isinstance(sent.message, wire.LeaderAndIsrRequest)
+            for state in partition_states(sent.message)
+        ]
+        assert list(dict.fromkeys(completed)) == table_order(partitions) != partitions
 
 
 async def test_an_unchanged_isr_completes_a_reassignment(autojump_clock: MockClock) -> None:  # rules 11.17, 11.75
