@@ -16,7 +16,18 @@ from kce.election.latch import LeaderLatch
 from kce.election.leader_node import write_leader_node
 from kce.election.service import MultipleComponentLeaderElectionService
 from kce.election.session import ElectionSession
-from kce.zookeeper.store import Create, Delete, NodeData, Op, OpResult, SessionExpired, SetData, StoreError, WatchEvent, value
+from kce.zookeeper.store import (
+    Create,
+    Delete,
+    NodeData,
+    Op,
+    OpResult,
+    SessionExpired,
+    SetData,
+    StoreError,
+    WatchEvent,
+    value,
+)
 from kce.zookeeper.store.memory import MemoryStore
 from tests.election.conftest import Backend, Memory
 from tests.election.support import COMPONENT, PATHS, Changing, Contender, ManualBackend, contend, latch_of
