@@ -146,12 +146,13 @@ async def test_records_are_appended_and_the_high_watermark_follows(follower: Mak
     f.leader.fetched = [
         {"records": batch(b"x", b"y", base_offset=2, leader_epoch=3), "high_watermark": 3, "log_start_offset": 0},
         {"high_watermark": 4, "log_start_offset": 2},
+        {"high_watermark": 4, "log_start_offset": 2},
     ]
     await f.follow()
     assert [value for _, value in values(f.log)][-2:] == [b"x", b"y"]
     assert (f.log.log_end_offset, f.log.high_watermark, f.log.log_start_offset) == (4, 4, 2)
-    assert f.moved == [PARTITION, PARTITION]
-    assert f.leader.fetches() == [(2, 3, 1), (4, 3, 3), (4, 3, 3)]
+    assert f.moved == [PARTITION, PARTITION]  # not after the last, which moves nothing
+    assert f.leader.fetches() == [(2, 3, 1), (4, 3, 3), (4, 3, 3), (4, 3, 3)]
     assert f.leader.connections == 1
     assert set(f.leader.clients) == {"broker-1-fetcher-0"}
 
