@@ -17,8 +17,8 @@ from kce.zookeeper.store import SessionExpired
 
 log = logging.getLogger(__name__)
 
-
 NOT_APPLIED = "Could not apply finalized feature update because"
+WITHOUT_SAFE = "without setting the SAFE downgradeType in the request."
 
 
 class Features:
@@ -101,7 +101,7 @@ class Features:
         if _is_deletion(update):
             return None if existing is not None else "Can not delete non-existing finalized feature."
         if level < 1:
-            return f"Can not provide versionLevel: {level} less than 1 without setting the SAFE downgradeType in the request."
+            return f"Can not provide versionLevel: {level} less than 1 {WITHOUT_SAFE}"
         if existing is not None:
             if level == existing:
                 return (
@@ -115,8 +115,8 @@ class Features:
                 )
             if level > existing and upgrade_type is not UpgradeType.UPGRADE:
                 return (
-                    f"When the downgradeType is set to SAFE in the request, the provided versionLevel:{level} can not be "
-                    f"greater than existing versionLevel:{existing}."
+                    f"When the downgradeType is set to SAFE in the request, the provided versionLevel:{level} can not "
+                    f"be greater than existing versionLevel:{existing}."
                 )
         return self._support_error(feature, level)
 
@@ -130,8 +130,8 @@ class Features:
         brokers = self._runtime.context.live_or_shutting_down_brokers
         if unable := sorted(b.id for b in brokers if not _supports(b, feature, level)):
             return (
-                f"{NOT_APPLIED} brokers were found to have incompatible versions for the feature: {unable} do not support "
-                f"versionLevel {level}."
+                f"{NOT_APPLIED} brokers were found to have incompatible versions for the feature: {unable} do not "
+                f"support versionLevel {level}."
             )
         return None
 
