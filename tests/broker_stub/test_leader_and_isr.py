@@ -148,7 +148,7 @@ async def test_an_older_leader_epoch_is_stale_controller_epoch() -> None:  # rul
     assert _epochs(node) == (1, 5, 5)
 
 
-@pytest.mark.parametrize("leader", [1, pytest.param(2, marks=pytest.mark.kafka("RMT-34"))])
+@pytest.mark.parametrize("leader", [1, 2])
 async def test_a_repeated_leader_epoch_is_refused_with_any_partition_epoch(leader) -> None:  # rule 9.19
     node = await _node()
     await _code(node, lai_state(leader=leader, leader_epoch=5, partition_epoch=5))

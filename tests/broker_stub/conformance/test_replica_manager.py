@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from kce import wire
 from kce.broker_stub.log.checkpoints import read_offsets, read_topic_id
+from kce.broker_stub.replication.fetcher import FetchState
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import batch
-from tests.broker_stub.replication.support import A0, RecordNode, a_node
+from tests.broker_stub.replication.support import A0, RecordNode, a_node, produce_request
 from tests.broker_stub.support import (
     ID_A,
     ID_B,
@@ -159,3 +161,57 @@ async def test_a_log_keeps_its_topic_id(leader: int) -> None:  # rule 9.14
             assert await become(second, leader=leader, topic_id=NO_ID) == ErrorCode.NONE
             assert second.partition().topic_id == metadata_file(second) == ID_A
             assert second.partition().leader == leader
+
+
+# followers
+
+
+@kafka("RMT-34")
+async def test_fetchers_are_not_started_again_in_the_same_leader_epoch() -> None:  # rule 9.19
+    async with a_node() as node:
+        await node.ask(update_metadata())
+
+        def followed() -> list[tuple[int, FetchState]]:
+            """(leader, state) of each fetcher that fetches the partition."""
+            fetchers = node.replication.fetchers._fetchers.values()
+            return [(fetcher.leader, state) for fetcher in fetchers if (state := fetcher.partitions.get(A0))]
+
+        assert await become(node, leader=2, replicas=(1, 2), isr=(1, 2)) == ErrorCode.NONE
+        ((leader, first),) = followed()
+        assert (leader, first.leader_epoch, first.offset, first.topic_id) == (2, 0, 0, ID_A)
+        assert (node.partition().leader_epoch, node.partition().partition_epoch) == (0, 0)
+
+        code = await become(node, leader=2, replicas=(1, 2, 3), isr=(1, 2), partition_epoch=1)
+        assert code == ErrorCode.STALE_CONTROLLER_EPOCH
+        assert (node.partition().leader_epoch, node.partition().partition_epoch) == (0, 0)
+        assert [state is first for _, state in followed()] == [True]
+
+        code = await become(node, leader=3, leader_epoch=1, partition_epoch=2)
+        assert code == ErrorCode.NONE
+        assert (node.partition().leader_epoch, node.partition().partition_epoch) == (1, 2)
+        ((leader, second),) = followed()
+        assert (leader, second.leader_epoch, second.offset, second.topic_id) == (3, 1, 0, ID_A)
+        assert second is not first
+
+
+# unit/kafka/server/EdgeCaseRequestTest.scala
+
+
+@kafka("EDGE-1")
+@pytest.mark.parametrize("client_id", [None, ""])
+async def test_records_of_a_client_without_an_id(client_id: str | None) -> None:  # rule B1.42
+    async with a_node() as node:
+        await node.lead()
+        request, captured = node.request(
+            produce_request(batch(b"message"), timeout_ms=10_000), 11, client_id=client_id, correlation_id=-1
+        )
+        waits = node.apis.handle(request)
+        if waits is not None:
+            await waits
+        await captured.answered.wait()
+        assert captured.response is not None
+        header, answer = wire.decode_response(captured.response.payload, api_key=0, api_version=11)
+        assert header.correlation_id == -1
+        (topic,) = answer.responses
+        (partition,) = topic.partition_responses
+        assert partition.error_code == ErrorCode.NONE
