@@ -27,13 +27,17 @@ class Frames(NamedTuple):
     """The input of an analysis: see ``captures.spark.reassembly``.
 
     ``exchanges`` and ``partitions`` have the columns that ``at_listeners`` adds: ``broker_id``, ``listener``,
-    ``broker``.
+    ``broker``. Several analyses share ``states`` (``common.accepted_states``), ``leaders`` (``common.leader_changes``)
+    and ``versions`` (``common.state_versions``). ``common.frames`` makes them.
     """
 
     exchanges: DataFrame
     partitions: DataFrame
     live_brokers: DataFrame
     connections: DataFrame
+    states: DataFrame
+    leaders: DataFrame
+    versions: DataFrame
 
 
 @dataclass(frozen=True, slots=True)

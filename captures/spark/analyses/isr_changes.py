@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Frames, Results, Section
-from kce.captures.spark.analyses.common import as_table, state_versions
+from kce.captures.spark.analyses.common import as_table
 from kce.captures.tables.rows import FILE, INTS, PARTITION, TIME_COLUMN, Column, Table
 
 TABLE = Table(
@@ -30,8 +30,7 @@ TABLE = Table(
 
 def run(of: Frames) -> DataFrame:
     changes = (
-        state_versions(of.partitions)
-        .withColumnRenamed("isr", "to_isr")
+        of.versions.withColumnRenamed("isr", "to_isr")
         .withColumns({"left": f.array_except("from_isr", "to_isr"), "joined": f.array_except("to_isr", "from_isr")})
         .where("size(left) > 0 or size(joined) > 0")
     )

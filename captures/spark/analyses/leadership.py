@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
-from kce.captures.spark.analyses.common import PARTITION_KEY, accepted_states, as_table
+from kce.captures.spark.analyses.common import as_table
 from kce.captures.spark.analyses.words import count
 from kce.captures.tables.rows import FILE, INTS, TIME_COLUMN, Column, Table
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
@@ -36,25 +35,7 @@ TABLE = Table(
 
 
 def run(of: Frames) -> DataFrame:
-    return leader_changes(of.partitions)
-
-
-def leader_changes(partitions: DataFrame) -> DataFrame:
-    """TABLE, without the states of requests that were fenced as a whole."""
-    deleted = f.col("leader") == LEADER_DURING_DELETE
-    first = Window.partitionBy(*PARTITION_KEY, "leader", "leader_epoch").orderBy("time", "packet")
-    before = Window.partitionBy(*PARTITION_KEY).orderBy(deleted, "leader_epoch", "time", "packet")
-    changes = (
-        accepted_states(partitions)
-        .withColumn("rank", f.row_number().over(first))
-        .where("rank = 1")
-        .withColumn("from_leader", f.lag("leader").over(before))
-        .withColumn("from_epoch", f.lag("leader_epoch").over(before))
-        .withColumnsRenamed({"leader": "to_leader", "leader_epoch": "to_epoch"})
-        .where("from_leader != to_leader or (from_leader is null and to_leader != -2)")
-        .withColumn("to_epoch", f.when(f.col("to_leader") != LEADER_DURING_DELETE, f.col("to_epoch")))
-    )
-    return as_table(TABLE, changes).orderBy("time", "packet", "topic", "partition")
+    return as_table(TABLE, of.leaders).orderBy("time", "packet", "topic", "partition")
 
 
 def findings(found: Results) -> Iterator[Finding]:

@@ -15,7 +15,6 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import as_table, milliseconds
-from kce.captures.spark.analyses.leadership import leader_changes
 from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, some
 from kce.captures.tables.rows import PARTITION, TIME, Column, Table, evidence_columns
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
@@ -41,7 +40,7 @@ TABLE = Table(
 
 
 def run(of: Frames) -> DataFrame:
-    changes = leader_changes(of.partitions).where(f.col("to_leader") != LEADER_DURING_DELETE)
+    changes = of.leaders.where(f.col("to_leader") != LEADER_DURING_DELETE)
     key = Window.partitionBy("topic", "topic_id", "partition").orderBy("time", "packet")
     before = key.rowsBetween(Window.unboundedPreceding, -1)
     leader = f.when(f.col("to_leader") >= 0, f.col("to_leader"))

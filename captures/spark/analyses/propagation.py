@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import PARTITION_KEY, accepted_states, as_table, milliseconds
+from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, milliseconds
 from kce.captures.spark.analyses.words import duration, evidence_of, some
 from kce.captures.tables.rows import BROKER_TEXT, Column, Table, evidence_columns
 from kce.wire.registry import UPDATE_METADATA
@@ -38,8 +38,7 @@ def run(of: Frames) -> DataFrame:
     first = Window.partitionBy(*key, "server", "server_port").orderBy("time", "packet")
     connection = Window.partitionBy("server", "server_port", "connection")
     arrived = (
-        accepted_states(of.partitions)
-        .where(f.col("leader") != LEADER_DURING_DELETE)
+        of.states.where(f.col("leader") != LEADER_DURING_DELETE)
         .withColumns({"began": f.min("time").over(Window.partitionBy(*key)), "opened": f.min("time").over(connection)})
         .where(f.col("api_key") == UPDATE_METADATA)
         .withColumn("rank", f.row_number().over(first))
