@@ -24,6 +24,7 @@ from kce.captures.spark import findings, reassembly, small
 from kce.captures.spark.analyses import ANALYSES, common
 from kce.captures.spark.analyses.analysis import THRESHOLDS, Thresholds
 from kce.captures.spark.exports import check_report, write_report
+from kce.captures.spark.incidents import incidents
 from kce.captures.spark.schemas import spark_schema
 from kce.captures.spark.session import is_submitted, local_session
 from kce.captures.spark.source import register
@@ -183,8 +184,9 @@ class _Job:
         return replace(found, exchanges=self._exchanges(found, frames.exchanges))
 
     def _exchanges(self, found: findings.Findings, exchanges: DataFrame) -> tuple[findings.Exchange, ...]:
-        """The requests that findings cite."""
+        """The requests that findings and incidents cite."""
         places = {place for finding in found.findings() for place in finding.evidence[:_SHOWN_PER_FINDING]}
+        places |= {place for incident in incidents(found) for place in incident.places}
         if not places:
             return ()
         wanted = self._spark.createDataFrame(sorted(places)[:_SHOWN], "file string, packet bigint")

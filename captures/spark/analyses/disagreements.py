@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import MOST, count, evidence_of, listed, some
+from kce.captures.spark.analyses.words import MOST, count, evidence_of, listed, packets
 from kce.captures.tables.rows import INTS, PARTITION, SPAN, Column, Table, evidence_columns
 from kce.wire.registry import LEADER_AND_ISR, UPDATE_METADATA
 from kce.wire.vocabulary import LEADER_DURING_DELETE
@@ -51,7 +51,7 @@ def findings(found: Results) -> Iterator[Finding]:
         yield Finding(
             "alarm",
             f"Brokers were told different leaders of {row.topic}-{row.partition} in leader epoch {row.leader_epoch}: "
-            f"{listed([str(leader) for leader in leaders])} (packets {some(row.packets)}).",
+            f"{listed([str(leader) for leader in leaders])} ({packets(row.packets)}).",
             evidence_of(row),
         )
     if (more := len(found.disagreements) - MOST) > 0:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, milliseconds
-from kce.captures.spark.analyses.words import duration, evidence_of, some
+from kce.captures.spark.analyses.words import duration, evidence_of, packets
 from kce.captures.tables.rows import BROKER_TEXT, Column, Table, evidence_columns
 from kce.wire.registry import UPDATE_METADATA
 from kce.wire.vocabulary import LEADER_DURING_DELETE
@@ -68,7 +68,7 @@ def findings(found: Results) -> Iterator[Finding]:
         yield Finding(
             "warning" if slowest.max_ms >= found.thresholds.slow_news_ms else "note",
             f"Metadata propagation to broker {slowest.broker}: median {duration(slowest.p50_ms)}, slowest "
-            f"{duration(slowest.max_ms)} (packet {some(slowest.packets)}).",
+            f"{duration(slowest.max_ms)} ({packets(slowest.packets)}).",
             evidence_of(slowest),
         )
 

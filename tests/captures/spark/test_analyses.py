@@ -3,7 +3,8 @@
 Covers: kce.captures.spark.analyses.analysis, kce.captures.spark.analyses.controllers,
 kce.captures.spark.analyses.control_behind_data, kce.captures.spark.analyses.latency,
 kce.captures.spark.analyses.leadership, kce.captures.spark.analyses.regressions,
-kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages, kce.captures.spark.analyses.clients
+kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages, kce.captures.spark.analyses.clients,
+kce.captures.spark.analyses.common
 """
 
 from __future__ import annotations
