@@ -23,6 +23,7 @@ from kce.captures.files.locations import check_location, expand, location_bytes
 from kce.captures.spark import findings, reassembly, small
 from kce.captures.spark.analyses import ANALYSES, common
 from kce.captures.spark.analyses.analysis import THRESHOLDS, Thresholds
+from kce.captures.spark.compare import Comparison, compare
 from kce.captures.spark.exports import check_report, write_report
 from kce.captures.spark.incidents import incidents
 from kce.captures.spark.schemas import spark_schema
@@ -109,6 +110,23 @@ def analyze(
         progress("writing the report")
         write_report(found, report, form)
     return found
+
+
+def analyze_both(
+    before: str, after: str, *, only: Collection[str] = (), ports: Ports = NO_PORTS, master: str | None = None,
+    thresholds: Thresholds = THRESHOLDS, progress: Callable[[str], None] = lambda step: None,
+) -> Comparison:  # fmt: skip
+    """Two captures in one session, compared. Each may be a glob. Raises CaptureError."""
+    for name in (*expand([before]), *expand([after])):
+        check_location(name)
+    size = max(sum(map(location_bytes, expand([each]))) for each in (before, after))
+    progress("starting Spark")
+    with local_session(brief=size < _BYTES_PER_TASK, master=master) as spark:
+        found = [
+            analyze([each], only=only, ports=ports, thresholds=thresholds, spark=spark, progress=progress)
+            for each in (before, after)
+        ]
+    return compare(*found)
 
 
 def _is_here(spark: SparkSession | None, master: str | None) -> bool:

@@ -60,17 +60,9 @@ def render(findings: Findings) -> str:
     """The page."""
     anchors = {(e.file, e.packet): f"packet-{number}" for number, e in enumerate(findings.exchanges, 1)}
     cell = partial(_cell, files=frozenset(findings.files))
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("kce.captures.spark", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["time"] = _clock
-    environment.filters["ms"] = _ms
-    environment.filters["count"] = lambda number: f"{number:,}"
-    environment.filters["cell"] = cell
-    environment.filters["anchor"] = lambda place: anchors.get(tuple(place))
+    templates = environment()
+    templates.filters["cell"] = cell
+    templates.filters["anchor"] = lambda place: anchors.get(tuple(place))
     begin, end = _span(findings)
     drawn = [_drawn(findings, name, section, cell) for name, section in SECTIONS]
     told = incidents(findings)
@@ -82,7 +74,7 @@ def render(findings: Findings) -> str:
     in_sections = {name for name, section in SECTIONS if section.columns}
     other_tables = [analysis.table for name, analysis in ANALYSES.items() if name not in in_sections]
     all_findings = findings.findings()
-    page = environment.get_template("report.html.j2").render(
+    page = templates.get_template("report.html.j2").render(
         f=findings,
         begin=begin,
         end=end,
@@ -102,6 +94,25 @@ def render(findings: Findings) -> str:
         max_shown=MAX_SHOWN,
         schema_version=SCHEMA_VERSION,
     )
+    return escaped(page)
+
+
+def environment() -> jinja2.Environment:
+    """The templates of reports."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("kce.captures.spark", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["time"] = _clock
+    made.filters["ms"] = _ms
+    made.filters["count"] = lambda number: f"{number:,}"
+    return made
+
+
+def escaped(page: str) -> str:
+    """The page without control characters."""
     return _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", page)
 
 
