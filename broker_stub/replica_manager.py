@@ -157,6 +157,7 @@ class ReplicaManager:
                 "StopReplica of controller %d epoch %d for %s: leader epoch %d, delete %s: %s",
                 controller_id, controller_epoch, topic_partition, state.leader_epoch, state.delete_partition, code.name,
             )  # fmt: skip
+        self._log_manager.checkpoint_deletions()
         return ErrorCode.NONE, codes
 
     def _stop(self, topic_partition: TopicPartition, state: StopReplica) -> ErrorCode:

@@ -276,8 +276,16 @@ class Node:
         await captured.answered.wait()
         return answer_of(captured, message.__api_key__, version)
 
-    def request(self, message: wire.Message, version: int, *, listener: str = "DATA") -> tuple[Request, Captured]:
-        encoded = wire.encode_request(message, api_version=version, correlation_id=5, client_id="test")
+    def request(
+        self,
+        message: wire.Message,
+        version: int,
+        *,
+        listener: str = "DATA",
+        client_id: str | None = "test",
+        correlation_id: int = 5,
+    ) -> tuple[Request, Captured]:
+        encoded = wire.encode_request(message, api_version=version, correlation_id=correlation_id, client_id=client_id)
         header, decoded = wire.decode_request(encoded)
         captured = Captured()
         context = ConnectionContext("connection", listener, "127.0.0.1")
