@@ -183,11 +183,12 @@ class ControllerRequestBatch:
         partitions without leadership. The context must not change between such additions to one batch."""
         context, shared = self._context, self._known
         added: dict[TopicPartition, LeaderAndIsrState] = {}
-        last_is_new = False
+        all_are_new = True
         for tp in partitions:
             state = shared.get(tp)
-            last_is_new = state is None
-            if state is None:
+            if state is not None:
+                all_are_new = False
+            else:
                 known = context.leadership.get(tp)
                 if known is None:
                     continue
@@ -200,7 +201,8 @@ class ControllerRequestBatch:
             if before.is_new and (state := added.get(tp)) is not None:
                 added[tp] = LeaderAndIsrState(state.leadership, state.assignment, True)
         self._leader_and_isr.setdefault(broker, HashTable()).put_all(added)
-        self._update_metadata.grow_as_after(last_is_new=last_is_new)
+        # Kafka's order of replicas is not imitated: of those known from another broker, one is taken to be the last
+        self._update_metadata.grow_as_after(last_is_new=all_are_new)
         self._update_metadata_brokers |= context.live_or_shutting_down_broker_ids
 
     def add_stop_replica(self, brokers: Iterable[BrokerId], tp: TopicPartition, *, delete: bool) -> None:
