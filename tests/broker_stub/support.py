@@ -19,7 +19,7 @@ from kce.broker_stub.isr import IsrPolicy, LiveReplicasJoin
 from kce.broker_stub.log_manager import InMemoryLogManager, LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.ports import Address, AdminPort, ControllerPort, NoController, NoStore
-from kce.broker_stub.producer_ids import ProducerIdManager
+from kce.broker_stub.producer_ids import ControllerProducerIds, ProducerIdManager
 from kce.broker_stub.purgatory import Timer
 from kce.broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
 from kce.broker_stub.reactor.connection import Connection
@@ -243,7 +243,10 @@ class Node:
             controller=controller or NoController(),
             admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,
-            producer_ids=ProducerIdManager(broker_id, lambda: self.broker_epoch, channel or NoChannel(), self._spawn),
+            producer_ids=ProducerIdManager(
+                ControllerProducerIds(broker_id, lambda: self.broker_epoch, channel or NoChannel()).allocate,
+                self._spawn,
+            ),
             mutation_quotas=ControllerMutationQuotas(
                 self.quotas, self.config.controller_quota_window_num, self.config.controller_quota_window_size_seconds
             ),
@@ -321,7 +324,7 @@ class NoOwner:
     def __init__(self) -> None:
         self.metrics = RequestMetrics()
         self.turns = Turns()
-        self.memory = MemoryPool()
+        self.memory: MemoryPool | None = None
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
         raise AssertionError

@@ -123,6 +123,17 @@ async def test_a_removed_broker_is_not_sent_to_again(autojump_clock: MockClock) 
         assert BrokerId(2) not in controller.channels.queue_sizes()
 
 
+async def test_an_unknown_broker_is_removed_without_a_failure(autojump_clock: MockClock) -> None:  # rule 8.36
+    """Kafka throws, and so on every later change of the brokers, because the dead one stays known."""
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await controller.channels.remove_brokers([BrokerId(2), BrokerId(9)])
+        assert BrokerId(2) not in controller.channels.queue_sizes()
+        await w.stop_broker(2)
+        await w.settle()
+        assert set(controller.context.broker_epochs) == {1, 3}
+
+
 async def test_refusals_are_never_retried(autojump_clock: MockClock) -> None:  # rules 8.40, 8.41
     async with world() as w:
         controller = await w.start_controller(1)

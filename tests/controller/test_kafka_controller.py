@@ -59,8 +59,8 @@ async def test_failover_sends_brokers_before_leaderships(autojump_clock: MockClo
         sent = texts(w.take(), 2)
         assert sent == [
             "UMR alive=[1, 2, 3]",
-            "LAI t-0:1@0[1, 2] t-1:2@0[2, 3]",
-            "UMR alive=[1, 2, 3] t-0:1@0[1, 2] t-1:2@0[2, 3]",
+            "LAI t-1:2@0[2, 3] t-0:1@0[1, 2]",
+            "UMR alive=[1, 2, 3] t-1:2@0[2, 3] t-0:1@0[1, 2]",
         ]
 
 
