@@ -18,9 +18,8 @@ import trio
 from kce import wire
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.errors import ApiException, CorruptMessage, KafkaStorageError
-from kce.broker_stub.log import Log
+from kce.broker_stub.log import Log, UnexpectedOffset
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
-from kce.broker_stub.log.log import UnexpectedOffset
 from kce.broker_stub.log.lookup import EARLIEST, LATEST
 from kce.broker_stub.replication.leader_connection import FollowerFetch, LeaderConnection
 from kce.wire import ErrorCode, FetchResponsePartitionData
