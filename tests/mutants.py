@@ -153,7 +153,6 @@ TARGETS: dict[str, Sequence[str]] = {
     "broker_stub/handlers/incremental_alter_configs.py": ["broker_stub/test_config_requests"],
     "broker_stub/handlers/init_producer_id.py": ["broker_stub/test_coordinator_requests"],
     "broker_stub/producer_ids.py": ["broker_stub/test_coordinator_requests"],
-    "broker_stub/log_manager.py": ["broker_stub/test_leader_and_isr", "broker_stub/test_stop_replica"],
     "broker_stub/node_client.py": ["broker_stub/test_node_to_controller"],
     "broker_stub/reactor/metrics.py": ["broker_stub/test_metrics"],
     "controller/event_loop.py": [

@@ -10,13 +10,12 @@ from collections.abc import Callable
 import trio
 
 from kce.broker_stub.config import BrokerConfig
-from kce.broker_stub.isr import ItemSubmitter
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.purgatory import Timer
 from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions
 from kce.broker_stub.replication.fetcher import FetcherManager, FollowerPort
-from kce.broker_stub.replication.isr import FollowersCatchUp
+from kce.broker_stub.replication.isr import FollowersCatchUp, ItemSubmitter
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.transport import Dial
 from kce.wire.vocabulary import TopicPartition

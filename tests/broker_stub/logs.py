@@ -1,14 +1,36 @@
-"""A log manager that can fail."""
+"""Log managers on a disk in memory; one that can fail."""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from random import Random
 
-from kce.broker_stub import InMemoryLogManager, TopicPartition
+import trio
+
+from kce.broker_stub import LogManager, LogManagerConfig, TopicPartition
 from kce.broker_stub.errors import KafkaStorageError
+from kce.broker_stub.log import Log, LogConfig
+from kce.harness.world.memory_disk import MemoryDisk
 
 
-class FailingLogManager(InMemoryLogManager):
+def now_ms() -> int:
+    return 1_700_000_000_000 + round(trio.current_time() * 1000)
+
+
+class MemoryLogManager(LogManager):
+    """``topic``: settings of every topic; they may be changed. It serves without being loaded."""
+
+    def __init__(self, topic: Mapping[str, str] | None = None) -> None:
+        self.topic = dict(topic or {})
+        self.disk = MemoryDisk(now_ms)
+        super().__init__(
+            self.disk, ["/logs"], LogManagerConfig.of({}), now_ms=now_ms, random=Random(1),
+            config_of=lambda name: LogConfig.of(self.topic),
+        )  # fmt: skip
+
+
+class FailingLogManager(MemoryLogManager):
     """``offline``: a directory failed, and may hold missing logs. ``broken``: partitions whose logs fail."""
 
     def __init__(self) -> None:
@@ -16,10 +38,10 @@ class FailingLogManager(InMemoryLogManager):
         self.offline = False
         self.broken: set[TopicPartition] = set()
 
-    def get_or_create_log(self, partition: TopicPartition, *, is_new: bool, topic_id: uuid.UUID | None) -> None:
+    def get_or_create_log(self, partition: TopicPartition, *, is_new: bool, topic_id: uuid.UUID | None) -> Log:
         if partition in self.broken or (self.offline and not is_new and not self.has_log(partition)):
             raise KafkaStorageError(f"{partition} is in a directory that is offline")
-        super().get_or_create_log(partition, is_new=is_new, topic_id=topic_id)
+        return super().get_or_create_log(partition, is_new=is_new, topic_id=topic_id)
 
     def delete_log(self, partition: TopicPartition) -> None:
         super().delete_log(partition)

@@ -82,7 +82,7 @@ log.roll.ms long - 1.. cluster described topics
 log.segment.bytes int 1073741824 14.. cluster described topics
 log.segment.delete.delay.ms long 60000 0.. cluster described topics
 message.max.bytes int 1048588 0.. cluster described topics
-min.insync.replicas int 1 1.. cluster described node,topics
+min.insync.replicas int 1 1.. cluster described topics
 num.io.threads int 8 1.. cluster described broker
 num.network.threads int 3 1.. cluster described broker
 num.partitions int 1 1.. static described broker
