@@ -45,7 +45,7 @@ from kce.wire.errors import (
     WireError,
     error_name,
 )
-from kce.wire.framing import DEFAULT_MAX_FRAME_BYTES, FrameBuffer, frame, frames
+from kce.wire.framing import DEFAULT_MAX_FRAME_BYTES, FrameBuffer, frame, frame_prefix, frames
 from kce.wire.headers import Header
 from kce.wire.plain import as_dict
 from kce.wire.primitives import TaggedField
@@ -206,6 +206,7 @@ __all__ = [
     "error_counts",
     "error_name",
     "frame",
+    "frame_prefix",
     "frames",
     "from_columns",
     "maker",

@@ -39,7 +39,8 @@ class FakeConnection:
         self._requests: list[bytes] = []
         self._closed = False
 
-    async def send_frame(self, payload: bytes) -> None:
+    async def send_frame(self, payload: bytes, rest: bytes | memoryview = b"") -> None:
+        payload += rest
         assert not self._closed
         await trio.lowlevel.checkpoint()
         self._requests.append(payload)
