@@ -22,8 +22,8 @@ Examples:
 
 The node registers in /brokers/ids so that brokers reach it for AlterPartition and ControlledShutdown. As controller it
 never gives itself replicas, and moves those that a real broker places on it, as of __consumer_offsets, to brokers. A
-real Kafka controller knows nothing of that: while one is active, new topics may have replicas on this node, which
-stores no records.
+real Kafka controller knows nothing of that: while one is active, new topics may have replicas on this node, which keeps
+their records in memory unless log.dirs is set.
 """
 
 

@@ -1,4 +1,4 @@
-"""Records in a cluster: nodes with log directories keep and replicate them, while leaders move."""
+"""Records in a cluster: nodes keep and replicate them, while leaders move."""
 
 from __future__ import annotations
 
