@@ -21,7 +21,6 @@ from kce.broker_stub.ports import Address, AdminPort, ControllerPort, NoControll
 from kce.broker_stub.producer_ids import ProducerIdManager
 from kce.broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
 from kce.broker_stub.reactor.connection import Connection
-from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.request import Action, Response
 from kce.broker_stub.reactor.turns import Turns
@@ -318,7 +317,7 @@ class NoOwner:
     def __init__(self) -> None:
         self.metrics = RequestMetrics()
         self.turns = Turns()
-        self.memory = MemoryPool()
+        self.memory = None
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
         raise AssertionError

@@ -276,7 +276,7 @@ async def produce_and_consume(p: Peers) -> str:
 async def _group_of_a_real_broker(p: Peers) -> str:
     """Ask broker 1 for coordinators, which makes it create the offsets topic.
 
-    A partition of that topic may be put on node 100, and ours coordinates no groups: the group is one of another partition.
+    A partition of that topic may be on node 100, which coordinates no groups: the group is one of another partition.
     """
     groups = [f"readers-{i}" for i in range(20)]
     found: list[str] = []
