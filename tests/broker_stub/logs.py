@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from functools import cache
 from random import Random
 
 import trio
@@ -18,6 +19,11 @@ def now_ms() -> int:
     return 1_700_000_000_000 + round(trio.current_time() * 1000)
 
 
+@cache
+def config_of(settings: tuple[tuple[str, str], ...]) -> LogConfig:
+    return LogConfig.of(dict(settings))
+
+
 class MemoryLogManager(LogManager):
     """``topic``: settings of every topic; they may be changed. It serves without being loaded."""
 
@@ -26,7 +32,7 @@ class MemoryLogManager(LogManager):
         self.disk = MemoryDisk(now_ms)
         super().__init__(
             self.disk, ["/logs"], LogManagerConfig.of({}), now_ms=now_ms, random=Random(1),
-            config_of=lambda name: LogConfig.of(self.topic),
+            config_of=lambda name: config_of(tuple(self.topic.items())),
         )  # fmt: skip
 
 
