@@ -11,9 +11,9 @@
     ack/end-to-end/p50/N     until a consumer has it
 
 The last part of a name is the number of brokers; with three, topics have three replicas. /mock is beside the mock,
-which keeps one copy, in memory. Ours and Kafka are processes with their logs on the same disk and Kafka's defaults, in the
-same ZooKeeper. The client is a process of its own, the same for all. They are measured in turn, repeat by repeat. A
-ratio above 1 is better than the peer.
+which keeps one copy, in memory. Ours and Kafka are processes with their logs on the same disk and Kafka's defaults, in
+the same ZooKeeper. The client is a process of its own, the same for all. They are measured in turn, repeat by repeat.
+A ratio above 1 is better than the peer.
 """
 
 from __future__ import annotations
