@@ -37,15 +37,23 @@ class RealFile(File):
 
     def append(self, *parts: Buffer) -> None:
         descriptor = self._disk.descriptor(self._path)
-        at, rest = self._size, [memoryview(part) for part in parts if len(part)]
-        while rest:
-            written = os.pwritev(descriptor, rest[:_MAX_PARTS], at)
-            at += written
+        size = sum(map(len, parts))
+        written = os.pwritev(descriptor, parts[:_MAX_PARTS], self._size) if size else 0
+        if written < size:
+            self._append_rest(descriptor, parts, written)
+        self._size += size  # what a failed call has written is beyond the end, and is overwritten
+
+    def _append_rest(self, descriptor: int, parts: tuple[Buffer, ...], written: int) -> None:
+        """Write what the first call has left."""
+        at, rest = self._size + written, [memoryview(part) for part in parts if len(part)]
+        while True:
             while rest and written >= len(rest[0]):
                 written -= len(rest.pop(0))
-            if written:
-                rest[0] = rest[0][written:]
-        self._size = at  # what a failed call has written is beyond the end, and is overwritten
+            if not rest:
+                return
+            rest[0] = rest[0][written:]
+            written = os.pwritev(descriptor, rest[:_MAX_PARTS], at)
+            at += written
 
     def read(self, position: int, size: int) -> bytes:
         return os.pread(self._disk.descriptor(self._path), max(0, min(size, self._size - position)), position)
