@@ -21,6 +21,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from random import Random
 
 import trio
 
@@ -91,6 +92,7 @@ class Broker:
         isr_store: IsrStore | None = None,
         log_dir_events: LogDirEvents | None = None,
         prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None,
+        random: Random | None = None,
     ) -> None:
         """``log_manager``: it is loaded, and its owner runs it.
 
@@ -134,6 +136,7 @@ class Broker:
             lambda: self.replica_manager,
             dial,
             lambda: self.broker_epoch,
+            random,
         )
         self.replica_manager = ReplicaManager(
             config.broker_id,

@@ -213,6 +213,7 @@ class Node:
                 log_dir_events=ZkLogDirEvents(zk, self.id),
                 log_manager=logs,
                 prepare_topics=reader.prepare,
+                random=self.world.random("fetch sessions"),
             )
             self._on_session(self._log_session)  # after the controller has set its own listener
             self._on_session(reader.session_changed)

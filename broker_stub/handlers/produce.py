@@ -89,14 +89,14 @@ def _check_shape(records: Buffer, api_version: int) -> None:
     if api_version < 3:
         return
     try:
-        first, *more = [header for _, header in read_headers(records)] or [None]
-        if first is None or more or first.magic != 2:
+        headers = [header for _, header in read_headers(records)]
+        if len(headers) != 1 or headers[0].magic != 2:
             raise InvalidRecord(f"version {api_version} takes one batch of magic 2")
-        if api_version < 7 and first.codec is Codec.ZSTD:
+        if api_version < 7 and headers[0].codec is Codec.ZSTD:
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     except CorruptRecord as e:
         raise CorruptMessage(str(e)) from None
-    if first.is_transactional:  # rule B3.1: there is no transaction coordinator
+    if headers[0].is_transactional:  # rule B3.1: there is no transaction coordinator
         raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 

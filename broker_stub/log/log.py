@@ -287,6 +287,11 @@ class Log(LogFiles):
         is_committed = isolation is Isolation.COMMITTED
         return self._segments.read(offset, max_bytes, limit, at_least_one=at_least_one, with_aborted=is_committed)
 
+    @storage
+    def locate(self, offset: int) -> OffsetMetadata:
+        """Where the batch with that offset is, if there is one. Raises KafkaStorageError."""
+        return BEGINNING if self._segments is None else self._segments.locate(offset)
+
     # leader epochs
 
     @storage

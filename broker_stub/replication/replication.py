@@ -6,6 +6,7 @@ It is the replica manager's ISR policy, so the replica manager reports each part
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import trio
 
@@ -34,6 +35,7 @@ class Replication:
         hosted: Callable[[], HostedPartitions],
         dial: Dial,
         broker_epoch: Callable[[], int],
+        random: Random | None = None,
     ) -> None:
         self._listener = config.inter_broker_listener_name
         self._metadata_cache = metadata_cache
@@ -46,6 +48,8 @@ class Replication:
             self._timer,
             max_lag_ms=config.replica_lag_time_max_ms,
             zstd_allowed=config.inter_broker_protocol_version >= _ZSTD_SINCE,
+            session_slots=config.max_incremental_fetch_session_cache_slots,
+            random=random,
         )
         self.isr.isr_changed = self.data_plane.isr_changed
         #: partitions whose followers lag on command
@@ -99,8 +103,8 @@ class Replication:
     def hold(self, partition: TopicPartition) -> None:
         """Do not fetch that partition: it lags on command."""
         self.held.add(partition)
-        self.fetchers.wake()
+        self.fetchers.reconsider(partition)
 
     def release(self, partition: TopicPartition) -> None:
         self.held.discard(partition)
-        self.fetchers.wake()
+        self.fetchers.reconsider(partition)

@@ -219,7 +219,7 @@ log.local.retention.ms long -2 -2.. cluster described
 log.message.format.version string 3.0-IV1 any static described
 log.message.timestamp.difference.max.ms long max 0.. cluster described
 log.preallocate boolean false any cluster described
-max.incremental.fetch.session.cache.slots int 1000 0.. static described
+max.incremental.fetch.session.cache.slots int 1000 0.. static described broker
 max.request.partition.size.limit int 2000 1.. static hidden
 metadata.log.dir string - any static hidden
 metadata.log.max.record.bytes.between.snapshots long 20971520 1.. static hidden
