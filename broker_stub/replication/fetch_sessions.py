@@ -7,7 +7,7 @@ read at least every `RECHECK_S`.
 
     sessions = FetchSessions(slots, random, now)
     context = sessions.context(...)     # what a request asks for; or raises Refused
-    context.evaluate(all=False)         # its partitions that must be read
+    context.wanted()                    # its partitions that must be read
     context.answered(reads)             # those to answer with
 """
 
@@ -77,8 +77,8 @@ class _Cached:
         self.wanted = wanted
         self.high_watermark = self.log_start_offset = _UNKNOWN
 
-    def must_answer(self, read: Read, *, update: bool = True) -> bool:
-        """Whether an incremental response has it (rule B4.29)."""
+    def answered(self, read: Read) -> bool:
+        """Remember the answer; whether an incremental response has it (rule B4.29)."""
         changed = (
             bool(read.records)
             or self.high_watermark != read.high_watermark
@@ -87,10 +87,8 @@ class _Cached:
             or read.diverging is not None
             or read.error != ErrorCode.NONE
         )
-        if update:
-            failed = read.error != ErrorCode.NONE
-            self.high_watermark = _UNKNOWN if failed else read.high_watermark
-            self.log_start_offset = read.log_start_offset
+        self.high_watermark = _UNKNOWN if read.error != ErrorCode.NONE else read.high_watermark
+        self.log_start_offset = read.log_start_offset
         return changed
 
 
@@ -98,8 +96,7 @@ class FetchSession:
     """``partitions`` in the order in which they are read. ``replica_id``: of a follower, or -1."""
 
     __slots__ = (
-        "checked_at", "created_at", "epoch", "id", "idle", "last_used", "partitions", "previously_used", "replica_id",
-        "uses_topic_ids",
+        "checked_at", "created_at", "epoch", "id", "idle", "last_used", "partitions", "replica_id", "uses_topic_ids",
     )  # fmt: skip
 
     def __init__(self, session_id: int, replica_id: int, uses_topic_ids: bool, now: float) -> None:
@@ -110,7 +107,7 @@ class FetchSession:
         #: those of which nothing is to be said; the partition by which they are touched
         self.idle: dict[Key, TopicPartition] = {}
         self.epoch = 1
-        self.created_at = self.last_used = self.previously_used = self.checked_at = now
+        self.created_at = self.last_used = self.checked_at = now
 
     @property
     def rank(self) -> tuple[bool, int, int]:
@@ -162,7 +159,7 @@ class FetchContext:
             cached = session.partitions.get(key)
             if cached is None:
                 continue
-            if cached.must_answer(read) or self.is_full:
+            if cached.answered(read) or self.is_full:
                 told.append((requested, read))
             if read.records:  # rule B4.30
                 session.partitions[key] = session.partitions.pop(key)
@@ -174,8 +171,9 @@ class FetchContext:
 class FetchSessions:
     """The sessions of one broker. ``now``: seconds of a clock that never goes back."""
 
-    def __init__(self, slots: int, random: Random, now: Callable[[], float]) -> None:
+    def __init__(self, slots: int, random: Random, now: Callable[[], float], *, eviction_s: float = EVICTION_S) -> None:
         self._slots = slots
+        self._eviction_s = eviction_s
         self._random = random
         self._now = now
         #: the least recently used first
@@ -239,8 +237,7 @@ class FetchSessions:
             self._wakes(session, key)
 
     def _used(self, session: FetchSession) -> None:
-        now = self._now()
-        session.previously_used, session.last_used = session.last_used, now
+        session.last_used = now = self._now()
         self._sessions[session.id] = self._sessions.pop(session.id)
         for key in self._touched.pop(session.id, ()):
             self._wakes(session, key)
@@ -267,17 +264,17 @@ class FetchSessions:
         if not self._sessions:
             return False
         oldest = next(iter(self._sessions.values()))
-        if now - oldest.last_used > EVICTION_S:
+        if now - oldest.last_used > self._eviction_s:
             self._remove(oldest.id)
             self.evictions += 1
             return True
         candidates = [
             session
             for session in self._sessions.values()
-            if now - session.created_at > EVICTION_S or (is_follower and session.replica_id < 0)
+            if now - session.created_at > self._eviction_s or (is_follower and session.replica_id < 0)
         ]
         least = min(candidates, key=lambda session: session.rank, default=None)
-        if least is None or least.rank[:2] > (is_follower, size):
+        if least is None or least.rank > (is_follower, size, NO_SESSION):
             return False
         self._remove(least.id)
         self.evictions += 1

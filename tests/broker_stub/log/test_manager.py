@@ -15,6 +15,7 @@ from kce.broker_stub.disk import Disk
 from kce.broker_stub.errors import BrokerFailure, KafkaStorageError, OffsetOutOfRange
 from kce.broker_stub.log import Isolation, LogConfig
 from kce.broker_stub.log.checkpoints import read_offsets
+from kce.broker_stub.log.lookup import find_timestamp
 from kce.broker_stub.log.manager import LogManager, LogManagerConfig
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire.vocabulary import TopicPartition
@@ -139,7 +140,13 @@ async def test_a_log_has_files_once_something_is_written(disk: MemoryDisk, autoj
         await trio.sleep(3600)  # checkpoints are written, retention and flushes are done
         logs.delete_log(A1)
         assert (disk.folders("/l"), log.has_files, logs.has_log(A1)) == ([], False, False)
+        looked_at = logs.get_or_create_log(B0, is_new=True, topic_id=None)
+        looked_at.assign_epoch(3)
+        assert find_timestamp(looked_at, 0) is None
+        assert looked_at.leader_epochs == ((3, 0),)
+        logs.delete_log(B0)
         append(log, b"x", epoch=7)
+        await trio.sleep(3600)
         assert (disk.folders("/l"), log.topic_id, log.leader_epochs) == (["a-0"], ID, ((7, 0),))
     logs.abandon()
     again = manager(disk)
