@@ -105,8 +105,12 @@ async def measure(bursts: int) -> dict[str, list[float]]:
         config_of=lambda topic: LogConfig.of(),
     )  # fmt: skip
     brokers = {
-        "links": Broker(config, bind=node.bind, dial=node.dial, cluster_id="benchmark", log_manager=logs),
-        "bare": Broker(config, bind=bare_bind, dial=node.dial, cluster_id="benchmark", log_manager=logs),
+        "links": Broker(
+            config, bind=node.bind, dial=node.dial, cluster_id="benchmark", log_manager=logs, random=Random(0)
+        ),
+        "bare": Broker(
+            config, bind=bare_bind, dial=node.dial, cluster_id="benchmark", log_manager=logs, random=Random(0)
+        ),
     }
     found: dict[str, list[float]] = {name: [] for name in (*brokers, "subscribed")}
     async with trio.open_nursery() as nursery:

@@ -87,12 +87,12 @@ class Broker:
         dial: Dial,
         cluster_id: str,
         log_manager: LogManager,
+        random: Random,
         controller: ControllerPort | None = None,
         admin: AdminPort | None = None,
         isr_store: IsrStore | None = None,
         log_dir_events: LogDirEvents | None = None,
         prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None,
-        random: Random | None = None,
     ) -> None:
         """``log_manager``: it is loaded, and its owner runs it.
 

@@ -45,11 +45,11 @@ class DataPlane:
         metadata_cache: MetadataCache,
         follower_fetched: Callable[[Partition, int], None],
         timer: Timer,
+        random: Random,
         *,
         max_lag_ms: int,
         zstd_allowed: bool = True,
         session_slots: int = 1000,
-        random: Random | None = None,
     ) -> None:
         self._hosted = hosted
         self._metadata_cache = metadata_cache
@@ -59,7 +59,7 @@ class DataPlane:
         self.produce_purgatory: Purgatory[TopicPartition, DelayedProduce] = Purgatory(timer)
         #: by partition and by id of a session
         self.fetch_purgatory: Purgatory[TopicPartition | int, DelayedFetch] = Purgatory(timer)
-        self.sessions = FetchSessions(session_slots, random or Random(), trio.current_time)
+        self.sessions = FetchSessions(session_slots, random, trio.current_time)
         self.delete_purgatory: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(timer, purge_interval=1)
 
     def partition(self, topic_partition: TopicPartition) -> Partition:

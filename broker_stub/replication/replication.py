@@ -35,7 +35,7 @@ class Replication:
         hosted: Callable[[], HostedPartitions],
         dial: Dial,
         broker_epoch: Callable[[], int],
-        random: Random | None = None,
+        random: Random,
     ) -> None:
         self._listener = config.inter_broker_listener_name
         self._metadata_cache = metadata_cache
@@ -46,10 +46,10 @@ class Replication:
             metadata_cache,
             self.isr.follower_fetched,
             self._timer,
+            random,
             max_lag_ms=config.replica_lag_time_max_ms,
             zstd_allowed=config.inter_broker_protocol_version >= _ZSTD_SINCE,
             session_slots=config.max_incremental_fetch_session_cache_slots,
-            random=random,
         )
         self.isr.isr_changed = self.data_plane.isr_changed
         #: partitions whose followers lag on command

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import trio
@@ -237,7 +238,7 @@ class Node:
         self.quotas = ClientQuotas()
         self.replication = Replication(
             self.config, self.cache, submitter or self.submitter, lambda: self.replicas, no_dial,
-            lambda: self.broker_epoch,
+            lambda: self.broker_epoch, Random(1),
         )  # fmt: skip
         self.replicas = ReplicaManager(broker_id, self.cache, self.logs, isr_policy or self.replication)
         self.services = Services(
@@ -446,7 +447,10 @@ async def no_dial(host: str, port: int, *, to: int, listener: str) -> FramedConn
 
 def make_broker(configuration: BrokerConfig | None = None, **more: Any) -> Broker:
     """A broker whose connections to other nodes are refused, unless ``dial`` is given."""
-    defaults = {"bind": node_links().bind, "dial": no_dial, "cluster_id": "cluster", "log_manager": MemoryLogManager()}
+    defaults = {
+        "bind": node_links().bind, "dial": no_dial, "cluster_id": "cluster", "log_manager": MemoryLogManager(),
+        "random": Random(1),
+    }  # fmt: skip
     return Broker(configuration or config(), **{**defaults, **more})
 
 

@@ -1,4 +1,8 @@
-"""One partition's log. Covers: broker_stub/log/segments.py, broker_stub/log/segment.py, broker_stub/log/config.py."""
+"""One partition's log.
+
+Covers: broker_stub/log/segments.py, broker_stub/log/segment.py, broker_stub/log/config.py, broker_stub/log/files.py,
+broker_stub/log/appending.py.
+"""
 
 from __future__ import annotations
 
