@@ -249,7 +249,8 @@ class DataPlane:
             offset = found.high_watermark
         if offset < 0:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
-        found.increment_log_start_offset(offset)
+        if found.increment_log_start_offset(offset):
+            self._check_fetches(topic_partition)
         return offset
 
     def low_watermark(self, partition: Partition) -> int:

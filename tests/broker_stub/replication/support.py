@@ -92,6 +92,7 @@ def fetch_request(
     isolation: int = 0,
     topic: str = "a",
     partitions: tuple[int, ...] = (0,),
+    log_start_offset: int = 0,
     **more: Any,
 ) -> wire.FetchRequest:
     entries = tuple(
@@ -101,7 +102,7 @@ def fetch_request(
             partition_max_bytes=partition_max_bytes,
             current_leader_epoch=epoch,
             last_fetched_epoch=last_fetched_epoch if version >= 12 else -1,
-            log_start_offset=0,
+            log_start_offset=log_start_offset,
         )
         for number in partitions
     )

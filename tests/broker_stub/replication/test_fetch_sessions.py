@@ -306,6 +306,25 @@ async def test_a_follower_with_idle_partitions_stays_in_the_isr(autojump_clock: 
         assert node.submitter.proposed == [(1,)]  # it has not fetched since
 
 
+async def test_an_idle_follower_deletes_records(autojump_clock: MockClock) -> None:
+    async with a_node() as node:
+        await node.lead(isr=(1, 2), replicas=(1, 2))
+        await node.produce(batch(b"x"))
+        fetcher = Fetcher(node, 12, replica=2, max_wait_ms=500, epoch=0)
+        await fetcher.fetch(1)
+        await fetcher.fetch()
+        async with trio.open_nursery() as nursery:
+            entry = wire.DeleteRecordsPartition(partition_index=0, offset=1)
+            topic = wire.DeleteRecordsTopic(name="a", partitions=(entry,))
+            nursery.start_soon(node.ask, wire.DeleteRecordsRequest(topics=(topic,), timeout_ms=60_000), 2)
+            await trio.testing.wait_all_tasks_blocked()
+            answer = await fetcher.fetch()
+            assert [data.log_start_offset for data in answer.responses[0].partitions] == [1]
+            fetcher.more["log_start_offset"] = 1
+            await fetcher.fetch(1, max_wait_ms=0)
+        assert trio.current_time() < 2
+
+
 async def test_what_happens_to_an_idle_log_by_itself_is_told_in_the_end(autojump_clock: MockClock) -> None:
     async with a_node() as node:
         await node.lead(isr=(1,), replicas=(1,))
