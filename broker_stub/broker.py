@@ -152,6 +152,7 @@ class Broker:
             served_apis=served_apis(self.finalized_features),
             metadata_cache=self.metadata_cache,
             replica_manager=self.replica_manager,
+            log_manager=log_manager,
             controller=controller or NoController(),
             admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,

@@ -18,6 +18,8 @@ from kce.broker_stub.handlers import (
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_log_dirs,
+    describe_producers,
     elect_leaders,
     fetch,
     find_coordinator,
@@ -69,6 +71,8 @@ HANDLERS: Final[tuple[Handler[Any], ...]] = (
     list_offsets.HANDLER,
     offset_for_leader_epoch.HANDLER,
     delete_records.HANDLER,
+    describe_log_dirs.HANDLER,
+    describe_producers.HANDLER,
     *forwarded.HANDLERS,
 )
 

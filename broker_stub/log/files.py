@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from kce.broker_stub.errors import InconsistentTopicId, KafkaStorageError
@@ -19,7 +19,7 @@ from kce.broker_stub.log.config import LogConfig
 from kce.broker_stub.log.leader_epochs import LeaderEpochCache
 from kce.broker_stub.log.loading import load
 from kce.broker_stub.log.names import PARTITION_METADATA
-from kce.broker_stub.log.producer_state import ProducerStateManager
+from kce.broker_stub.log.producer_state import ProducerState, ProducerStateManager
 from kce.broker_stub.log.segments import LogContext, OffsetMetadata, Segments
 from kce.wire.vocabulary import TopicPartition
 
@@ -146,6 +146,10 @@ class LogFiles:
             self._make()
             assert self._producers is not None
         return self._producers
+
+    def known_producers(self) -> Mapping[int, ProducerState]:
+        """By producer id."""
+        return {} if self._producers is None else self._producers.producers
 
     def remove_expired_producers(self) -> None:
         """Rule B3.53."""

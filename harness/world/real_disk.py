@@ -155,6 +155,10 @@ class RealDisk(Disk):
     def flush_folder(self, path: str) -> None:
         _fsync(path)
 
+    def space(self, path: str) -> tuple[int, int]:
+        found = shutil.disk_usage(path)
+        return found.total, found.free
+
     def lock(self, path: str) -> bool:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

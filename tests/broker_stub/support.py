@@ -247,6 +247,7 @@ class Node:
             served_apis=served_apis(),
             metadata_cache=self.cache,
             replica_manager=self.replicas,
+            log_manager=self.logs,
             controller=controller or NoController(),
             admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,
