@@ -23,6 +23,7 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	-@$(BIN)/python -m kce.captures.spark.archive_classes
 	@touch $(STAMP)
 
 demo: setup ## run a cluster, a failover and a zombie; write demo/report.html and demo/capture.pcapng

@@ -11,6 +11,8 @@ spark-...     the exchanges by API in Spark's local[2] (``benchmarks.captures_sp
               (the second of two runs in a session, tshark's columns only), warm-all (all columns),
               shuffle (segments shuffled by connection; both the second run, too) and cold (from nothing)
 memory/...    the largest resident size of these processes
+analyze/...   `kce analyze` of a file of 20 MB, Java's start included, and a further one in the same session; against
+              the goals of 10 and 3 seconds
 
 The traffic is small requests and answers, of which some hundred thousand pass a second in a broker: Produce requests
 of 300 bytes on 20 connections and a control request for every hundredth, each answer acknowledged, one packet in a
@@ -40,6 +42,7 @@ from benchmarks.traffic import CONTROL_PORT, generate
 
 TRAFFIC = {"connections": 20, "request": 300, "acknowledge": True, "again_every": 1000}
 SCAPY_PACKETS = 20_000
+ANALYZED_BYTES = 20_000_000
 
 TSHARK_FIELDS = (
     "frame.number", "frame.time_epoch", "kafka.api_key", "kafka.api_version", "kafka.correlation_id", "kafka.client_id",
@@ -93,6 +96,19 @@ def do_exchanges(file: str) -> None:
     print(json.dumps({"exchanges": exchanges, "answered": answered, "partitions": partitions}))
 
 
+def do_analyze(file: str) -> None:
+    """Seconds of the second analysis in a session."""
+    from kce.captures.spark import analyze
+    from kce.captures.spark.session import local_session
+
+    with local_session(brief=True) as spark:
+        for _ in range(2):
+            begin = time.perf_counter()
+            analyze([file], spark=spark)
+            seconds = time.perf_counter() - begin
+    print(seconds)
+
+
 def our_packets(file: str) -> Iterator[int]:
     from kce.captures.fast.packet_columns import packet_batches
     from kce.captures.files.pcap import CaptureFile
@@ -127,6 +143,7 @@ def timed(packets: Callable[[str], Iterator[int]], file: str) -> None:
 
 DO: dict[str, Callable[[str], None]] = {
     "exchanges": do_exchanges,
+    "analyze": do_analyze,
     "packets": functools.partial(timed, our_packets),
     "dpkt": functools.partial(timed, dpkt_packets),
     "scapy": functools.partial(timed, scapy_packets),
@@ -227,8 +244,21 @@ def packets(name: str, file: Path, truth: dict[str, Any], repeats: int) -> list[
     return rows
 
 
+def analyses(file: Path, repeats: int) -> list[Row]:
+    generate(file, ANALYZED_BYTES, **TRAFFIC)
+    ours("exchanges", file)  # compiles the kernels
+    command = "import sys; from kce.harness.cli import main; sys.exit(main())"
+    first = [run(sys.executable, "-c", command, "analyze", str(file)).seconds for _ in range(repeats)]
+    further = [float(ours("analyze", file).output) for _ in range(repeats)]
+    file.unlink()
+    return [
+        Row("analyze/20MB", "s", "goal", less=True, values=first, peer_values=[10.0]),
+        Row("analyze-further/20MB", "s", "goal", less=True, values=further, peer_values=[3.0]),
+    ]
+
+
 def measure(folder: Path, args: argparse.Namespace) -> list[Row]:
-    rows: list[Row] = []
+    rows = analyses(folder / "analyze.pcap", args.repeats)
     for megabytes, repeats in ((args.small, args.repeats), (args.large, 1)):
         if not megabytes:
             continue

@@ -30,6 +30,7 @@ from kce.broker_stub.zookeeper.broker_metadata import (
 from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
 from kce.broker_stub.zookeeper.feature_listener import FinalizedFeatureChangeListener
 from kce.broker_stub.zookeeper.isr_store import ZkIsrStore, ZkLogDirEvents
+from kce.broker_stub.zookeeper.producer_id_store import ZkProducerIds
 from kce.broker_stub.zookeeper.topic_config_reader import TopicConfigReader
 from kce.captures.record.recorder import Recorder
 from kce.controller.config import ControllerConfig
@@ -210,6 +211,7 @@ class Node:
                     zk, self.config.inter_broker_protocol_version, self.world.random("placement"), self._controllers
                 ),
                 isr_store=ZkIsrStore(zk),
+                allocate_producer_ids=ZkProducerIds(zk, self.id).allocate,
                 log_dir_events=ZkLogDirEvents(zk, self.id),
                 log_manager=logs,
                 prepare_topics=reader.prepare,

@@ -45,9 +45,20 @@ def running_clusters() -> list[dict[str, Any]]:
     return [cluster for _, cluster in sorted(found, key=lambda item: item[0], reverse=True)]
 
 
+def _called(cluster: dict[str, Any]) -> str:
+    return str(cluster.get("name") or f"pid {cluster['pid']}")
+
+
+def named(name: str) -> dict[str, Any] | None:
+    """The running cluster of that name."""
+    return next((cluster for cluster in running_clusters() if cluster.get("name") == name), None)
+
+
 def find_cluster(ready_file: Path | None) -> dict[str, Any]:
-    """The cluster that ``ready_file`` describes, or the only one that runs. Raises HarnessError."""
+    """The cluster that ``ready_file`` describes, or of that name, or the only one that runs. Raises HarnessError."""
     if ready_file is not None:
+        if not ready_file.exists() and (found := named(str(ready_file))) is not None:
+            return found
         try:
             cluster: dict[str, Any] = json.loads(ready_file.read_text())
         except OSError as e:
@@ -59,10 +70,10 @@ def find_cluster(ready_file: Path | None) -> dict[str, Any]:
     if not clusters:
         raise HarnessError("no cluster of yours is running: start one with `kce up`")
     if len(clusters) > 1:
-        listed = ", ".join(f"pid {c['pid']} (ZooKeeper {c['zookeeper']})" for c in clusters)
+        listed = ", ".join(f"{_called(c)} (ZooKeeper {c['zookeeper']})" for c in clusters)
         raise HarnessError(
-            f"{len(clusters)} clusters of yours are running: {listed}. Choose one with --cluster FILE, "
-            "the file that `kce up --ready-file FILE` wrote"
+            f"{len(clusters)} clusters of yours are running: {listed}. Choose one with --cluster: the NAME of "
+            "`kce up --name NAME`, or the file that `kce up --ready-file FILE` wrote"
         )
     return clusters[0]
 

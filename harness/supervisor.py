@@ -25,9 +25,10 @@ from kce.harness.running import ANSWER_TIMEOUT_S, registry
 MAX_REQUEST_BYTES = 65536
 
 
-def describe(cluster: Cluster, socket_path: Path) -> dict[str, Any]:
+def describe(cluster: Cluster, socket_path: Path, name: str | None = None) -> dict[str, Any]:
     """The content of `--ready-file`."""
     return {
+        "name": name,
         "pid": os.getpid(),
         "birth": birth(os.getpid()),
         "cluster_id": cluster.cluster_id,
@@ -53,14 +54,17 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 class Supervisor:
-    """Serves the socket of one cluster until cancelled. ``on_change`` is called with a sentence for each action."""
+    """Serves the socket of one cluster until cancelled. ``on_change`` is called with a sentence for each action.
 
-    def __init__(self, cluster: Cluster, on_change: Callable[[str], None]) -> None:
+    ``name`` is what the user calls the cluster.
+    """
+
+    def __init__(self, cluster: Cluster, on_change: Callable[[str], None], name: str | None = None) -> None:
         self._cluster = cluster
         self._on_change = on_change
-        name = f"{os.getpid()}"
-        self.socket_path = registry() / f"{name}.sock"
-        self._file = registry() / f"{name}.json"
+        self._name = name
+        self.socket_path = registry() / f"{os.getpid()}.sock"
+        self._file = registry() / f"{os.getpid()}.json"
         self._busy = trio.Lock()
         self._faults: dict[int, Rule] = {}
         self._last_fault = 0
@@ -68,7 +72,7 @@ class Supervisor:
             cluster.guard.remove(path)
 
     def publish(self, ready_file: Path | None) -> None:
-        text = json.dumps(describe(self._cluster, self.socket_path), indent=2) + "\n"
+        text = json.dumps(describe(self._cluster, self.socket_path, self._name), indent=2) + "\n"
         write_atomically(self._file, text)
         if ready_file is not None:
             write_atomically(ready_file, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -26,33 +27,33 @@ def named(code: CodeType) -> tuple[str, str]:
 
 @dataclass
 class Callers:
-    """``calls``: (module's path, function) -> node ids of tests that call it. ``seconds``: how long each test took."""
+    """Of each test: ``calls``, what it calls, as (module's path, function), and ``seconds``, how long it took."""
 
-    calls: dict[tuple[str, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    calls: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def tests(self, module: str, function: str, budget_s: float) -> list[str]:
-        """Those that call the function, quickest first, for ``budget_s`` in sum; the module's tests if none calls it.
+        """Those that call the function, for ``budget_s`` in sum; the module's tests if none calls it.
 
+        If there is no time for all, they are the most specific ones, that call the fewest functions, and the quickest.
         What a class or a module executes runs on import: nothing calls it.
         """
-        found = self.calls.get((module, function)) or set().union(
-            *(tests for (path, _), tests in self.calls.items() if path == module)
-        )
-        chosen, total = [], 0.0
-        for test in sorted(found, key=lambda test: (self.seconds[test], test)):
-            total += self.seconds[test]
-            if chosen and total > budget_s:
+        found = [test for test, calls in self.calls.items() if (module, function) in calls]
+        found = found or [test for test, calls in self.calls.items() if any(path == module for path, _ in calls)]
+        specific = sorted(found, key=lambda test: (len(self.calls[test]), test))
+        quick = sorted(found, key=lambda test: (self.seconds[test], test))
+        chosen: dict[str, float] = {}
+        for test in itertools.chain.from_iterable(zip(specific, quick, strict=True)):
+            if chosen and sum(chosen.values()) + self.seconds[test] > budget_s:
                 break
-            chosen.append(test)
-        return chosen
+            chosen[test] = self.seconds[test]
+        return sorted(chosen, key=lambda test: (chosen[test], test))
 
     def add(self, file: Path) -> None:
         """What ``observe`` has written."""
         for test, (seconds, functions) in json.loads(file.read_text()).items():
             self.seconds[test] = seconds
-            for module, function in functions:
-                self.calls[module, function].add(test)
+            self.calls[test] = {(module, function) for module, function in functions}
 
 
 class Observer:

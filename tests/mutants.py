@@ -380,7 +380,8 @@ def main() -> int:
     sample = random.Random(options.seed).sample(population, min(options.sample or len(population), len(population)))
     print(f"{len(sample)} of {len(population)} mutants of {len(modules)} modules, seed {options.seed}", flush=True)
     by = observed([f"tests/{name}" for name in options.tests], options.parallel)
-    print(f"{len(by.seconds)} tests call {len(by.calls)} functions, {time.monotonic() - started:.0f} s", flush=True)
+    functions = set().union(*by.calls.values())
+    print(f"{len(by.calls)} tests call {len(functions)} functions, {time.monotonic() - started:.0f} s", flush=True)
     survivors = judge(sample, by, options.parallel)
     chosen = {(target, mutant.name) for target, mutant in sample}
     for target, name in sorted((chosen & listed) - survivors):

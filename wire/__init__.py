@@ -211,6 +211,7 @@ __all__ = [
     "from_columns",
     "maker",
     "read_records",
+    "topic_names",
     "write_records",
 ]
 
@@ -249,6 +250,14 @@ def from_columns(api_key: int, version: int, columns: Mapping[str, Any]) -> list
     from kce.wire import columnar
 
     return columnar.from_columns(api_key, version, columns)
+
+
+def topic_names(columns: Mapping[str, Any]) -> list[str]:
+    """The names of the topics of ``columns``. Raises MissingExtra."""
+    require("numpy", "numba", purpose="wire.topic_names")
+    from kce.wire import columnar
+
+    return columnar.topic_names(columns)
 
 
 def __getattr__(name: str) -> Any:

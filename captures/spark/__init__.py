@@ -13,6 +13,7 @@ source       the data source; levels, pushdown, tail: its rows, filters and stre
 reassembly   captures -> exchanges, partitions, endpoints; buckets: its tasks
 analyses     DataFrame -> DataFrame                   job          analyze()
 findings     the results                              report, exports, text: as HTML, JSON, Markdown, text
+small        small captures, decoded by the driver    class_archive   Spark's classes, read once
 session      a quiet local Spark                      schemas      captures.tables.rows as Spark types
 """
 

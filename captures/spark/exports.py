@@ -38,8 +38,12 @@ def check_report(path: str | os.PathLike[str]) -> None:
 
 def write_report(found: Findings, path: str | os.PathLike[str], form: str = "html") -> None:
     """Raises CaptureError when the file cannot be written."""
+    write_text(rendered(found, form), path)  # made first, so that a failure leaves no empty file
+
+
+def write_text(whole: str, path: str | os.PathLike[str]) -> None:
+    """Raises CaptureError when the file cannot be written."""
     try:
-        whole = rendered(found, form)  # first, so that a failure leaves no empty file
         Path(path).write_text(whole, encoding="utf-8")
     except OSError as e:
         raise CaptureError(f"{os.fspath(path)}: cannot be written ({e.strerror or e})") from None

@@ -20,13 +20,17 @@ from kce.captures.errors import CaptureError
 from kce.captures.exchanges.ports import NO_PORTS, Ports
 from kce.captures.exchanges.quality import Quality
 from kce.captures.files.locations import check_location, expand, location_bytes
-from kce.captures.spark import findings, reassembly
-from kce.captures.spark.analyses import ANALYSES
-from kce.captures.spark.analyses.analysis import THRESHOLDS, Frames, Thresholds
+from kce.captures.spark import findings, reassembly, small
+from kce.captures.spark.analyses import ANALYSES, common
+from kce.captures.spark.analyses.analysis import THRESHOLDS, Thresholds
+from kce.captures.spark.compare import Comparison, compare
 from kce.captures.spark.exports import check_report, write_report
-from kce.captures.spark.session import local_session
+from kce.captures.spark.incidents import incidents
+from kce.captures.spark.schemas import spark_schema
+from kce.captures.spark.session import is_submitted, local_session
 from kce.captures.spark.source import register
 from kce.captures.spark.tables import check_folder, write_tables
+from kce.captures.tables.rows import DECODED
 from kce.captures.tables.tabulate import Evidence
 
 #: Compressed bytes of capture per reassembly task.
@@ -59,7 +63,10 @@ def analyze(
     spark: SparkSession | None = None,
     progress: Callable[[str], None] = lambda step: None,
 ) -> findings.Findings:
-    """Analyse what the control plane in ``paths`` did. Only Spark's tasks open the captures.
+    """Analyse what the control plane in ``paths`` did.
+
+    Spark's tasks open the captures. On this machine, small ones are decoded by this process while Spark starts, by the
+    same code; an ``event_log`` shows tasks that read, however small the captures are.
 
     ``report`` is a file to write in one of ``captures.spark.exports.FORMS``; ``out`` is a folder for Parquet, empty
     unless ``overwrite``. ``only`` names the analyses to run (of ``captures.spark.analyses.ANALYSES``; none means
@@ -79,16 +86,23 @@ def analyze(
         check_report(report)
     if out is not None:
         check_folder(out, overwrite=overwrite)
+    kind: Evidence = "none" if not evidence and report is None else "payloads" if payloads else "redacted"
     with contextlib.ExitStack() as stack:
         for name in names:  # report a missing file before starting the JVM
             check_location(name)
+        brief = sum(map(location_bytes, names)) < _BYTES_PER_TASK
+        decoding = None
+        if brief and event_log is None and _is_here(spark, master):
+            pool = stack.enter_context(ThreadPoolExecutor(1))
+            decoding = pool.submit(small.decode, names, evidence=kind, ports=ports)
         if spark is None:
             progress("starting Spark")
-            brief = sum(map(location_bytes, names)) < _BYTES_PER_TASK
             spark = stack.enter_context(local_session(event_log, brief=brief, master=master))
+        progress("reading and reassembling")
+        decoded = None if decoding is None else decoding.result()
         try:
-            kind: Evidence = "none" if not evidence and report is None else "payloads" if payloads else "redacted"
-            found = _Job(spark, names, progress, stack, kind, ports, thresholds).run(only or ANALYSES, out)
+            job = _Job(spark, names, progress, stack, kind, ports, thresholds, decoded)
+            found = job.run(only or ANALYSES, out)
         except (PySparkException, Py4JError, ConnectionError) as e:  # ConnectionError: the JVM is gone
             first, *_ = str(e).strip().splitlines() or [type(e).__name__]
             raise CaptureError(f"Spark failed: {first}") from e
@@ -96,6 +110,30 @@ def analyze(
         progress("writing the report")
         write_report(found, report, form)
     return found
+
+
+def analyze_both(
+    before: str, after: str, *, only: Collection[str] = (), ports: Ports = NO_PORTS, master: str | None = None,
+    thresholds: Thresholds = THRESHOLDS, progress: Callable[[str], None] = lambda step: None,
+) -> Comparison:  # fmt: skip
+    """Two captures in one session, compared. Each may be a glob. Raises CaptureError."""
+    for name in (*expand([before]), *expand([after])):
+        check_location(name)
+    size = max(sum(map(location_bytes, expand([each]))) for each in (before, after))
+    progress("starting Spark")
+    with local_session(brief=size < _BYTES_PER_TASK, master=master) as spark:
+        found = [
+            analyze([each], only=only, ports=ports, thresholds=thresholds, spark=spark, progress=progress)
+            for each in (before, after)
+        ]
+    return compare(*found)
+
+
+def _is_here(spark: SparkSession | None, master: str | None) -> bool:
+    """Whether Spark's tasks are to run on this machine."""
+    if spark is not None:
+        master = str(spark.sparkContext.master)
+    return not is_submitted() if master is None else master.startswith("local")
 
 
 class _Job:
@@ -110,6 +148,7 @@ class _Job:
         evidence: Evidence,
         ports: Ports,
         thresholds: Thresholds,
+        decoded: pa.Table | None,
     ) -> None:
         self._names = names
         self._thresholds = thresholds
@@ -117,10 +156,14 @@ class _Job:
         self._progress = progress
         self._evidence = evidence
         self._stack = stack
-        register(spark)
         self._spark = spark
         size = sum(map(location_bytes, names))
         self._small = size < _BYTES_PER_TASK
+        self._table = decoded
+        if decoded is not None:
+            self._decoded = spark.createDataFrame(decoded, spark_schema(DECODED))
+            return
+        register(spark)
         tasks = max(spark.sparkContext.defaultParallelism, size // _BYTES_PER_TASK)
         self._decoded = reassembly.decode(
             spark, names, tasks, evidence=evidence, ports=ports, folder=str(Path.cwd())
@@ -128,38 +171,40 @@ class _Job:
         stack.callback(self._decoded.unpersist)
 
     def run(self, only: Collection[str], out: str | os.PathLike[str] | None) -> findings.Findings:
-        self._progress("reading and reassembling")
         quality = self._quality()
         self._progress("analysing")
         endpoints = self._keep(reassembly.endpoints(self._decoded))
-        connections = reassembly.connections(self._decoded)
-        frames = Frames(
+        connections = self._keep(reassembly.connections(self._decoded))
+        frames = common.frames(
             self._keep(reassembly.at_listeners(reassembly.exchanges(self._decoded), endpoints, self._ports)),
             self._keep(reassembly.at_listeners(reassembly.partitions(self._decoded), endpoints, self._ports)),
-            reassembly.live_brokers(self._decoded),
+            self._keep(reassembly.live_brokers(self._decoded)),
             connections,
+            self._keep,
         )
         wanted = {name: analysis for name, analysis in ANALYSES.items() if name in only}
-        small = {name: analysis.run(frames) for name, analysis in wanted.items()}
-        small["endpoints"] = endpoints.orderBy("broker_id", "listener", "first_time")
-        small |= {extra.table.name: extra.run(frames) for a in wanted.values() for extra in a.auxiliary}
+        queries = {name: analysis.run for name, analysis in wanted.items()}
+        queries["endpoints"] = lambda _: endpoints.orderBy("broker_id", "listener", "first_time")
+        queries |= {extra.table.name: extra.run for a in wanted.values() for extra in a.auxiliary}
         with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
-            collected = dict(zip(small, pool.map(DataFrame.toArrow, small.values()), strict=True))
+            tables = pool.map(lambda query: query(frames).toArrow(), queries.values())
+            collected = dict(zip(queries, tables, strict=True))
         if out is not None:
             self._progress("writing Parquet")
             large = {"exchanges": frames.exchanges, "partitions": frames.partitions, "connections": connections}
             write_tables(out, large, collected)
         rows = {name: _rows(findings.ROWS[name], table) for name, table in collected.items()}
         found = findings.Findings(
-            files=tuple(self._names), quality=quality, tables=rows, ran=frozenset(small), thresholds=self._thresholds
+            files=tuple(self._names), quality=quality, tables=rows, ran=frozenset(queries), thresholds=self._thresholds
         )
         if self._evidence == "none":
             return found
         return replace(found, exchanges=self._exchanges(found, frames.exchanges))
 
     def _exchanges(self, found: findings.Findings, exchanges: DataFrame) -> tuple[findings.Exchange, ...]:
-        """The requests that findings cite."""
+        """The requests that findings and incidents cite."""
         places = {place for finding in found.findings() for place in finding.evidence[:_SHOWN_PER_FINDING]}
+        places |= {place for incident in incidents(found) for place in incident.places}
         if not places:
             return ()
         wanted = self._spark.createDataFrame(sorted(places)[:_SHOWN], "file string, packet bigint")
@@ -173,10 +218,13 @@ class _Job:
         return _rows(findings.Exchange, shown.toArrow())
 
     def _quality(self) -> Quality:
-        """The tasks' counts; the first action of the job."""
+        """The counts; without a table, the first action of the job."""
+        table = self._table
+        if table is None:
+            table = self._decoded.where(f.col("quality").isNotNull()).select("quality").toArrow()
         quality = Quality()
-        for row in self._decoded.where(f.col("quality").isNotNull()).select("quality").collect():
-            quality.add(Quality.from_json(row["quality"]))
+        for counted in table.column("quality").drop_null().to_pylist():
+            quality.add(Quality.from_json(counted))
         if quality.unreadable and not quality.packets:
             raise CaptureError("; ".join(sorted(quality.unreadable)))
         if not quality.requests:

@@ -13,8 +13,10 @@ import jinja2
 from markupsafe import Markup
 
 from kce.captures.spark.analyses import ANALYSES
-from kce.captures.spark.analyses.analysis import Kind, Section
+from kce.captures.spark.analyses.analysis import Chart, Finding, Kind, Place, Section
 from kce.captures.spark.findings import SECTIONS, Findings
+from kce.captures.spark.incidents import Incident, incidents
+from kce.captures.spark.timeline import Axis, axis_of, chart_html, since_trigger, strip_html
 from kce.captures.tables.rows import SCHEMA_VERSION
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
@@ -26,51 +28,91 @@ MAX_EVIDENCE = 12
 #: Characters that HTML does not allow; names of topics and clients may hold any.
 _CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
+_SCRIPT = Markup((Path(__file__).parent / "templates" / "report.js").read_text())  # noqa: S704 - our own
+
 _LEADERS = {None: "–", NO_LEADER: "none", LEADER_DURING_DELETE: "deleted"}
 
 
-class _Drawn(NamedTuple):
-    """A section with its picture and the text of its cells; ``rows`` is how many it would have."""
+#: Analyses whose findings are shown in a section of their own.
+_COSTS = frozenset({"metadata_cost", "resends"})
 
+
+class _Drawn(NamedTuple):
+    """A section with its picture or chart and the text of its cells; ``rows`` is how many it would have."""
+
+    name: str
     section: Section
     picture: Markup | None
+    chart: Chart | None
     cells: list[list[str]]
     rows: int
+
+
+class _Told(NamedTuple):
+    """An incident as the page shows it."""
+
+    incident: Incident
+    strip: Markup | None
+    steps: list[tuple[Any, str]]
 
 
 def render(findings: Findings) -> str:
     """The page."""
     anchors = {(e.file, e.packet): f"packet-{number}" for number, e in enumerate(findings.exchanges, 1)}
     cell = partial(_cell, files=frozenset(findings.files))
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("kce.captures.spark", "templates"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["time"] = _clock
-    environment.filters["ms"] = _ms
-    environment.filters["count"] = lambda number: f"{number:,}"
-    environment.filters["cell"] = cell
-    environment.filters["anchor"] = lambda place: anchors.get(tuple(place))
+    templates = environment()
+    templates.filters["cell"] = cell
+    templates.filters["anchor"] = lambda place: anchors.get(tuple(place))
     begin, end = _span(findings)
     drawn = [_drawn(findings, name, section, cell) for name, section in SECTIONS]
+    told = incidents(findings)
+    axis = axis_of([each.chart for each in drawn if each.chart is not None], told)
+
+    def anchor(place: Place) -> str | None:
+        return anchors.get(place)
+
     in_sections = {name for name, section in SECTIONS if section.columns}
     other_tables = [analysis.table for name, analysis in ANALYSES.items() if name not in in_sections]
-    page = environment.get_template("report.html.j2").render(
+    all_findings = findings.findings()
+    page = templates.get_template("report.html.j2").render(
         f=findings,
         begin=begin,
         end=end,
+        axis=axis,
+        ticks=[] if axis is None else _ticks(axis),
+        script=_SCRIPT,
         brokers=sorted({endpoint.broker_id for endpoint in findings.endpoints}),
         files=[Path(file).name for file in findings.files],
-        findings=[(f, f.evidence[:MAX_EVIDENCE]) for f in findings.findings()],
-        sections=[each for each in drawn if each.picture or each.rows or each.section.without_rows],
+        incidents=[_Told(incident, strip_html(incident), list(since_trigger(incident))) for incident in told],
+        findings=[_with_evidence(f) for f in all_findings if f.analysis not in _COSTS],
+        costs=[_with_evidence(f) for f in all_findings if f.analysis in _COSTS],
+        sections=[each for each in drawn if each.picture or each.chart or each.rows or each.section.without_rows],
+        chart=lambda of: None if axis is None else chart_html(of, axis, anchor),
         tables=[(table, getattr(findings, table.name)) for table in other_tables if getattr(findings, table.name)],
         several_files=len(findings.files) > 1,
         hidden={"files", "topic_id"} | ({"file"} if len(findings.files) == 1 else set()),
         max_shown=MAX_SHOWN,
         schema_version=SCHEMA_VERSION,
     )
+    return escaped(page)
+
+
+def environment() -> jinja2.Environment:
+    """The templates of reports."""
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("kce.captures.spark", "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters["time"] = _clock
+    made.filters["ms"] = _ms
+    made.filters["count"] = lambda number: f"{number:,}"
+    return made
+
+
+def escaped(page: str) -> str:
+    """The page without control characters."""
     return _CONTROL_CHARACTERS.sub(lambda match: f"\\x{ord(match[0]):02x}", page)
 
 
@@ -86,8 +128,19 @@ def _drawn(findings: Findings, name: str, section: Section, cell: Callable[[obje
     rows = getattr(findings, name) if section.columns else ()
     cells = [[formats[column.kind](column.value(row)) for column in section.columns] for row in rows[:MAX_ROWS]]
     picture = None if section.picture is None else section.picture(findings)
+    chart = None if section.chart is None else section.chart(findings)
     # made by matplotlib, which escapes what it draws
-    return _Drawn(section, None if picture is None else Markup(picture), cells, len(rows))  # noqa: S704
+    return _Drawn(name, section, None if picture is None else Markup(picture), chart, cells, len(rows))  # noqa: S704
+
+
+def _with_evidence(finding: Finding) -> tuple[Finding, tuple[Place, ...]]:
+    return finding, finding.evidence[:MAX_EVIDENCE]
+
+
+def _ticks(axis: Axis) -> list[tuple[str, str]]:
+    """Six moments of the axis, without a script; with one, the page makes them."""
+    step = (axis.end - axis.begin) / 5
+    return [(f"{number / 5:.3f}", _clock(axis.begin + number * step)) for number in range(6)]
 
 
 def _span(findings: Findings) -> tuple[datetime.datetime | None, datetime.datetime | None]:

@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +19,11 @@ from typing import Any
 import pyspark.accumulators
 import pyspark.core.context
 import pyspark.sql.pandas.functions
+from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
 from kce.captures.errors import CaptureError
+from kce.captures.spark import class_archive
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ _LOOPBACK = re.compile(r"^local|://(127\.0\.0\.1|localhost)\b")
 #: which does not repay the second compiler. With one compiler its code cache is 48 MB by default, which a dozen
 #: analyses fill; then the JVM would interpret.
 _ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-_BRIEF_JVM = f"{_ONE_COMPILER} -XX:+UseSerialGC"
+BRIEF_JVM = f"{_ONE_COMPILER} -XX:+UseSerialGC -Xmn256m -XX:MetaspaceSize=256m"  # hardly ever collects garbage
 _LOCAL_JVM = f"{_ONE_COMPILER} -XX:+UseParallelGC"
 
 _LOG4J = """\
@@ -50,6 +52,23 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
 """
+
+
+def _remember_names() -> None:
+    """Make py4j ask Java for a package, class or static method once: it asks each time, and Java searches all jars."""
+    for kind in (JVMView, JavaPackage, JavaClass):
+        ask = kind.__getattr__
+
+        def remembered(self: Any, name: str, ask: Callable[[Any, str], Any] = ask) -> Any:
+            found = ask(self, name)
+            if isinstance(found, (JavaPackage, JavaClass, JavaMember)):
+                vars(self)[name] = found
+            return found
+
+        kind.__getattr__ = remembered
+
+
+_remember_names()
 
 
 @contextlib.contextmanager
@@ -67,10 +86,12 @@ def local_session(
     with tempfile.TemporaryDirectory(prefix="kce-spark-", ignore_cleanup_errors=True) as folder:
         log4j = Path(folder, "log4j2.properties")
         log4j.write_text(_LOG4J)
-        if master is None and not _is_submitted():
+        if master is None and not is_submitted():
             master = "local[*]"
         is_local = master is not None and master.startswith("local")
-        jvm = _BRIEF_JVM if brief else _LOCAL_JVM if is_local else ""
+        jvm = BRIEF_JVM if brief else _LOCAL_JVM if is_local else ""
+        if brief and is_local:
+            jvm = f"{jvm} {class_archive.options(jvm)}"
         builder = (
             SparkSession.builder.appName("kce analyze")
             .config("spark.ui.enabled", "false")
@@ -95,7 +116,7 @@ def local_session(
         if brief or is_local:
             builder = builder.config("spark.sql.shuffle.partitions", str(os.cpu_count() or 1))
         if brief:
-            builder = builder.config("spark.executor.extraJavaOptions", _BRIEF_JVM)
+            builder = builder.config("spark.executor.extraJavaOptions", BRIEF_JVM)
         if master is not None:
             builder = builder.master(master)
             if _LOOPBACK.search(master):  # executors elsewhere must reach the driver
@@ -150,7 +171,7 @@ def log_accumulator_errors() -> None:
         server.handle_error = handle_error  # type: ignore[method-assign,assignment]
 
 
-def _is_submitted() -> bool:
+def is_submitted() -> bool:
     """Whether spark-submit started this program and its JVM."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 

@@ -237,6 +237,7 @@ Examples:
   kce analyze *.pcap.gz --report report.html --out tables/
   kce analyze ci.pcapng --only zombies --only unclean_elections --fail-on alarm
   kce analyze incident.pcapng --format markdown > incident.md
+  kce analyze before.pcapng after.pcapng --compare --report comparison.html
 
 The exit code is 1 if a file is not a capture, is damaged or truncated, or holds something other than the
 traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that --fail-on names.
@@ -271,6 +272,11 @@ traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that 
     help="Thresholds of warnings: outage_ms, slow_control_ms, slow_news_ms (1000 each), "
     "isr_storm_shrinks (3); may be repeated.",
 )  # fmt: skip
+@click.option(
+    "--compare", "comparing", is_flag=True,
+    help="Show what differs between two FILES in counts, order, latencies and findings. --fail-on then counts only "
+    "findings of the second.",
+)  # fmt: skip
 @ports_option
 @click.option("--show-payloads", is_flag=True, help="Include records and credentials in the evidence.")
 @click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
@@ -284,6 +290,7 @@ def analyze(
     only: tuple[str, ...],
     fail_on: str | None,
     thresholds: tuple[str, ...],
+    comparing: bool,
     ports: Ports,
     show_payloads: bool,
     master: str | None,
@@ -293,6 +300,8 @@ def analyze(
 
     FILES are pcap or pcapng, compressed or not: paths, globs or URIs. A connection may span several files.
     """
+    if comparing and (len(files) != 2 or out is not None or event_log is not None or form == "parquet"):
+        raise click.UsageError("--compare takes two FILES, and neither --out, --event-log nor --format parquet")
     if form == "text" and report is not None:
         raise click.UsageError("--report is html, json, markdown or parquet; text is always printed")
     if form == "parquet":
@@ -308,6 +317,9 @@ def analyze(
 
     if unknown := [name for name in only if name not in ANALYSES]:
         raise click.UsageError(f"--only {unknown[0]}: no such analysis; there are {', '.join(ANALYSES)}")
+    if comparing:
+        return _compare(files[0], files[1], report, form, fail_on, only=only, ports=ports, master=master,
+                        thresholds=_thresholds(thresholds))  # fmt: skip
     # a descriptor of its own: the output of Spark's JVM is redirected meanwhile
     with (
         temporary_files(),
@@ -330,6 +342,30 @@ def analyze(
     if not findings.quality.sound:
         return 1
     return 3 if fail_on and any(f.severity in _FAILS[fail_on] for f in findings.findings()) else 0
+
+
+def _compare(before: str, after: str, report: str | None, form: str | None, fail_on: str | None, **options: Any) -> int:
+    from kce.captures.spark.compare import FORMS as FORMS_OF_COMPARISON
+    from kce.captures.spark.exports import check_report, write_text
+    from kce.captures.spark.job import analyze_both
+
+    if report is not None:
+        check_report(report)
+    with (
+        temporary_files(),
+        os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
+        _status(Console(file=terminal)) as progress,
+    ):
+        compared = analyze_both(before, after, progress=progress, **options)
+    if report is None:
+        click.echo(FORMS_OF_COMPARISON[form or "text"](compared), nl=False)
+    else:
+        write_text(FORMS_OF_COMPARISON["html" if form is None else form](compared), report)
+        click.echo(FORMS_OF_COMPARISON["text"](compared), nl=False)
+        click.echo(f"kce: report in {report}", err=True)
+    if not compared.sound:
+        return 1
+    return 3 if fail_on and any(f.severity in _FAILS[fail_on] for f in compared.new) else 0
 
 
 def _removed_if_new(out: str | None) -> AbstractContextManager[None]:

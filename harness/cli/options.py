@@ -33,7 +33,9 @@ def cluster_option(function: F) -> F:
         "--cluster",
         "cluster_file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The file that `kce up --ready-file FILE` wrote. Not needed if only one cluster of yours is running.",
+        metavar="NAME|FILE",
+        help="The cluster of `kce up --name NAME`, or of the file that `kce up --ready-file FILE` wrote. Not needed if "
+        "only one cluster of yours is running.",
     )(function)
 
 

@@ -16,8 +16,6 @@ Examples:
   kce schema LeaderAndIsr 7
   kce schema 6                                        UpdateMetadata, in its newest version
   kce schema Fetch 12 --json | jq '.request.fields[].name'
-
-docs/wire.md lists all versions of all messages.
 """
 )
 @click.argument("api")

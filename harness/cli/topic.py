@@ -175,6 +175,19 @@ def _or_none(leader: int | None) -> str:
     return "none" if leader is None or leader < 0 else str(leader)
 
 
+async def _deletion_waits_for(zk: KafkaZkClient, name: str) -> str:
+    """What a deletion waits for, as far as ZooKeeper shows it (rule 4.12)."""
+    assignment = (await zk.get_topic_assignments([name])).get(name)
+    if assignment is None:
+        return ""
+    replicas = {broker for replicas in assignment.partitions.values() for broker in replicas.replicas}
+    missing = sorted(replicas - (await zk.get_brokers(watch=False)).keys())
+    waits = [f"broker {broker}, which has a replica and is not registered" for broker in missing]
+    if await zk.get_controller_id() is None:
+        waits.append("a controller: there is none")
+    return f"; it waits for {' and '.join(waits)}" if waits else ""
+
+
 @topic.command()
 @click.argument("name")
 @click.option("--no-wait", is_flag=True, help="Do not wait until the topic is gone.")
@@ -192,7 +205,10 @@ def delete(name: str, no_wait: bool, zookeeper: str | None, cluster_file: Path |
         if no_wait:
             click.echo(f"topic {name} is marked for deletion")
             return
-        await _wait(gone, f"topic {name} is marked for deletion and still there (a broker with a replica may be down)")
+        try:
+            await _wait(gone, f"topic {name} is marked for deletion and still there")
+        except HarnessError as e:
+            raise HarnessError(f"{e}{await _deletion_waits_for(zk, name)}") from None
         click.echo(f"topic {name} is deleted")
 
     _with_client(zookeeper, cluster_file, run)

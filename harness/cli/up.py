@@ -21,8 +21,9 @@ from kce.harness.cli.options import node_settings, plain_console, settings_optio
 from kce.harness.cluster import Cluster
 from kce.harness.cluster_config import CONTROL, DATA
 from kce.harness.embedded_zookeeper import spark_jars
-from kce.harness.errors import SettingWarning
+from kce.harness.errors import HarnessError, SettingWarning
 from kce.harness.java import find_java
+from kce.harness.running import named
 from kce.harness.supervisor import Supervisor
 
 _CHECK_EVERY_S = 0.5
@@ -34,6 +35,7 @@ Examples:
   kce up --record traffic.pcapng                  all traffic between nodes, written at the end
   kce up --set inter.broker.protocol.version=2.4  as an older Kafka speaks
 
+\b
 While it runs, from another terminal:
   kce topic create orders --partitions 4 --replication-factor 3
   kce describe
@@ -66,6 +68,9 @@ While it runs, from another terminal:
     "--record", type=click.Path(path_type=Path, dir_okay=False), help="Record all traffic to this pcapng file."
 )
 @click.option(
+    "--name", metavar="NAME", help="What other commands call this cluster (--cluster NAME), if several are running."
+)
+@click.option(
     "--ready-file",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write all addresses to this JSON file when ready.",
@@ -79,13 +84,20 @@ While it runs, from another terminal:
     help="Of the nodes' logs.",
 )
 def up(
-    ready_file: Path | None, config: Path | None, settings: tuple[str, ...], zookeeper: str | None, **options: Any
+    name: str | None,
+    ready_file: Path | None,
+    config: Path | None,
+    settings: tuple[str, ...],
+    zookeeper: str | None,
+    **options: Any,
 ) -> int:
     """Run ZooKeeper and a cluster of nodes until Ctrl-C.
 
     Each node is a process of its own: a stub broker with a control and a data listener, and a contender for the
     controller role. Everything listens on 127.0.0.1. However this command ends, nothing is left running.
     """
+    if name is not None and (taken := named(name)) is not None:
+        raise HarnessError(f"the cluster of pid {taken['pid']} has the name {name} already")
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
     if zookeeper is None:
         spark_jars()
@@ -97,22 +109,22 @@ def up(
     for warning in caught:
         status.print(f"kce: warning: {warning.message}", style="yellow", markup=False)
     with contextlib.suppress(interrupts.Interrupted):
-        interrupts.run(_serve, cluster, ready_file, status, on_signal=lambda: status.print("Stopping ..."))
+        interrupts.run(_serve, cluster, name, ready_file, status, on_signal=lambda: status.print("Stopping ..."))
     for problem in cluster.record_problems:
         status.print(f"recording: {problem}", style="yellow", markup=False)
     return 0
 
 
-async def _serve(cluster: Cluster, ready_file: Path | None, status: Console) -> None:
+async def _serve(cluster: Cluster, name: str | None, ready_file: Path | None, status: Console) -> None:
     """Runs until it is cancelled."""
     begin = time.monotonic()
     async with AsyncExitStack() as stack:
         with status.status("Starting ZooKeeper and the nodes ..."):
             await stack.enter_async_context(cluster)
-        await _run(cluster, ready_file, plain_console(), begin)
+        await _run(cluster, name, ready_file, plain_console(), begin)
 
 
-async def _run(cluster: Cluster, ready_file: Path | None, console: Console, begin: float) -> None:
+async def _run(cluster: Cluster, name: str | None, ready_file: Path | None, console: Console, begin: float) -> None:
     """Its nursery holds the command socket and the watcher of nodes that end unexpectedly."""
     known = {m.id: m.state for m in cluster.members}
 
@@ -123,7 +135,7 @@ async def _run(cluster: Cluster, ready_file: Path | None, console: Console, begi
         known.update({m.id: m.state for m in cluster.members})
         report(text)
 
-    supervisor = Supervisor(cluster, changed)
+    supervisor = Supervisor(cluster, changed, name)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(supervisor.run)

@@ -53,7 +53,11 @@ class FakeConnection:
         if answer is None:
             await trio.sleep_forever()
         assert answer is not None
-        return wire.encode_response(answer, api_version=header.api_version, correlation_id=header.correlation_id)
+        refused = (
+            isinstance(answer, wire.ApiVersionsResponse) and answer.error_code == wire.ErrorCode.UNSUPPORTED_VERSION
+        )
+        version = 0 if refused else header.api_version  # rule B1.37
+        return wire.encode_response(answer, api_version=version, correlation_id=header.correlation_id)
 
     async def aclose(self) -> None:
         assert not self._closed

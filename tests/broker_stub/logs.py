@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from random import Random
 
@@ -27,11 +27,16 @@ def config_of(settings: tuple[tuple[str, str], ...]) -> LogConfig:
 class MemoryLogManager(LogManager):
     """``topic``: settings of every topic; they may be changed. It serves without being loaded."""
 
-    def __init__(self, topic: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        topic: Mapping[str, str] | None = None,
+        disk: MemoryDisk | None = None,
+        log_dirs: Sequence[str] = ("/logs",),
+    ) -> None:
         self.topic = dict(topic or {})
-        self.disk = MemoryDisk(now_ms)
+        self.disk = disk or MemoryDisk(now_ms)
         super().__init__(
-            self.disk, ["/logs"], LogManagerConfig.of({}), now_ms=now_ms, random=Random(1),
+            self.disk, log_dirs, LogManagerConfig.of({}), now_ms=now_ms, random=Random(1),
             config_of=lambda name: config_of(tuple(self.topic.items())),
         )  # fmt: skip
 

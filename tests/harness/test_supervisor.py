@@ -124,8 +124,13 @@ def test_clusters_that_died_are_removed_from_the_registry(folder: Path) -> None:
 
 def test_one_of_several_clusters_must_be_chosen(folder: Path) -> None:
     paths = [entry(folder, os.getpid(), birth(os.getpid()), name) for name in ("a", "b")]
-    with pytest.raises(HarnessError, match=r"2 clusters .* --cluster FILE"):
+    paths[1].write_text(json.dumps({**json.loads(paths[1].read_text()), "name": "b"}))
+    os.utime(paths[0], (1, 1))  # the latest comes first
+    with pytest.raises(HarnessError, match=r"2 clusters .*: b \(ZooKeeper b\), pid \d+ \(ZooKeeper a\).* --name NAME"):
         find_cluster(None)
+    assert find_cluster(Path("b"))["zookeeper"] == "b"  # by its name
+    with pytest.raises(HarnessError, match="c cannot be read"):
+        find_cluster(Path("c"))
     assert find_cluster(paths[0])["zookeeper"] == "a"
 
 

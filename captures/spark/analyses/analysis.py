@@ -5,6 +5,7 @@ Each module beside this one declares one ``Analysis`` and registers it by its na
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
@@ -27,13 +28,17 @@ class Frames(NamedTuple):
     """The input of an analysis: see ``captures.spark.reassembly``.
 
     ``exchanges`` and ``partitions`` have the columns that ``at_listeners`` adds: ``broker_id``, ``listener``,
-    ``broker``.
+    ``broker``. Several analyses share ``states`` (``common.accepted_states``), ``leaders`` (``common.leader_changes``)
+    and ``versions`` (``common.state_versions``). ``common.frames`` makes them.
     """
 
     exchanges: DataFrame
     partitions: DataFrame
     live_brokers: DataFrame
     connections: DataFrame
+    states: DataFrame
+    leaders: DataFrame
+    versions: DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +86,52 @@ class Shown(NamedTuple):
     wide: bool = False
 
 
+#: What a mark on the time axis looks like; the report's style sheet has a class for each.
+Look = Literal[
+    "bar", "leader-0", "leader-1", "leader-2", "leader-3", "leader-4", "leader-5", "leader-6", "leader-7", "none",
+    "LeaderAndIsr", "UpdateMetadata", "StopReplica", "refused", "left", "joined", "back", "failed",
+    "silence", "change", "spread", "wait",
+]  # fmt: skip
+
+
+#: Looks of brokers, in turn; and how many lanes a chart has.
+BROKER_LOOKS: tuple[Look, ...] = (
+    "leader-0", "leader-1", "leader-2", "leader-3", "leader-4", "leader-5", "leader-6", "leader-7",
+)  # fmt: skip
+MOST_LANES = 40
+
+
+class Mark(NamedTuple):
+    """Something on the time axis: a bar from ``begin`` to ``end``, or a tick if ``end`` is None."""
+
+    look: Look
+    begin: datetime.datetime
+    end: datetime.datetime | None
+    title: str
+    place: Place | None = None
+
+
+class Lane(NamedTuple):
+    """A row of the time axis."""
+
+    label: str
+    marks: tuple[Mark, ...]
+
+
+class Chart(NamedTuple):
+    """Lanes, and what their looks mean."""
+
+    lanes: tuple[Lane, ...]
+    legend: tuple[tuple[Look, str], ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
     """A section of the report, and a table on a terminal. Sections are shown in the order of ``position``.
 
-    ``hint`` explains the picture or table. The texts ``without_rows`` and ``without_picture`` stand in place of what is
-    missing; where there is neither row nor picture nor such a text, the section is left out.
+    ``chart`` is drawn on the time axis that all sections share. ``hint`` explains the picture or table. The texts
+    ``without_rows`` and ``without_picture`` stand in place of what is missing; where there is neither row nor picture
+    nor such a text, the section is left out.
     """
 
     position: int
@@ -94,6 +139,7 @@ class Section:
     hint: str = ""
     columns: tuple[Shown, ...] = ()
     picture: Callable[[Results], str | None] | None = None
+    chart: Callable[[Results], Chart | None] | None = None
     without_rows: str = ""
     without_picture: str = ""
 

@@ -8,7 +8,6 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Frames
 from kce.captures.spark.analyses.common import as_table, evidence, milliseconds, numbered, span
-from kce.captures.spark.analyses.leadership import leader_changes
 from kce.captures.tables.rows import INTS, PARTITION, SPAN, Column, Table, evidence_columns
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
@@ -29,7 +28,7 @@ TABLE = Table(
 def run(of: Frames) -> DataFrame:
     keys = ("topic", "topic_id", "partition")
     following = Window.partitionBy(*keys).orderBy("time", "packet")
-    lasting = leader_changes(of.partitions).withColumn("until", f.lead("time").over(following))
+    lasting = of.leaders.withColumn("until", f.lead("time").over(following))
     leaderless = f.when(f.col("to_leader") == NO_LEADER, milliseconds("time", "until"))
     counted = (
         numbered(lasting.where(f"from_leader is not null and to_leader != {LEADER_DURING_DELETE}"), *keys)

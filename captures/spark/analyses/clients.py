@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import as_table, milliseconds
-from kce.captures.spark.analyses.words import MOST, clock, count, duration, some
+from kce.captures.spark.analyses.words import MOST, clock, count, duration, packets
 from kce.captures.tables.rows import SPAN, TIME, Column, Table, evidence_columns
 
 TABLE = Table(
@@ -83,7 +83,7 @@ def findings(found: Results) -> Iterator[Finding]:
         )
         if row.gap_ms is not None:
             text += f"; longest time without a good response {duration(row.gap_ms)}, from {clock(row.gap_time)}"
-        yield Finding("note", f"{text} (packets {some(row.packets)}).", tuple(zip(row.files, row.packets, strict=True)))
+        yield Finding("note", f"{text} ({packets(row.packets)}).", tuple(zip(row.files, row.packets, strict=True)))
     if len(suffered) > MOST:
         yield Finding("note", f"{count(len(suffered) - MOST, 'other client')} with errors, see the table of clients.")
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from kce.captures.spark.analyses.analysis import Frames
 from kce.captures.spark.reassembly import STALE as STALE
 from kce.captures.spark.schemas import spark_schema
 from kce.captures.tables.rows import MAX_EVIDENCE, Table
@@ -12,6 +15,16 @@ from kce.wire.vocabulary import LEADER_DURING_DELETE
 
 #: Identifies a partition, also where a deleted topic had the same name.
 PARTITION_KEY = ("topic", "topic_id", "partition", "incarnation")
+
+
+def frames(
+    exchanges: DataFrame, partitions: DataFrame, live_brokers: DataFrame, connections: DataFrame,
+    keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+) -> Frames:  # fmt: skip
+    """The input of analyses; ``keep`` caches what several of them share."""
+    states = keep(accepted_states(partitions))
+    leaders, versions = keep(leader_changes(states)), keep(state_versions(states))
+    return Frames(exchanges, partitions, live_brokers, connections, states, leaders, versions)
 
 
 def accepted_states(partitions: DataFrame) -> DataFrame:
@@ -33,13 +46,34 @@ def accepted_states(partitions: DataFrame) -> DataFrame:
     )
 
 
-def state_versions(partitions: DataFrame) -> DataFrame:
-    """Every version of every partition's state in ZooKeeper, when it was first sent, with parts of the one before."""
+def leader_changes(states: DataFrame) -> DataFrame:
+    """Every change of a partition's leader among accepted states, when it was first sent to any broker."""
+    deleted = f.col("leader") == LEADER_DURING_DELETE
+    first = Window.partitionBy(*PARTITION_KEY, "leader", "leader_epoch").orderBy("time", "packet")
+    before = Window.partitionBy(*PARTITION_KEY).orderBy(deleted, "leader_epoch", "time", "packet")
+    return (
+        states.withColumn("rank", f.row_number().over(first))
+        .where("rank = 1")
+        .withColumns({"from_leader": f.lag("leader").over(before), "from_epoch": f.lag("leader_epoch").over(before)})
+        .withColumnsRenamed({"leader": "to_leader", "leader_epoch": "to_epoch"})
+        .where("from_leader != to_leader or (from_leader is null and to_leader != -2)")
+        .withColumn("to_epoch", f.when(f.col("to_leader") != LEADER_DURING_DELETE, f.col("to_epoch")))
+        .select(
+            "time", "file", "packet", "topic", "topic_id", "partition", "from_leader", "to_leader", "from_epoch",
+            "to_epoch", "isr", "decision_epoch",
+        )
+    )  # fmt: skip
+
+
+def state_versions(states: DataFrame) -> DataFrame:
+    """Every version of every partition's state in ZooKeeper, when it was first sent, with parts of the one before.
+
+    ``states`` are accepted ones.
+    """
     first = Window.partitionBy(*PARTITION_KEY, "partition_epoch").orderBy("time", "packet")
     before = Window.partitionBy(*PARTITION_KEY).orderBy("partition_epoch")
     return (
-        accepted_states(partitions)
-        .where(f.col("leader") != LEADER_DURING_DELETE)
+        states.where(f.col("leader") != LEADER_DURING_DELETE)
         .withColumn("rank", f.row_number().over(first))
         .where("rank = 1")
         .withColumns(
@@ -79,5 +113,5 @@ def in_order(column: str) -> Column:
 
 
 def as_table(table: Table, frame: DataFrame) -> DataFrame:
-    """The columns of ``table``, cast to its types."""
-    return frame.select(*(f.col(field.name).cast(field.dataType).alias(field.name) for field in spark_schema(table)))
+    """The columns of ``table``, cast to its types. Raises AnalysisException for a type that does not fit."""
+    return frame.to(spark_schema(table))

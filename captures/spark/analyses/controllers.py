@@ -8,9 +8,22 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from kce.captures.spark.analyses.analysis import Analysis, Auxiliary, Finding, Frames, Results, Section, Shown
+from kce.captures.spark.analyses.analysis import (
+    MOST_LANES,
+    Analysis,
+    Auxiliary,
+    Chart,
+    Finding,
+    Frames,
+    Lane,
+    Look,
+    Mark,
+    Results,
+    Section,
+    Shown,
+)
 from kce.captures.spark.analyses.common import as_table
-from kce.captures.spark.analyses.words import brokers, count
+from kce.captures.spark.analyses.words import brokers, clock, count
 from kce.captures.tables.rows import SENDER, TIME, TIME_COLUMN, Column, Table
 from kce.wire import ErrorCode
 
@@ -97,42 +110,27 @@ def findings(found: Results) -> Iterator[Finding]:
         yield Finding("note", f"{len(found.controllers)} controllers took turns: {turns}.")
 
 
-def picture(found: Results) -> str | None:
-    """Epochs as bars over time, their control requests as ticks, fenced ones marked."""
-    if not found.controllers:
+def chart(found: Results) -> Chart | None:
+    """Epochs as bars over time, their control requests as ticks, refused ones marked."""
+    lanes = []
+    for controller in found.controllers[-MOST_LANES:]:
+        epoch = controller.controller_epoch
+        title = f"controller {controller.controller_id}, epoch {epoch}: {count(controller.requests, 'control request')}"
+        marks = [Mark("bar", controller.first_time, controller.last_time, title)]
+        for tick in found.ticks:
+            if (tick.controller_epoch, tick.controller_id) == (epoch, controller.controller_id):
+                refused = ", refused as stale" if tick.fenced else ""
+                what = f"{count(tick.requests, tick.api)} at {clock(tick.time)}{refused}"
+                marks.append(Mark("refused" if tick.fenced else tick.api, tick.time, None, what))
+        lanes.append(Lane(f"epoch {epoch}: controller {controller.controller_id}", tuple(marks)))
+    if not lanes:
         return None
-    from kce.captures.spark import drawing as d  # here, for matplotlib takes a while to import
-
-    shown = found.controllers[-d.MAX_ROWS :]
-    rows = {(c.controller_epoch, c.controller_id): i for i, c in enumerate(shown)}
-    drawn = [t for t in found.ticks if (t.controller_epoch, t.controller_id) in rows]
-    with d.style():
-        figure, axes = d.figure(0.62 * len(shown) + 1.0)
-        span = max(c.last_time for c in shown) - min(c.first_time for c in shown)
-        least = max(span.total_seconds(), 0.001) / 86400 / 250  # so that a single request is still visible
-        for row, controller in enumerate(shown):
-            begin, end = d.days(controller.first_time), d.days(controller.last_time)
-            axes.barh(row, max(end - begin, least), left=begin, height=0.62, color=d.BAR, zorder=1)
-        for (api, colour), offset in zip(d.CONTROL_COLOURS.items(), (-0.17, 0.0, 0.17), strict=True):
-            of_api = [t for t in drawn if t.api == api and not t.fenced]
-            at = [rows[t.controller_epoch, t.controller_id] + offset for t in of_api]
-            axes.vlines(
-                [d.days(t.time) for t in of_api], [y - 0.075 for y in at], [y + 0.075 for y in at], color=colour,
-                linewidth=1.3, zorder=2,
-            )  # fmt: skip
-        fenced = [t for t in drawn if t.fenced]
-        axes.scatter(
-            [d.days(t.time) for t in fenced], [rows[t.controller_epoch, t.controller_id] for t in fenced],
-            marker="x", s=42, linewidths=1.8, color=d.ALARM, zorder=3,
-        )  # fmt: skip
-        axes.set_yticks(range(len(shown)), [f"epoch {c.controller_epoch}: controller {c.controller_id}" for c in shown])
-        axes.invert_yaxis()
-        d.time_axis(axes)
-        marks = [d.line(colour, api) for api, colour in d.CONTROL_COLOURS.items()]
-        if fenced:
-            marks.append(d.marker(d.ALARM, "x", "refused as stale", markeredgewidth=1.8))
-        d.legend(axes, marks)
-        return d.svg(figure, "timeline", "Epochs of controllers over time with their control requests")
+    looks = {mark.look for lane in lanes for mark in lane.marks}
+    legend: tuple[tuple[Look, str], ...] = (
+        ("LeaderAndIsr", "LeaderAndIsr"), ("UpdateMetadata", "UpdateMetadata"), ("StopReplica", "StopReplica"),
+        ("refused", "refused as stale"),
+    )  # fmt: skip
+    return Chart(tuple(lanes), tuple(entry for entry in legend if entry[0] in looks))
 
 
 ANALYSIS = Analysis(
@@ -155,7 +153,7 @@ ANALYSIS = Analysis(
             Shown("decisions", "count", lambda r: r.decisions),
             Shown("refused", "count", lambda r: r.fenced),
         ),
-        picture=picture,
+        chart=chart,
         without_rows="No control requests were seen.",
     ),
     auxiliary=(Auxiliary(TICKS, ticks),),

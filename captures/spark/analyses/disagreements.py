@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import PARTITION_KEY, accepted_states, as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import MOST, count, evidence_of, listed, some
+from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, evidence, numbered, span
+from kce.captures.spark.analyses.words import MOST, count, evidence_of, listed, packets
 from kce.captures.tables.rows import INTS, PARTITION, SPAN, Column, Table, evidence_columns
 from kce.wire.registry import LEADER_AND_ISR, UPDATE_METADATA
 from kce.wire.vocabulary import LEADER_DURING_DELETE
@@ -31,7 +31,7 @@ TABLE = Table(
 
 def run(of: Frames) -> DataFrame:
     keys = (*PARTITION_KEY, "leader_epoch")
-    states = accepted_states(of.partitions).where(f.col("leader") != LEADER_DURING_DELETE)
+    states = of.states.where(f.col("leader") != LEADER_DURING_DELETE)
     by = {
         "in_leader_and_isr": f.collect_set(f.when(f.col("api_key") == LEADER_AND_ISR, f.col("leader"))),
         "in_update_metadata": f.collect_set(f.when(f.col("api_key") == UPDATE_METADATA, f.col("leader"))),
@@ -51,7 +51,7 @@ def findings(found: Results) -> Iterator[Finding]:
         yield Finding(
             "alarm",
             f"Brokers were told different leaders of {row.topic}-{row.partition} in leader epoch {row.leader_epoch}: "
-            f"{listed([str(leader) for leader in leaders])} (packets {some(row.packets)}).",
+            f"{listed([str(leader) for leader in leaders])} ({packets(row.packets)}).",
             evidence_of(row),
         )
     if (more := len(found.disagreements) - MOST) > 0:

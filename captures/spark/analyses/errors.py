@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import MOST, clock, count, evidence_of, listed, some
+from kce.captures.spark.analyses.words import MOST, clock, count, evidence_of, listed, packets, some
 from kce.captures.tables.rows import BROKER_TEXT, SPAN, Column, Table, evidence_columns
 from kce.wire import ErrorCode, error_name
 
@@ -48,6 +48,9 @@ _EXPLAINED = (ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_BROKER_EPOCH)
 
 #: Clients look for topics and coordinators that are being created.
 _LOOKUPS = frozenset({"Metadata", "FindCoordinator"})
+
+#: Requests of brokers to the controller.
+_OF_BROKERS = frozenset({"AlterPartition", "ControlledShutdown", "AllocateProducerIds", "UpdateFeatures"})
 
 #: Client ids of replicas, before Kafka 0.11 and since.
 _FETCHER = re.compile(r"broker-\d+-fetcher-|ReplicaFetcherThread-")
@@ -98,7 +101,7 @@ def _is_replica(row: Any) -> bool:
 
 def _finding(api: str, error: str, of_replicas: bool, rows: list[Any]) -> Finding:
     first, last = min(row.first_time for row in rows), max(row.last_time for row in rows)
-    who = "replicas" if of_replicas else listed(sorted({repr(row.client_id or row.client) for row in rows})[:MOST])
+    who = "replicas" if of_replicas else listed(sorted({_who(row) for row in rows})[:MOST])
     partitions = sorted(
         {f"{row.topic}-{row.partition}" for row in rows if row.topic is not None and row.partition is not None}
     )
@@ -110,10 +113,19 @@ def _finding(api: str, error: str, of_replicas: bool, rows: list[Any]) -> Findin
     if slowest >= 1000:
         text += f"; answered after up to {slowest / 1000:.1f} s"
     places = sorted({place for row in rows for place in evidence_of(row)})
-    packets = some([packet for _, packet in places])
     return Finding(
-        "note" if of_replicas or api in _LOOKUPS else "warning", f"{text} (packets {packets}).", tuple(places)
+        "note" if of_replicas or api in _LOOKUPS else "warning",
+        f"{text} ({packets([packet for _, packet in places])}).",
+        tuple(places),
     )
+
+
+def _who(row: Any) -> str:
+    """Brokers and controllers send requests under their broker id."""
+    name = row.client_id or row.client
+    if row.is_control or row.api in _OF_BROKERS:
+        return f"{'controller' if row.is_control else 'broker'} {name}"
+    return repr(name)
 
 
 def _brokers(rows: list[Any]) -> str:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import STALE, as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import evidence_of, some
+from kce.captures.spark.analyses.words import evidence_of, packets
 from kce.captures.tables.rows import SENDER, TIME, Column, Table, evidence_columns
 
 TABLE = Table(
@@ -49,7 +49,7 @@ def findings(found: Results) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 f"Broker {row.broker} refused {row.requests} {row.api} of {sender} with STALE_BROKER_EPOCH "
-                f"(packets {some(row.packets)}): a broker came back in between.",
+                f"({packets(row.packets)}): a broker came back in between.",
                 evidence_of(row),
             )
 

@@ -6,12 +6,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Window
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame
 
-from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
-from kce.captures.spark.analyses.common import PARTITION_KEY, accepted_states, as_table
-from kce.captures.spark.analyses.words import count
+from kce.captures.spark.analyses.analysis import (
+    BROKER_LOOKS,
+    MOST_LANES,
+    Analysis,
+    Chart,
+    Finding,
+    Frames,
+    Lane,
+    Look,
+    Mark,
+    Results,
+    Section,
+    Shown,
+)
+from kce.captures.spark.analyses.common import as_table
+from kce.captures.spark.analyses.words import clock, count
 from kce.captures.tables.rows import FILE, INTS, TIME_COLUMN, Column, Table
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
@@ -36,25 +48,7 @@ TABLE = Table(
 
 
 def run(of: Frames) -> DataFrame:
-    return leader_changes(of.partitions)
-
-
-def leader_changes(partitions: DataFrame) -> DataFrame:
-    """TABLE, without the states of requests that were fenced as a whole."""
-    deleted = f.col("leader") == LEADER_DURING_DELETE
-    first = Window.partitionBy(*PARTITION_KEY, "leader", "leader_epoch").orderBy("time", "packet")
-    before = Window.partitionBy(*PARTITION_KEY).orderBy(deleted, "leader_epoch", "time", "packet")
-    changes = (
-        accepted_states(partitions)
-        .withColumn("rank", f.row_number().over(first))
-        .where("rank = 1")
-        .withColumn("from_leader", f.lag("leader").over(before))
-        .withColumn("from_epoch", f.lag("leader_epoch").over(before))
-        .withColumnsRenamed({"leader": "to_leader", "leader_epoch": "to_epoch"})
-        .where("from_leader != to_leader or (from_leader is null and to_leader != -2)")
-        .withColumn("to_epoch", f.when(f.col("to_leader") != LEADER_DURING_DELETE, f.col("to_epoch")))
-    )
-    return as_table(TABLE, changes).orderBy("time", "packet", "topic", "partition")
+    return as_table(TABLE, of.leaders).orderBy("time", "packet", "topic", "partition")
 
 
 def findings(found: Results) -> Iterator[Finding]:
@@ -69,8 +63,8 @@ def findings(found: Results) -> Iterator[Finding]:
     )
 
 
-def picture(found: Results) -> str | None:
-    """Who led each partition when: one row each, coloured by leader."""
+def chart(found: Results) -> Chart | None:
+    """Who led each partition when, of the partitions whose leader changed, coloured by leader."""
     changes = found.leadership
     moved = {
         (c.topic, c.topic_id, c.partition)
@@ -79,35 +73,26 @@ def picture(found: Results) -> str | None:
     }
     if not moved:
         return None
-    from kce.captures.spark import drawing as d  # here, for matplotlib takes a while to import
-
-    keys = sorted(moved, key=lambda key: (key[0], key[2], key[1] or ""))[: d.MAX_ROWS]
+    keys = sorted(moved, key=lambda key: (key[0], key[2], key[1] or ""))[:MOST_LANES]
     leaders = sorted({c.to_leader for c in changes if c.to_leader >= 0})
-    colours = {leader: d.BROKER_COLOURS[i % len(d.BROKER_COLOURS)] for i, leader in enumerate(leaders)}
+    looks = {leader: BROKER_LOOKS[i % len(BROKER_LOOKS)] for i, leader in enumerate(leaders)}
     last = max([c.time for c in changes] + [c.last_time for c in found.controllers])
-    with d.style():
-        figure, axes = d.figure(0.27 * len(keys) + 1.0)
-        for row, key in enumerate(keys):
-            of_key = [c for c in changes if (c.topic, c.topic_id, c.partition) == key]
-            for change, until in zip(of_key, [*(c.time for c in of_key[1:]), last], strict=True):
-                if change.to_leader == LEADER_DURING_DELETE:
-                    continue  # nothing is drawn of what is deleted
-                begin = d.days(change.time)
-                headless = change.to_leader < 0
-                axes.barh(
-                    row, d.days(until) - begin, left=begin, height=0.66,
-                    color=d.PAPER if headless else colours[change.to_leader],
-                    edgecolor=d.NO_LEADER if headless else d.PAPER, linewidth=1.0 if headless else 0.6,
-                    hatch="////" if headless else None, zorder=2,
-                )  # fmt: skip
-        axes.set_yticks(range(len(keys)), [f"{topic}-{partition}" for topic, _, partition in keys])
-        axes.invert_yaxis()
-        d.time_axis(axes)
-        marks = [d.patch(colours[leader], f"broker {leader}") for leader in leaders]
-        if any(c.to_leader == NO_LEADER for c in changes):
-            marks.append(d.hatched(d.NO_LEADER, "no leader"))
-        d.legend(axes, marks)
-        return d.svg(figure, "leadership", "Leader of each partition over time")
+    lanes = []
+    for topic, topic_id, partition in keys:
+        of_key = [c for c in changes if (c.topic, c.topic_id, c.partition) == (topic, topic_id, partition)]
+        marks = []
+        for change, until in zip(of_key, [*(c.time for c in of_key[1:]), last], strict=True):
+            if change.to_leader == LEADER_DURING_DELETE:
+                continue  # nothing is drawn of what is deleted
+            who = "no leader" if change.to_leader < 0 else f"leader {change.to_leader}"
+            title = f"{topic}-{partition}: {who} from {clock(change.time)}, epoch {change.to_epoch}"
+            look = "none" if change.to_leader < 0 else looks[change.to_leader]
+            marks.append(Mark(look, change.time, until, title, (change.file, change.packet)))
+        lanes.append(Lane(f"{topic}-{partition}", tuple(marks)))
+    legend: list[tuple[Look, str]] = [(looks[leader], f"broker {leader}") for leader in leaders]
+    if any(c.to_leader == NO_LEADER for c in changes):
+        legend.append(("none", "no leader"))
+    return Chart(tuple(lanes), tuple(legend))
 
 
 def _epochs(row: Any) -> str:
@@ -133,7 +118,7 @@ ANALYSIS = Analysis(
             Shown("in sync", "text", lambda r: r.isr),
             Shown("by epoch", "number", lambda r: r.decision_epoch),
         ),
-        picture=picture,
+        chart=chart,
         without_rows="No leaders were announced.",
         without_picture="No leader changed after the first was elected.",
     ),

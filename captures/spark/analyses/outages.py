@@ -13,11 +13,10 @@ from pyspark.sql import Column as SqlColumn
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
+from kce.captures.spark.analyses.analysis import Analysis, Auxiliary, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import as_table, milliseconds
-from kce.captures.spark.analyses.leadership import leader_changes
-from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, some
-from kce.captures.tables.rows import PARTITION, TIME, Column, Table, evidence_columns
+from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, packets, some
+from kce.captures.tables.rows import FILE, PARTITION, TIME, TIME_COLUMN, Column, Table, evidence_columns
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
 
 _CLOSED = "closed a connection"
@@ -40,8 +39,36 @@ TABLE = Table(
 )
 
 
+NEWS = Table(
+    "news",
+    "When a broker was first told of a leader in one leader epoch: for the story of an incident.",
+    (
+        *PARTITION,
+        Column("leader", pa.int32(), ""),
+        Column("began", TIME, "when the first broker was told"),
+        Column("broker_id", pa.int32(), "who was told; null if not known"),
+        Column("api", pa.string(), "LeaderAndIsr or UpdateMetadata"),
+        TIME_COLUMN,
+        FILE,
+        Column("packet", pa.int64(), ""),
+    ),
+)
+
+
+def news(of: Frames) -> DataFrame:
+    """What a controller repeats after its election is no news."""
+    key = ("topic", "topic_id", "partition", "incarnation", "leader", "leader_epoch")
+    told = (
+        of.states.where("leader >= 0")
+        .groupBy(*key, "api", "server", "server_port", "broker_id")
+        .agg(f.min(f.struct("time", "packet", "file")).alias("first"))
+        .select("*", "first.*", f.min("first.time").over(Window.partitionBy(*key)).alias("began"))
+    )
+    return as_table(NEWS, told).orderBy("began", "time", "packet", "topic", "partition")
+
+
 def run(of: Frames) -> DataFrame:
-    changes = leader_changes(of.partitions).where(f.col("to_leader") != LEADER_DURING_DELETE)
+    changes = of.leaders.where(f.col("to_leader") != LEADER_DURING_DELETE)
     key = Window.partitionBy("topic", "topic_id", "partition").orderBy("time", "packet")
     before = key.rowsBetween(Window.unboundedPreceding, -1)
     leader = f.when(f.col("to_leader") >= 0, f.col("to_leader"))
@@ -144,17 +171,22 @@ def is_outage(row: Any, outage_ms: float) -> bool:
 def findings(found: Results) -> Iterator[Finding]:
     if found.outages:
         yield Finding("note", f"Leaders moved {count(len(found.outages), 'time')}.")
-    incidents: dict[tuple[int, object], list[Any]] = {}
-    for row in found.outages:
-        if is_outage(row, found.thresholds.outage_ms):
-            moment = row.leader_time or row.leaderless_time
-            known = (key for key in incidents if key[0] == row.from_leader and abs(key[1] - moment).total_seconds() < 5)
-            incidents.setdefault(next(known, (row.from_leader, moment)), []).append(row)
-    shown = list(incidents.items())
-    for (leader, _), rows in shown[:MOST]:
+    shown = incidents(found)
+    for leader, rows in shown[:MOST]:
         yield _finding(leader, rows)
     if len(shown) > MOST:
         yield Finding("warning", f"{count(len(shown) - MOST, 'other outage')}, see the table of outages.")
+
+
+def incidents(found: Results) -> list[tuple[int, list[Any]]]:
+    """(old leader, its outages) for outages at about the same time."""
+    groups: dict[tuple[int, object], list[Any]] = {}
+    for row in found.outages:
+        if is_outage(row, found.thresholds.outage_ms):
+            moment = row.leader_time or row.leaderless_time
+            known = (key for key in groups if key[0] == row.from_leader and abs(key[1] - moment).total_seconds() < 5)
+            groups.setdefault(next(known, (row.from_leader, moment)), []).append(row)
+    return [(leader, rows) for (leader, _), rows in groups.items()]
 
 
 def _finding(leader: int, rows: list[Any]) -> Finding:
@@ -171,7 +203,7 @@ def _finding(leader: int, rows: list[Any]) -> Finding:
         text += f". Last sign of life of broker {leader}: {worst.sign} at {clock(worst.sign_time)}"
     if worst.announced_ms is not None:
         text += f"; announced without a leader for {duration(worst.announced_ms)}"
-    return Finding("warning", f"{text} (packets {some(worst.packets)}).", evidence_of(worst))
+    return Finding("warning", f"{text} ({packets(worst.packets)}).", evidence_of(worst))
 
 
 ANALYSIS = Analysis(
@@ -195,4 +227,5 @@ ANALYSIS = Analysis(
             Shown("real", "ms", lambda r: r.real_ms),
         ),
     ),
+    auxiliary=(Auxiliary(NEWS, news),),
 )

@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import count, evidence_of, some
+from kce.captures.spark.analyses.words import count, evidence_of, packets
 from kce.captures.tables.rows import SENDER, SPAN, Column, Table, evidence_columns
 from kce.wire import ErrorCode
 
@@ -61,7 +61,7 @@ def findings(found: Results) -> Iterator[Finding]:
             "alarm" if same else "warning",
             f"Two controllers at once: controller {row.controller_id} (epoch {row.controller_epoch}) sent "
             f"{count(row.requests, 'control request')} after controller {row.later_id} had begun epoch "
-            f"{row.later_epoch}; {accepted} of them no broker refused (packets {some(row.packets)}).",
+            f"{row.later_epoch}; {accepted} of them no broker refused ({packets(row.packets)}).",
             evidence_of(row),
         )
 

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import PARTITION_KEY, accepted_states, as_table, milliseconds
-from kce.captures.spark.analyses.words import duration, evidence_of, some
+from kce.captures.spark.analyses.common import PARTITION_KEY, as_table, milliseconds
+from kce.captures.spark.analyses.words import duration, evidence_of, packets
 from kce.captures.tables.rows import BROKER_TEXT, Column, Table, evidence_columns
 from kce.wire.registry import UPDATE_METADATA
 from kce.wire.vocabulary import LEADER_DURING_DELETE
@@ -38,8 +38,7 @@ def run(of: Frames) -> DataFrame:
     first = Window.partitionBy(*key, "server", "server_port").orderBy("time", "packet")
     connection = Window.partitionBy("server", "server_port", "connection")
     arrived = (
-        accepted_states(of.partitions)
-        .where(f.col("leader") != LEADER_DURING_DELETE)
+        of.states.where(f.col("leader") != LEADER_DURING_DELETE)
         .withColumns({"began": f.min("time").over(Window.partitionBy(*key)), "opened": f.min("time").over(connection)})
         .where(f.col("api_key") == UPDATE_METADATA)
         .withColumn("rank", f.row_number().over(first))
@@ -69,7 +68,7 @@ def findings(found: Results) -> Iterator[Finding]:
         yield Finding(
             "warning" if slowest.max_ms >= found.thresholds.slow_news_ms else "note",
             f"Metadata propagation to broker {slowest.broker}: median {duration(slowest.p50_ms)}, slowest "
-            f"{duration(slowest.max_ms)} (packet {some(slowest.packets)}).",
+            f"{duration(slowest.max_ms)} ({packets(slowest.packets)}).",
             evidence_of(slowest),
         )
 

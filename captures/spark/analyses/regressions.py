@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import PARTITION_KEY, STALE, accepted_states, as_table
+from kce.captures.spark.analyses.common import PARTITION_KEY, STALE, as_table
 from kce.captures.spark.analyses.words import MOST, count, some
 from kce.captures.tables.rows import BROKER_TEXT, FILE, TIME_COLUMN, Column, Table
 from kce.wire import ErrorCode
@@ -44,7 +44,7 @@ _STALE_LEADER = ErrorCode.STALE_CONTROLLER_EPOCH
 
 def run(of: Frames) -> DataFrame:
     columns = [column.name for column in TABLE.columns]
-    controllers, leaders = _controller_epochs(of.exchanges), _leader_epochs(of.partitions)
+    controllers, leaders = _controller_epochs(of.exchanges), _leader_epochs(of.states)
     down = controllers.select(*columns).unionByName(leaders.select(*columns)).where("found < highest")
     return as_table(TABLE, down).orderBy("time", "packet", "topic", "partition")
 
@@ -66,12 +66,11 @@ def _controller_epochs(exchanges: DataFrame) -> DataFrame:
     )
 
 
-def _leader_epochs(partitions: DataFrame) -> DataFrame:
+def _leader_epochs(states: DataFrame) -> DataFrame:
     received = Window.partitionBy("server", "server_port", *PARTITION_KEY).orderBy("time", "packet")
     before = received.rowsBetween(Window.unboundedPreceding, -1)
     return (
-        accepted_states(partitions)
-        .where((f.col("leader") != LEADER_DURING_DELETE) & (f.col("leader_epoch") >= 0))
+        states.where((f.col("leader") != LEADER_DURING_DELETE) & (f.col("leader_epoch") >= 0))
         .withColumns(
             {
                 "refused": f.coalesce(f.col("error_code") == _STALE_LEADER, f.lit(False)),

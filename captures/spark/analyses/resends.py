@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
-from kce.captures.spark.analyses.words import MOST, count, evidence_of, some
+from kce.captures.spark.analyses.words import MOST, count, evidence_of, packets
 from kce.captures.tables.rows import BROKER_TEXT, SENDER, SPAN, Column, Table, evidence_columns
 
 TABLE = Table(
@@ -53,7 +53,7 @@ def findings(found: Results) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"Controller {row.controller_id} (epoch {row.controller_epoch}) sent the same {row.api} {row.requests} "
-            f"times to broker {row.broker}; {row.unanswered} of them got no answer (packets {some(row.packets)}).",
+            f"times to broker {row.broker}; {row.unanswered} of them got no answer ({packets(row.packets)}).",
             evidence_of(row),
         )
     if (more := len(resent) - MOST) > 0:

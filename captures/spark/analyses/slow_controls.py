@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table
-from kce.captures.spark.analyses.words import MOST, count, duration, some
+from kce.captures.spark.analyses.words import MOST, count, duration, packets
 from kce.captures.tables.rows import BROKER_TEXT, FILE, SENDER, TIME_COLUMN, Column, Table
 
 #: Rows of each API and broker.
@@ -48,7 +48,7 @@ def findings(found: Results) -> Iterator[Finding]:
             "warning",
             f"{count(len(slow), 'control request')} took {duration(found.thresholds.slow_control_ms)} or longer; the "
             f"slowest, {worst.api} to broker {worst.broker}, {duration(worst.latency_ms)} "
-            f"(packets {some([row.packet for row in slow])}).",
+            f"({packets([row.packet for row in slow])}).",
             tuple((row.file, row.packet) for row in slow[: 4 * MOST]),
         )
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
-from kce.captures.spark.analyses.common import as_table, state_versions
+from kce.captures.spark.analyses.common import as_table
 from kce.captures.spark.analyses.words import MOST, count, some
 from kce.captures.tables.rows import FILE, INTS, PARTITION, TIME_COLUMN, Column, Table
 
@@ -31,8 +31,7 @@ TABLE = Table(
 
 def run(of: Frames) -> DataFrame:
     unclean = (
-        state_versions(of.partitions)
-        .where("leader >= 0 and leader != from_leader and from_version = partition_epoch - 1")
+        of.versions.where("leader >= 0 and leader != from_leader and from_version = partition_epoch - 1")
         .where(~f.array_contains("from_isr", f.col("leader")))
         .withColumnRenamed("from_isr", "isr_before")
     )

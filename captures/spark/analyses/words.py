@@ -31,6 +31,12 @@ def some(items: Iterable[object], most: int = 10) -> str:
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 
+def packets(numbers: Iterable[int]) -> str:
+    """``packet 7``, ``packets 7, 9``."""
+    numbers = list(numbers)
+    return f"packet{'s' * (len(numbers) != 1)} {some(numbers)}"
+
+
 def clock(time: datetime.datetime) -> str:
     """Time of day with milliseconds."""
     return f"{time:%H:%M:%S.%f}"[:-3]

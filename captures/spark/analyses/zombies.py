@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results
 from kce.captures.spark.analyses.common import as_table, evidence, in_order, numbered, span
-from kce.captures.spark.analyses.words import brokers, count, evidence_of, some
+from kce.captures.spark.analyses.words import brokers, count, evidence_of, packets
 from kce.captures.tables.rows import SENDER, TIME, Column, Table, evidence_columns
 from kce.wire import ErrorCode
 
@@ -66,7 +66,7 @@ def findings(found: Results) -> Iterator[Finding]:
             "alarm",
             f"Controller {row.controller_id} (epoch {row.controller_epoch}) acted as a zombie: after epoch "
             f"{row.later_epoch} had begun it sent {requests} and was fenced by {brokers(row.brokers)} with "
-            f"STALE_CONTROLLER_EPOCH (packets {some(row.packets)}).",
+            f"STALE_CONTROLLER_EPOCH ({packets(row.packets)}).",
             evidence_of(row),
         )
     explained = {place for row in found.zombies for place in evidence_of(row)}
@@ -78,7 +78,7 @@ def findings(found: Results) -> Iterator[Finding]:
             yield Finding(
                 "alarm",
                 f"{sender} was fenced: broker {row.broker} answered {count(row.requests, row.api)} with "
-                f"STALE_CONTROLLER_EPOCH (packets {some(row.packets)}). The later controller is not in the capture.",
+                f"STALE_CONTROLLER_EPOCH ({packets(row.packets)}). The later controller is not in the capture.",
                 evidence_of(row),
             )
     unknown = sum(found.quality.incomplete[f"{api} request"] for api in _CONTROL)

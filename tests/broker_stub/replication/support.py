@@ -12,6 +12,7 @@ from kce import wire
 from kce.broker_stub.log import Isolation, Log
 from kce.broker_stub.replication.data_plane import DataPlane
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch
+from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import batch
 from tests.broker_stub.logs import MemoryLogManager
@@ -30,8 +31,15 @@ A0 = TopicPartition("a", 0)
 class RecordNode(Node):
     """Broker 1. ``topic``: settings of every topic."""
 
-    def __init__(self, nursery: trio.Nursery, topic: dict[str, str], **properties: str) -> None:
-        self.record_logs = MemoryLogManager(topic)
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        topic: dict[str, str],
+        disk: MemoryDisk | None,
+        log_dirs: tuple[str, ...],
+        **properties: str,
+    ) -> None:
+        self.record_logs = MemoryLogManager(topic, disk, log_dirs)
         self.topic = self.record_logs.topic
         self.disk = self.record_logs.disk
         super().__init__(log_manager=self.record_logs, nursery=nursery, **properties)
@@ -60,9 +68,15 @@ class RecordNode(Node):
 
 
 @asynccontextmanager
-async def a_node(topic: dict[str, str] | None = None, **properties: str) -> AsyncIterator[RecordNode]:
+async def a_node(
+    topic: dict[str, str] | None = None,
+    *,
+    disk: MemoryDisk | None = None,
+    log_dirs: tuple[str, ...] = ("/logs",),
+    **properties: str,
+) -> AsyncIterator[RecordNode]:
     async with trio.open_nursery() as nursery:
-        node = RecordNode(nursery, topic or {}, **properties)
+        node = RecordNode(nursery, topic or {}, disk, log_dirs, **properties)
         await node.record_logs.load()
         nursery.start_soon(node.replication.run)
         yield node

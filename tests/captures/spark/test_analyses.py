@@ -3,7 +3,8 @@
 Covers: kce.captures.spark.analyses.analysis, kce.captures.spark.analyses.controllers,
 kce.captures.spark.analyses.control_behind_data, kce.captures.spark.analyses.latency,
 kce.captures.spark.analyses.leadership, kce.captures.spark.analyses.regressions,
-kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages, kce.captures.spark.analyses.clients
+kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages, kce.captures.spark.analyses.clients,
+kce.captures.spark.analyses.common
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from kce.captures.spark import analyses
-from kce.captures.spark.analyses import ANALYSES, outages
-from kce.captures.spark.analyses.analysis import Frames
+from kce.captures.spark.analyses import ANALYSES, common, outages
 from kce.captures.spark.reassembly import at_listeners
 from kce.captures.spark.schemas import spark_schema, spark_type
 from kce.captures.tables.rows import CONNECTIONS, DECODED, ENDPOINTS, EXCHANGES, PARTITIONS
@@ -169,7 +169,7 @@ def of(spark, given=(), states=(), live=(), connections=()):
     errors = spark_type(DECODED.schema.field("errors").type)
     given_errors = f.array(f.struct(f.lit("t").alias("topic"), f.lit(1).alias("partition"), f.col("error_code")))
     failed = f.when(f.col("error_code") != 0, given_errors).cast(errors)
-    return Frames(
+    return common.frames(
         at_listeners(made, none).withColumn("content", content.cast("bigint")).withColumn("errors", failed),
         at_listeners(partitions, none), named, frame(spark, CONNECTIONS, connections),
     )  # fmt: skip

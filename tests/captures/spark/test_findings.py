@@ -18,7 +18,7 @@ from kce.captures.exchanges.decode import Decoder
 from kce.captures.exchanges.pairing import Response
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.files.pcapng_writer import PcapngWriter
-from kce.captures.spark import analyze
+from kce.captures.spark import analyze, job
 from tests.captures.samples import CAPTURES, TOURS, scenario, state_change_log, truth
 
 pytestmark = pytest.mark.slow
@@ -226,10 +226,11 @@ def test_times_are_utc(findings_of):
     assert first == datetime.datetime(2026, 11, 21, 2, 45, 15, 811664, tzinfo=datetime.UTC)
 
 
-def test_no_file_is_opened_by_the_driver(spark, monkeypatch):
-    def refuse(*_):
+def test_of_what_tasks_read_the_driver_opens_no_file(spark, monkeypatch):
+    def refuse(*_, **__):
         raise AssertionError("the driver opened a capture")
 
+    monkeypatch.setattr(job, "_is_here", lambda *_: False)  # as on a cluster
     monkeypatch.setattr(CaptureFile, "__init__", refuse)
     assert analyze([CAPTURES["kafka-3.9.1-zombie"]], spark=spark, only=["zombies"]).zombies
     with pytest.raises(AssertionError, match="the driver opened"):

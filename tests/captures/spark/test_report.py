@@ -1,6 +1,6 @@
 """The report: complete in itself, sensible with little or much or nothing to tell, and drawn by a real browser.
 
-Covers: kce.captures.spark.drawing, kce.captures.spark.text
+Covers: kce.captures.spark.drawing, kce.captures.spark.text, kce.captures.spark.timeline
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 import html.parser
 import io
+import json
 import re
 import subprocess
 
@@ -20,9 +21,10 @@ from kce.captures.errors import CaptureError
 from kce.captures.exchanges.quality import Quality
 from kce.captures.spark.analyses import ANALYSES
 from kce.captures.spark.exports import write_report
-from kce.captures.spark.findings import ROWS, Findings
+from kce.captures.spark.findings import ROWS, Exchange, Findings
 from kce.captures.spark.report import render
 from kce.captures.spark.text import print_findings
+from kce.captures.spark.timeline import Axis, chart_html
 from tests.tools import require
 
 START = datetime.datetime(2026, 11, 21, 2, 45, tzinfo=datetime.UTC)
@@ -124,17 +126,17 @@ def test_the_page_needs_nothing_else(findings):
     page = render(findings)
     read = Page(page)
     assert read.loads == []
-    assert "script" not in read.tags
+    assert page.count("<script") == page.count('<script>\n"use strict"') <= 1  # its own
     assert "link" not in read.tags
     assert "@import" not in page
     assert not re.search(r"url\((?!#)", page)
     assert len(read.ids) == len(set(read.ids))
 
 
-def test_quality_comes_first_then_the_findings_then_the_rest():
-    page = Page(render(FULL)).words()
+def test_incidents_come_first_then_findings_and_the_rest():
+    page = Page(re.sub(r"<nav.*?</nav>", "", render(FULL), flags=re.DOTALL)).words()
     headings = [
-        "Capture quality", "Findings", "Controllers by epoch", "Refused for a stale epoch", "Leadership",
+        "Incidents", "Findings", "Capture quality", "Controllers by epoch", "Refused for a stale epoch", "Leadership",
         "Requests by API", "Latency", "Brokers and their listeners",
     ]  # fmt: skip
     assert [page.index(heading) for heading in headings] == sorted(page.index(heading) for heading in headings)
@@ -162,30 +164,47 @@ def picture(name, findings):
     return ANALYSES[name].section.picture(findings)
 
 
-def test_pictures_of_nothing_are_none():
-    drawn = [name for name, analysis in ANALYSES.items() if analysis.section and analysis.section.picture]
-    assert drawn == ["requests", "controllers", "leadership", "latency", "isr_changes"]
-    assert [picture(name, EMPTY) for name in drawn] == [None] * 5
-    assert picture("leadership", found(Quality(), leadership=(change(1, 0, None, 1),))) is None  # nothing changed
+def chart(name, findings):
+    return ANALYSES[name].section.chart(findings)
 
 
-def test_pictures_say_what_they_are_of():
-    timeline = picture("controllers", FULL)
-    assert timeline is not None
-    for text in ("epoch 1: controller 2", "epoch 2: controller 1", "refused as stale", "02:45:"):
-        assert text in timeline
-    leaders = picture("leadership", FULL)
-    assert leaders is not None
-    assert "orders-0" in leaders
-    assert "no leader" in leaders
-    assert "orders-1" not in leaders  # it was deleted, but never changed its leader
+def test_pictures_and_charts_of_nothing_are_none():
+    sections = {name: analysis.section for name, analysis in ANALYSES.items() if analysis.section}
+    drawn = [name for name, section in sections.items() if section.picture]
+    charts = [name for name, section in sections.items() if section.chart]
+    assert (drawn, charts) == (["requests", "latency"], ["controllers", "leadership", "isr_changes"])
+    assert [picture(name, EMPTY) for name in drawn] + [chart(name, EMPTY) for name in charts] == [None] * 5
+    assert chart("leadership", found(Quality(), leadership=(change(1, 0, None, 1),))) is None  # nothing changed
+
+
+def test_charts_say_what_they_are_of():
+    timeline = chart("controllers", FULL)
+    assert [lane.label for lane in timeline.lanes] == ["epoch 1: controller 2", "epoch 2: controller 1"]
+    assert [(mark.look, mark.begin) for mark in timeline.lanes[0].marks] == [
+        ("bar", at(0)), ("LeaderAndIsr", at(1)), ("refused", at(25)),
+    ]  # fmt: skip
+    assert timeline.legend[-1] == ("refused", "refused as stale")
+    (leaders,) = chart("leadership", FULL).lanes  # the other was deleted, but never changed its leader
+    assert leaders.label == "orders-0"
+    assert [(mark.look, mark.begin, mark.end) for mark in leaders.marks] == [
+        ("leader-0", at(1), at(21)), ("none", at(21), at(22)), ("leader-1", at(22), at(50)),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("seconds", [0, 0.01, 3, 600, 86400 * 3])
 def test_any_span_of_time_can_be_drawn(seconds):
     controllers = rows("controllers", (1, 2, False, at(0), at(seconds), 1, ("1",), 0, 0))
     ticks = rows("ticks", (1, 2, "LeaderAndIsr", False, at(0), 1))
-    assert picture("controllers", found(Quality(), controllers=controllers, ticks=ticks)) is not None
+    page = render(found(Quality(), controllers=controllers, ticks=ticks))
+    end = "1" if seconds else "0"
+    assert f'class="m bar span" style="--t:0.000000;--u:{end}.000000"' in page
+
+
+def test_marks_link_to_the_packets_that_are_shown():
+    cited = Exchange("x", 7, at(21), "LeaderAndIsr", 7, "1", "2", "CONTROL", "NONE", 1.0, 8, "{}")
+    page = render(dataclasses.replace(FULL, exchanges=(cited,)))
+    assert page.count('href="#packet-1"') >= 3  # the leaders of orders-0
+    assert "href" not in chart_html(chart("leadership", FULL), Axis([at(0), at(50)]), lambda place: None)
 
 
 def test_the_same_findings_give_the_same_page():
@@ -201,6 +220,42 @@ def test_a_long_history_is_cut_and_said_to_be():
 def test_a_report_that_cannot_be_written(tmp_path):
     with pytest.raises(CaptureError, match="cannot be written"):
         write_report(EMPTY, tmp_path)
+
+
+#: Says in the page's title how wide it is, and what a click and a key do to the shares of the axis that are shown.
+PROBE = """<script>
+const story = document.getElementById("story"), shown = () => ["--a", "--w"].map(v => +story.style.getPropertyValue(v));
+const said = [document.documentElement.scrollWidth <= innerWidth, shown()];
+document.querySelector("[data-zoom=in]").click(); said.push(shown());
+const chart = document.querySelector(".chart");
+for (const key of ["+", "ArrowRight", "0"]) {
+  chart.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true})); said.push(shown());
+}
+said.push(chart.tabIndex, document.querySelectorAll(".axis").length, document.querySelector(".axis span").textContent);
+document.title = JSON.stringify(said);
+</script></body>"""
+
+
+@pytest.mark.slow
+def test_all_charts_zoom_together_and_a_phone_need_not_scroll_sideways(tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text(render(FULL).replace("</body>", PROBE))
+    command = [
+        require("chromium"), "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+        f"--user-data-dir={tmp_path / 'profile'}", "--allow-file-access-from-files", "--dump-dom",
+    ]  # fmt: skip
+    # the least width of a window of Chromium is 500; a frame of 390 is what a phone shows
+    inner = 'onload="document.title = this.contentDocument.title"'
+    (tmp_path / "phone.html").write_text(f'<iframe src="report.html" width="390" height="800" {inner}></iframe>')
+    for name in ("report.html", "phone.html"):
+        out = subprocess.run(
+            [*command, (tmp_path / name).as_uri()], check=True, capture_output=True, text=True, timeout=120
+        ).stdout
+        said = json.loads(re.search(r"<title>(\[.*?\])</title>", out)[1])
+        assert said == [
+            True, [0, 1], [0.25, 0.5], [0.375, 0.25], [0.4375, 0.25], [0, 1], 0, 2, said[-1],
+        ], name  # fmt: skip
+        assert said[-1].startswith("02:45:")
 
 
 @pytest.mark.slow

@@ -1,0 +1,181 @@
+"""The story of each incident: trigger, detection, election, news, clients back. Plain values in, plain values out."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from kce.captures.spark.analyses import outages
+from kce.captures.spark.analyses.analysis import Look, Place, Results
+from kce.captures.spark.analyses.words import clock, count, duration, some
+
+#: A controller that begins within this time of an outage belongs to it.
+_NEAR = datetime.timedelta(seconds=5)
+
+
+class Step(NamedTuple):
+    """One moment of an incident, with the packet that shows it."""
+
+    name: str
+    time: datetime.datetime
+    text: str
+    look: Look  #: of the time since the step before
+    place: Place | None = None
+
+
+class Incident(NamedTuple):
+    """``steps`` are in the order of time, the first is the trigger."""
+
+    heading: str
+    text: str
+    steps: tuple[Step, ...]
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return tuple(dict.fromkeys(step.place for step in self.steps if step.place is not None))
+
+
+def incidents(found: Results) -> list[Incident]:
+    """Outages of partitions and changes of the controller, in the order of time."""
+    told: list[Incident] = []
+    explained: set[tuple[int, int]] = set()
+    for leader, rows in outages.incidents(found):
+        steps, controller = _steps(found, leader, rows)
+        if controller is not None:
+            explained.add((controller.controller_epoch, controller.controller_id))
+        told.append(_incident(leader, rows, steps, controller))
+    for before, after in pairwise(found.controllers):
+        if (after.controller_epoch, after.controller_id) not in explained:
+            told.append(_of_controllers(before, after))
+    return sorted(told, key=lambda incident: incident.steps[0].time)
+
+
+def _steps(found: Results, leader: int, rows: list[Any]) -> tuple[list[Step], Any]:
+    """The steps of a leader's outage, and the controller that was elected meanwhile, if one was."""
+    steps: list[Step] = []
+    signs = [row for row in rows if row.sign_time is not None]
+    if signs:
+        last = max(signs, key=lambda row: row.sign_time)
+        steps.append(
+            Step(
+                "trigger", last.sign_time, f"last sign of life of broker {leader}: {last.sign}", "silence",
+                (last.files[0], last.packets[0]),
+            )
+        )  # fmt: skip
+    begin = steps[0].time if steps else min(row.leaderless_time or row.leader_time for row in rows)
+    end = max(row.leader_time or row.leaderless_time for row in rows)
+    turned = (
+        after
+        for before, after in pairwise(found.controllers)
+        if begin <= after.first_time <= end + _NEAR and before.controller_id == leader
+    )
+    controller = next(turned, None)
+    if controller is not None:
+        what = f"first request of controller {controller.controller_id}, epoch {controller.controller_epoch}"
+        steps.append(Step("election", controller.first_time, what, "silence"))
+    leaderless = [row for row in rows if row.leaderless_time is not None]
+    if leaderless:
+        first = min(leaderless, key=lambda row: row.leaderless_time)
+        at = 1 if first.sign_time is not None else 0
+        steps.append(
+            Step(
+                "detection", first.leaderless_time, f"{first.topic}-{first.partition} announced without a leader",
+                "silence", (first.files[at], first.packets[at]),
+            )
+        )  # fmt: skip
+    steps += _news(found, [row for row in rows if row.leader_time is not None])
+    announced = min(row.leader_time or row.leaderless_time for row in rows)
+    steps += _clients_back(found, begin, announced, max(step.time for step in steps))
+    return sorted(steps, key=lambda step: step.time), controller
+
+
+def _news(found: Results, rows: list[Any]) -> Iterator[Step]:
+    """First and last news of the new leaders."""
+    if not rows:
+        return
+    first = min(rows, key=lambda row: row.leader_time)
+    text = f"first new leader: broker {first.to_leader} for {first.topic}-{first.partition}"
+    yield Step("first LeaderAndIsr", first.leader_time, text, "change", (first.files[-1], first.packets[-1]))
+    leader = rows[0].from_leader
+    wanted = {(row.topic, row.topic_id, row.partition, row.to_leader, row.leader_time) for row in rows}
+    for name, api, look in (
+        ("last LeaderAndIsr", "LeaderAndIsr", "change"), ("metadata spread", "UpdateMetadata", "spread"),
+    ):  # fmt: skip
+        told = [n for n in found.news if n.api == api and n.broker_id != leader]  # which may come back much later
+        told = [n for n in told if (n.topic, n.topic_id, n.partition, n.leader, n.began) in wanted]
+        if told:
+            last = max(told, key=lambda n: n.time)
+            text = f"broker {last.broker_id} was the last other broker to be sent {api} of a new leader"
+            yield Step(name, last.time, text, look, (last.file, last.packet))  # type: ignore[arg-type]
+
+
+def _clients_back(
+    found: Results, begin: datetime.datetime, announced: datetime.datetime, end: datetime.datetime
+) -> Iterator[Step]:
+    """The last client whose gap spans the time without a leader gets good responses again."""
+    back = []
+    for row in found.clients:
+        if row.is_replica or row.gap_ms is None or not (row.failed or row.unanswered):
+            continue
+        until = row.gap_time + datetime.timedelta(milliseconds=row.gap_ms)
+        if begin - _NEAR <= row.gap_time <= announced <= until <= end + 2 * _NEAR:
+            back.append((until, row))
+    if back:
+        until, row = max(back, key=lambda each: each[0])
+        text = f"client {row.client_id or row.client}: first good {row.api} response after {duration(row.gap_ms)}"
+        yield Step("clients back", until, text, "wait", (row.files[-1], row.packets[-1]))
+
+
+def _incident(leader: int, rows: list[Any], steps: list[Step], controller: Any) -> Incident:
+    names = some([f"{row.topic}-{row.partition}" for row in rows], 5)
+    ended = [row for row in rows if row.leader_time is not None]
+    text = f"{count(len(rows), 'partition')} led by broker {leader} lost {'its' if len(rows) == 1 else 'their'} leader"
+    text += f" ({names})."
+    if steps and steps[0].name == "trigger":
+        text += f" The {steps[0].text} at {clock(steps[0].time)}."
+    if controller is not None:
+        text += (
+            f" It was the controller, too: controller {controller.controller_id} took over in epoch "
+            f"{controller.controller_epoch} at {clock(controller.first_time)}."
+        )
+    if len(ended) < len(rows):
+        text += f" {count(len(rows) - len(ended), 'partition')} had no leader until the end of the capture."
+    real = [row.real_ms for row in ended if row.real_ms is not None]
+    if real:
+        text += f" Time without a leader: up to {duration(max(real))}"
+        announced = [row.announced_ms for row in ended if row.announced_ms is not None]
+        text += f", announced for {duration(max(announced))}." if announced else "."
+    for step in steps:
+        if step.name in ("metadata spread", "clients back"):
+            text += f" {step.text[:1].upper()}{step.text[1:]} at {clock(step.time)}."
+    return Incident(f"Broker {leader} fails at {clock(steps[0].time)}", text, tuple(steps))
+
+
+def _of_controllers(before: Any, after: Any) -> Incident:
+    """A change of the controller without an outage of partitions."""
+    steps = sorted(
+        (
+            Step(
+                "old controller", before.last_time, f"last request of controller {before.controller_id}, epoch "
+                f"{before.controller_epoch}", "silence",
+            ),
+            Step(
+                "election", after.first_time, f"first request of controller {after.controller_id}, epoch "
+                f"{after.controller_epoch}", "change",
+            ),
+        ),
+        key=lambda step: step.time,
+    )  # fmt: skip
+    gap = (after.first_time - before.last_time).total_seconds() * 1000
+    text = (
+        f"Controller {before.controller_id} (epoch {before.controller_epoch}) sent its last request at "
+        f"{clock(before.last_time)}, controller {after.controller_id} (epoch {after.controller_epoch}) its first at "
+        f"{clock(after.first_time)}"
+    )
+    text += f", {duration(gap)} later." if gap >= 0 else ": both sent requests at the same time."
+    moved = "again" if before.controller_id == after.controller_id else f"from broker {before.controller_id}"
+    return Incident(
+        f"Controller {after.controller_id} takes over {moved} at {clock(after.first_time)}", text, tuple(steps)
+    )

@@ -1,0 +1,112 @@
+"""The story of an incident: its steps in order, each with its packet, nothing that belongs to another."""
+
+from __future__ import annotations
+
+import datetime
+
+from kce.captures.exchanges.quality import Quality
+from kce.captures.spark.findings import ROWS, Findings
+from kce.captures.spark.incidents import incidents
+from kce.captures.spark.timeline import strip_html
+
+START = datetime.datetime(2026, 11, 21, 2, 45, tzinfo=datetime.UTC)
+
+
+def at(seconds):
+    return START + datetime.timedelta(seconds=seconds)
+
+
+def row(table, **values):
+    fields = ROWS[table].__dataclass_fields__
+    return ROWS[table](**{name: values.get(name, () if name in ("packets", "files") else None) for name in fields})
+
+
+def outage(partition, leaderless=None, leader=13.0, **more):
+    packets = (10, *((20,) if leaderless is not None else ()), 30 + partition)
+    return row(
+        "outages", topic="orders", partition=partition, from_leader=1, to_leader=2, sign="answered Fetch",
+        sign_time=at(10 + partition / 10), leaderless_time=None if leaderless is None else at(leaderless),
+        leader_time=at(leader), real_ms=(leader - 10) * 1000, announced_ms=None if leaderless is None else 100.0,
+        packets=packets, files=("x",) * len(packets), **more,
+    )  # fmt: skip
+
+
+def told(broker_id, api, seconds, packet, partition=0, began=13.0):
+    return row(
+        "news", topic="orders", partition=partition, leader=2, began=at(began), broker_id=broker_id, api=api,
+        time=at(seconds), file="x", packet=packet,
+    )  # fmt: skip
+
+
+def client(name, gap_time, gap_ms, **more):
+    values = {"failed": 1, "unanswered": 0, "is_replica": False, "api": "Produce", "packets": (5, 50), **more}
+    return row("clients", client_id=name, gap_time=at(gap_time), gap_ms=gap_ms, files=("x", "x"), **values)
+
+
+def controller(epoch, id, first, last):
+    return row("controllers", controller_epoch=epoch, controller_id=id, first_time=at(first), last_time=at(last))
+
+
+def found(**tables):
+    return Findings(files=("x",), quality=Quality(), tables={name: tuple(rows) for name, rows in tables.items()})
+
+
+NEWS = [
+    told(2, "LeaderAndIsr", 13, 30), told(3, "LeaderAndIsr", 13.2, 32), told(3, "UpdateMetadata", 13.4, 34),
+    told(1, "LeaderAndIsr", 18, 90),  # the failed one, when it is back
+    told(3, "LeaderAndIsr", 40, 99, began=40.0),  # another election
+]  # fmt: skip
+
+
+def test_the_steps_of_a_failed_broker_that_was_the_controller():
+    (told_of,) = incidents(
+        found(
+            outages=[outage(0, leaderless=12.9), outage(1)], news=NEWS,
+            controllers=[controller(1, 1, 0, 9), controller(2, 3, 12.5, 30)],
+            clients=[
+                client("slow", 9, 5000), client("early", 9, 2000), client("late", 9, 30_000),
+                client("idle", 9, 5500, failed=0), client("replica", 9, 5600, is_replica=True),
+            ],
+        )
+    )  # fmt: skip
+    assert [(step.name, (step.time - START).total_seconds(), step.place) for step in told_of.steps] == [
+        ("trigger", 10.1, ("x", 10)),
+        ("election", 12.5, None),
+        ("detection", 12.9, ("x", 20)),
+        ("first LeaderAndIsr", 13.0, ("x", 30)),
+        ("last LeaderAndIsr", 13.2, ("x", 32)),
+        ("metadata spread", 13.4, ("x", 34)),
+        ("clients back", 14.0, ("x", 50)),
+    ]
+    for part in (
+        "2 partitions led by broker 1 lost their leader (orders-0, orders-1)", "controller 3 took over in epoch 2",
+        "up to 3.00 s, announced for 100 ms", "Client slow: first good Produce response after 5.00 s at 02:45:14.000",
+    ):  # fmt: skip
+        assert part in told_of.text
+    assert told_of.places == (("x", 10), ("x", 20), ("x", 30), ("x", 32), ("x", 34), ("x", 50))
+    assert strip_html(told_of).count("<i class") == 6
+
+
+def test_a_partition_without_a_leader_at_the_end_is_said():
+    lost = row(
+        "outages", topic="orders", partition=0, from_leader=1, leaderless_time=at(12), packets=(20,), files=("x",)
+    )
+    (told_of,) = incidents(found(outages=[lost]))
+    assert [step.name for step in told_of.steps] == ["detection"]
+    assert "1 partition had no leader until the end" in told_of.text
+    assert strip_html(told_of) is None
+
+
+def test_a_change_of_the_controller_alone_is_an_incident_too():
+    handed, at_once = incidents(
+        found(controllers=[controller(1, 1, 0, 9), controller(2, 3, 12, 30), controller(3, 3, 25, 40)])
+    )
+    assert handed.heading == "Controller 3 takes over from broker 1 at 02:45:12.000"
+    assert handed.text.endswith("3.00 s later.")
+    assert at_once.heading == "Controller 3 takes over again at 02:45:25.000"
+    assert "at the same time" in at_once.text
+
+
+def test_planned_moves_are_no_incident():
+    planned = row("outages", from_leader=1, to_leader=2, sign="answered Fetch", real_ms=3.0, leader_time=at(3))
+    assert incidents(found(outages=[planned], controllers=[controller(1, 1, 0, 9)])) == []
