@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed
 RANDOM_ORDER := $(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast fuzz kill-points conformance mutants interop check docs format lock clean
+.PHONY: help setup demo test test-fast fuzz kill-points conformance mutants interop benchmarks check docs format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,9 @@ interop: setup ## run real Kafka brokers under our controller and under Kafka's,
 
 mutants: setup ## check that the tests notice changes of the code: a sample of mutants of controller, election, zookeeper, broker_stub
 	$(BIN)/python -m tests.mutants
+
+benchmarks: setup ## measure everything beside its peers, in some 40 minutes on a quiet machine; write docs/performance.md
+	$(BIN)/python -m benchmarks
 
 check: setup ## lint, check types and import contracts
 	$(BIN)/ruff check

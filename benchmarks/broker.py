@@ -16,13 +16,11 @@ repeat by repeat; each figure is the median of the repeats, with their spread. A
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
-import statistics
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +28,14 @@ import confluent_kafka
 import trio
 
 from benchmarks import broker_load as load
+from benchmarks.rows import KAFKA, Row, report
 from kce import wire
 from kce.harness.cluster import Cluster
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.harness.guard import Guard
 from tests.interop.real_kafka import RealBroker
 
-KAFKA, MOCK = "Kafka 3.9.1", "librdkafka's mock"
+MOCK = "librdkafka's mock"
 PARTITIONS = 500
 LOAD = (64, 4)
 JVM = ("-Xmx700m",)
@@ -51,34 +50,6 @@ class Server:
     control: load.Address
     data: load.Address
     pid: int
-
-
-@dataclass
-class Row:
-    """``values`` and ``peer_values`` are those of the repeats. ``less``: whether less is better."""
-
-    name: str
-    unit: str
-    peer: str
-    less: bool = False
-    values: list[float] = field(default_factory=list)
-    peer_values: list[float] = field(default_factory=list)
-
-    def result(self) -> dict[str, Any]:
-        value, peer = statistics.median(self.values), statistics.median(self.peer_values)
-        return {
-            "value": value, "unit": self.unit, "peer": self.peer, "peer_value": peer,
-            "ratio": peer / value if self.less else value / peer,
-            "spread": [min(self.values), max(self.values)],
-            "peer_spread": [min(self.peer_values), max(self.peer_values)],
-        }  # fmt: skip
-
-    def __str__(self) -> str:
-        found = self.result()
-        spread = f"{found['spread'][0]:,.4g} - {found['spread'][1]:,.4g}"
-        peers = f"{found['peer_spread'][0]:,.4g} - {found['peer_spread'][1]:,.4g}"
-        ours = f"{found['value']:>11,.4g} {self.unit:<7}{spread:<20}"
-        return f"{self.name:<36}{ours}{self.peer:<22}{found['peer_value']:>10,.4g}  {peers:<20}{found['ratio']:>7.2f}"
 
 
 async def elsewhere(function: Callable[..., Any], *args: Any) -> Any:
@@ -220,9 +191,7 @@ async def measure(args: argparse.Namespace) -> Sequence[Row]:
     rows: list[Row] = []
     async with servers() as found:
         for name in args.only or PARTS:
-            for row in await PARTS[name](found, args):
-                print(row, flush=True)
-                rows.append(row)
+            rows += await PARTS[name](found, args)
     return rows
 
 
@@ -233,11 +202,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
-    print(f"{'':<36}{'ours':>11} {'':<7}{'spread':<20}{'peer':<22}{'':>10}  {'spread':<20}{'ratio':>7}")
-    rows = trio.run(measure, args)
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({row.name: row.result() for row in rows}, file, indent=2)
+    report(trio.run(measure, args), args.json)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ import functools
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,6 +37,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.rows import Row, report
 from benchmarks.traffic import CONTROL_PORT, generate
 
 TRAFFIC = {"connections": 20, "request": 300, "acknowledge": True, "again_every": 1000}
@@ -153,17 +153,7 @@ DO: dict[str, Callable[[str], None]] = {
 # measuring
 
 
-def compared(mine: list[float], theirs: list[float], unit: str, peer: str) -> dict[str, Any]:
-    return {
-        "value": statistics.median(mine),
-        "unit": unit,
-        "peer": peer,
-        "peer_value": statistics.median(theirs),
-        "ratio": statistics.median(their / my for my, their in zip(mine, theirs, strict=True)),
-    }
-
-
-def single(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[str, dict[str, Any]]:
+def single(name: str, file: Path, truth: dict[str, Any], repeats: int) -> list[Row]:
     """Time and memory of the exchanges of a file: by tshark, one process, and Spark, in turns."""
     wanted = {api.split()[0]: count for api, count in truth["requests"].items()}
 
@@ -194,13 +184,14 @@ def single(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[s
     lines = theirs[-1].output.count(b"\n")
     print(f"{name}: {2 * sum(wanted.values()):,} frames; tshark reports {lines:,} packets with Kafka", flush=True)
     seconds_of_peer = [r.seconds for r in theirs]
-    return {
-        f"single/{name}": compared([r.seconds for r in runs], seconds_of_peer, "s", "tshark"),
-        f"memory/{name}": compared(
-            [r.peak_bytes / 2**20 for r in runs], [r.peak_bytes / 2**20 for r in theirs], "MiB", "tshark"
-        ),
-        **{f"spark-{what}/{name}": compared(of_it, seconds_of_peer, "s", "tshark") for what, of_it in mine.items()},
-    }
+    kept = [r.seconds for r in runs], seconds_of_peer
+    megabytes = [r.peak_bytes / 2**20 for r in runs], [r.peak_bytes / 2**20 for r in theirs]
+    measured = {f"single/{name}": ("s", *kept), f"memory/{name}": ("MiB", *megabytes)}
+    measured |= {f"spark-{what}/{name}": ("s", of_it, seconds_of_peer) for what, of_it in mine.items()}
+    return [
+        Row(row, unit, "tshark", less=True, values=values, peer_values=of_peer)
+        for row, (unit, values, of_peer) in measured.items()
+    ]
 
 
 #: the rows of a warm Spark session
@@ -235,7 +226,7 @@ class Session:
         return measured["seconds"], measured["exchanges"]
 
 
-def packets(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[str, dict[str, Any]]:
+def packets(name: str, file: Path, truth: dict[str, Any], repeats: int) -> list[Row]:
     rates: dict[str, list[float]] = {"dpkt": [], "packets": []}
     for _ in range(repeats):
         for what, of_it in rates.items():
@@ -244,29 +235,30 @@ def packets(name: str, file: Path, truth: dict[str, Any], repeats: int) -> dict[
                 raise SystemExit(f"{file}: {what} finds {count} packets, not {truth['packets']}")
             of_it.append(count / seconds)
     scapy_count, scapy_seconds = json.loads(ours("scapy", file).output)
-    results = {}
-    for peer, of_peer in (("dpkt", rates["dpkt"]), ("scapy", [scapy_count / scapy_seconds] * repeats)):
-        row = compared(of_peer, rates["packets"], "packets/s", peer)
-        row["value"], row["peer_value"] = row["peer_value"], row["value"]
-        results[f"packets/{name}" if peer == "dpkt" else f"packets-{peer}/{name}"] = row
-    return results
+    rows = []
+    for row, peer, of_peer in (
+        (f"packets/{name}", "dpkt", rates["dpkt"]),
+        (f"packets-scapy/{name}", "scapy", [scapy_count / scapy_seconds]),
+    ):
+        rows.append(Row(row, "packets/s", peer, values=rates["packets"], peer_values=of_peer))
+    return rows
 
 
-def analyses(file: Path, repeats: int) -> dict[str, dict[str, Any]]:
+def analyses(file: Path, repeats: int) -> list[Row]:
     generate(file, ANALYZED_BYTES, **TRAFFIC)
     ours("exchanges", file)  # compiles the kernels
     command = "import sys; from kce.harness.cli import main; sys.exit(main())"
     first = [run(sys.executable, "-c", command, "analyze", str(file)).seconds for _ in range(repeats)]
     further = [float(ours("analyze", file).output) for _ in range(repeats)]
     file.unlink()
-    return {
-        "analyze/20MB": compared(first, [10.0] * repeats, "s", "goal"),
-        "analyze-further/20MB": compared(further, [3.0] * repeats, "s", "goal"),
-    }
+    return [
+        Row("analyze/20MB", "s", "goal", less=True, values=first, peer_values=[10.0]),
+        Row("analyze-further/20MB", "s", "goal", less=True, values=further, peer_values=[3.0]),
+    ]
 
 
-def measure(folder: Path, args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    results = analyses(folder / "analyze.pcap", args.repeats)
+def measure(folder: Path, args: argparse.Namespace) -> list[Row]:
+    rows = analyses(folder / "analyze.pcap", args.repeats)
     for megabytes, repeats in ((args.small, args.repeats), (args.large, 1)):
         if not megabytes:
             continue
@@ -277,10 +269,10 @@ def measure(folder: Path, args: argparse.Namespace) -> dict[str, dict[str, Any]]
         ours("exchanges", file)  # compiles the kernels
         if megabytes == args.small:
             ours("packets", file)
-            results |= packets(name, file, truth, repeats)
-        results |= single(name, file, truth, repeats)
+            rows += packets(name, file, truth, repeats)
+        rows += single(name, file, truth, repeats)
         file.unlink()
-    return results
+    return rows
 
 
 def main() -> None:
@@ -297,12 +289,8 @@ def main() -> None:
         DO[args.do](args.file)
         return
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        results = measure(Path(folder), args)
-    print(f"{'':22}{'ours':>12}{'peer':>12}{'ratio':>8}")
-    for name, r in results.items():
-        print(f"{name:22}{r['value']:>12,.2f}{r['peer_value']:>12,.2f}{r['ratio']:>8.1f}  {r['unit']}, {r['peer']}")
-    if args.json:
-        Path(args.json).write_text(json.dumps(results, indent=2))
+        rows = measure(Path(folder), args)
+    report(rows, args.json)
 
 
 if __name__ == "__main__":

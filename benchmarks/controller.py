@@ -1,19 +1,19 @@
 """Our controller beside the one of real Kafka 3.9.1, on the same ZooKeeper and the same data, in one run.
 
-    python benchmarks/controller.py [--sizes 1000,10000,100000] [--repeats N] [--fsync] [--json FILE]
+    python benchmarks/controller.py [--sizes 1000,10000,100000,1000000] [--repeats N] [--fsync] [--json FILE]
 
-Ten brokers, replication 3, 100 partitions a topic. The brokers are raw sockets that read control requests and answer
-them; a controller in a process of its own (node 100) is the subject. Measured, in seconds:
+Ten brokers (thirty above 100,000 partitions), replication 3, 100 partitions a topic. The brokers are raw sockets that
+read control requests and answer them; a controller in a process of its own (node 100) is the subject. Measured, in
+seconds:
 
 failover             from the deletion of /controller until the last control request is answered
 broker-death         from the end of a broker's session until the last control request is answered
-controlled-shutdown  from the request for a broker that leads a tenth of the partitions until it is answered, and the
+controlled-shutdown  from the request for a broker that leads its share of the partitions until it is answered, and the
                      last control request is
 memory               peak resident memory of the subject, in MB
 
 Both subjects are warm: each first runs --warm-up repeats that are not counted. Repeats: 10 up to 10,000 partitions, 3
-above. Values are medians; a ratio is one of medians. ZooKeeper does not sync its log to disk, which favours neither;
-with --fsync it does.
+up to 100,000, 1 above. ZooKeeper does not sync its log to disk, which favours neither; with --fsync it does.
 
 Node 100 of ours is the controller alone: one of the sockets receives its own UpdateMetadata; Kafka's broker receives
 its own, and nothing waits for it. After every step the states in ZooKeeper are compared with the expected ones, and
@@ -23,18 +23,12 @@ the bytes sent to the brokers are printed, to show that both did the same work.
 from __future__ import annotations
 
 import argparse
-import json
-import selectors
-import socket
-import statistics
-import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +37,8 @@ from uuid import UUID
 
 import trio
 
+from benchmarks.acceptors import Acceptors
+from benchmarks.rows import KAFKA, Row, report
 from kce import wire
 from kce.controller.config import ControllerConfig
 from kce.controller.kafka_controller import KafkaController
@@ -77,8 +73,9 @@ from kce.zookeeper.znodes import (
 )
 from tests.interop.real_kafka import kafka_jars
 
-BROKERS = range(10)
 NODE = 100
+#: brokers of clusters of up to 100,000 partitions, and of larger ones
+BROKERS, MANY_BROKERS = range(10), range(30)
 PER_TOPIC = 100
 #: a step is over when everything expected was sent, and then nothing more for so long
 QUIET_S = {1000: 1.0, 10_000: 1.5, 100_000: 3.0}
@@ -90,94 +87,13 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Acceptors:
-    """Sockets that answer control requests, in one thread. They keep only the header of a request."""
-
-    def __init__(self, brokers: Sequence[int]) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._answers: dict[tuple[int, int], bytes] = {}
-        self._chunk = memoryview(bytearray(1 << 20))
-        self._stopping = False
-        self.ports: dict[int, int] = {}
-        self.reset()
-        for broker in brokers:
-            listener = socket.create_server(("127.0.0.1", 0), backlog=16)
-            listener.setblocking(False)
-            self.ports[broker] = listener.getsockname()[1]
-            self._selector.register(listener, selectors.EVENT_READ, None)
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def reset(self) -> None:
-        self.requests: dict[str, int] = {}
-        self.bytes = 0
-        self.last = 0.0
-
-    def stop(self) -> None:
-        self._stopping = True
-        self._thread.join()
-        for key in list(self._selector.get_map().values()):
-            key.fileobj.close()
-        self._selector.close()
-
-    def _run(self) -> None:
-        while not self._stopping:
-            for key, _ in self._selector.select(0.2):
-                if key.data is None:
-                    connection, _ = key.fileobj.accept()
-                    connection.setblocking(False)
-                    self._selector.register(connection, selectors.EVENT_READ, [bytearray(), 0])
-                else:
-                    self._read(key.fileobj, key.data)
-
-    def _read(self, connection: socket.socket, state: list) -> None:
-        """``state``: the first bytes of the request, and how many of its bytes are missing."""
-        try:
-            got = connection.recv_into(self._chunk)
-        except BlockingIOError:
-            return
-        except OSError:
-            got = 0
-        if not got:
-            self._selector.unregister(connection)
-            connection.close()
-            return
-        self.bytes += got
-        view = self._chunk[:got]
-        while view:
-            head, missing = state
-            if missing:
-                used = min(missing, len(view))
-                state[1] -= used
-            else:
-                used = min(12 - len(head), len(view))
-                head += view[:used]
-                if len(head) == 12:
-                    state[1] = int.from_bytes(head[:4], "big") - 8
-            view = view[used:]
-            if len(head) == 12 and state[1] == 0:
-                self._answer(connection, head)
-                state[0] = bytearray()
-
-    def _answer(self, connection: socket.socket, head: bytearray) -> None:
-        key, version, correlation_id = struct.unpack(">hhi", head[4:12])
-        answer = self._answers.get((key, version))
-        if answer is None:
-            response = {4: wire.LeaderAndIsrResponse, 5: wire.StopReplicaResponse, 6: wire.UpdateMetadataResponse}[key]
-            answer = wire.encode_response(response(), api_version=version, correlation_id=0)
-            self._answers[key, version] = answer
-        connection.sendall(wire.frame(correlation_id.to_bytes(4, "big") + answer[4:]))
-        name = wire.api(key).name
-        self.requests[name] = self.requests.get(name, 0) + 1
-        self.last = time.monotonic()
-
-
 @dataclass
 class Cluster:
-    """The data and the registered brokers. Replicas of partition n of the whole are n, n+1 and n+3 modulo 10."""
+    """The data and the registered brokers. Replicas of partition n are n, n+1 and n+3, modulo the number of brokers."""
 
     zookeeper: str
     size: int
+    brokers: range
     acceptors: Acceptors
     store: KazooStore
     sessions: dict[int, KazooStore] = field(default_factory=dict)
@@ -187,7 +103,7 @@ class Cluster:
         for n in range(self.size):
             topic, partition = divmod(n, PER_TOPIC)
             spread = n + topic  # so that a topic's neighbours do not share all their brokers
-            replicas = tuple(BrokerId((spread + d) % len(BROKERS)) for d in (0, 1, 3))
+            replicas = tuple(BrokerId((spread + d) % len(self.brokers)) for d in (0, 1, 3))
             made.append((TopicPartition(f"topic-{topic:04d}", partition), replicas))
         return made
 
@@ -227,7 +143,7 @@ class Cluster:
         ]
         for answer in await self.store.write(ops):
             value(answer)
-        missing = [broker for broker in BROKERS if broker not in self.sessions]
+        missing = [broker for broker in self.brokers if broker not in self.sessions]
         self.acceptors.reset()
         for broker in missing:
             await self.register(broker)
@@ -258,7 +174,7 @@ class Cluster:
 
         By then ``share`` of the partitions must have been sent to all brokers but one, some of them twice.
         """
-        quiet, needed = QUIET_S.get(self.size, 3.0), share * self.size * STATE_BYTES * (len(BROKERS) - 1)
+        quiet, needed = QUIET_S.get(self.size, 3.0), share * self.size * STATE_BYTES * (len(self.brokers) - 1)
         with trio.fail_after(300):
             while True:
                 last = self.acceptors.last
@@ -402,7 +318,7 @@ Start = Callable[[str, Path, int], Subject]
 
 
 def default_repeats(size: int) -> int:
-    return 10 if size <= 10_000 else 3
+    return 10 if size <= 10_000 else 3 if size <= 100_000 else 1
 
 
 async def measure(start: Start, name: str, cluster: Cluster, args: argparse.Namespace) -> dict[str, list[float]]:
@@ -429,11 +345,11 @@ async def measure(start: Start, name: str, cluster: Cluster, args: argparse.Name
                 value((await cluster.store.write([Delete(CONTROLLER)]))[0])
                 note("failover", await cluster.settled(begin, share=1.0), counted)
                 acceptors.reset()
-                victim = repeat % len(BROKERS)
+                victim = repeat % len(cluster.brokers)
                 begin = time.monotonic()
                 await cluster.sessions.pop(victim).aclose()
-                # a tenth of the partitions is led by it, and each of these is sent twice
-                note("broker-death", await cluster.settled(begin, share=0.4), counted)
+                # each partition of which it has a replica is sent
+                note("broker-death", await cluster.settled(begin, share=4 / len(cluster.brokers)), counted)
                 for leader, isr, replicas in await cluster.states():
                     assert leader in isr
                     assert victim not in isr
@@ -445,7 +361,11 @@ async def measure(start: Start, name: str, cluster: Cluster, args: argparse.Name
                 begin = time.monotonic()
                 await shut_down(running.port, victim)
                 answered = time.monotonic() - begin
-                note("controlled-shutdown", max(answered, await cluster.settled(begin, share=0.3)), counted)
+                note(
+                    "controlled-shutdown",
+                    max(answered, await cluster.settled(begin, share=3 / len(cluster.brokers))),
+                    counted,
+                )
                 assert all(leader != victim and victim not in isr for leader, isr, _ in await cluster.states())
                 acceptors.reset()  # it registers again in the next reset, as a broker that restarts does
                 await cluster.sessions.pop(victim).aclose()
@@ -465,12 +385,15 @@ async def measure(start: Start, name: str, cluster: Cluster, args: argparse.Name
 
 @asynccontextmanager
 async def prepared(size: int, *, fsync: bool) -> AsyncIterator[Cluster]:
-    jvm = () if fsync else ("-Dzookeeper.forceSync=no",)
+    jvm = [] if fsync else ["-Dzookeeper.forceSync=no"]
+    if size > 100_000:
+        jvm.append("-Xmx4g")
     with tempfile.TemporaryDirectory() as folder:
         async with embedded_zookeeper(Path(folder), jvm=jvm) as address:
             store = await KazooStore.connect(address, session_timeout_ms=60_000, connection_timeout_ms=10_000)
-            acceptors = Acceptors([*BROKERS, NODE])
-            cluster = Cluster(address, size, acceptors, store)
+            brokers = BROKERS if size <= 100_000 else MANY_BROKERS
+            acceptors = Acceptors([*brokers, NODE])
+            cluster = Cluster(address, size, brokers, acceptors, store)
             try:
                 await cluster.populate()
                 yield cluster
@@ -481,38 +404,37 @@ async def prepared(size: int, *, fsync: bool) -> AsyncIterator[Cluster]:
                 acceptors.stop()
 
 
-async def run(args: argparse.Namespace) -> dict[str, dict[str, object]]:
-    results: dict[str, dict[str, object]] = {}
+async def run(args: argparse.Namespace) -> list[Row]:
+    rows = []
+    theirs: dict[str, list[float]] = {}
     for size in args.sizes:
+        peer = KAFKA
         async with prepared(size, fsync=args.fsync) as cluster:
             ours = await measure(start_ours, "ours", cluster, args)
-            peer = await measure(start_kafka, "Kafka", cluster, args) if not args.alone else {}
+            if size <= args.peer_limit:
+                theirs = await measure(start_kafka, "Kafka", cluster, args)
+                measured = size
+            elif theirs:
+                peer = f"{KAFKA} at {measured:,}"
         for what, took in ours.items():
-            count = size // len(BROKERS) if what == "controlled-shutdown" else size
-            results[f"{what}/{count}"] = {
-                "value": statistics.median(took),
-                "unit": "MB" if what == "memory" else "s",
-                "peer": "Kafka 3.9.1",
-                "peer_value": statistics.median(peer[what]) if peer else None,
-                "ratio": statistics.median(peer[what]) / statistics.median(took) if peer else None,
-                "spread": [min(took), max(took)],
-                "peer_spread": [min(peer[what]), max(peer[what])] if peer else None,
-                "repeats": len(took),
-            }
-    return results
-
-
-def spread(ends: list[float]) -> str:
-    return "{:.3f} - {:.3f}".format(*ends)
+            count = size // len(cluster.brokers) if what == "controlled-shutdown" else size
+            unit = "MB" if what == "memory" else "s"
+            rows.append(Row(f"{what}/{count}", unit, peer, less=True, values=took, peer_values=theirs.get(what, [])))
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=lambda text: [int(n) for n in text.split(",")], default=[1000, 10_000, 100_000])
-    parser.add_argument("--repeats", type=int, help="counted repeats (default: 10 up to 10,000 partitions, 3 above)")
+    parser.add_argument(
+        "--sizes", type=lambda text: [int(n) for n in text.split(",")], default=[1000, 10_000, 100_000, 1_000_000]
+    )
+    parser.add_argument("--repeats", type=int, help="counted repeats (default: by size, see above)")
     parser.add_argument("--warm-up", type=int, default=3, help="repeats of each subject that are not counted")
     parser.add_argument("--fsync", action="store_true", help="ZooKeeper syncs its log to disk before it answers")
-    parser.add_argument("--alone", action="store_true", help="ours only, for profiling")
+    parser.add_argument(
+        "--peer-limit", type=int, default=100_000,
+        help="partitions up to which Kafka is measured (0: not); above, the peer is Kafka at its largest size",
+    )  # fmt: skip
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--subject", metavar="ZOOKEEPER", help=argparse.SUPPRESS)
     parser.add_argument("--ports", help=argparse.SUPPRESS)
@@ -520,15 +442,7 @@ def main() -> None:
     if args.subject:
         trio.run(subject, args.subject, *map(int, args.ports.split(",")))
         return
-    results = trio.run(run, args)
-    print(f"{'':30}{'ours':>10}{'spread':>20}{'Kafka':>10}{'spread':>20}{'ratio':>8}")
-    for name, r in results.items():
-        line = f"{name:30}{r['value']:>10.3f}{spread(r['spread']):>20}"
-        if r["ratio"]:
-            line += f"{r['peer_value']:>10.3f}{spread(r['peer_spread']):>20}{r['ratio']:>8.2f}"
-        print(line, r["unit"])
-    if args.json:
-        Path(args.json).write_text(json.dumps(results, indent=2))
+    report(trio.run(run, args), args.json)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ we are faster than the peer; that of the last row to the first says whether time
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import statistics
 import tempfile
 import threading
 import time
@@ -22,6 +20,7 @@ import trio
 from kazoo.client import KazooClient
 from kazoo.exceptions import CancelledError
 
+from benchmarks.rows import Row, report
 from kce.election.latch import LeaderLatch
 from kce.election.session import ElectionSession
 from kce.harness.embedded_zookeeper import embedded_zookeeper
@@ -113,9 +112,8 @@ def peer(address: str, contenders: int, sessions: int, hand_overs: int) -> list[
     return [after - before for before, after in zip(moments[1::2], moments[2::2], strict=False)][:hand_overs]
 
 
-async def run(args: argparse.Namespace) -> dict[str, dict[str, object]]:
-    results: dict[str, dict[str, object]] = {}
-    print(f"{'contenders':>10}{'woken':>8}{'hand-over':>12}{'kazoo Lock':>12}{'ratio':>8}")
+async def run(args: argparse.Namespace) -> list[Row]:
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
         async with embedded_zookeeper(Path(folder)) as address:
             await ours(f"{address}/warm-up", 50, 10, 49)  # the server's code is compiled as it runs
@@ -124,16 +122,17 @@ async def run(args: argparse.Namespace) -> dict[str, dict[str, object]]:
                 where = f"{address}/{number}"
                 times, woken = await ours(where, number, sessions, args.hand_overs)
                 peers = await trio.to_thread.run_sync(peer, where, number, sessions, args.hand_overs)
-                mine, others = statistics.median(times) * 1000, statistics.median(peers) * 1000
-                print(f"{number:>10}{max(woken):>8}{mine:>9.2f} ms{others:>9.2f} ms{others / mine:>8.2f}")
-                results[f"hand-over/{number}-contenders"] = {
-                    "value": mine, "unit": "ms", "peer": "kazoo Lock", "peer_value": others, "ratio": others / mine,
-                }  # fmt: skip
-                results[f"woken/{number}-contenders"] = {
-                    "value": max(woken), "unit": "contenders", "peer": "one", "peer_value": 1,
-                    "ratio": 1 / max(woken),
-                }  # fmt: skip
-    return results
+                rows += [
+                    Row(
+                        f"hand-over/{number}-contenders", "ms", "kazoo Lock", less=True,
+                        values=[1000 * t for t in times], peer_values=[1000 * t for t in peers],
+                    ),
+                    Row(
+                        f"woken/{number}-contenders", "contenders", "one", less=True,
+                        values=[float(max(woken))], peer_values=[1.0],
+                    ),
+                ]  # fmt: skip
+    return rows
 
 
 def main() -> None:
@@ -144,10 +143,7 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
-    results = trio.run(run, args)
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(results, file, indent=2)
+    report(trio.run(run, args), args.json)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,23 @@
 """The cost of links without subscribers: pipelined ApiVersions requests through them, beside a connection without them.
 
-    python benchmarks/links.py [--bursts 20] [--json FILE]
+    python benchmarks/links.py [--bursts 60] [--json FILE]
 
 Both brokers run in this process and are loaded in turn, burst by burst, by a client in another process. Compared are
-requests per second of this process's CPU time; a ratio of 1 means that links cost nothing. The peer's connections cut
-frames and nothing else. The last row shows what a subscriber costs.
+requests per second of this process's CPU time; a ratio of 1 means that links cost nothing. Ratios are medians over
+pairs of bursts. The peer's connections cut frames and nothing else. The last row shows what a subscriber costs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import multiprocessing.pool
-import statistics
 import time
 
 import trio
 
 from benchmarks.broker_load import hammer
+from benchmarks.rows import Row, report
 from kce import wire
 from kce.broker_stub import Broker, BrokerConfig
 from kce.broker_stub.ports import Address, FrameMemory
@@ -26,7 +25,7 @@ from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, Listener, RealWorld
 
-CONNECTIONS, IN_FLIGHT, BURST_S = 8, 64, 0.5
+CONNECTIONS, IN_FLIGHT, BURST_S = 8, 64, 0.25
 
 
 class BareConnection:
@@ -123,23 +122,14 @@ async def measure(bursts: int) -> dict[str, list[float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bursts", type=int, default=20)
+    parser.add_argument("--bursts", type=int, default=60)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     found = trio.run(measure, args.bursts)
-    peer = statistics.median(found["bare"])
-    result = {}
-    print(f"{'requests per CPU second':26}{'links':>12}{'bare':>12}{'ratio':>8}   spread of bursts")
-    for name, row in (("links/unobserved", found["links"]), ("links/subscribed", found["subscribed"])):
-        value = statistics.median(row)
-        print(f"{name:26}{value:>12,.0f}{peer:>12,.0f}{value / peer:>8.3f}   {min(row):,.0f} - {max(row):,.0f}")
-        result[name] = {
-            "value": value, "unit": "requests/CPU s", "peer": "bare connection", "peer_value": peer,
-            "ratio": value / peer,
-        }  # fmt: skip
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=2)
+    rows = []
+    for name, values in (("links/unobserved", found["links"]), ("links/subscribed", found["subscribed"])):
+        rows.append(Row(name, "1/CPU s", "bare connection", values=values, peer_values=found["bare"][: len(values)]))
+    report(rows, args.json)
 
 
 if __name__ == "__main__":

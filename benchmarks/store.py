@@ -18,8 +18,6 @@ the spread is their lowest and highest.
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -29,6 +27,7 @@ from pathlib import Path
 import trio
 from kazoo.client import KazooClient
 
+from benchmarks.rows import Row, report
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.zookeeper.model import BrokerId, ControllerEpoch, LeaderAndIsr, Leadership
 from kce.zookeeper.store import Check, Create, NodeData, SetData, Stat
@@ -138,7 +137,7 @@ ROWS = {
 }
 
 
-async def measure(args: argparse.Namespace) -> dict[str, dict[str, object]]:
+async def measure(args: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         async with embedded_zookeeper(Path(folder), jvm=()) as address:
             store = await KazooStore.connect(address, session_timeout_ms=30_000, connection_timeout_ms=10_000)
@@ -147,18 +146,10 @@ async def measure(args: argparse.Namespace) -> dict[str, dict[str, object]]:
             for _ in range(args.repeats):
                 await bench.repeat()
             await store.aclose()
-    results: dict[str, dict[str, object]] = {}
-    for name, (ours, peer, text) in ROWS.items():
-        ratios = [a / b for a, b in zip(bench.rates[ours], bench.rates[peer], strict=True)]
-        results[name] = {
-            "value": statistics.median(bench.rates[ours]),
-            "unit": "nodes/s",
-            "peer": text,
-            "peer_value": statistics.median(bench.rates[peer]),
-            "ratio": statistics.median(ratios),
-            "spread": [min(ratios), max(ratios)],
-        }
-    return results
+    return [
+        Row(name, "nodes/s", peer_name, values=bench.rates[ours], peer_values=bench.rates[peer])
+        for name, (ours, peer, peer_name) in ROWS.items()
+    ]
 
 
 def main() -> None:
@@ -167,14 +158,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
-    results = trio.run(measure, args)
-    print(f"{'':26}{'ours':>14}{'peer':>14}{'ratio':>8}  {'spread':12}  peer")
-    for name, r in results.items():
-        spread = "{:.1f} - {:.1f}".format(*r["spread"])
-        line = f"{name:26}{r['value']:>12,.0f}/s{r['peer_value']:>12,.0f}/s{r['ratio']:>8.2f}  {spread:12}  {r['peer']}"
-        print(line)
-    if args.json:
-        Path(args.json).write_text(json.dumps(results, indent=2))
+    report(trio.run(measure, args), args.json)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -28,6 +27,7 @@ from typing import Any
 
 import trio
 
+from benchmarks.rows import KAFKA, Row, report
 from kce import Cluster, wire
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from tests.interop.real_kafka import real_brokers
@@ -209,15 +209,13 @@ def main() -> None:
     args = parser.parse_args()
     mine = trio.run(measure, ours, args)
     peer = trio.run(measure, kafka, args)
-    print(f"{'':30}{'ours':>10}{'Kafka':>10}{'ratio':>8}")
-    results = {}
-    for row, value in mine.items():
-        results[f"topics/{row}"] = {
-            "value": value, "unit": "s", "peer": "Kafka 3.9.1", "peer_value": peer[row], "ratio": peer[row] / value,
-        }  # fmt: skip
-        print(f"topics/{row:23}{value:>10.3f}{peer[row]:>10.3f}{peer[row] / value:>8.2f} s")
-    if args.json:
-        Path(args.json).write_text(json.dumps(results, indent=2))
+    report(
+        [
+            Row(f"topics/{name}", "s", KAFKA, less=True, values=[seconds], peer_values=[peer[name]])
+            for name, seconds in mine.items()
+        ],
+        args.json,
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benchmarks/wire.py [--sizes 10 1000 10000 100000] [--seconds 1] [--json FILE]
 
-Also: an UpdateMetadata encoded once for many brokers, columns, peak memory of a large decode, and import time. Topics
+Also: an UpdateMetadata encoded once for many brokers, peak memory of a large decode, and import time. Topics
 have at most 100 partitions with three replicas; one partition in twenty has a replica out of sync.
 """
 
@@ -11,21 +11,18 @@ from __future__ import annotations
 import argparse
 import gc
 import io
-import json
 import random
-import statistics
 import subprocess
 import sys
 import time
 import tracemalloc
 import uuid
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from kio.serial import entity_reader, entity_writer
-from rich.console import Console
 
+from benchmarks.rows import Row, report
 from kce import wire
 from kce.wire.schema import struct_for
 from tests.wire.kio_oracle import kio_class, to_kio
@@ -34,16 +31,16 @@ CASES = [("LeaderAndIsr", 2), ("LeaderAndIsr", 4), ("LeaderAndIsr", 7), ("Update
 PARTITIONS_OF_A_TOPIC = 100
 
 
-def cluster(api: str, partitions: int) -> Any:
-    """A request with that many partitions."""
+def cluster(api: str, partitions: int, of_topic: int = PARTITIONS_OF_A_TOPIC) -> Any:
+    """A request with that many partitions, ``of_topic`` in each topic."""
     chance = random.Random(partitions)
     grouped: list[list[Any]] = []
     for i in range(partitions):
-        if i % PARTITIONS_OF_A_TOPIC == 0:
+        if i % of_topic == 0:
             grouped.append([])
         replicas = tuple(chance.sample(range(1, 11), 3))
         common: dict[str, Any] = {
-            "partition_index": i % PARTITIONS_OF_A_TOPIC, "controller_epoch": 7, "leader": replicas[0],
+            "partition_index": i % of_topic, "controller_epoch": 7, "leader": replicas[0],
             "leader_epoch": chance.randrange(50), "isr": replicas[: 2 + (chance.random() > 0.05)], "replicas": replicas,
         }  # fmt: skip
         if api == "LeaderAndIsr":
@@ -76,12 +73,12 @@ def without(message: Any, version: int) -> Any:
 
 
 class Timings:
-    """Medians of interleaved repetitions, so that other load affects all candidates equally."""
+    """Times of interleaved repetitions, so that other load affects all candidates equally."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
 
-    def __call__(self, *functions: Callable[[], object]) -> list[float]:
+    def __call__(self, *functions: Callable[[], object]) -> list[list[float]]:
         for function in functions:
             function()
         times: list[list[float]] = [[] for _ in functions]
@@ -92,7 +89,7 @@ class Timings:
                 start = time.perf_counter()
                 function()
                 spent.append(time.perf_counter() - start)
-        return [statistics.median(spent) for spent in times]
+        return times
 
 
 def repeated(function: Callable[[], object], times: int) -> Callable[[], object]:
@@ -103,23 +100,11 @@ def repeated(function: Callable[[], object], times: int) -> Callable[[], object]
     return run
 
 
-class Results:
-    """Prints the table, and writes --json."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, dict[str, Any]] = {}
-        self.console = Console()
-
-    def add(
-        self, name: str, value: float, unit: str, peer: str, peer_value: float, *, less_is_better: bool = False
-    ) -> None:
-        ratio = peer_value / value if less_is_better else value / peer_value
-        self.entries[name] = {"value": value, "unit": unit, "peer": peer, "peer_value": peer_value, "ratio": ratio}
-        text = f"{name:34} {value:>16,.1f} {unit:20} {peer:28} {peer_value:>16,.1f}   x {ratio:.2f}"
-        self.console.print(text, highlight=False, soft_wrap=True)
+def rates(count: int, seconds: list[float]) -> list[float]:
+    return [count / s for s in seconds]
 
 
-def engines(api: str, version: int, partitions: int, timings: Timings, results: Results) -> None:
+def engines(api: str, version: int, partitions: int, timings: Timings) -> Iterator[Row]:
     """Encoding and decoding, compared with kio and Construct."""
     message = without(cluster(api, partitions), version)
     cls = type(message)
@@ -152,14 +137,14 @@ def engines(api: str, version: int, partitions: int, timings: Timings, results: 
         ours, kio, interpreted, by_compiler = functions
         mine, peer = timings(repeated(ours, times), repeated(kio, times))
         slow = timings(repeated(interpreted, seldom), repeated(by_compiler, seldom))
-        rate, peer_rate = partitions * times / mine, partitions * times / peer
-        name = f"{direction}/{api}/{version}/{partitions}"
-        results.add(name, rate, "partition states/s", "kio 0.5.0", peer_rate)
+        name, unit, own = f"{direction}/{api}/{version}/{partitions}", "states/s", rates(partitions * times, mine)
+        yield Row(name, unit, "kio 0.5.0", values=own, peer_values=rates(partitions * times, peer))
         for how, seconds in zip(("interpreted", "compiled"), slow, strict=True):
-            results.add(f"{name}/{how}", rate, "partition states/s", f"Construct {how}", partitions * seldom / seconds)
+            of_peer = rates(partitions * seldom, seconds)
+            yield Row(f"{name}/{how}", unit, f"Construct {how}", values=own, peer_values=of_peer)
 
 
-def memory(api: str, version: int, results: Results) -> None:
+def memory(api: str, version: int) -> Row:
     """Peak memory per field of decoding 100,000 partitions."""
     frame = wire.encode_request(cluster(api, 100_000), api_version=version, correlation_id=1, client_id="c")
     wire.decode_request(frame)
@@ -170,11 +155,11 @@ def memory(api: str, version: int, results: Results) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     del decoded
-    name = f"memory/{api}/{version}/100000"
-    results.add(name, peak / 100_000 / fields, "bytes per field", "the goal", 60, less_is_better=True)
+    name, value = f"memory/{api}/{version}/100000", peak / 100_000 / fields
+    return Row(name, "bytes/field", "the goal", less=True, values=[value], peer_values=[60.0])
 
 
-def shared_body(brokers: int, partitions: int, timings: Timings, results: Results) -> None:
+def shared_body(brokers: int, partitions: int, timings: Timings) -> Row:
     """An UpdateMetadata encoded once for many brokers, compared with one encoding per broker."""
     message = cluster("UpdateMetadata", partitions)
 
@@ -189,60 +174,39 @@ def shared_body(brokers: int, partitions: int, timings: Timings, results: Result
 
     mine, peer = timings(shared, alone)
     name = f"shared/UpdateMetadata/8/{partitions}/{brokers}"
-    results.add(name, 1000 * mine, "ms", "encoded for each broker", 1000 * peer, less_is_better=True)
+    return Row(name, "s", "encoded for each broker", less=True, values=mine, peer_values=peer)
 
 
-def columnar(api: str, version: int, partitions: int, timings: Timings, results: Results) -> None:
-    """Columns and back, compared with the row codec."""
-    message = cluster(api, partitions)
-    frame = wire.encode_request(message, api_version=version, correlation_id=1, client_id="c")
-    key = message.__api_key__
-    columns = wire.columns(key, version, [frame])
-    if wire.from_columns(key, version, columns) != [frame]:
-        raise SystemExit(f"{api} {version}: the columns' bytes are not the rows'")
-    read, read_rows = timings(lambda: wire.columns(key, version, [frame]), lambda: wire.decode_request(frame))
-    write, write_rows = timings(
-        lambda: wire.from_columns(key, version, columns),
-        lambda: wire.encode_request(message, api_version=version, correlation_id=1, client_id="c"),
-    )
-    for direction, mine, rows in (("decode", read, read_rows), ("encode", write, write_rows)):
-        name = f"columns/{direction}/{api}/{version}/{partitions}"
-        results.add(name, partitions / mine, "partition states/s", "the row codec", partitions / rows)
-
-
-def import_time(results: Results) -> None:
+def import_time() -> Row:
     """Milliseconds of `import kce.wire` in a new interpreter, compared with `import construct`."""
     code = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
 
-    def measured(module: str) -> float:
+    def measured(module: str) -> list[float]:
         runs = [
             subprocess.run([sys.executable, "-c", code.format(module)], capture_output=True, check=True)
             for _ in range(7)
         ]
-        return 1000 * statistics.median(float(run.stdout) for run in runs)
+        return [1000 * float(run.stdout) for run in runs]
 
-    results.add("import", measured("kce.wire"), "ms", "import construct", measured("construct"), less_is_better=True)
+    mine, peer = measured("kce.wire"), measured("construct")
+    return Row("import", "ms", "import construct", less=True, values=mine, peer_values=peer)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 1_000, 10_000, 100_000], help="partitions")
     parser.add_argument("--seconds", type=float, default=1, help="time for each measurement")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write {name: {value, unit, peer, peer_value, ratio}}"
-    )
+    parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
-    timings, results = Timings(arguments.seconds), Results()
-    import_time(results)
+    timings = Timings(arguments.seconds)
+    rows = [import_time()]
     for api, version in CASES:
         for partitions in arguments.sizes:
-            engines(api, version, partitions, timings, results)
-        memory(api, version, results)
-        columnar(api, version, max(arguments.sizes), timings, results)
+            rows += engines(api, version, partitions, timings)
+        rows.append(memory(api, version))
     for brokers in (3, 30, 300):
-        shared_body(brokers, min(10_000, max(arguments.sizes)), timings, results)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results.entries, indent=2) + "\n")
+        rows.append(shared_body(brokers, min(10_000, max(arguments.sizes)), timings))
+    report(rows, arguments.json)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ replicates them; without one leaders, epochs and ISRs are real, and logs are nam
     alter_partition_manager    sends the proposals, one request in flight
     zk_alter_partition_manager writes them to ZooKeeper instead, like brokers before 2.7
       node_to_controller       sends requests to the current controller
-    producer_ids               blocks of producer ids from the controller
+    producer_ids               producer ids, from blocks of the controller or of ZooKeeper
     client_quotas              which quota applies to whom; the controller mutation quota
     finalized_features         the cluster's finalized feature levels
     controlled_shutdown        requests a controlled shutdown before stopping

@@ -46,7 +46,7 @@ from kce.broker_stub.ports import (
     NoController,
     NoStore,
 )
-from kce.broker_stub.producer_ids import ProducerIdManager
+from kce.broker_stub.producer_ids import Allocate, ControllerProducerIds, ProducerIdManager
 from kce.broker_stub.reactor import SocketServer
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.replication import Replication
@@ -93,8 +93,12 @@ class Broker:
         isr_store: IsrStore | None = None,
         log_dir_events: LogDirEvents | None = None,
         prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None,
+        allocate_producer_ids: Allocate | None = None,
     ) -> None:
-        """A `kce.broker_stub.log.manager.LogManager` keeps records: then they are produced, fetched and replicated."""
+        """A `kce.broker_stub.log.manager.LogManager` keeps records: then they are produced, fetched and replicated.
+
+        ``allocate_producer_ids`` is used with an inter-broker protocol that does not let the controller allocate them.
+        """
         self.config = config
         self.state = BrokerState.NOT_RUNNING
         #: czxid of our registration (rule 9.7); -1 before it, which fences nothing
@@ -125,6 +129,11 @@ class Broker:
             )
         else:
             self.alter_partition_manager = ZkAlterPartitionManager(isr_store)
+        of_controller = ControllerProducerIds(config.broker_id, lambda: self.broker_epoch, self._channels[1])
+        by_controller = config.inter_broker_protocol_version.supports_allocate_producer_ids
+        own = None if by_controller else allocate_producer_ids
+        self._allocates_producer_ids = own is not None
+        self.producer_ids = ProducerIdManager(own or of_controller.allocate, self._spawn)
         self.replication = Replication(
             config,
             self.metadata_cache,
@@ -153,7 +162,7 @@ class Broker:
             controller=controller or NoController(),
             admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,
-            producer_ids=ProducerIdManager(config.broker_id, lambda: self.broker_epoch, self._channels[1], self._spawn),
+            producer_ids=self.producer_ids,
             mutation_quotas=ControllerMutationQuotas(
                 self.client_quotas, config.controller_quota_window_num, config.controller_quota_window_size_seconds
             ),
@@ -252,6 +261,8 @@ class Broker:
 
     def enable_request_processing(self) -> None:
         """The last step of the startup (rule 2.1). Raises BindError."""
+        if self._allocates_producer_ids:
+            self.producer_ids.request_block()  # Kafka, too, has its first block from the start
         self.socket_server.enable_request_processing()
         self.state = BrokerState.RUNNING
 

@@ -46,9 +46,15 @@ def update_metadata_states(
 
 
 def endpoints_of(broker: UpdateMetadataBroker) -> dict[str, Endpoint]:
-    """Listener name -> endpoint. In versions without listener names it is the security protocol (rule 13.21)."""
-    named = (e if e.listener else e._replace(listener=e.security_protocol) for e in control.endpoints(broker))
-    return {endpoint.listener: endpoint for endpoint in named}
+    """Listener name -> endpoint. In versions without listener names it is the security protocol (rule 13.21).
+
+    Raises ValueError for two endpoints of one name: in Kafka, no Broker can be made of them.
+    """
+    named = [e if e.listener else e._replace(listener=e.security_protocol) for e in control.endpoints(broker)]
+    endpoints = {endpoint.listener: endpoint for endpoint in named}
+    if len(endpoints) < len(named):
+        raise ValueError(f"broker {broker.id} has more than one endpoint of the same listener: {named}")
+    return endpoints
 
 
 class StopReplica(NamedTuple):

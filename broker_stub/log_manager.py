@@ -28,7 +28,13 @@ class LogManager(Protocol):
         """
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Does nothing if there is no log. Raises KafkaStorageError; the log is gone all the same (rule 9.32)."""
+        """Does nothing if there is no log. Raises KafkaStorageError; the log is gone all the same (rule 9.32).
+
+        ``checkpoint_deletions`` follows the last of a request.
+        """
+
+    def checkpoint_deletions(self) -> None:
+        """After a crash nothing is left of deleted logs."""
 
 
 class InMemoryLogManager:
@@ -52,3 +58,6 @@ class InMemoryLogManager:
 
     def delete_log(self, partition: TopicPartition) -> None:
         self._topic_ids.pop(partition, None)
+
+    def checkpoint_deletions(self) -> None:
+        pass

@@ -11,8 +11,7 @@ from kce import wire
 from kce.wire import ApiVersionsRequest, ApiVersionsResponse, ErrorCode
 from kce.wire.transport import ConnectionLost, FramedConnection
 
-#: every broker with AlterPartition supports it
-_API_VERSIONS_VERSION = 3
+_API_VERSIONS, (_, _LAST_VERSION) = ApiVersionsRequest.__api_key__, ApiVersionsRequest.__versions__
 
 
 class NodeClient:
@@ -38,14 +37,24 @@ class NodeClient:
         return response
 
     async def api_versions(self) -> dict[int, tuple[int, int]]:
-        """The node's supported versions: API key -> first and last. Raises like ``request``."""
+        """The node's supported versions: API key -> first and last. Raises like ``request``.
+
+        Asks as Kafka's NetworkClient does: with the last version of ApiVersions, and if the node refuses it, with the
+        last that it names, or with version 0.
+        """
         name, version = _software()
         request = ApiVersionsRequest(client_software_name=name, client_software_version=version)
-        response = await self.request(request, _API_VERSIONS_VERSION)
-        assert isinstance(response, ApiVersionsResponse)
-        if response.error_code != ErrorCode.NONE:
-            raise ConnectionLost(f"ApiVersions failed with {wire.error_name(response.error_code)}")
-        return {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
+        api_version = _LAST_VERSION
+        while True:
+            response = await self.request(request, api_version)
+            assert isinstance(response, ApiVersionsResponse)
+            supported = {entry.api_key: (entry.min_version, entry.max_version) for entry in response.api_keys}
+            if response.error_code == ErrorCode.NONE:
+                return supported
+            lower = supported.get(_API_VERSIONS, (0, 0))[1]
+            if response.error_code != ErrorCode.UNSUPPORTED_VERSION or not 0 <= lower < api_version:
+                raise ConnectionLost(f"ApiVersions {api_version} failed with {wire.error_name(response.error_code)}")
+            api_version = lower
 
     async def aclose(self) -> None:
         """Close the connection, even if the caller is cancelled."""

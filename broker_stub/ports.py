@@ -156,8 +156,8 @@ class AdminPort(Protocol):
 
     async def create_partitions(
         self, topic: CreatePartitionsTopic, *, validate_only: bool, permit: Permit = always
-    ) -> tuple[CreatePartitionsTopicResult, range]:
-        """Rules 10.11, 10.13-10.16: the result, and the numbers of the added partitions."""
+    ) -> tuple[CreatePartitionsTopicResult, Collection[int]]:
+        """Rules 10.11, 10.13-10.16: the result, and the numbers of all partitions that there are now."""
 
     async def delete_topic(self, topic: str) -> ErrorCode:
         """Rule 10.36."""
@@ -199,7 +199,7 @@ class NoStore:
 
     async def create_partitions(
         self, topic: CreatePartitionsTopic, *, validate_only: bool, permit: Permit = always
-    ) -> tuple[CreatePartitionsTopicResult, range]:
+    ) -> tuple[CreatePartitionsTopicResult, Collection[int]]:
         raise _no_store()
 
     async def delete_topic(self, topic: str) -> ErrorCode:

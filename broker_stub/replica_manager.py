@@ -157,6 +157,7 @@ class ReplicaManager:
                 "StopReplica of controller %d epoch %d for %s: leader epoch %d, delete %s: %s",
                 controller_id, controller_epoch, topic_partition, state.leader_epoch, state.delete_partition, code.name,
             )  # fmt: skip
+        self._log_manager.checkpoint_deletions()
         return ErrorCode.NONE, codes
 
     def _stop(self, topic_partition: TopicPartition, state: StopReplica) -> ErrorCode:
@@ -182,14 +183,15 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def maybe_update_metadata_cache(self, request: UpdateMetadataRequest, correlation_id: int) -> ErrorCode:
-        """Rules 9.9, 9.35-9.40."""
-        if self._is_stale(request.controller_epoch):
+        """Rules 9.9, 9.35-9.40. Raises ValueError for a broker with two endpoints of one name; nothing changes then."""
+        if request.controller_epoch < self.controller_epoch:
             self._warn(
                 "Ignoring UpdateMetadata of controller %d epoch %d correlation id %d: the known epoch is %d",
                 request.controller_id, request.controller_epoch, correlation_id, self.controller_epoch,
             )  # fmt: skip
             return ErrorCode.STALE_CONTROLLER_EPOCH
         deleted = self._metadata_cache.update(request)
+        self.controller_epoch = request.controller_epoch
         self._debug(
             "Cached UpdateMetadata of controller %d epoch %d correlation id %d: %d brokers, %d partitions deleted",
             request.controller_id, request.controller_epoch, correlation_id, len(request.live_brokers), len(deleted),

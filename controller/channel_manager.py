@@ -49,10 +49,11 @@ class ChannelConfig:
 
 @dataclass(frozen=True, slots=True)
 class _Queued:
-    request: wire.Message
+    #: the class of the request
+    message: type[wire.Message]
     api_version: int
-    #: correlation id -> the bytes of the request
-    encode: Callable[[int], bytes]
+    #: correlation id -> the bytes of the request, in two pieces; the second may be shared with other channels
+    encode: Callable[[int], tuple[bytes, bytes | memoryview]]
     on_response: OnResponse | None
     enqueued_at: float
 
@@ -76,19 +77,12 @@ class Channel:
 
     def enqueue(
         self,
-        request: wire.Message,
+        message: type[wire.Message],
         api_version: int,
+        encode: Callable[[int], tuple[bytes, bytes | memoryview]],
         on_response: OnResponse | None,
-        shared: Callable[[int], bytes] | None = None,
     ) -> None:
-        """``shared``: correlation id -> the request's bytes, if they are encoded already."""
-
-        def encode(correlation_id: int) -> bytes:
-            return wire.encode_request(
-                request, api_version=api_version, correlation_id=correlation_id, client_id=self._config.client_id
-            )
-
-        self.queue.append(_Queued(request, api_version, shared or encode, on_response, trio.current_time()))
+        self.queue.append(_Queued(message, api_version, encode, on_response, trio.current_time()))
         self._filled.set()
 
     async def run(self) -> None:
@@ -119,13 +113,13 @@ class Channel:
             try:
                 return await self._attempt(queued)
             except wire.EncodeError as e:
-                log.error("%s to broker %d is dropped: %s", type(queued.request).__name__, self.broker, e)
+                log.error("%s to broker %d is dropped: %s", queued.message.__name__, self.broker, e)
                 return None
             except Exception as e:  # noqa: BLE001 - a host name, for example, fails in many ways
                 log.warning(
                     "controller %d: retrying %s to broker %d at %s:%d: %s",
                     self._config.broker_id,
-                    type(queued.request).__name__,
+                    queued.message.__name__,
                     self.broker,
                     self.endpoint.host,
                     self.endpoint.port,
@@ -142,11 +136,11 @@ class Channel:
                 )
         correlation_id = self._correlation_id
         self._correlation_id = (correlation_id + 1) & 0x7FFFFFFF
-        frame = queued.encode(correlation_id)
+        start, rest = queued.encode(correlation_id)
         with trio.fail_after(self._config.request_timeout_ms / 1000):
-            await self._connection.send_frame(frame)
+            await self._connection.send_frame(start, rest)
             frame = await self._connection.receive_frame()
-        api_key = queued.request.__api_key__
+        api_key = queued.message.__api_key__
         header, response = wire.decode_response(frame, api_key=api_key, api_version=queued.api_version)
         if header.correlation_id != correlation_id:
             raise wire.InvalidValue(f"the response has correlation id {header.correlation_id}, not {correlation_id}")
@@ -218,7 +212,15 @@ class ChannelManager(Outbox):
         if channel is None:
             log.warning("%s to broker %d is dropped: no channel", type(request).__name__, broker)
             return
-        channel.enqueue(request, api_version, on_response)
+
+        def encode(correlation_id: int) -> tuple[bytes, bytes]:
+            client_id = self._config.client_id
+            whole = wire.encode_request(
+                request, api_version=api_version, correlation_id=correlation_id, client_id=client_id
+            )
+            return whole, b""
+
+        channel.enqueue(type(request), api_version, encode, on_response)
 
     def send_update_metadata(
         self,
@@ -227,7 +229,7 @@ class ChannelManager(Outbox):
         api_version: int,
         on_response: Callable[[BrokerId], OnResponse],
     ) -> None:
-        """Encode once for all brokers. Raises EncodeError."""
+        """Encode once for all brokers, and hold the bytes once. Raises EncodeError."""
         shared = wire.SharedRequest(request, api_version=api_version, client_id=self._config.client_id)
         for broker, epoch in brokers.items():
             channel = self._channels.get(broker)
@@ -235,10 +237,10 @@ class ChannelManager(Outbox):
                 log.warning("UpdateMetadata to broker %d is dropped: no channel", broker)
                 continue
 
-            def encode(correlation_id: int, epoch: BrokerEpoch = epoch) -> bytes:
-                return b"".join((shared.start(correlation_id=correlation_id, broker_epoch=epoch), shared.rest))
+            def encode(correlation_id: int, epoch: BrokerEpoch = epoch) -> tuple[bytes, memoryview]:
+                return shared.start(correlation_id=correlation_id, broker_epoch=epoch), shared.rest
 
-            channel.enqueue(request, api_version, on_response(broker), encode)
+            channel.enqueue(type(request), api_version, encode, on_response(broker))
 
     def queue_sizes(self) -> dict[BrokerId, int]:
         """Unanswered requests by broker."""

@@ -9,6 +9,7 @@ import enum
 from collections.abc import Callable, Iterable, Iterator
 from uuid import UUID
 
+from kce.controller.iteration_order import HashedSet
 from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.model import (
     EPOCH_DURING_DELETE,
@@ -54,6 +55,7 @@ class ControllerContext:
     """Brokers, topics, assignments, leadership, and the states of partitions and replicas."""
 
     def __init__(self) -> None:
+        self.being_reassigned: HashedSet[TopicPartition] = HashedSet()
         self.clear()
 
     def clear(self) -> None:
@@ -72,7 +74,7 @@ class ControllerContext:
         self.leadership: dict[TopicPartition, Leadership] = {}
         #: partitions of topics not queued for deletion that are not led by their preferred replica (5.20)
         self.preferred_replica_imbalance_count = 0
-        self.being_reassigned: set[TopicPartition] = set()
+        self.being_reassigned.clear()  # it keeps its order
         self.partition_states: dict[TopicPartition, PartitionState] = {}
         #: by broker: transitions change one broker's replicas at a time
         self._replica_states: dict[BrokerId, dict[TopicPartition, ReplicaState]] = {}

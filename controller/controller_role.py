@@ -14,6 +14,7 @@ from kce.controller.runtime import ControllerRuntime
 from kce.controller.scheduler import Scheduler
 from kce.controller.topic_deletion import TopicDeletion
 from kce.controller.topics import Topics
+from kce.garbage import no_collection
 from kce.zookeeper import znodes
 
 #: delay of the first leader rebalance after failover (rule 11.37)
@@ -37,6 +38,10 @@ class ControllerRole:
 
     async def failover(self) -> None:
         """Rules 4.1-4.20, in that order. ``resign`` undoes a failover that failed half-way."""
+        with no_collection():
+            await self._failover()
+
+    async def _failover(self) -> None:
         runtime, zk, context = self.runtime, self.runtime.zk, self._context
         await self.features.set_up()
         children: dict[str, ev.ControllerEvent] = {

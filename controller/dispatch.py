@@ -78,13 +78,16 @@ _SHUTDOWN_ERRORS: Mapping[type[Exception], ErrorCode] = {
 
 
 async def _controlled_shutdown(role: ControllerRole, event: RequestReceived[wire.ControlledShutdownRequest]) -> None:
-    """The broker gets a response, even if the shutdown fails (rules 3.27, 11.41, 11.42, 11.44)."""
+    """The broker gets a response, even if the shutdown fails (rules 3.27, 11.41, 11.42, 11.44).
+
+    A controller that finds out here that it has moved goes on, as Kafka's does, until it is told by ZooKeeper.
+    """
     broker = BrokerId(event.request.broker_id)
     try:
         remaining = await shut_down_broker(role.runtime, broker, event.request.broker_epoch)
-    except ControllerMoved:
+    except ControllerMoved as e:
+        log.error("controlled shutdown of broker %d: %s", broker, e)
         refuse(event)
-        raise
     except Exception as e:
         code = _SHUTDOWN_ERRORS.get(type(e), ErrorCode.UNKNOWN_SERVER_ERROR)
         event.reply(wire.ControlledShutdownResponse(error_code=code))
@@ -121,7 +124,7 @@ async def _reassign_partitions(
         )
         for topic, partitions in by_topic(results).items()
     )
-    event.reply(wire.AlterPartitionReassignmentsResponse(error_message=None, responses=responses))
+    event.reply(wire.AlterPartitionReassignmentsResponse(responses=responses))
 
 
 async def _list_reassignments(
@@ -144,7 +147,7 @@ async def _list_reassignments(
         )
         for topic, assignments in by_topic(role.reassignment.list(partitions)).items()
     )
-    event.reply(wire.ListPartitionReassignmentsResponse(error_message=None, topics=ongoing))
+    event.reply(wire.ListPartitionReassignmentsResponse(topics=ongoing))
 
 
 async def _elect_leaders(role: ControllerRole, event: RequestReceived[wire.ElectLeadersRequest]) -> None:

@@ -17,6 +17,9 @@ from kce.zookeeper.store import SessionExpired
 
 log = logging.getLogger(__name__)
 
+NOT_APPLIED = "Could not apply finalized feature update because"
+WITHOUT_SAFE = "without setting the SAFE downgradeType in the request."
+
 
 class Features:
     """``finalized``: feature -> level, as last read from or written to /feature.
@@ -88,35 +91,48 @@ class Features:
         return results
 
     def _validation_error(self, update: FeatureUpdate) -> str | None:
+        """Why the update is refused, in Kafka's words, which its tools print (KC:2018-2080)."""
         feature, level, upgrade_type = update.feature, update.max_version_level, update.upgrade_type
         if not feature:
-            return "The name of a feature cannot be empty."
+            return "Feature name can not be empty."
         if upgrade_type is UpgradeType.UNKNOWN:
-            return "The upgrade type is unknown."
+            return "Received unknown upgrade type."
         existing = self.finalized.get(feature)
         if _is_deletion(update):
-            return None if existing is not None else "A feature that is not finalized cannot be deleted."
+            return None if existing is not None else "Can not delete non-existing finalized feature."
         if level < 1:
-            return f"Level {level} is below 1, which requires SAFE_DOWNGRADE."
+            return f"Can not provide versionLevel: {level} less than 1 {WITHOUT_SAFE}"
         if existing is not None:
             if level == existing:
-                return f"The feature is already finalized at level {existing}."
+                return (
+                    f"Can not {'downgrade' if upgrade_type is UpgradeType.SAFE_DOWNGRADE else 'upgrade'} a finalized "
+                    f"feature from existing versionLevel:{existing} to the same value."
+                )
             if level < existing and upgrade_type is not UpgradeType.SAFE_DOWNGRADE:
-                return f"Level {level} is below the finalized level {existing}, which requires SAFE_DOWNGRADE."
+                return (
+                    f"Can not downgrade finalized feature from existing versionLevel:{existing} to provided "
+                    f"versionLevel:{level} without setting the downgradeType to SAFE in the request."
+                )
             if level > existing and upgrade_type is not UpgradeType.UPGRADE:
-                return f"Level {level} is above the finalized level {existing}, which requires UPGRADE."
+                return (
+                    f"When the downgradeType is set to SAFE in the request, the provided versionLevel:{level} can not "
+                    f"be greater than existing versionLevel:{existing}."
+                )
         return self._support_error(feature, level)
 
     def _support_error(self, feature: str, level: int) -> str | None:
         supported = self._runtime.config.supported_features.get(feature)
         if supported is None:
-            return "The controller does not support the feature."
+            return f"{NOT_APPLIED} the provided feature is not supported."
         low, high = supported
         if not low <= level <= high:
-            return f"The controller supports levels {low} to {high} of the feature, not {level}."
+            return f"{NOT_APPLIED} the controller supports versionLevel {low} to {high}, not {level}."
         brokers = self._runtime.context.live_or_shutting_down_brokers
         if unable := sorted(b.id for b in brokers if not _supports(b, feature, level)):
-            return f"Brokers {unable} do not support level {level} of the feature."
+            return (
+                f"{NOT_APPLIED} brokers were found to have incompatible versions for the feature: {unable} do not "
+                f"support versionLevel {level}."
+            )
         return None
 
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable
 from uuid import UUID
 
 from kce import wire
+from kce.controller.iteration_order import small_order, table_order
 from kce.controller.partition_states import update_leader_and_isr
 from kce.controller.reassignment import Reassignment
 from kce.controller.request_batch import ZERO
 from kce.controller.runtime import ControllerRuntime
 from kce.wire import ErrorCode
 from kce.zookeeper import znodes
+from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.model import RECOVERED, RECOVERING, BrokerId, LeaderAndIsr, TopicPartition
 
 log = logging.getLogger(__name__)
@@ -32,16 +34,16 @@ class IsrChanges:
         runtime = self._runtime
         found = await runtime.zk.get_notifications(znodes.ISR_CHANGE_NOTIFICATION)
         try:
-            partitions: set[TopicPartition] = set()
+            partitions: dict[TopicPartition, None] = {}
             for path, data in found.items():
                 try:
-                    partitions.update(znodes.decode_partition_list(path, data))
+                    partitions.update(dict.fromkeys(small_order(znodes.decode_partition_list(path, data))))
                 except znodes.BadZNode as e:
                     log.error("ignoring a notification: %s", e)
             if partitions:
-                await runtime.refresh_leadership(sorted(partitions))
-                runtime.send_update_metadata_to_all(sorted(partitions))
-                await self._reassignment.complete(sorted(partitions))
+                await runtime.refresh_leadership(partitions)
+                runtime.send_update_metadata_to_all(partitions)
+                await self._reassignment.complete(partitions)
         finally:
             await runtime.zk.delete_notifications(found, self._context.epoch_zk_version)
 
@@ -50,24 +52,29 @@ class IsrChanges:
     ) -> None:
         """Answer the request (rules 11.70-11.81), then complete the reassignments that waited for the ISR.
 
-        An unexpected failure is answered with UNKNOWN_SERVER_ERROR and raised.
+        An unexpected failure is answered with UNKNOWN_SERVER_ERROR and raised; but a controller that finds out here
+        that it has moved goes on, as Kafka's does, until it is told by ZooKeeper.
         """
         try:
-            response, done = await self._alter_partition(request, version)
-        except Exception:
+            response, states = await self._alter_partition(request, version)
+        except Exception as e:
             reply(wire.AlterPartitionResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            if isinstance(e, ControllerMoved):
+                log.error("AlterPartition of broker %d failed: %s", request.broker_id, e)
+                return
             raise
         reply(response)
-        if done:
-            log.debug("ISR changed by broker %d: %s", request.broker_id, done)
-            await self._reassignment.complete(done)
+        if states:
+            log.debug("ISRs that broker %d asked for: %s", request.broker_id, states)
+            await self._reassignment.complete(states)
 
     async def _alter_partition(
         self, request: wire.AlterPartitionRequest, version: int
-    ) -> tuple[wire.AlterPartitionResponse, dict[TopicPartition, LeaderAndIsr]]:
+    ) -> tuple[wire.AlterPartitionResponse, list[TopicPartition]]:
+        """The response, and the partitions that have the state that was asked for, in Kafka's order."""
         top_level = self._top_level_error(request)
         if top_level is not ErrorCode.NONE:
-            return wire.AlterPartitionResponse(error_code=top_level), {}
+            return wire.AlterPartitionResponse(error_code=top_level), []
         results: dict[TopicPartition, IsrResult] = {}
         accepted: dict[TopicPartition, LeaderAndIsr] = {}
         unknown_ids: dict[UUID, list[int]] = {}
@@ -88,7 +95,8 @@ class IsrChanges:
         done = {tp: state for tp, state in results.items() if tp in accepted and isinstance(state, LeaderAndIsr)}
         await self._runtime.refresh_leadership(done)
         self._runtime.send_update_metadata_to_all([*results])  # rule 11.79: failed partitions included
-        return self._response(version, results, unknown_ids), done
+        settled = [tp for tp in table_order(results) if isinstance(results[tp], LeaderAndIsr)]
+        return self._response(version, results, unknown_ids), settled
 
     def _top_level_error(self, request: wire.AlterPartitionRequest) -> ErrorCode:
         """Rule 11.70."""

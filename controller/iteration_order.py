@@ -6,25 +6,38 @@ Kafka 3.9 is compiled with Scala 2.13. Its maps and sets iterate by hash, so an 
                     children, both by five bits of the improved hash. `groupBy` returns such a map, even a small one
     small_order     immutable Map and Set that grow key by key: insertion order up to four keys, then `trie_order`
     table_order     scala.collection.mutable.HashMap and HashSet: a table of buckets, by the low bits of the hash
+    java_order      java.util.HashMap filled by computeIfAbsent: the same buckets, in each the latest key first. Java
+                    makes a bucket of more than eight keys a tree, with another order; that is not imitated
+    HashTable, HashedSet    a mutable.HashMap and HashSet that live long: they grow, and never shrink
+
+Inside a control request, partitions are in the order of the HashTable that collected them, and topics in that of a
+java.util.HashMap, or in StopReplica of a mutable.HashMap (`by_topic`).
 
 Sources: Hashing.scala, immutable/HashMap.scala, mutable/HashMap.scala and IterableOps.groupBy of Scala 2.13;
-String.hashCode of Java; TopicPartition.java of Kafka. A table that has been larger keeps its size in Scala; here it has
-the size that its keys need. Inside a message, topics and partitions are not in Kafka's order: no broker depends on it.
+HashMap and String.hashCode of Java; of Kafka, TopicPartition.java, groupByTopic in LeaderAndIsrRequest.java and
+UpdateMetadataRequest.java, sendStopReplicaRequests in ControllerChannelManager.scala.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar
+import functools
+from collections.abc import Iterable, Sequence
+from typing import Self, TypeVar
 
 from kce.zookeeper.model import TopicPartition
 
 K = TypeVar("K", bound=int | str | TopicPartition)
+V = TypeVar("V")
 
 _MASK = 0xFFFFFFFF
+_SIGN = 0x80000000
 #: bits of the hash that one level of the trie uses
 _BITS = 5
 _SMALL = 4
+_FIRST_BUCKETS = 16
+_LOAD_FACTOR = 0.75
+#: names of topics whose hash is remembered: computing one takes microseconds
+_REMEMBERED = 1 << 16
 
 
 def hash_code(key: int | str | TopicPartition) -> int:
@@ -33,13 +46,18 @@ def hash_code(key: int | str | TopicPartition) -> int:
         case int():
             return key & _MASK
         case str():
-            code = 0
-            units = key.encode("utf-16-be", "surrogatepass")
-            for high, low in zip(units[::2], units[1::2], strict=True):
-                code = (31 * code + (high << 8 | low)) & _MASK
-            return code
+            return _hash_of_string(key)
         case _:
-            return (31 * (31 + key.partition) + hash_code(key.topic)) & _MASK
+            return (31 * (31 + key.partition) + _hash_of_string(key.topic)) & _MASK
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def _hash_of_string(text: str) -> int:
+    code = 0
+    units = text.encode("utf-16-be", "surrogatepass")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        code = (31 * code + (high << 8 | low)) & _MASK
+    return code
 
 
 def trie_order(keys: Iterable[K]) -> list[K]:
@@ -53,12 +71,113 @@ def small_order(keys: Iterable[K]) -> list[K]:
 
 
 def table_order(keys: Iterable[K]) -> list[K]:
+    """Of a table that has the size that ``keys`` need."""
     distinct = list(dict.fromkeys(keys))
-    size = 16
-    while len(distinct) >= 0.75 * size:
-        size *= 2
-    hashes = {key: (code := hash_code(key)) ^ code >> 16 for key in distinct}
-    return sorted(distinct, key=lambda key: (hashes[key] & size - 1, _signed(hashes[key])))
+    buckets = _FIRST_BUCKETS
+    while len(distinct) >= _LOAD_FACTOR * buckets:
+        buckets *= 2
+    return sorted(distinct, key=lambda key: _place(hash_code(key), buckets))
+
+
+def java_order(keys: Sequence[str], *, last_is_new: bool = True) -> list[str]:
+    """Distinct ``keys`` in the order in which Kafka adds them; it may have asked for known keys after the last.
+
+    The table grows when a key is asked for, if it is too full already.
+    """
+    buckets = _FIRST_BUCKETS
+    while len(keys) - last_is_new > _LOAD_FACTOR * buckets:
+        buckets *= 2
+    latest_first = list(reversed(keys))
+    latest_first.sort(key=lambda key: _place(hash_code(key), buckets) >> 32)
+    return latest_first
+
+
+class HashTable(dict[K, V]):
+    """A mutable.HashMap: ``buckets``, of which it has at least 4/3 of its keys, decide its order. ``clear`` keeps them.
+
+    Filled by `put` only: Kafka's table grows before a key is added, even if it has that key.
+    """
+
+    __slots__ = ("buckets",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.buckets = _FIRST_BUCKETS
+
+    @classmethod
+    def of(cls, content: dict[K, V]) -> Self:
+        table = cls()
+        table.put_all(content)
+        return table
+
+    def order(self) -> list[K]:
+        return sorted(self, key=lambda key: _place(hash_code(key), self.buckets))
+
+    def put(self, key: K, value: V) -> None:
+        self._grow(len(self) + 1)
+        self[key] = value
+
+    def put_all(self, content: dict[K, V]) -> None:
+        """`put` of each."""
+        last_is_new = bool(content) and next(reversed(content)) not in self
+        self.update(content)
+        self.grow_as_after(last_is_new=last_is_new)
+
+    def grow_as_after(self, *, last_is_new: bool) -> None:
+        """Have the size as after a series of `put`, of which the last was of a new key or not."""
+        self._grow(len(self) + (not last_is_new))
+
+    def _grow(self, keys: int) -> None:
+        while keys >= _LOAD_FACTOR * self.buckets:
+            self.buckets *= 2
+
+
+class HashedSet(set[K]):
+    """A mutable.HashSet, filled by `add` only; see HashTable. Keys of equal hash are sorted; in Scala, the older is
+    first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buckets = _FIRST_BUCKETS
+
+    def order(self) -> list[K]:
+        return sorted(self, key=lambda key: (_place(hash_code(key), self._buckets), key))
+
+    def add(self, key: K) -> None:
+        while len(self) + 1 >= _LOAD_FACTOR * self._buckets:
+            self._buckets *= 2
+        super().add(key)
+
+
+def by_topic(table: HashTable[TopicPartition, V], *, java: bool) -> dict[str, list[tuple[TopicPartition, V]]]:
+    """The content of ``table`` by topic: the partitions of each in the table's order; the topics, added as the table
+    has them, in that of a table of ``java`` or of Scala."""
+    last_bucket = table.buckets - 1
+    groups: dict[str, dict[int, tuple[TopicPartition, V]]] = {}
+    topic, group, base = None, {}, 0
+    for item in table.items():
+        name, number = item[0]
+        if name != topic:
+            topic = name
+            group = groups.setdefault(topic, {})
+            base = 31 * 31 + _hash_of_string(topic)
+        code = base + 31 * number & _MASK  # as in `hash_code`, and below as in `_place`: this is done a million times
+        code ^= code >> 16
+        group[(code & last_bucket) << 32 | code ^ _SIGN] = item
+    places = {topic: sorted(group) for topic, group in groups.items()}
+    if java:
+        added = sorted(groups, key=lambda topic: places[topic][0])
+        last = max(places.values(), key=lambda of_topic: of_topic[-1], default=[])
+        topics = java_order(added, last_is_new=len(last) == 1)
+    else:
+        topics = table_order(groups)
+    return {topic: [groups[topic][place] for place in places[topic]] for topic in topics}
+
+
+def _place(code: int, buckets: int) -> int:
+    """Sorts as a mutable.HashMap does: by bucket, and in a bucket by hash, which is signed."""
+    code ^= code >> 16
+    return (code & buckets - 1) << 32 | code ^ _SIGN
 
 
 def _improved(code: int) -> int:
@@ -80,7 +199,3 @@ def _trie_order(hashed: list[tuple[int, K]], shift: int) -> list[K]:
             is_collision = len({code for code, _ in below}) == 1
             order += [key for _, key in below] if is_collision else _trie_order(below, shift + _BITS)
     return order
-
-
-def _signed(code: int) -> int:
-    return code - (1 << 32) if code >> 31 else code

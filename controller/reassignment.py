@@ -115,14 +115,14 @@ class Reassignment:
     async def resume_at_failover(self) -> None:
         """Rule 4.15."""
         resumed = await self.requested_by_znode()
-        for tp in table_order(self._context.being_reassigned):
+        for tp in self._context.being_reassigned.order():
             if tp in resumed:
                 continue
             await self._reassign(tp, self._context.assignment(tp))
 
     async def resume_on(self, brokers: Collection[BrokerId]) -> None:
         """Continue reassignments to brokers that have started (rules 11.17, 11.20)."""
-        for tp in table_order(self._context.being_reassigned):
+        for tp in self._context.being_reassigned.order():
             assignment = self._context.assignment(tp)
             if any(replica in brokers for replica in assignment.target):
                 await self._reassign(tp, assignment)

@@ -15,6 +15,7 @@ from typing import Protocol
 from kce import wire
 from kce.controller.context import ControllerContext
 from kce.controller.errors import BrokenBatch
+from kce.controller.iteration_order import HashTable, by_topic
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import SECURITY_PROTOCOLS
 from kce.zookeeper.errors import IllegalState
@@ -125,15 +126,16 @@ class ControllerRequestBatch:
         self._context = context
         self._outbox = outbox
         self._responses = responses
+        self._update_metadata: HashTable[TopicPartition, Leadership] = HashTable()
         self.clear()
 
     def clear(self) -> None:
-        self._leader_and_isr: dict[BrokerId, dict[TopicPartition, LeaderAndIsrState]] = {}
+        self._leader_and_isr: dict[BrokerId, HashTable[TopicPartition, LeaderAndIsrState]] = {}
         # of `add_known_leader_and_isr`: shared between the replicas of a partition
         self._known: dict[TopicPartition, LeaderAndIsrState] = {}
-        self._stop_replica: dict[BrokerId, dict[TopicPartition, StopReplicaState]] = {}
+        self._stop_replica: dict[BrokerId, HashTable[TopicPartition, StopReplicaState]] = {}
         self._update_metadata_brokers: set[BrokerId] = set()
-        self._update_metadata: dict[TopicPartition, Leadership] = {}
+        self._update_metadata.clear()  # it keeps its size, and with it its order
 
     def problem(self, broker: RegisteredBroker) -> str | None:
         """Why UpdateMetadata cannot contain the broker (8.21)."""
@@ -168,21 +170,23 @@ class ControllerRequestBatch:
         state = LeaderAndIsrState(leadership, assignment, is_new)
         for broker in brokers:
             if broker >= 0:
-                states = self._leader_and_isr.setdefault(broker, {})
+                states = self._leader_and_isr.setdefault(broker, HashTable())
                 before = states.get(tp)
                 is_sticky = before is not None and before.is_new and not is_new
-                states[tp] = LeaderAndIsrState(leadership, assignment, True) if is_sticky else state
+                states.put(tp, LeaderAndIsrState(leadership, assignment, True) if is_sticky else state)
         self._update_metadata_brokers |= self._context.live_or_shutting_down_broker_ids
         if (known := self._context.leadership.get(tp)) is not None:
-            self._update_metadata[tp] = known
+            self._update_metadata.put(tp, known)
 
     def add_known_leader_and_isr(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> None:
         """``add_leader_and_isr`` with the cached leadership of many partitions, for an existing replica; skips
         partitions without leadership. The context must not change between such additions to one batch."""
         context, shared = self._context, self._known
         added: dict[TopicPartition, LeaderAndIsrState] = {}
+        last_is_new = False
         for tp in partitions:
             state = shared.get(tp)
+            last_is_new = state is None
             if state is None:
                 known = context.leadership.get(tp)
                 if known is None:
@@ -195,7 +199,8 @@ class ControllerRequestBatch:
         for tp, before in self._leader_and_isr.get(broker, {}).items():
             if before.is_new and (state := added.get(tp)) is not None:
                 added[tp] = LeaderAndIsrState(state.leadership, state.assignment, True)
-        self._leader_and_isr.setdefault(broker, {}).update(added)
+        self._leader_and_isr.setdefault(broker, HashTable()).put_all(added)
+        self._update_metadata.grow_as_after(last_is_new=last_is_new)
         self._update_metadata_brokers |= context.live_or_shutting_down_broker_ids
 
     def add_stop_replica(self, brokers: Iterable[BrokerId], tp: TopicPartition, *, delete: bool) -> None:
@@ -203,17 +208,15 @@ class ControllerRequestBatch:
         epoch = self._context.leader_epoch_for_stop_replica(tp)
         for broker in brokers:
             if broker >= 0:
-                states = self._stop_replica.setdefault(broker, {})
+                states = self._stop_replica.setdefault(broker, HashTable())
                 sticky = delete or (tp in states and states[tp].delete)
-                states[tp] = StopReplicaState(epoch, sticky)
+                states.put(tp, StopReplicaState(epoch, sticky))
 
     def add_update_metadata(self, brokers: Iterable[BrokerId], partitions: Iterable[TopicPartition]) -> None:
         """Rules 8.7, 8.9: all brokers of the batch get all its partitions; skips those without leadership."""
         self._update_metadata_brokers.update(broker for broker in brokers if broker >= 0)
-        for tp in partitions:
-            known = self._context.leadership.get(tp)
-            if known is not None:
-                self._update_metadata[tp] = known
+        leadership = self._context.leadership
+        self._update_metadata.put_all({tp: known for tp in partitions if (known := leadership.get(tp)) is not None})
 
     def send(self) -> None:
         """Enqueue the requests of registered brokers (rules 8.12-8.17), and clear the batch, even on failure.
@@ -235,7 +238,7 @@ class ControllerRequestBatch:
         for broker in sorted(live & self._stop_replica.keys()):
             self._send_stop_replica(broker, self._stop_replica[broker])
 
-    def _send_leader_and_isr(self, broker: BrokerId, states: Mapping[TopicPartition, LeaderAndIsrState]) -> None:
+    def _send_leader_and_isr(self, broker: BrokerId, states: HashTable[TopicPartition, LeaderAndIsrState]) -> None:
         version = self._config.ibp.leader_and_isr_version
         request = build_leader_and_isr(version, self._config, self._context, broker, states)
 
@@ -259,7 +262,7 @@ class ControllerRequestBatch:
         epochs = {broker: self._context.broker_epochs[broker] for broker in brokers}
         self._outbox.send_update_metadata(epochs, request, version, answered)
 
-    def _send_stop_replica(self, broker: BrokerId, states: Mapping[TopicPartition, StopReplicaState]) -> None:
+    def _send_stop_replica(self, broker: BrokerId, states: HashTable[TopicPartition, StopReplicaState]) -> None:
         version = self._config.ibp.stop_replica_version
         deleted = frozenset(tp for tp, state in states.items() if state.delete)
 
@@ -273,7 +276,7 @@ class ControllerRequestBatch:
             )
             return
         for delete in (True, False):  # rule 8.22: deletions first; only they have a callback
-            some = {tp: state for tp, state in states.items() if state.delete is delete}
+            some = HashTable.of({tp: state for tp, state in states.items() if state.delete is delete})
             if some:
                 request = build_stop_replica(version, self._config, self._context, broker, some)
                 self._outbox.send(broker, request, version, answered if delete else None)
@@ -284,16 +287,10 @@ def build_leader_and_isr(
     config: BatchConfig,
     context: ControllerContext,
     broker: BrokerId,
-    states: Mapping[TopicPartition, LeaderAndIsrState],
+    states: HashTable[TopicPartition, LeaderAndIsrState],
 ) -> wire.LeaderAndIsrRequest:
     """Rules 8.4, 8.14-8.16, 13.7-13.11."""
-    partitions: dict[str, list[wire.LeaderAndIsrPartitionState]] = {}
-    topic, of_topic = None, []
-    for tp, state in states.items():
-        if tp.topic != topic:
-            topic = tp.topic
-            of_topic = partitions.setdefault(topic, [])
-        of_topic.append(state.build(tp, version))
+    grouped = version >= 2
     leaders = {state.leadership.leader_and_isr.leader for state in states.values()}
     live_leaders = []
     for live in context.live_or_shutting_down_brokers:
@@ -302,17 +299,18 @@ def build_leader_and_isr(
             live_leaders.append(
                 wire.LeaderAndIsrLiveLeader(broker_id=live.id, host_name=endpoint.host, port=endpoint.port)
             )
-    grouped = version >= 2
     return wire.LeaderAndIsrRequest(
         controller_id=config.broker_id,
         controller_epoch=context.epoch,
         broker_epoch=context.broker_epochs[broker],
-        ungrouped_partition_states=() if grouped else tuple(p for topic in partitions.values() for p in topic),
+        ungrouped_partition_states=() if grouped else tuple(states[tp].build(tp, version) for tp in states.order()),
         topic_states=tuple(
             wire.LeaderAndIsrTopicState(
-                topic_name=topic, topic_id=context.topic_ids.get(topic, ZERO), partition_states=tuple(of_topic)
+                topic_name=topic,
+                topic_id=context.topic_ids.get(topic, ZERO),
+                partition_states=tuple([state.build(tp, version) for tp, state in of_topic]),
             )
-            for topic, of_topic in partitions.items()
+            for topic, of_topic in by_topic(states, java=True).items()
         )
         if grouped
         else (),
@@ -324,46 +322,48 @@ def build_update_metadata(
     version: int,
     config: BatchConfig,
     context: ControllerContext,
-    leadership: Mapping[TopicPartition, Leadership],
+    leadership: HashTable[TopicPartition, Leadership],
 ) -> wire.UpdateMetadataRequest:
     """The request for all brokers, without broker epoch (rules 8.8-8.10, 13.16-13.21)."""
-    partitions: dict[str, list[wire.UpdateMetadataPartitionState]] = {}
     offline = context.offline_replicas()
-    topic, of_topic, deleting = None, [], False
-    for tp, (state, controller_epoch) in leadership.items():
-        if tp.topic != topic:
-            topic = tp.topic
-            of_topic = partitions.setdefault(topic, [])
-            deleting = context.is_queued_for_deletion(topic)
+
+    def built(tp: TopicPartition, known: Leadership, deleting: bool) -> wire.UpdateMetadataPartitionState:
+        state, controller_epoch = known
         replicas = context.replicas(tp)
-        of_topic.append(
-            _update_metadata_partition_state(
-                topic_name=topic if version < 5 else "",
-                partition_index=tp.partition,
-                controller_epoch=controller_epoch,
-                leader=LEADER_DURING_DELETE if deleting else state.leader,
-                leader_epoch=0 if deleting else state.leader_epoch,
-                isr=state.isr,
-                zk_version=0 if deleting else state.partition_epoch,
-                replicas=replicas,
-                offline_replicas=offline(tp, replicas),
+        built_state: wire.UpdateMetadataPartitionState = _update_metadata_partition_state(
+            topic_name=tp.topic if version < 5 else "",
+            partition_index=tp.partition,
+            controller_epoch=controller_epoch,
+            leader=LEADER_DURING_DELETE if deleting else state.leader,
+            leader_epoch=0 if deleting else state.leader_epoch,
+            isr=state.isr,
+            zk_version=0 if deleting else state.partition_epoch,
+            replicas=replicas,
+            offline_replicas=offline(tp, replicas),
+        )
+        return built_state
+
+    ungrouped: tuple[wire.UpdateMetadataPartitionState, ...] = ()
+    topic_states = []
+    if version < 5:
+        is_deleting = context.is_queued_for_deletion
+        ungrouped = tuple(built(tp, leadership[tp], is_deleting(tp.topic)) for tp in leadership.order())
+    else:
+        for topic, of_topic in by_topic(leadership, java=True).items():
+            deleting = context.is_queued_for_deletion(topic)
+            topic_states.append(
+                wire.UpdateMetadataTopicState(
+                    topic_name=topic,
+                    topic_id=context.topic_ids.get(topic, ZERO),
+                    partition_states=tuple([built(tp, known, deleting) for tp, known in of_topic]),
+                )
             )
-        )
-    live_brokers = tuple(_update_metadata_broker(version, b) for b in context.live_or_shutting_down_brokers)
-    ungrouped = tuple(p for topic in partitions.values() for p in topic) if version < 5 else ()
-    topic_states = tuple(
-        wire.UpdateMetadataTopicState(
-            topic_name=topic, topic_id=context.topic_ids.get(topic, ZERO), partition_states=tuple(of_topic)
-        )
-        for topic, of_topic in partitions.items()
-        if version >= 5
-    )
     return wire.UpdateMetadataRequest(
         controller_id=config.broker_id,
         controller_epoch=context.epoch,
         ungrouped_partition_states=ungrouped,
-        topic_states=topic_states,
-        live_brokers=live_brokers,
+        topic_states=tuple(topic_states),
+        live_brokers=tuple(_update_metadata_broker(version, b) for b in context.live_or_shutting_down_brokers),
     )
 
 
@@ -400,30 +400,33 @@ def build_stop_replica(
     config: BatchConfig,
     context: ControllerContext,
     broker: BrokerId,
-    states: Mapping[TopicPartition, StopReplicaState],
+    states: HashTable[TopicPartition, StopReplicaState],
 ) -> wire.StopReplicaRequest:
     """Rules 8.22, 13.23. Below version 3 all states have the same ``delete``."""
-    topics: dict[str, dict[int, StopReplicaState]] = {}
-    for tp, state in states.items():
-        topics.setdefault(tp.topic, {})[tp.partition] = state
+    topics = by_topic(states, java=False)
     ungrouped: tuple[wire.StopReplicaPartitionV0, ...] = ()
     topics_v1: tuple[wire.StopReplicaTopicV1, ...] = ()
     topic_states: tuple[wire.StopReplicaTopicState, ...] = ()
     if version == 0:
         ungrouped = tuple(
-            wire.StopReplicaPartitionV0(topic_name=tp.topic, partition_index=tp.partition) for tp in states
+            wire.StopReplicaPartitionV0(topic_name=topic, partition_index=tp.partition)
+            for topic, of_topic in topics.items()
+            for tp, _ in of_topic
         )
     elif version < 3:
-        topics_v1 = tuple(wire.StopReplicaTopicV1(name=t, partition_indexes=tuple(ps)) for t, ps in topics.items())
+        topics_v1 = tuple(
+            wire.StopReplicaTopicV1(name=topic, partition_indexes=tuple(tp.partition for tp, _ in of_topic))
+            for topic, of_topic in topics.items()
+        )
     else:
         topic_states = tuple(
             wire.StopReplicaTopicState(
                 topic_name=topic,
                 partition_states=tuple(
                     wire.StopReplicaPartitionState(
-                        partition_index=p, leader_epoch=state.leader_epoch, delete_partition=state.delete
+                        partition_index=tp.partition, leader_epoch=state.leader_epoch, delete_partition=state.delete
                     )
-                    for p, state in of_topic.items()
+                    for tp, state in of_topic
                 ),
             )
             for topic, of_topic in topics.items()

@@ -21,6 +21,9 @@ from kce.zookeeper.model import BrokerEpoch, BrokerId, Leadership, RegisteredBro
 
 log = logging.getLogger(__name__)
 
+#: partition states that are read from ZooKeeper before they are put into the context, to bound memory
+_READ_AT_ONCE = 50_000
+
 #: waits until the broker has read a version of /feature, at most so many seconds; raises TimeoutError
 WaitForFeatures = Callable[[int, float], Awaitable[None]]
 
@@ -83,6 +86,9 @@ class ControllerRuntime:
 
     async def refresh_leadership(self, partitions: Iterable[TopicPartition]) -> None:
         """Read partition states into the context; absent ones change nothing (rule 4.10)."""
-        for tp, known in (await self.zk.get_partition_states(list(partitions))).items():
-            if isinstance(known, Leadership):
-                self.context.put_leadership(tp, known)
+        wanted = list(partitions)
+        for begin in range(0, len(wanted), _READ_AT_ONCE):
+            found = await self.zk.get_partition_states(wanted[begin : begin + _READ_AT_ONCE])
+            for tp, known in found.items():
+                if isinstance(known, Leadership):
+                    self.context.put_leadership(tp, known)

@@ -1,6 +1,15 @@
-"""The entry point of `kce`: signals end it without a traceback from its first moment."""
+"""The entry point of `kce`: signals end it without a traceback as soon as Python runs this module.
+
+Before that Python itself starts and imports its `site`, for some hundredths of a second; a SIGINT then prints Python's
+KeyboardInterrupt, and no program in Python can change that.
+"""
 
 from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # `signal` is made of it; it costs no import
+
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # to end silently, until exit_at_once
 
 from kce.harness import interrupts
 

@@ -67,6 +67,8 @@ class Link:
         self._tap: ConnectionTap | None = None
         if accepted and node.recorder is not None:
             self._tap = node.recorder.connection(self.remote, self.local)
+        #: frames are neither counted nor recorded
+        self._is_plain = memory is None and self._tap is None
 
     @property
     def buffered_bytes(self) -> int:
@@ -128,6 +130,8 @@ class Link:
         if self._links.observed or self._ready:
             return self._ready.popleft() if self._ready else None
         try:
+            if self._is_plain:
+                return self._buffer.next_frame()
             if self._memory is not None and self._taken is None:
                 announced = self._buffer.announced_bytes()
                 if announced is None or not self._memory.try_take(announced):
@@ -148,6 +152,8 @@ class Link:
         if self._links.observed and not self._observed_there:
             for payload in payloads:
                 await self._observe(payload, incoming=False)
+        elif self._is_plain:
+            await self._stream.send_all(wire.frames(payloads))
         else:
             await self._send_now(payloads)
 
@@ -179,10 +185,16 @@ class Link:
 
     # as a connection to another node
 
-    async def send_frame(self, payload: bytes) -> None:
-        """Raises ConnectionLost."""
+    async def send_frame(self, payload: bytes, rest: bytes | memoryview = b"") -> None:
+        """Send ``payload`` and ``rest`` as one frame. ``rest`` is not copied if nobody looks. Raises ConnectionLost."""
         try:
-            await self.send(payload)
+            if not rest:
+                await self.send(payload)
+            elif not self._is_plain or (self._links.observed and not self._observed_there):
+                await self.send(b"".join((payload, rest)))
+            else:
+                await self._stream.send_all(wire.frame_prefix(len(payload) + len(rest)) + payload)
+                await self._stream.send_all(rest)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as e:
             raise ConnectionLost("the connection broke while sending") from e
 

@@ -125,8 +125,8 @@ def _spawn(
     logging = folder / "log4j2.properties"
     logging.write_text(_LOGGING)
     command = [
-        *java, "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Dzookeeper.preAllocSize=1024",
-        "-Djute.maxbuffer=10000000",
+        java[0], "-Xmx512m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Dzookeeper.preAllocSize=1024",
+        "-Djute.maxbuffer=10000000", *java[1:],
         f"-Dlog4j2.configurationFile={logging.as_uri()}",
         "-cp", f"{jars}/*", "org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config),
     ]  # fmt: skip

@@ -31,6 +31,7 @@ from kce.broker_stub.zookeeper.broker_metadata import (
 from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
 from kce.broker_stub.zookeeper.feature_listener import FinalizedFeatureChangeListener
 from kce.broker_stub.zookeeper.isr_store import ZkIsrStore, ZkLogDirEvents
+from kce.broker_stub.zookeeper.producer_id_store import ZkProducerIds
 from kce.captures.record.recorder import Recorder
 from kce.controller.config import ControllerConfig
 from kce.controller.kafka_controller import KafkaController
@@ -204,6 +205,7 @@ class Node:
                     zk, self.config.inter_broker_protocol_version, self.world.random("placement"), self._controllers
                 ),
                 isr_store=ZkIsrStore(zk),
+                allocate_producer_ids=ZkProducerIds(zk, self.id).allocate,
                 log_dir_events=ZkLogDirEvents(zk, self.id),
                 log_manager=self.logs,
                 prepare_topics=partial(self._read_topic_configs, zk, topics) if self.logs is not None else None,

@@ -1,12 +1,13 @@
-"""`make mutants`: changes one place at a time, and runs the module's tests until one fails.
+"""`make mutants`: changes one place at a time, and runs the tests that call the function, until one fails.
 
 It inverts decisions: comparisons (of epochs and versions also their boundaries), `and` and `or`, membership, negations,
 conditions, results of predicates, `any` and `all`, boolean arguments. In functions it also deletes statements, swaps
 neighbours, drops arguments and changes numbers. Modules are all of controller, election, zookeeper and broker_stub,
-but for those in `NOT_MUTATED`; `--sample` mutants of them are chosen by `--seed`.
+but for those in `NOT_MUTATED`; `--sample` mutants of them are chosen by `--seed`. Which tests call a function is
+observed first, in one run of the fast tests (callers.py).
 
 Nothing is written to disk: a forked process imports the mutated module instead of the real one. A mutant that runs four
-times as long as the unchanged tests counts as detected. At least 95% must be detected; the others are listed.
+times as long as the unchanged tests counts as noticed. At least 95% must be noticed; the others are listed.
 mutants_equivalent.toml lists mutants without any effect, with reasons.
 """
 
@@ -24,143 +25,40 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import TypeVar
 
 # imported once for all forked processes; none of it is mutated
 import hypothesis  # noqa: F401
 import kazoo.client  # noqa: F401
-import pytest
 import trio.testing  # noqa: F401
 
 import kce.wire.protocol  # noqa: F401
-from tests.test_mirror import covers, mirrored
+from tests import callers
+from tests.callers import ROOT
 
-ROOT = Path(__file__).parent.parent
+K = TypeVar("K")
+
 REQUIRED = 0.95
 ROOMS = ("controller", "election", "zookeeper", "broker_stub")
+#: folders below tests/
+TESTS = ("controller", "broker_stub", "zookeeper", "election", "wire/conformance")
+#: of a function that many tests call, the quickest are run, for so long in sum
+BUDGET_S = 15.0
+#: the longest time for the tests of one folder, observed
+OBSERVED_IN_S = 3600.0
 #: modules that only tests with a server or a JVM exercise, which would have to start for every mutant
 NOT_MUTATED = (
     "zookeeper/store/kazoo.py", "zookeeper/store/buffered_socket.py", "zookeeper/client_config.py",
     "broker_stub/reactor/acceptor.py",
 )  # fmt: skip
-
-#: module -> its tests, fastest first: modules and folders below tests/; other modules: `tests_of`
-TARGETS: dict[str, Sequence[str]] = {
-    "controller/leader_selection.py": [
-        "controller/conformance/test_partition_leader_election_algorithms",
-        "controller/conformance/test_partition_state_machine", "controller/test_leader_selection",
-    ],
-    "controller/partition_state_machine.py": [
-        "controller/conformance/test_partition_state_machine",
-        "controller/conformance/test_partition_leader_election_algorithms",
-        "controller/conformance/test_unclean_leader_election", "controller/conformance/test_leader_election_command",
-        "controller/conformance/test_reassign_partitions_command", "controller/test_partition_state_machine",
-        "controller/test_kafka_controller",
-    ],
-    "controller/replica_state_machine.py": [
-        "controller/conformance/test_replica_state_machine", "controller/test_replica_state_machine",
-        "controller/test_brokers", "controller/conformance/test_delete_topic",
-    ],
-    "controller/context.py": [
-        "controller/test_context", "controller/conformance/test_controller_context",
-        "controller/conformance/test_partition_state_machine", "controller/test_request_batch",
-    ],
-    "controller/request_batch.py": [
-        "controller/conformance/test_controller_channel_manager", "controller/conformance/test_replica_state_machine",
-        "controller/test_request_batch", "controller/test_brokers",
-    ],
-    "controller/topic_deletion.py": [
-        "controller/conformance/test_topic_deletion_manager", "controller/conformance/test_delete_topic",
-        "controller/test_topic_deletion", "controller/test_reassignment",
-    ],
-    "controller/isr_changes.py": [
-        "controller/conformance/test_controller_integration_alter_partition", "controller/test_isr_changes",
-        "controller/test_reassignment",
-    ],
-    "controller/controlled_shutdown.py": [
-        "controller/conformance/test_controller_integration", "controller/test_brokers",
-    ],
-    "controller/reassignment.py": [
-        "controller/conformance/test_controller_integration_reassignment", "controller/test_reassignment",
-    ],
-    "controller/brokers.py": [
-        "controller/test_brokers", "controller/conformance/test_controller_integration",
-        "controller/conformance/test_broker_epoch_integration", "controller/test_replica_leader_election",
-        "controller/test_features", "controller/test_kafka_controller", "controller/conformance/test_delete_topic",
-        "controller/test_topics", "controller/test_topic_deletion",
-    ],
-    "controller/topics.py": [
-        "controller/test_topics", "controller/test_topic_deletion",
-        "controller/conformance/test_controller_integration_topic_ids", "controller/conformance/test_delete_topic",
-        "controller/test_kafka_controller",
-    ],
-    "controller/replica_leader_election.py": [
-        "controller/conformance/test_controller_integration_reassignment", "controller/test_replica_leader_election",
-    ],
-    "controller/features.py": ["controller/conformance/test_update_features", "controller/test_features"],
-    "controller/dispatch.py": [
-        "controller/test_dispatch", "controller/test_event_loop", "controller/test_producer_ids",
-        "controller/test_brokers", "controller/test_isr_changes", "controller/test_kafka_controller",
-        "controller/conformance/test_controller_integration_reassignment",
-    ],
-    "controller/elector.py": [
-        "controller/test_kafka_controller", "controller/conformance/test_controller_integration",
-        "controller/test_elector",
-    ],
-    "zookeeper/client.py": ["zookeeper/conformance/test_kafka_zk_client", "controller/test_kafka_controller"],
-    "broker_stub/replica_manager.py": [
-        "broker_stub/test_fencing", "broker_stub/test_leader_and_isr", "broker_stub/test_stop_replica",
-        "broker_stub/test_properties", "broker_stub/test_isr",
-    ],
-    "broker_stub/partition.py": [
-        "broker_stub/test_leader_and_isr", "broker_stub/test_isr", "broker_stub/test_stop_replica",
-    ],
-    "broker_stub/control_requests.py": [
-        "wire/conformance", "broker_stub/test_metadata_cache", "broker_stub/test_fencing",
-        "broker_stub/test_leader_and_isr",
-    ],
-    "broker_stub/handlers/base.py": [
-        "broker_stub/test_fencing", "broker_stub/test_client_quotas", "broker_stub/test_admin_handlers",
-    ],
-    "broker_stub/handlers/leader_and_isr.py": ["broker_stub/test_fencing", "wire/conformance"],
-    "broker_stub/handlers/stop_replica.py": ["broker_stub/test_fencing"],
-    "broker_stub/handlers/update_metadata.py": ["broker_stub/test_fencing"],
-    "controller/scheduler.py": ["controller/test_decisions", "controller/test_replica_leader_election"],
-    "election/serial_calls.py": ["election/test_service"],
-    "zookeeper/admin_nodes.py": [
-        "controller/test_producer_ids", "zookeeper/conformance/test_reassign_partitions_znode",
-        "zookeeper/conformance/test_kafka_zk_client", "controller/test_reassignment",
-    ],
-    "zookeeper/store/metered.py": ["controller/test_metrics"],
-    **dict.fromkeys(
-        (
-            f"broker_stub/handlers/{name}.py"
-            for name in (
-                "admin", "create_partitions", "delete_topics", "describe_cluster", "forwarded", "update_features",
-            )
-        ),
-        ("broker_stub/test_admin_handlers",),
-    ),
-    "broker_stub/handlers/api_versions.py": ["broker_stub/test_api_versions"],
-    "broker_stub/handlers/served_apis.py": ["broker_stub/test_api_versions"],
-    "broker_stub/handlers/incremental_alter_configs.py": ["broker_stub/test_config_requests"],
-    "broker_stub/handlers/init_producer_id.py": ["broker_stub/test_coordinator_requests"],
-    "broker_stub/producer_ids.py": ["broker_stub/test_coordinator_requests"],
-    "broker_stub/log_manager.py": ["broker_stub/test_leader_and_isr", "broker_stub/test_stop_replica"],
-    "broker_stub/node_client.py": ["broker_stub/test_node_to_controller"],
-    "broker_stub/reactor/metrics.py": ["broker_stub/test_metrics"],
-    "controller/event_loop.py": [
-        "controller/test_event_loop", "controller/conformance/test_controller_event_manager",
-        "controller/test_metrics",
-    ],
-}  # fmt: skip
 
 OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt,
@@ -178,6 +76,10 @@ class Mutant:
     name: str
     line: int
     code: Callable[[], CodeType]
+
+    @property
+    def function(self) -> str:
+        return self.name.partition(": ")[0]
 
 
 # finding them
@@ -266,28 +168,10 @@ def _is_docstring(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-# their tests
-
-
-def tests_of(target: str) -> Sequence[str]:
-    """The test file of the module's name, those that cover it, or those that import it; without ``.py``."""
-    if target in TARGETS:
-        return TARGETS[target]
-    found = [path for path in [ROOT / mirrored(Path(target))] if path.exists()]
-    found += [path for pattern, path in covers().items() if fnmatch(target, pattern)]
-    if not found:
-        module = target.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        room = ROOT / "tests" / target.partition("/")[0]
-        found = [p for p in sorted(room.rglob("test_*.py")) if f"kce.{module} " in p.read_text(encoding="utf-8")]
-    tests = dict.fromkeys(str(path.relative_to(ROOT / "tests")).removesuffix(".py") for path in found)
-    return list(tests)[:6]
-
-
 def targets() -> list[str]:
-    """Modules that have tests."""
     paths = (path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")))
     names = (str(path.relative_to(ROOT)) for path in paths)
-    return [name for name in names if name not in NOT_MUTATED and tests_of(name)]
+    return [name for name in names if name not in NOT_MUTATED]
 
 
 def _mutations(node: ast.AST, owner: str) -> Iterator[tuple[str, ast.expr, ast.expr]]:
@@ -372,22 +256,28 @@ def _changes(node: ast.expr) -> Iterator[ast.expr]:
 class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """An import hook that loads ``code`` instead of one module."""
 
-    def __init__(self, module: str, path: Path, code: CodeType) -> None:
-        self._module, self._path, self._code = module, path, code
+    def __init__(self, target: str, code: CodeType) -> None:
+        self._path = ROOT / target
+        self._is_package = self._path.stem == "__init__"
+        self._module = "kce." + target.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        self._code = code
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname != self._module:
             return None
-        return importlib.util.spec_from_file_location(fullname, self._path, loader=self)
+        modules = [str(self._path.parent)] if self._is_package else None
+        return importlib.util.spec_from_file_location(
+            fullname, self._path, loader=self, submodule_search_locations=modules
+        )
 
     def exec_module(self, module: ModuleType) -> None:
         exec(self._code, module.__dict__)
 
 
-def start_tests(tests: Sequence[str], mutated: Mutated | None) -> int:
-    """The id of a process that exits as pytest does."""
+def fork(function: Callable[[], int]) -> int:
+    """The id of a silent process that exits with what ``function`` returns."""
     pid = os.fork()
     if pid:
         return pid
@@ -395,93 +285,112 @@ def start_tests(tests: Sequence[str], mutated: Mutated | None) -> int:
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nowhere, descriptor)
-        if mutated is not None:
-            sys.meta_path.insert(0, mutated)
-        options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--assert=plain", "--rootdir", str(ROOT)]
-        code = pytest.main([*options, *(str(ROOT / test) for test in tests)])
-        os._exit(int(code))
+        os._exit(function())
     finally:
         os._exit(99)
 
 
-def exit_codes(
-    jobs: Iterator[tuple[str, int]], parallel: int, limit_seconds: float
-) -> Iterator[tuple[str, int | None]]:
-    """(name, exit code) of processes as they end, None for one that had to be killed; ``jobs`` starts them."""
-    running: dict[int, tuple[str, float]] = {}
+def start_tests(tests: Sequence[str], target: str, mutant: Mutant) -> int:
+    def run() -> int:
+        sys.meta_path.insert(0, Mutated(target, mutant.code()))
+        return callers.run(tests)
+
+    return fork(run)
+
+
+@dataclass(frozen=True)
+class Job:
+    start: Callable[[], int]
+    limit_s: float
+
+
+def exit_codes(jobs: Mapping[K, Job], parallel: int) -> Iterator[tuple[K, int | None]]:
+    """(key, exit code) of processes as they end, None for one that had to be killed."""
+    waiting = iter(jobs.items())
+    running: dict[int, tuple[K, float]] = {}
     while True:
-        while len(running) < parallel and (job := next(jobs, None)) is not None:
-            running[job[1]] = job[0], time.monotonic()
+        while len(running) < parallel and (job := next(waiting, None)) is not None:
+            running[job[1].start()] = job[0], time.monotonic() + job[1].limit_s
         if not running:
             return
-        for pid, (name, started) in list(running.items()):
+        for pid, (key, deadline) in list(running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 del running[pid]
-                yield name, os.waitstatus_to_exitcode(status)
-            elif time.monotonic() - started > limit_seconds:
+                yield key, os.waitstatus_to_exitcode(status)
+            elif time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
                 del running[pid]
-                yield name, None
+                yield key, None
         time.sleep(0.01)
 
 
-def _test_path(test: str) -> str:
-    path = f"tests/{test}"
-    return path if (ROOT / path).is_dir() else f"{path}.py"
+def observed(folders: Sequence[str], parallel: int) -> callers.Callers:
+    """Which tests of the folders call which functions."""
+    found = callers.Callers()
+    with tempfile.TemporaryDirectory() as folder:
+        files = {name: Path(folder, str(i)) for i, name in enumerate(folders)}
+        jobs = {}
+        for name, file in files.items():
+            observe = functools.partial(callers.observe, [str(ROOT / name)], ROOMS, file)
+            jobs[name] = Job(functools.partial(fork, observe), OBSERVED_IN_S)
+        for name, code in exit_codes(jobs, parallel):
+            if code != 0:
+                raise SystemExit(f"{name}: tests fail without any mutant (exit code {code})")
+            found.add(files[name])
+    return found
 
 
-def judge(target: str, chosen: set[str], equivalent: dict[str, str], parallel: int) -> tuple[int, int]:
-    """(noticed, all) of the ``chosen`` mutants; prints a line for each that was not noticed, and for the module."""
-    path, tests = ROOT / target, [_test_path(test) for test in tests_of(target)]
-    started = time.monotonic()
-    ((_, code),) = exit_codes(iter([("", start_tests(tests, None))]), 1, 120)
-    if code != 0:
-        raise SystemExit(f"{target}: the tests fail without any mutant (exit code {code}): {' '.join(tests)}")
-    limit_seconds = 10 + 4 * (time.monotonic() - started)
-    found = {mutant.name: mutant for mutant in mutants(path)}
-    if unknown := equivalent.keys() - found.keys():
-        raise SystemExit(f"mutants_equivalent.toml, {target}: there is no {sorted(unknown)[0]!r}")
-    found = {name: mutant for name, mutant in found.items() if name in chosen}
-    equivalent = {name: reason for name, reason in equivalent.items() if name in chosen}
-    module = f"kce.{target.removesuffix('.py').replace('/', '.')}"
-    jobs = ((m.name, start_tests(tests, Mutated(module, path, m.code()))) for m in found.values())
-    survivors = set()
-    for name, code in exit_codes(jobs, parallel, limit_seconds):
-        if code == 0:
-            survivors.add(name)
-            if name not in equivalent:
-                print(f"  not noticed: line {found[name].line}, {name}", flush=True)
-        elif name in equivalent:
-            print(f"  noticed, though listed as equivalent: {name}", flush=True)
-    total, noticed = len(found) - len(equivalent), len(found) - len(survivors | equivalent.keys())
-    left_out = f"{len(equivalent)} equivalent" if equivalent else ""
-    print(f"{target:<42}{noticed:>5} of {total:<5}{left_out:<14}{time.monotonic() - started:>6.0f} s", flush=True)
-    return noticed, total
+def judge(sample: Sequence[tuple[str, Mutant]], by: callers.Callers, parallel: int) -> set[tuple[str, str]]:
+    """(module, name) of the mutants that no test notices; prints a line for each."""
+    jobs = {}
+    lines = {(target, mutant.name): mutant.line for target, mutant in sample}
+    survivors = set(lines)
+    for target, mutant in sample:
+        if tests := by.tests(target, mutant.function, BUDGET_S):
+            start = functools.partial(start_tests, tests, target, mutant)
+            jobs[target, mutant.name] = Job(start, 20 + 4 * sum(by.seconds[test] for test in tests))
+    for key in survivors - jobs.keys():
+        print(f"  not noticed: {key[0]}:{lines[key]}, which no test runs, {key[1]}", flush=True)
+    for key, code in exit_codes(jobs, parallel):
+        if code != 0:
+            survivors.remove(key)
+        else:
+            print(f"  not noticed: {key[0]}:{lines[key]}, {key[1]}", flush=True)
+    return survivors
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("only", nargs="*", help="parts of the paths of modules; all modules if there are none")
+    parser.add_argument("--tests", nargs="*", default=TESTS, help="folders and modules of tests, below tests/")
     parser.add_argument("--parallel", type=int, default=2, help="processes at a time")
-    parser.add_argument("--sample", type=int, default=1000, help="number of mutants, 0 for all")
+    parser.add_argument("--sample", type=int, default=500, help="number of mutants, 0 for all")
     parser.add_argument("--seed", type=int, default=1, help="chooses the sample")
     options = parser.parse_args()
+    started = time.monotonic()
     equivalent = tomllib.loads((ROOT / "tests/mutants_equivalent.toml").read_text(encoding="utf-8"))
-    every = targets()
-    if unknown := equivalent.keys() - set(every):
-        raise SystemExit(f"mutants_equivalent.toml: no such module: {', '.join(unknown)}")
-    modules = [t for t in every if not options.only or any(part in t for part in options.only)]
-    population = [(target, mutant.name) for target in modules for mutant in mutants(ROOT / target)]
-    size = min(options.sample or len(population), len(population))
-    sample: dict[str, set[str]] = {}
-    for target, name in random.Random(options.seed).sample(population, size):
-        sample.setdefault(target, set()).add(name)
-    print(f"{size} of {len(population)} mutants of {len(modules)} modules, seed {options.seed}", flush=True)
-    counts = [judge(t, sample[t], equivalent.get(t, {}), options.parallel) for t in modules if t in sample]
-    noticed, total = (sum(column) for column in zip(*counts, strict=True))
-    print(f"{noticed} of {total} mutants are noticed: {100 * noticed / total:.1f}%")
+    every = {target: list(mutants(ROOT / target)) for target in targets()}
+    listed = {(target, name) for target, reasons in equivalent.items() for name in reasons}
+    for target, name in listed - {(target, mutant.name) for target, found in every.items() for mutant in found}:
+        raise SystemExit(f"mutants_equivalent.toml, {target}: there is no {name!r}")
+    modules = [target for target in every if not options.only or any(part in target for part in options.only)]
+    population = [(target, mutant) for target in modules for mutant in every[target]]
+    sample = random.Random(options.seed).sample(population, min(options.sample or len(population), len(population)))
+    print(f"{len(sample)} of {len(population)} mutants of {len(modules)} modules, seed {options.seed}", flush=True)
+    by = observed([f"tests/{name}" for name in options.tests], options.parallel)
+    functions = set().union(*by.calls.values())
+    print(f"{len(by.calls)} tests call {len(functions)} functions, {time.monotonic() - started:.0f} s", flush=True)
+    survivors = judge(sample, by, options.parallel)
+    chosen = {(target, mutant.name) for target, mutant in sample}
+    for target, name in sorted((chosen & listed) - survivors):
+        print(f"  noticed, though listed as equivalent: {target}, {name}")
+    total, noticed = len(chosen - listed), len(chosen - listed - survivors)
+    print(
+        f"{noticed} of {total} mutants are noticed: {100 * noticed / total:.1f}%; {len(chosen & listed)} others are "
+        f"equivalent; {time.monotonic() - started:.0f} s"
+    )
     return 0 if noticed >= REQUIRED * total else 1
 
 

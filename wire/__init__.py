@@ -45,7 +45,7 @@ from kce.wire.errors import (
     WireError,
     error_name,
 )
-from kce.wire.framing import DEFAULT_MAX_FRAME_BYTES, FrameBuffer, frame, frames
+from kce.wire.framing import DEFAULT_MAX_FRAME_BYTES, FrameBuffer, frame, frame_prefix, frames
 from kce.wire.headers import Header
 from kce.wire.plain import as_dict
 from kce.wire.primitives import TaggedField
@@ -206,10 +206,12 @@ __all__ = [
     "error_counts",
     "error_name",
     "frame",
+    "frame_prefix",
     "frames",
     "from_columns",
     "maker",
     "read_records",
+    "topic_names",
     "write_records",
 ]
 
@@ -248,6 +250,14 @@ def from_columns(api_key: int, version: int, columns: Mapping[str, Any]) -> list
     from kce.wire import columnar
 
     return columnar.from_columns(api_key, version, columns)
+
+
+def topic_names(columns: Mapping[str, Any]) -> list[str]:
+    """The names of the topics of ``columns``. Raises MissingExtra."""
+    require("numpy", "numba", purpose="wire.topic_names")
+    from kce.wire import columnar
+
+    return columnar.topic_names(columns)
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,8 @@
     <field>             (rows,)       a field of the partition states: int32, int8 or bool
     <field>_offsets     (rows + 1,)   int64, for an array field: row i is <field>[offsets[i] : offsets[i + 1]]
     topic               (rows,)       int64, index of the row's topic
-    topic_name          (topics,)     object (str); a topic in two requests has two rows
+    topic_name          (bytes,)      uint8, the names in UTF-8; a topic in two requests has two names
+    topic_name_offsets  (topics + 1,) int64: name i is topic_name[offsets[i] : offsets[i + 1]] (see ``topic_names``)
     topic_id            (topics, 16)  uint8, in versions that have topic ids
     topic_request       (topics,)     int64, index of the topic's request
     request_<field>     (requests,)   correlation_id, client_id and the other fields of the request: numbers, and
@@ -17,44 +18,64 @@ Values and rejected input are the same as with the row codec; unknown tagged fie
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+import itertools
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 from construct import Construct
 
-from kce.wire import columnar_kernels as kernels
+from kce.wire import columnar_kernels as reading
+from kce.wire import columnar_memory as kinds
 from kce.wire import columnar_write_kernels as writing
 from kce.wire import errors
 from kce.wire.codegen import Run, code_of, is_numbers, parts_of
-from kce.wire.headers import read_request_header
+from kce.wire.headers import Header, read_request_header, request_header
 from kce.wire.primitives import Primitive, String, TaggedFields, Uuid
 from kce.wire.protocol import decode_request, encode_request
-from kce.wire.registry import api, check_version, message_class
-from kce.wire.schema import AsStruct, Message, struct_for
+from kce.wire.registry import ApiKey, api, check_version, message_class
+from kce.wire.schema import AsStruct, Field, Message, struct_for
 
 Columns = dict[str, npt.NDArray[Any]]
 
 CONTROL_REQUESTS = (4, 5, 6)  # LeaderAndIsr, StopReplica, UpdateMetadata
 
-_DTYPES = {kernels.INT32: np.int32, kernels.INT8: np.int8, kernels.BOOL: np.bool_}
-_KINDS = {"i": kernels.INT32, "b": kernels.INT8, "?": kernels.BOOL}
+_NUMBERS = {"i": kinds.INT32, "b": kinds.INT8, "?": kinds.BOOL}
+_DTYPES = {type(kind): np.dtype(dtype) for kind, dtype in zip(_NUMBERS.values(), "ib?", strict=True)}
+_LEAST_BYTES = {type(kind): size for size, some in (
+    (1, (kinds.INT8, kinds.BOOL, kinds.COMPACT_INTS, kinds.COMPACT_NAME, kinds.TAGS)),
+    (2, (kinds.NAME,)),
+    (4, (kinds.INT32, kinds.INTS)),
+) for kind in some}  # fmt: skip
+#: longer ends of requests, after the topics, are not kept
+_KEPT_BYTES = 1 << 16
 
 
 class _Plan(NamedTuple):
     """The layout of one version of a control request: where its topics are, and the fields of topics and states."""
 
+    api: ApiKey
     message: type[Message]
+    version: int
     compact: bool
     field: str  # the array of topics, or of states if they are not grouped by topic
-    at: int  # its offset in the body
-    topic_plan: npt.NDArray[np.int64]  # empty if states are not grouped by topic
-    plan: npt.NDArray[np.int64]
-    numbers: list[tuple[str, int]]  # (field, kind) of the numbers of a partition state
-    lists: list[str]
+    head: struct.Struct  # the fields before it
+    head_columns: list[tuple[str, str, np.dtype[Any]]]  # of these fields: name, column, its type
+    tail_columns: list[tuple[str, str, np.dtype[Any]]]  # of the fields after it
+    head_defaults: list[tuple[str, Any]]
+    tail_defaults: list[tuple[str, Any]]
+    lacking: list[tuple[str, Any]]  # of fields that the version lacks and that must have their defaults
+    header: bytes  # a request header
+    grouped: bool
+    has_ids: bool
+    numbers: list[tuple[str, np.dtype[Any]]]  # of a partition state
+    lists: list[tuple[str, str]]  # an array field of a state, and the column of its offsets
     least: int  # minimum size of a topic, or of a state if they are not grouped by topic
     least_state: int
+    read: Callable[[int, int, int], int]
+    write: Callable[[int, int, int, int], int]
 
     @property
     def empty(self) -> bytes:
@@ -77,25 +98,49 @@ def _plan(api_key: int, version: int) -> _Plan:
     assert not isinstance(topics, Run)
     field, array = topics
     state: Construct = array.element
-    least_state = array.element_min_bytes
-    topic_plan = []
+    topic_kinds: list[Any] = []
     fields = dict(_fields(array.element))
     if "partition_index" not in fields:
         for name, part in fields.items():
             if name in ("partition_states", "partition_indexes"):
-                topic_plan.append(kernels.PARTITIONS)
-                state, least_state = part.element, part.element_min_bytes
+                topic_kinds.append(kinds.COMPACT_PARTITIONS if compact else kinds.PARTITIONS)
+                state = part.element
             else:
-                topic_plan.append(_kind(part))
+                topic_kinds.append(_kind(part, compact))
     # StopReplica 1 and 2 have partition indexes only
-    kinds = {n: _kind(p) for n, p in (_fields(state) if isinstance(state, AsStruct) else [("partition_index", state)])}
+    parts = _fields(state) if isinstance(state, AsStruct) else [("partition_index", state)]
+    of_state = {name: _kind(part, compact) for name, part in parts}
+    layout = tuple(topic_kinds), tuple(of_state.values())
+    least_state = sum(_LEAST_BYTES[type(kind)] for kind in of_state.values())
+    frame = encode_request(cls(), api_version=version, correlation_id=0, client_id=None)
+    names = [name for name, _ in before.fields]
+    defaults = {f.name: f.default for f in cls.__fields__}
+    others = [f for f in cls.__fields__ if version in f.versions and f.name not in (field, *names)]
     return _Plan(
-        message=cls, compact=compact, field=field, at=before.size,
-        topic_plan=np.array(topic_plan, np.int64), plan=np.array(list(kinds.values()), np.int64),
-        numbers=[(n, kind) for n, kind in kinds.items() if kind in _DTYPES],
-        lists=[n for n, kind in kinds.items() if kind == kernels.INTS],
+        api=known, message=cls, version=version, compact=compact, field=field, head=struct.Struct(f">{before.code}"),
+        head_columns=[
+            (n, f"request_{n}", np.dtype(code)) for n, code in zip(names, before.code, strict=True)
+        ],
+        tail_columns=[(f.name, f"request_{f.name}", _dtype(f)) for f in others],
+        head_defaults=[(f"request_{n}", defaults[n]) for n in names],
+        tail_defaults=[(f"request_{f.name}", f.default) for f in others],
+        lacking=[
+            (f"request_{f.name}", f.default) for f in cls.__fields__ if version not in f.versions and not f.ignorable
+        ],
+        header=frame[: read_request_header(frame)[2]],
+        grouped=bool(topic_kinds), has_ids=any(type(kind) is type(kinds.ID) for kind in topic_kinds),
+        numbers=[(n, _DTYPES[type(kind)]) for n, kind in of_state.items() if type(kind) in _DTYPES],
+        lists=[(n, f"{n}_offsets") for n, kind in of_state.items() if type(kind) in (np.float32, np.float64)],
         least=array.element_min_bytes, least_state=least_state,
+        read=reading.reader(*layout, array.element_min_bytes, least_state, compact),
+        write=writing.writer(*layout, compact),
     )  # fmt: skip
+
+
+def _dtype(field: Field) -> np.dtype[Any]:
+    """Of the column of a request's field."""
+    is_number = isinstance(field.type, Primitive) and not field.array
+    return np.dtype(field.type.name if is_number else object)
 
 
 def _fields(construct: AsStruct) -> Iterable[tuple[str, Construct]]:
@@ -103,13 +148,16 @@ def _fields(construct: AsStruct) -> Iterable[tuple[str, Construct]]:
         yield from part.fields if isinstance(part, Run) else [part]
 
 
-def _kind(construct: Construct) -> int:
+def _kind(construct: Construct, compact: bool) -> Any:
     if is_numbers(construct):
-        return kernels.INTS
-    for cls, kind in ((String, kernels.NAME), (Uuid, kernels.ID), (TaggedFields, kernels.TAGS)):
-        if isinstance(construct, cls):
-            return kind
-    return _KINDS[code_of(construct) or ""]
+        return kinds.COMPACT_INTS if compact else kinds.INTS
+    if isinstance(construct, String):
+        return kinds.COMPACT_NAME if compact else kinds.NAME
+    if isinstance(construct, Uuid):
+        return kinds.ID
+    if isinstance(construct, TaggedFields):
+        return kinds.TAGS
+    return _NUMBERS[code_of(construct) or ""]
 
 
 def columns(api_key: int, version: int, frames: Sequence[bytes]) -> Columns:
@@ -117,129 +165,145 @@ def columns(api_key: int, version: int, frames: Sequence[bytes]) -> Columns:
 
     Raises DecodeError, UnsupportedVersion.
     """
-    return _Reader(_plan(api_key, version), api_key, version, frames).columns()
+    return _Reader(_plan(api_key, version), api_key, version, list(map(bytes, frames))).columns()
+
+
+def topic_names(columns: Mapping[str, npt.NDArray[Any]]) -> list[str]:
+    """The names of the topics. Raises UnicodeDecodeError for columns that ``columns`` did not make."""
+    joined, ends = columns["topic_name"].tobytes(), columns["topic_name_offsets"].tolist()
+    if joined.isascii():
+        text = joined.decode()
+        return [text[begin:end] for begin, end in itertools.pairwise(ends)]
+    return [joined[begin:end].decode() for begin, end in itertools.pairwise(ends)]
 
 
 class _Reader:
     """Fills the arrays. Their sizes are bounded by the number of bytes."""
 
-    def __init__(self, plan: _Plan, api_key: int, version: int, frames: Sequence[bytes]) -> None:
+    def __init__(self, plan: _Plan, api_key: int, version: int, frames: list[bytes]) -> None:
         self.plan = plan
-        self.api_key, self.version = api_key, version
-        self.frames = frames
-        size = sum(map(len, frames))
-        rows, lists = size // plan.least_state + 1, len(plan.lists)
-        wanted = [(rows, _DTYPES[kind]) for _, kind in plan.numbers]
-        made = _empty([*wanted, *[(size // 4 + 1, np.int32)] * lists, *[(rows + 1, np.int64)] * lists])
-        numbers = len(wanted)
-        self.numbers, self.lists, self.ends = made[:numbers], made[numbers : numbers + lists], made[numbers + lists :]
-        for ends in self.ends:
-            ends[0] = 0
-        self.filled = np.zeros(lists, np.int64)
-        self.row = 0
-        self.topic_begins: list[npt.NDArray[np.int64]] = []
-        self.topic_ids: list[npt.NDArray[np.uint8]] = [np.empty((0, 16), np.uint8)]
-        self.topic_names: list[str] = []
-        self.topic_counts: list[int] = []
-        self.requests: list[tuple[int, str | None, Message]] = []
+        #: frame, header, body's position, and its bytes as an array
+        self.frames: list[tuple[bytes, Header, int, npt.NDArray[np.uint8]]] = []
+        #: correlation id, client id; the fields before the topics; those after; first topic
+        self.requests: list[tuple[int, str | None, tuple[Any, ...], tuple[Any, ...], int]] = []
+        for i, frame in enumerate(frames):
+            _, header, body = read_request_header(frame)
+            if header[:2] != (api_key, version):
+                found, wanted = f"{header.api_key} {header.api_version}", f"{api_key} {version}"
+                raise errors.InvalidValue(f"request {i} is of API and version {found}, not {wanted}")
+            if body + plan.head.size > len(frame):
+                _refuse(frame)
+            self.frames.append((frame, header, body, np.frombuffer(frame, np.uint8)))
 
     def columns(self) -> Columns:
-        for frame in self.frames:
-            self._read(bytes(frame))
-        plan, rows, topics = self.plan, self.row, len(self.topic_names)
+        size = sum(len(frame) for frame, *_ in self.frames)
+        found = self._columns(size, size // 8)  # an array field seldom has more than half of the bytes
+        if found is None:
+            found = self._columns(size, size // 4)
+        assert found is not None
+        return found
+
+    def _columns(self, size: int, values: int) -> Columns | None:
+        """None if an array field has more ``values``. ``size``: bytes of all frames."""
+        plan = self.plan
+        rows, numbers, lists = size // plan.least_state + 1, len(plan.numbers), len(plan.lists)
+        topics = self._most_topics() if plan.grouped else rows
+        names = np.empty(size + kinds.SLACK_BYTES, np.uint8)
+        table = np.zeros(reading.COLUMNS // 8 + numbers + 3 * lists, np.int64)
+        memory = np.empty(
+            numbers * (4 * rows + 8) + lists * (4 * values + 8 * rows + 40) + 8 * rows + topics * 32 + 8, np.uint8
+        )
+        base = reading.lay_out(table, memory, names, rows, values, topics, numbers, lists, plan.has_ids)
+        at = reading.address(table)
+        self.requests.clear()
+        for frame, header, body, data in self.frames:
+            first_topic = table.item(reading.TOPICS // 8)
+            begin = reading.address(data)
+            end = plan.read(begin + body + plan.head.size, begin + len(frame), at)
+            if end == reading.NO_ROOM:
+                return None
+            if end < 0:
+                _refuse(frame)
+            try:
+                tail = _tail(plan, frame[end - begin :])
+            except errors.DecodeError:
+                _refuse(frame)
+            head = plan.head.unpack_from(frame, body)
+            self.requests.append((header.correlation_id, header.client_id, head, tail, first_topic))
+        return self._views(memory, base, names, table.tolist())
+
+    def _most_topics(self) -> int:
+        plan, most = self.plan, 0
+        for frame, _, body, data in self.frames:
+            begin = body + plan.head.size
+            at = reading.address(data)
+            most += min(
+                reading.announced(at + begin, at + len(frame), plan.compact), (len(frame) - begin) // plan.least
+            )
+        return most
+
+    def _views(
+        self, memory: npt.NDArray[np.uint8], base: int, names: npt.NDArray[np.uint8], table: list[int]
+    ) -> Columns:
+        plan, make = self.plan, np.ndarray
+        rows, topics, name_bytes = table[:3]
+        lists, first = len(plan.lists), reading.COLUMNS // 8
         out: Columns = {}
-        for (name, _), values in zip(plan.numbers, self.numbers, strict=True):
-            out[name] = values[:rows]
-        for name, values, ends, filled in zip(plan.lists, self.lists, self.ends, self.filled, strict=True):
-            out[name], out[f"{name}_offsets"] = values[:filled], ends[: rows + 1]
-        begins = np.concatenate([*self.topic_begins, [rows]])
-        out["topic"] = np.repeat(np.arange(topics), np.diff(begins))
-        out["topic_name"] = _objects(self.topic_names)
-        if kernels.ID in plan.topic_plan:
-            out["topic_id"] = np.concatenate(self.topic_ids)
-        out["topic_request"] = np.repeat(np.arange(len(self.requests)), self.topic_counts)
-        out["request_correlation_id"] = np.array([c for c, _, _ in self.requests], np.int32)
-        out["request_client_id"] = _objects([c for _, c, _ in self.requests])
-        for f in plan.message.__fields__:
-            if self.version in f.versions and f.name != plan.field:
-                values_of_requests = [getattr(message, f.name) for _, _, message in self.requests]
-                is_number = isinstance(f.type, Primitive) and not f.array
-                out[f"request_{f.name}"] = (
-                    np.array(values_of_requests, f.type.name) if is_number else _objects(values_of_requests)
-                )
+        for (name, dtype), address in zip(plan.numbers, table[first + 3 * lists :], strict=True):
+            out[name] = make((rows,), dtype, memory, address - base)
+        for k, (name, offsets) in enumerate(plan.lists, first):
+            out[name] = make((table[k + 2 * lists],), _INT32, memory, table[k] - base)
+            out[offsets] = make((rows + 1,), _INT64, memory, table[k + lists] - base)
+        out["topic"] = make((rows,), _INT64, memory, table[reading.ROW_TOPICS // 8] - base)
+        out["topic_name"] = names[:name_bytes]
+        out["topic_name_offsets"] = make((topics + 1,), _INT64, memory, table[reading.TOPIC_NAME_ENDS // 8] - base)
+        self._check_names(out)
+        if plan.has_ids:
+            out["topic_id"] = make((topics, 16), _UINT8, memory, table[reading.TOPIC_IDS // 8] - base)
+        if len(self.requests) == 1:
+            out["topic_request"] = np.zeros(topics, _INT64)
+        else:
+            first_topics = [first for *_, first in self.requests]
+            out["topic_request"] = np.repeat(np.arange(len(self.requests)), np.diff([*first_topics, topics]))
+        out["request_correlation_id"] = np.array([each[0] for each in self.requests], _INT32)
+        out["request_client_id"] = _objects([each[1] for each in self.requests])
+        for k, (_, name, dtype) in enumerate(plan.head_columns):
+            out[name] = np.array([each[2][k] for each in self.requests], dtype)
+        for k, (_, name, dtype) in enumerate(plan.tail_columns):
+            values = [each[3][k] for each in self.requests]
+            out[name] = _objects(values) if dtype.hasobject else np.array(values, dtype)
         return out
 
-    def _read(self, frame: bytes) -> None:
-        plan = self.plan
-        _, header, body = read_request_header(frame)
-        if (header.api_key, header.api_version) != (self.api_key, self.version):
-            found, wanted = f"{header.api_key} {header.api_version}", f"{self.api_key} {self.version}"
-            raise errors.InvalidValue(f"request {len(self.requests)} is of API and version {found}, not {wanted}")
-        start = body + plan.at
-        b = np.frombuffer(frame, np.uint8)
-        count, at = kernels.length(b, start, len(frame), plan.compact, 4)
-        if at < 0 or count > (len(frame) - at) // plan.least:
-            self._refuse(frame)
-        names = np.empty((count, 3), np.int64)  # start, length and first row of each topic
-        ids = np.empty((count if kernels.ID in plan.topic_plan else 0, 16), np.uint8)
-        at, self.row, topics = self._read_states(b, at, count, names, ids)
-        if at < 0:
-            self._refuse(frame)
-        names, ids = names[:topics], ids[:topics]
-        try:
-            # the row codec decodes the rest of the request
-            _, message = decode_request(frame[:start] + plan.empty + frame[at:])
-            self.topic_names += _texts(b, names)
-        except (errors.DecodeError, UnicodeDecodeError):
-            self._refuse(frame)
-        self.topic_begins.append(names[:, 2])
-        self.topic_ids.append(ids)
-        self.topic_counts.append(topics)
-        self.requests.append((header.correlation_id, header.client_id, message))
-
-    def _read_states(
-        self, b: npt.NDArray[np.uint8], at: int, count: int, names: npt.NDArray[np.int64], ids: npt.NDArray[np.uint8]
-    ) -> tuple[int, int, int]:
-        plan, end = self.plan, len(b)
-        numbers, lists, ends = map(_addresses, (self.numbers, self.lists, self.ends))
-        into = (numbers, lists, self.filled, ends, names)
-        if not len(plan.topic_plan):
-            return kernels.read_partitions(  # type: ignore[no-any-return]
-                b, at, end, count, plan.plan, plan.compact, self.row, *into
-            )
-        return kernels.read_topics(  # type: ignore[no-any-return]
-            b, at, end, count, plan.topic_plan, plan.plan, plan.least_state, plan.compact, self.row, *into, ids
-        )
-
-    def _refuse(self, frame: bytes) -> None:
-        decode_request(frame)  # raises an error with field path and offset
-        raise errors.InvalidValue("refused")
+    def _check_names(self, out: Columns) -> None:
+        if not out["topic_name"].tobytes().isascii():
+            try:
+                topic_names(out)
+            except UnicodeDecodeError:
+                for frame, *_ in self.frames:
+                    decode_request(frame)  # raises an error with field path and offset
+                raise errors.InvalidValue("refused") from None
 
 
-def _texts(b: npt.NDArray[np.uint8], names: npt.NDArray[np.int64]) -> list[str]:
-    """The strings at (start, length, ...) of each row of ``names``. Raises UnicodeDecodeError."""
-    joined = kernels.joined(b, names).tobytes()
-    ends = np.cumsum(names[:, 1])
-    places = zip((ends - names[:, 1]).tolist(), ends.tolist(), strict=True)
-    if joined.isascii():
-        text = joined.decode()
-        return [text[begin:end] for begin, end in places]
-    return [joined[begin:end].decode() for begin, end in places]
+def _refuse(frame: bytes) -> NoReturn:
+    decode_request(frame)  # raises an error with field path and offset
+    raise errors.InvalidValue("refused")
 
 
-def _empty(wanted: Sequence[tuple[int, Any]]) -> list[npt.NDArray[Any]]:
-    """Uninitialised arrays of these (lengths, types) in one allocation, which the next call can reuse."""
-    ends = np.cumsum([0, *(-(-count * np.dtype(dtype).itemsize // 64) * 64 for count, dtype in wanted)]).tolist()
-    memory = np.empty(ends[-1], np.uint8)
-    return [
-        memory[begin : begin + count * np.dtype(dtype).itemsize].view(dtype)
-        for begin, (count, dtype) in zip(ends[:-1], wanted, strict=True)
-    ]
+def _tail(plan: _Plan, data: bytes) -> tuple[Any, ...]:
+    """The fields after the topics, decoded by the row codec. Requests to different brokers have the same."""
+    if len(data) > _KEPT_BYTES:
+        return _decode_tail(plan, data)
+    return _kept_tail(plan.api.key, plan.version, data)
 
 
-def _addresses(arrays: Iterable[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-    """Addresses of contiguous arrays of several types, for the kernels. The caller keeps the arrays alive."""
-    return np.array([a.__array_interface__["data"][0] for a in arrays], np.int64)
+@functools.lru_cache(maxsize=64)
+def _kept_tail(api_key: int, version: int, data: bytes) -> tuple[Any, ...]:
+    return _decode_tail(_plan(api_key, version), data)
+
+
+def _decode_tail(plan: _Plan, data: bytes) -> tuple[Any, ...]:
+    _, message = decode_request(plan.header + bytes(plan.head.size) + plan.empty + data)
+    return tuple(getattr(message, name) for name, *_ in plan.tail_columns)
 
 
 def _objects(values: Sequence[object]) -> npt.NDArray[Any]:
@@ -255,92 +319,120 @@ def from_columns(api_key: int, version: int, columns: Mapping[str, npt.NDArray[A
     """
     plan = _plan(api_key, version)
     try:
-        return _write(plan, version, columns)
+        return _write(plan, columns)
     except KeyError as e:
         raise errors.EncodeError(f"no column {e}") from None
     except (ValueError, TypeError, OverflowError, IndexError) as e:
         raise errors.EncodeError(f"columns of {plan.message.__name__} {version}: {e}") from None
 
 
-def _write(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
-    topic = np.asarray(columns["topic"], np.int64)
-    rows, topics = len(topic), len(columns["topic_name"])
-    numbers = [_of_type(columns[name], _DTYPES[kind], name) for name, kind in plan.numbers]
+def _write(plan: _Plan, columns: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
+    topic = _of_type(columns["topic"], _INT64, "topic")
+    rows = len(topic)
+    names, name_ends = _lists_of(columns, "topic_name", _UINT8, None)
+    topics, requests = len(name_ends) - 1, len(columns["request_correlation_id"])
+    if topics and writing.longest(name_ends) > kinds.MAX_NAME_BYTES:
+        raise ValueError(f"a topic's name has more than {kinds.MAX_NAME_BYTES} bytes")
+    lists = [_lists_of(columns, name, _INT32, rows) for name, _ in plan.lists]
+    numbers = [_of_type(columns[name], dtype, name) for name, dtype in plan.numbers]
     for (name, _), values in zip(plan.numbers, numbers, strict=True):
         if len(values) != rows:
             raise ValueError(f"{name} has {len(values)} entries for {rows} partition states")
-    lists = [_of_type(columns[name], np.int32, name) for name in plan.lists]
-    ends = [_of_type(columns[f"{name}_offsets"], np.int64, f"{name}_offsets") for name in plan.lists]
-    for name, values, offsets in zip(plan.lists, lists, ends, strict=True):
-        if len(offsets) != rows + 1 or not writing.ascends(offsets, len(offsets), len(values)):
-            raise ValueError(f"{name}_offsets must be {rows + 1} ascending numbers from 0 to {len(values)}")
-    encoded = [name.encode() for name in columns["topic_name"]]
-    if any(len(name) > kernels.MAX_NAME_BYTES for name in encoded):
-        raise ValueError(f"a topic's name has more than {kernels.MAX_NAME_BYTES} bytes")
-    name_ends = np.cumsum([0, *map(len, encoded)])
-    names = np.frombuffer(b"".join(encoded) or b"\0", np.uint8)
-    has_ids = kernels.ID in plan.topic_plan
-    ids = np.ascontiguousarray(columns["topic_id"] if has_ids else np.empty((0, 16)), np.uint8)
-    if has_ids and ids.shape != (topics, 16):
+    ids = np.ascontiguousarray(columns["topic_id"], np.uint8) if plan.has_ids else _NO_IDS
+    if plan.has_ids and ids.shape != (topics, 16):
         raise ValueError(f"topic_id has shape {ids.shape}, not {(topics, 16)}")
-    requests = len(columns["request_correlation_id"])
-    first_rows = _begins(topic, topics, "topic")
-    first_topics = _begins(columns["topic_request"], requests, "topic_request")
     if len(columns["topic_request"]) != topics:
         raise ValueError(f"topic_request has {len(columns['topic_request'])} entries for {topics} topics")
-    into = (_addresses(numbers), _addresses(lists), _addresses(ends), names, name_ends)
+    first_rows = _begins(topic, topics, "topic")
+    first_topics = _begins(_of_type(columns["topic_request"], _INT64, "topic_request"), requests, "topic_request")
+    kept = (name_ends, names, first_rows, topic, ids)
+    name_ends_at, names_at, first_rows_at, topic_at, ids_at = map(reading.address, kept)
+    values_at = [reading.address(values) for values, _ in lists]
+    table = np.array(
+        [
+            name_ends_at, names_at, names_at + len(names), ids_at, first_rows_at, topic_at, *values_at,
+            *(at + 4 * len(values) for at, (values, _) in zip(values_at, lists, strict=True)),
+            *(reading.address(ends) for _, ends in lists), *map(reading.address, numbers),
+        ],
+        np.int64,
+    )  # fmt: skip
+    for name, default in plan.lacking:
+        if name in columns and any(value != default for value in columns[name].tolist()):
+            raise ValueError(f"{name}: version {plan.version} has no such field")
     frames = []
     for i in range(requests):
-        head, tail = _around(plan, version, columns, i)
+        head, tail = _around(plan, columns, i)
         first, last = int(first_topics[i]), int(first_topics[i + 1])
         row, end = int(first_rows[first]), int(first_rows[last])
-        listed = sum(int(e[end] - e[row]) for e in ends)
-        grouped = len(plan.topic_plan) > 0
-        name_bytes = (
-            int(name_ends[last] - name_ends[first]) if grouped else int(np.sum(np.diff(name_ends)[topic[row:end]]))
-        )
-        # at most 5 bytes for a number, or for the length before an array or a name
-        room = 16 + (end - row) * 5 * (len(plan.plan) + 1) + 4 * listed + (last - first) * 40 + name_bytes
-        out = np.empty(len(head) + room + len(tail), np.uint8)
-        out[: len(head)] = np.frombuffer(head, np.uint8)
-        at = writing.put_length(out, len(head), last - first if grouped else end - row, plan.compact, 4)
-        if grouped:
-            at = writing.write_topics(
-                out, at, first, last, plan.topic_plan, plan.plan, first_rows, plan.compact, *into, ids
-            )
+        listed = sum(int(ends[end] - ends[row]) for _, ends in lists)
+        if plan.grouped:
+            name_bytes = int(name_ends[last] - name_ends[first])
         else:
-            at = writing.write_partitions(out, at, row, end, plan.plan, topic, plan.compact, *into)
+            name_bytes = int(np.sum(np.diff(name_ends)[topic[row:end]]))
+        # at most 5 bytes for a number, or for the length before an array or a name
+        columns_of_state = len(numbers) + len(lists) + 2
+        room = 16 + (end - row) * 5 * columns_of_state + 4 * listed + (last - first) * 40 + name_bytes
+        out = np.empty(len(head) + room + len(tail) + kinds.SLACK_BYTES, np.uint8)
+        begin = reading.address(out)
+        out[: len(head)] = np.frombuffer(head, np.uint8)
+        which = (first, last) if plan.grouped else (row, end)
+        at = plan.write(begin + len(head), *which, reading.address(table)) - begin
         out[at : at + len(tail)] = np.frombuffer(tail, np.uint8)
         frames.append(out[: at + len(tail)].tobytes())
     return frames
 
 
-def _around(plan: _Plan, version: int, columns: Mapping[str, npt.NDArray[Any]], i: int) -> tuple[bytes, bytes]:
-    """The bytes before and after the topics of request ``i``, from the row codec."""
-    given = {f.name: f"request_{f.name}" for f in plan.message.__fields__ if f"request_{f.name}" in columns}
-    message = plan.message(**{name: _plain(columns[column][i]) for name, column in given.items()})
-    client_id = columns["request_client_id"][i]
-    correlation_id = int(columns["request_correlation_id"][i])
-    frame = encode_request(message, api_version=version, correlation_id=correlation_id, client_id=client_id)
-    start = read_request_header(frame)[2] + plan.at
-    return frame[:start], frame[start + len(plan.empty) :]
+_INT64, _INT32, _UINT8 = np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.uint8)
+_NO_IDS = np.empty((0, 16), np.uint8)
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+def _lists_of(
+    columns: Mapping[str, npt.NDArray[Any]], name: str, dtype: np.dtype[Any], rows: int | None
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """The values and offsets of an array field, of ``rows`` arrays if that is given."""
+    values, ends = _of_type(columns[name], dtype, name), _of_type(columns[f"{name}_offsets"], _INT64, f"{name}_offsets")
+    expected = len(ends) if rows is None else rows + 1
+    if not 0 < len(ends) == expected or not writing.ascends(ends, expected, len(values)):
+        raise ValueError(f"{name}_offsets must be {expected} ascending numbers from 0 to {len(values)}")
+    return values, ends
 
 
-def _of_type(values: Any, dtype: Any, name: str) -> npt.NDArray[Any]:
+#: the last tail that was encoded of each message and version: its values, and the bytes
+_last_tails: dict[tuple[type[Message], int], tuple[list[Any], bytes]] = {}
+
+
+def _around(plan: _Plan, columns: Mapping[str, npt.NDArray[Any]], i: int) -> tuple[bytes, bytes]:
+    """The bytes before and after the topics of request ``i``. Raises EncodeError."""
+    correlation_id, client_id = columns["request_correlation_id"].item(i), columns["request_client_id"][i]
+    header = request_header(plan.api, Header(plan.api.key, plan.version, correlation_id, client_id))
+    head = [columns[c].item(i) if c in columns else default for c, default in plan.head_defaults]
+    tail = [columns[c].item(i) if c in columns else default for c, default in plan.tail_defaults]
+    known = _last_tails.get((plan.message, plan.version))
+    if known is None or any(a is not b for a, b in zip(known[0], tail, strict=True)):
+        given = {name: value for (name, *_), value in zip(plan.tail_columns, tail, strict=True)}
+        frame = encode_request(plan.message(**given), api_version=plan.version, correlation_id=0, client_id=None)
+        known = tail, frame[len(plan.header) + plan.head.size + len(plan.empty) :]
+        if len(known[1]) <= _KEPT_BYTES:
+            _last_tails[plan.message, plan.version] = known
+    try:
+        return header + plan.head.pack(*head), known[1]
+    except struct.error as e:
+        raise ValueError(f"fields {[name for name, *_ in plan.head_columns]}: {e}") from None
+
+
+def _of_type(values: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
     """``values`` as a contiguous array of that type."""
+    if type(values) is np.ndarray and values.dtype == dtype and values.ndim == 1 and values.flags.c_contiguous:
+        return values
     array = np.asarray(values)
     if array.ndim != 1 or (array.dtype != dtype and not np.array_equal(array, array.astype(dtype))):
-        raise ValueError(f"{name} has values that are not {np.dtype(dtype)}")
+        raise ValueError(f"{name} has values that are not {dtype}")
     return np.ascontiguousarray(array, dtype)
 
 
-def _begins(owners: Any, count: int, name: str) -> npt.NDArray[np.int64]:
+def _begins(owners: npt.NDArray[np.int64], count: int, name: str) -> npt.NDArray[np.int64]:
     """The first row of each of ``count`` owners, and the end of the last."""
-    owners = np.asarray(owners, np.int64)
-    if len(owners) and ((np.diff(owners) < 0).any() or owners[0] < 0 or owners[-1] >= count):
+    begins = np.empty(count + 1, np.int64)
+    if not writing.find_begins(owners, begins):
         raise ValueError(f"{name} must ascend from 0 to at most {count - 1}")
-    return np.searchsorted(owners, np.arange(count + 1)).astype(np.int64)
+    return begins

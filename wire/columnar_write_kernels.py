@@ -1,47 +1,36 @@
-"""The encoder of `wire.columnar`: topics and partition states from flat arrays into bytes (see `columnar_kernels`)."""
+"""The encoder of `wire.columnar`: topics and partition states from flat arrays into bytes (see `columnar_kernels`).
+
+The caller makes room for a request of the greatest size: five bytes for a number or a length.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from typing import Any
 
-from kce.wire.columnar_kernels import (
-    ID,
-    INT32,
-    INTS,
-    LEAST_RUN,
-    NAME,
-    PARTITIONS,
-    TAGS,
+import numpy as np
+from numba import types
+from numba.extending import overload
+
+from kce.wire.columnar_memory import (
+    INLINED,
     compiled,
+    inlined,
+    load_byte,
     load_int32,
     load_int64,
-    load_uint8,
-    put_int32,
+    move_4_swapped,
+    move_16_bytes,
+    move_bytes,
+    store_byte,
+    store_network_int32,
 )
 
-
-@compiled
-def put_length(out, at, n, compact, size):
-    if not compact:
-        if size == 4:
-            put_int32(out, at, n)
-            return at + 4
-        out[at], out[at + 1] = np.uint8(n >> 8), np.uint8(n & 0xFF)
-        return at + 2
-    value = n + 1
-    while value > 0x7F:
-        out[at] = np.uint8(value & 0x7F | 0x80)
-        value >>= 7
-        at += 1
-    out[at] = np.uint8(value)
-    return at + 1
-
-
-@compiled
-def _put_name(out, at, names, start, end, compact):
-    at = put_length(out, at, end - start, compact, 2)
-    out[at : at + end - start] = names[start:end]
-    return at + end - start
+# A table of int64 addresses: offsets of the topics' names, the names, their end, ids, the first row of each topic (one
+# more than topics), the topic of each row; then the columns of arrays' values, the ends of these, the columns of
+# arrays' offsets, of numbers.
+NAME_ENDS, NAMES, NAMES_END, IDS, TOPIC_ROWS, ROW_TOPICS = range(0, 48, 8)
+COLUMNS = 48
 
 
 @compiled
@@ -56,136 +45,197 @@ def ascends(ends, count, most):
 
 
 @compiled
-def write_partitions(out, at, first, last, plan, topics, compact, numbers, lists, ends, names, name_ends):
-    """Encode rows ``first`` to ``last``, with topic names if the plan has them; returns the next position."""
-    shape = np.empty(len(plan), np.int64)
-    row = first
-    while row < last:
-        run = _same_lengths(row, last, plan, topics, compact, ends)
-        if run >= LEAST_RUN:
-            at = _write_run(out, at, row, run, plan, topics, compact, shape, numbers, lists, ends, names, name_ends)
-            row += run
-            continue
-        n_numbers = n_lists = 0
-        for kind in plan:
-            if kind == INT32:
-                put_int32(out, at, load_int32(numbers[n_numbers] + 4 * row))
-                at += 4
-                n_numbers += 1
-            elif kind == INTS:
-                begin, n = load_int64(ends[n_lists] + 8 * row), _length_of(ends[n_lists], row)
-                at = put_length(out, at, n, compact, 4)
-                for i in range(begin, begin + n):
-                    put_int32(out, at, load_int32(lists[n_lists] + 4 * i))
-                    at += 4
-                n_lists += 1
-            elif kind == TAGS:
-                out[at] = 0
-                at += 1
-            elif kind == NAME:
-                topic = topics[row]
-                at = _put_name(out, at, names, name_ends[topic], name_ends[topic + 1], compact)
+def longest(ends):
+    """The greatest distance of two neighbours."""
+    most = np.int64(0)
+    for i in range(1, len(ends)):
+        most = max(most, ends[i] - ends[i - 1])
+    return most
+
+
+@compiled
+def find_begins(owners, begins):
+    """Fill ``begins`` with the first row of each owner, and the number of rows. False if ``owners`` do not ascend
+    within 0 .. len(begins) - 2."""
+    next_owner = 0
+    for row in range(len(owners)):
+        owner = owners[row]
+        if owner < max(next_owner - 1, 0) or owner >= len(begins) - 1:
+            return False
+        while next_owner <= owner:
+            begins[next_owner] = row
+            next_owner += 1
+    while next_owner < len(begins):
+        begins[next_owner] = len(owners)
+        next_owner += 1
+    return True
+
+
+@inlined
+def _put_compact(out, n):
+    value = n + 1
+    while value > 0x7F:
+        store_byte(out, np.uint8(value & 0x7F | 0x80))
+        value >>= 7
+        out += 1
+    store_byte(out, np.uint8(value))
+    return out + 1
+
+
+@inlined
+def _put_name(out, table, topic, compact):
+    ends = load_int64(table + NAME_ENDS) + 8 * topic
+    begin = load_int64(ends)
+    n = load_int64(ends + 8) - begin
+    if compact:
+        out = _put_compact(out, n)
+    else:
+        store_byte(out, np.uint8(n >> 8))
+        store_byte(out + 1, np.uint8(n & 0xFF))
+        out += 2
+    name = load_int64(table + NAMES) + begin
+    if load_int64(table + NAMES_END) - name >= n + 16:
+        move_bytes(name, out, n)
+    else:
+        for i in range(n):
+            store_byte(out + i, load_byte(name + i))
+    return out + n
+
+
+def _fields(kinds, out, row, table, numbers, lists, n, m):
+    """Encode the fields of a state to ``out``: the next position. Arguments as in the decoder."""
+    raise NotImplementedError
+
+
+@overload(_fields, jit_options=INLINED)
+def _specialised_fields(kinds, out, row, table, numbers, lists, n, m):
+    if not len(kinds):
+        return lambda kinds, out, row, table, numbers, lists, n, m: out
+    kind = kinds.types[0]
+    if kind == types.int32:
+
+        def of_number(kinds, out, row, table, numbers, lists, n, m):
+            store_network_int32(out, load_int32(load_int64(numbers + 8 * n) + 4 * row))
+            return _fields(kinds[1:], out + 4, row, table, numbers, lists, n + 1, m)
+
+        return of_number
+    if kind in (types.int8, types.boolean):
+
+        def of_byte(kinds, out, row, table, numbers, lists, n, m):
+            store_byte(out, load_byte(load_int64(numbers + 8 * n) + row))
+            return _fields(kinds[1:], out + 1, row, table, numbers, lists, n + 1, m)
+
+        return of_byte
+    if kind in (types.float32, types.float64):
+        is_compact = kind == types.float64
+
+        def of_ints(kinds, out, row, table, numbers, lists, n, m):
+            ends = load_int64(table + COLUMNS + 8 * (2 * lists + m)) + 8 * row
+            begin = load_int64(ends)
+            count = load_int64(ends + 8) - begin
+            values = load_int64(table + COLUMNS + 8 * m) + 4 * begin
+            if is_compact:
+                out = _put_compact(out, count)
             else:
-                out[at] = load_uint8(numbers[n_numbers] + row)
-                n_numbers += 1
-                at += 1
-        row += 1
-    return at
-
-
-@compiled
-def _same_lengths(row, last, plan, topics, compact, ends):
-    """How many rows from ``row`` have arrays of the same lengths and, if the plan has names, the same topic."""
-    n_lists, named = 0, False
-    for kind in plan:
-        named |= kind == NAME
-        if kind == INTS:
-            if compact and _length_of(ends[n_lists], row) > 126:
-                return 0  # multi-byte lengths are encoded row by row
-            n_lists += 1
-    for other in range(row + 1, last):
-        if named and topics[other] != topics[row]:
-            return other - row
-        for k in range(n_lists):
-            if _length_of(ends[k], other) != _length_of(ends[k], row):
-                return other - row
-    return last - row
-
-
-@compiled
-def _length_of(ends, row):
-    return load_int64(ends + 8 * row + 8) - load_int64(ends + 8 * row)
-
-
-@compiled
-def _write_run(out, start, row, run, plan, topics, compact, shape, numbers, lists, ends, names, name_ends):
-    """Encode ``run`` rows whose arrays have the same lengths; returns the next position."""
-    size = n_lists = 0
-    for k in range(len(plan)):
-        shape[k] = size
-        if plan[k] == INT32:
-            size += 4
-        elif plan[k] == INTS:
-            size += (1 if compact else 4) + 4 * _length_of(ends[n_lists], row)
-            n_lists += 1
-        elif plan[k] == NAME:
-            begin, end = name_ends[topics[row]], name_ends[topics[row] + 1]
-            size = _put_name(out, start + size, names, begin, end, compact) - start
-        else:
-            size += 1
-    n_numbers = n_lists = 0
-    for k in range(len(plan)):
-        kind, at = plan[k], start + shape[k]
-        if kind == INT32:
-            values = numbers[n_numbers] + 4 * row
-            for j in range(run):
-                put_int32(out, at + j * size, load_int32(values + 4 * j))
-            n_numbers += 1
-        elif kind == INTS:
-            begin, n = load_int64(ends[n_lists] + 8 * row), _length_of(ends[n_lists], row)
-            for j in range(run):
-                put_length(out, at + j * size, n, compact, 4)
-            at += 1 if compact else 4
-            values = lists[n_lists] + 4 * begin
-            for i in range(n):
-                for j in range(run):
-                    put_int32(out, at + j * size + 4 * i, load_int32(values + 4 * (j * n + i)))
-            n_lists += 1
-        elif kind == NAME:
-            n = (shape[k + 1] if k + 1 < len(plan) else size) - shape[k]
-            for j in range(1, run):
-                for i in range(n):
-                    out[at + j * size + i] = out[at + i]
-        elif kind == TAGS:
-            for j in range(run):
-                out[at + j * size] = 0
-        else:
-            values = numbers[n_numbers] + row
-            for j in range(run):
-                out[at + j * size] = load_uint8(values + j)
-            n_numbers += 1
-    return start + run * size
-
-
-@compiled
-def write_topics(
-    out, at, first, last, topic_plan, plan, rows, compact, numbers, lists, ends, names, name_ends, ids
-):  # fmt: skip
-    """Encode topics ``first`` to ``last``, whose rows begin at ``rows[topic]``; returns the next position."""
-    for topic in range(first, last):
-        for kind in topic_plan:
-            if kind == NAME:
-                at = _put_name(out, at, names, name_ends[topic], name_ends[topic + 1], compact)
-            elif kind == ID:
-                for i in range(16):
-                    out[at + i] = ids[topic, i]
-                at += 16
-            elif kind == PARTITIONS:
-                at = put_length(out, at, rows[topic + 1] - rows[topic], compact, 4)
-                at = write_partitions(
-                    out, at, rows[topic], rows[topic + 1], plan, rows, compact, numbers, lists, ends, names, name_ends
-                )
+                store_network_int32(out, np.int32(count))
+                out += 4
+            if load_int64(table + COLUMNS + 8 * (lists + m)) - values >= 4 * count + 16:
+                for i in range(0, count, 4):
+                    move_4_swapped(values + 4 * i, out + 4 * i)
             else:
-                out[at] = 0
-                at += 1
-    return at
+                for i in range(count):
+                    store_network_int32(out + 4 * i, load_int32(values + 4 * i))
+            return _fields(kinds[1:], out + 4 * count, row, table, numbers, lists, n, m + 1)
+
+        return of_ints
+    if kind in (types.uint8, types.uint16):
+        is_compact = kind == types.uint16
+
+        def of_name(kinds, out, row, table, numbers, lists, n, m):
+            out = _put_name(out, table, load_int64(load_int64(table + ROW_TOPICS) + 8 * row), is_compact)
+            return _fields(kinds[1:], out, row, table, numbers, lists, n, m)
+
+        return of_name
+
+    def of_tags(kinds, out, row, table, numbers, lists, n, m):
+        store_byte(out, np.uint8(0))
+        return _fields(kinds[1:], out + 1, row, table, numbers, lists, n, m)
+
+    return of_tags
+
+
+@inlined
+def _states(kinds, lists, out, first, last, table):
+    numbers = table + COLUMNS + 24 * lists
+    for row in range(first, last):
+        out = _fields(kinds, out, row, table, numbers, lists, 0, 0)
+    return out
+
+
+def _topic(topic_kinds, kinds, lists, out, topic, table):
+    """Encode the fields of a topic to ``out``: the next position."""
+    raise NotImplementedError
+
+
+@overload(_topic, jit_options=INLINED)
+def _specialised_topic(topic_kinds, kinds, lists, out, topic, table):
+    if not len(topic_kinds):
+        return lambda topic_kinds, kinds, lists, out, topic, table: out
+    kind = topic_kinds.types[0]
+    if kind in (types.uint8, types.uint16):
+        is_compact = kind == types.uint16
+
+        def of_name(topic_kinds, kinds, lists, out, topic, table):
+            out = _put_name(out, table, topic, is_compact)
+            return _topic(topic_kinds[1:], kinds, lists, out, topic, table)
+
+        return of_name
+    if kind == types.complex128:
+
+        def of_id(topic_kinds, kinds, lists, out, topic, table):
+            move_16_bytes(load_int64(table + IDS) + 16 * topic, out)
+            return _topic(topic_kinds[1:], kinds, lists, out + 16, topic, table)
+
+        return of_id
+    if kind in (types.uint32, types.uint64):
+        is_compact = kind == types.uint64
+
+        def of_partitions(topic_kinds, kinds, lists, out, topic, table):
+            rows = load_int64(table + TOPIC_ROWS) + 8 * topic
+            first, last = load_int64(rows), load_int64(rows + 8)
+            if is_compact:
+                out = _put_compact(out, last - first)
+            else:
+                store_network_int32(out, np.int32(last - first))
+                out += 4
+            out = _states(kinds, lists, out, first, last, table)
+            return _topic(topic_kinds[1:], kinds, lists, out, topic, table)
+
+        return of_partitions
+
+    def of_tags(topic_kinds, kinds, lists, out, topic, table):
+        store_byte(out, np.uint8(0))
+        return _topic(topic_kinds[1:], kinds, lists, out + 1, topic, table)
+
+    return of_tags
+
+
+def writer(topic_kinds: tuple[Any, ...], kinds: tuple[Any, ...], compact: bool) -> Callable[[int, int, int, int], int]:
+    """A function of (address, first, last, table) that encodes an array of these topics, or of these rows if
+    ``topic_kinds`` is empty: the next position."""
+    lists = sum(type(kind) in (np.float32, np.float64) for kind in kinds)
+
+    @compiled
+    def write(out, first, last, table):
+        if compact:
+            out = _put_compact(out, last - first)
+        else:
+            store_network_int32(out, np.int32(last - first))
+            out += 4
+        if len(topic_kinds) == 0:
+            return _states(kinds, lists, out, first, last, table)
+        for topic in range(first, last):
+            out = _topic(topic_kinds, kinds, lists, out, topic, table)
+        return out
+
+    return write

@@ -16,20 +16,21 @@ _MAX_LENGTH = 2**31 - 1
 
 def frame(payload: bytes) -> bytes:
     """Prefix ``payload`` with its four-byte length. Raises EncodeError if the length does not fit an int32."""
-    return _prefix(payload) + payload
+    return frame_prefix(len(payload)) + payload
 
 
-def _prefix(payload: bytes) -> bytes:
-    if len(payload) > _MAX_LENGTH:
-        raise EncodeError(f"a frame holds at most {_MAX_LENGTH} bytes, this one has {len(payload)}")
-    return _LENGTH.pack(len(payload))
+def frame_prefix(length: int) -> bytes:
+    """The four bytes before a frame of that length. Raises EncodeError if the length does not fit an int32."""
+    if length > _MAX_LENGTH:
+        raise EncodeError(f"a frame holds at most {_MAX_LENGTH} bytes, this one has {length}")
+    return _LENGTH.pack(length)
 
 
 def frames(payloads: Sequence[bytes]) -> bytes:
     """Several payloads, each with its length before it. Raises EncodeError."""
     pieces: list[bytes] = []
     for payload in payloads:
-        pieces += _prefix(payload), payload
+        pieces += frame_prefix(len(payload)), payload
     return b"".join(pieces)
 
 

@@ -95,6 +95,11 @@ class MetadataVersion:
         return self >= IBP_2_7_IV2
 
     @property
+    def supports_allocate_producer_ids(self) -> bool:
+        """The controller allocates blocks of producer ids, not each broker in ZooKeeper."""
+        return self >= IBP_3_0_IV0
+
+    @property
     def supports_leader_recovery_state(self) -> bool:
         return self >= IBP_3_2_IV0
 
@@ -119,6 +124,7 @@ IBP_2_7_IV0: Final = MetadataVersion.parse("2.7-IV0")
 IBP_2_7_IV1: Final = MetadataVersion.parse("2.7-IV1")
 IBP_2_7_IV2: Final = MetadataVersion.parse("2.7-IV2")
 IBP_2_8_IV0: Final = MetadataVersion.parse("2.8-IV0")
+IBP_3_0_IV0: Final = MetadataVersion.parse("3.0-IV0")
 IBP_3_2_IV0: Final = MetadataVersion.parse("3.2-IV0")
 IBP_3_3_IV0: Final = MetadataVersion.parse("3.3-IV0")
 LATEST: Final = MetadataVersion.parse("3.9")

@@ -9,11 +9,11 @@ from __future__ import annotations
 import gc
 import io
 import struct
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 
 import construct
 
+from kce.garbage import no_collection
 from kce.wire import errors
 from kce.wire.codec import REFUSALS, codec_for, step_decoder_for
 from kce.wire.headers import (
@@ -187,18 +187,8 @@ def _check_end(cls: type[Message], version: int, message: Message, end: int, fra
         raise trailing
 
 
-@contextmanager
-def _no_gc() -> Iterator[None]:
-    """Disable garbage collection: a large message allocates many objects and no garbage, so collecting wastes time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 def _no_gc_if_large(frame: bytes) -> AbstractContextManager[None]:
-    return _no_gc() if len(frame) >= _LARGE_BYTES and gc.isenabled() else _UNCHANGED
+    return no_collection() if len(frame) >= _LARGE_BYTES and gc.isenabled() else _UNCHANGED
 
 
 #: frames of at least this size are decoded without garbage collection

@@ -27,7 +27,7 @@ class SharedRequest:
     """
 
     def __init__(self, message: Message, *, api_version: int, client_id: str | None) -> None:
-        self.message = message
+        self._name = type(message).__name__
         self.api_version = api_version
         whole = encode_request(message, api_version=api_version, correlation_id=0, client_id=client_id)
         known = api(message.__api_key__)
@@ -50,7 +50,7 @@ class SharedRequest:
             if self._broker_epoch_at is not None:
                 _BROKER_EPOCH.pack_into(start, self._broker_epoch_at, broker_epoch)
         except struct.error as e:
-            raise errors.EncodeError(f"{type(self.message).__name__} {self.api_version}: {e}") from None
+            raise errors.EncodeError(f"{self._name} {self.api_version}: {e}") from None
         return bytes(start)
 
 

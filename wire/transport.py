@@ -12,8 +12,8 @@ class ConnectionLost(ConnectionError):
 class FramedConnection(Protocol):
     """A connection to another node that carries whole frames, without their length prefixes."""
 
-    async def send_frame(self, payload: bytes) -> None:
-        """Raises ConnectionLost."""
+    async def send_frame(self, payload: bytes, rest: bytes | memoryview = b"") -> None:
+        """Send ``payload`` and ``rest`` as one frame. ``rest`` is not copied if nobody looks. Raises ConnectionLost."""
 
     async def receive_frame(self) -> bytes:
         """Raises ConnectionLost, also when the peer has closed; LimitExceeded for a length out of bounds."""

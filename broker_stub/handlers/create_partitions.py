@@ -19,7 +19,7 @@ async def respond(
         return error_response(message, context, ErrorCode.NOT_CONTROLLER)
     repeated = duplicates(topic.name for topic in message.topics)
     quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR)
-    results, added = {}, {}
+    results, changed = {}, {}
     for topic in message.topics:
         name = topic.name
         if name in repeated:
@@ -31,12 +31,11 @@ async def respond(
                 topic, validate_only=message.validate_only, permit=quota.record
             )
             if numbers:
-                added[name] = numbers
-    await wait_for(services, message.timeout_ms, lambda now: all(has_leaders(now, name, added[name]) for name in added))
-    for name, numbers in added.items():
+                changed[name] = numbers
+    await wait_for(services, message.timeout_ms, lambda now: all(has_leaders(now, *one) for one in changed.items()))
+    for name, numbers in changed.items():  # rule 10.16: the partitions that it had before, too
         if message.timeout_ms <= 0 or not has_leaders(services.metadata_cache.snapshot, name, numbers):
-            why = f"the new partitions of topic {name} have no leaders yet"
-            results[name] = _refusal(name, ErrorCode.REQUEST_TIMED_OUT, why)
+            results[name] = _refusal(name, ErrorCode.REQUEST_TIMED_OUT)
     return CreatePartitionsResponse(results=tuple(results.values()), throttle_time_ms=quota.throttle_time_ms)
 
 

@@ -29,7 +29,8 @@ _FIRST_VERSION_WITH_QUOTA_ERROR: Final = 6
 
 async def respond(message: CreateTopicsRequest, context: RequestContext, services: Services) -> CreateTopicsResponse:
     if not services.controller.is_active:
-        return error_response(message, context, ErrorCode.NOT_CONTROLLER)
+        refused = (CreatableTopicResult(name=t.name, error_code=ErrorCode.NOT_CONTROLLER) for t in message.topics)
+        return CreateTopicsResponse(topics=tuple(refused))  # their message is "", Kafka's default, not null
     repeated = duplicates(topic.name for topic in message.topics)
     quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR)
     results = {}
@@ -84,7 +85,7 @@ async def _create(
         )
         for entry in topic_entries(overrides, await broker_settings(services))
     )
-    return replace(result, configs=configs)
+    return replace(result, configs=configs, error_message=None)
 
 
 def _resolved(topic: CreatableTopic, services: Services) -> CreatableTopic:
@@ -104,10 +105,9 @@ def _refusal(topic: CreatableTopic, error: ErrorCode, why: str | None = None) ->
 
 
 def _timed_out(result: CreatableTopicResult) -> CreatableTopicResult:
+    """The topic exists, and has its id, but no leaders yet."""
     return CreatableTopicResult(
-        name=result.name,
-        error_code=ErrorCode.REQUEST_TIMED_OUT,
-        error_message=f"topic {result.name} was created, but has no leaders yet",
+        name=result.name, topic_id=result.topic_id, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=None
     )
 
 

@@ -34,12 +34,7 @@ async def respond(message: DeleteTopicsRequest, context: RequestContext, service
     late = {name for name in marked if message.timeout_ms <= 0 or name in topics}
     return DeleteTopicsResponse(
         throttle_time_ms=quota.throttle_time_ms,
-        responses=tuple(
-            replace(r, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=f"topic {r.name} is still being deleted")
-            if r.name in late
-            else r
-            for r in results
-        ),
+        responses=tuple(replace(r, error_code=ErrorCode.REQUEST_TIMED_OUT) if r.name in late else r for r in results),
     )
 
 
@@ -56,17 +51,13 @@ def _topics(message: DeleteTopicsRequest) -> list[tuple[str | None, uuid.UUID]]:
 async def _delete(
     name: str | None, topic_id: uuid.UUID, services: Services, quota: MutationQuota
 ) -> DeletableTopicResult:
+    """The result has the id only if the request has it, and never a message, as in Kafka."""
     snapshot = services.metadata_cache.snapshot
     if name is None:
         name = snapshot.topic_names.get(topic_id)
         if name is None:
-            return DeletableTopicResult(
-                name=None,
-                topic_id=topic_id,
-                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-                error_message="no such topic id",
-            )
-    result = DeletableTopicResult(name=name, topic_id=snapshot.topic_id(name))
+            return DeletableTopicResult(name=None, topic_id=topic_id, error_code=ErrorCode.UNKNOWN_TOPIC_ID)
+    result = DeletableTopicResult(name=name, topic_id=topic_id)
     if name not in snapshot.topics:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     elif not quota.record(len(snapshot.topics[name])):

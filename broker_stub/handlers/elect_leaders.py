@@ -28,7 +28,8 @@ from kce.wire.vocabulary import ElectionType, TopicPartition, by_topic
 #: an error code and its message
 _Error: TypeAlias = tuple[int, str | None]
 
-_TIMED_OUT: Final[_Error] = ErrorCode.REQUEST_TIMED_OUT, "the leader was elected, but this broker does not know it yet"
+#: the leader was elected, but this broker does not know it yet
+_TIMED_OUT: Final[_Error] = ErrorCode.REQUEST_TIMED_OUT, None
 
 
 async def respond(message: ElectLeadersRequest, context: RequestContext, services: Services) -> ElectLeadersResponse:

@@ -56,6 +56,7 @@ class LogDirectory(LogContext):
         self._order = itertools.count()
         self._flushes: dict[FlushableLog, int] = {}
         self._written: dict[str, bytes] = {}
+        self._checkpoints_written = 0
 
     def __repr__(self) -> str:
         return f"<log directory {self.path}{', offline' if self.is_offline else ''}>"
@@ -105,8 +106,10 @@ class LogDirectory(LogContext):
             return {}
 
     def write_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raises OSError."""
+        """At once; replaces one that is being written. Raises OSError."""
+        self._checkpoints_written += 1
         write_offsets(self.disk, f"{self.path}/{name}", offsets)
+        self._written[name] = encode_offsets(offsets)
 
     async def update_checkpoint(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Write it if it has changed, while other tasks run. Raises OSError."""
@@ -115,8 +118,11 @@ class LogDirectory(LogContext):
             return
         path = f"{self.path}/{name}"
         part = f"{path}.tmp"
+        before = self._checkpoints_written
         self.disk.write(part, content)
         await self.disk.flush_all([part])
+        if self._checkpoints_written != before:
+            return
         self.disk.rename(part, path)
         await self.disk.flush_all([self.path])
         self._written[name] = content

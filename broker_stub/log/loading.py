@@ -114,7 +114,7 @@ class _Loader:
         swaps = [name for name in swaps if name not in invalid]
         logs = [name for name in swaps if name.endswith(LOG + SWAP)]
         if not swaps:
-            return [name for name in names if name not in temporary] if temporary else names
+            return [name for name in names if name not in temporary]
         if logs:
             self._delete_replaced(names, logs)
         for name in swaps:

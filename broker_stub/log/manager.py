@@ -91,6 +91,7 @@ class LogManager:
         self._on_offline = on_offline
         self._work = trio.Event()
         self.logs: dict[TopicPartition, Log] = {}
+        self._deleted_in: set[LogDirectory] = set()
         self.directories = [
             LogDirectory(
                 path,
@@ -212,6 +213,19 @@ class LogManager:
         unique = f"{self._random.getrandbits(128):032x}"
         found.move(f"{directory.path}/{marked_folder(partition, 'delete', unique)}")
         directory.delete_later([found.folder], found.config.file_delete_delay_ms)
+        self._deleted_in.add(directory)
+
+    def checkpoint_deletions(self) -> None:
+        """Remove logs that were deleted from the checkpoints: the next log of that partition must not start there."""
+        deleted_in, self._deleted_in = self._deleted_in, set()
+        for directory in deleted_in:
+            if directory.is_offline:
+                continue
+            logs = self._logs_in(directory)
+            try:
+                self._write_recovery_points(directory, logs)
+            except OSError as e:
+                directory.failed(e)
 
     def update_config(self, topics: Iterable[str] | None = None) -> None:
         """The settings of these topics have changed; None: of all."""
@@ -310,10 +324,7 @@ class LogManager:
                 directory.write_checkpoint(
                     REPLICATION_OFFSET_CHECKPOINT, {tp: found.high_watermark for tp, found in logs.items()}
                 )
-                directory.write_checkpoint(
-                    RECOVERY_POINT_CHECKPOINT, {tp: found.recovery_point for tp, found in logs.items()}
-                )
-                directory.write_checkpoint(LOG_START_OFFSET_CHECKPOINT, _log_starts(logs))
+                self._write_recovery_points(directory, logs)
                 directory.write_clean_shutdown(broker_epoch)
             except KafkaStorageError:
                 continue  # the directory is offline already
@@ -321,6 +332,11 @@ class LogManager:
                 directory.failed(e)
         self.logs.clear()
         self.abandon()
+
+    def _write_recovery_points(self, directory: LogDirectory, logs: Mapping[TopicPartition, Log]) -> None:
+        """Raises OSError."""
+        directory.write_checkpoint(RECOVERY_POINT_CHECKPOINT, {tp: found.recovery_point for tp, found in logs.items()})
+        directory.write_checkpoint(LOG_START_OFFSET_CHECKPOINT, _log_starts(logs))
 
     def abandon(self) -> None:
         """End as a process does that dies: nothing is written."""

@@ -74,7 +74,7 @@ class Acceptor:
         bind: Bind,
         backlog: int,
         max_frame_bytes: int,
-        memory: MemoryPool,
+        memory: MemoryPool | None,
         quotas: ConnectionQuotas,
         metrics: RequestMetrics,
     ) -> None:

@@ -43,7 +43,7 @@ class ConnectionOwner(Sender, Protocol):
     metrics: RequestMetrics
     channel: RequestChannel
     turns: Turns
-    memory: MemoryPool
+    memory: MemoryPool | None
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
         """Raises wire.DecodeError (rule B1.35), wire.TooManyElements."""
@@ -213,7 +213,8 @@ class Connection:
     def _drop_frame(self) -> None:
         """The handler is done with the request, and so with its frame (rule B1.25)."""
         if self._frame is not None:
-            self._owner.memory.give_back(len(self._frame))
+            if self._owner.memory is not None:
+                self._owner.memory.give_back(len(self._frame))
             self._frame = None
 
     def _take_response(self) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import trio
 
 
@@ -13,7 +11,7 @@ class MemoryPool:
     A need above the capacity can never be met: `queued.max.request.bytes` is at least `socket.request.max.bytes`.
     """
 
-    def __init__(self, capacity: float = math.inf) -> None:
+    def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.used = 0
         self._given_back = trio.Event()

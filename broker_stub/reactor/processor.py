@@ -49,7 +49,7 @@ class Processor:
         metrics: RequestMetrics,
         max_idle_seconds: float,
         turns: Turns,
-        memory: MemoryPool,
+        memory: MemoryPool | None,
     ) -> None:
         self.processor_id = processor_id
         self.listener = listener

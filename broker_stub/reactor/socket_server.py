@@ -44,12 +44,13 @@ CONTROL_PLANE = "control-plane"
 
 @dataclass(slots=True)
 class Plane:
-    """Listeners that share a request queue, handlers, turns on the event loop, and memory for requests."""
+    """Listeners that share a request queue, handlers, turns on the event loop, and memory for requests (None: no
+    limit)."""
 
     name: str
     channel: RequestChannel
     turns: Turns
-    memory: MemoryPool
+    memory: MemoryPool | None
     acceptors: list[Acceptor] = field(default_factory=list)
 
 
@@ -74,13 +75,14 @@ class SocketServer:
 
     def _planes(self) -> list[Plane]:
         channel = self._channel(self._config.queued_max_requests, self._config.num_io_threads)
-        memory = MemoryPool(self._config.queued_max_request_bytes or math.inf)
+        limit = self._config.queued_max_request_bytes
+        memory = None if limit is None else MemoryPool(limit)
         data = Plane(DATA_PLANE, channel, Turns(SLICE_SECONDS), memory)
         planes = [data]
         for endpoint in self._config.listeners:
             if endpoint.listener == self._config.control_plane_listener_name:
                 channel = self._channel(CONTROL_PLANE_QUEUE_SIZE, CONTROL_PLANE_THREADS)
-                control = Plane(CONTROL_PLANE, channel, Turns(), MemoryPool())
+                control = Plane(CONTROL_PLANE, channel, Turns(), None)
                 control.acceptors.append(self._acceptor(endpoint, control, CONTROL_PLANE_THREADS))
                 planes.insert(0, control)
             else:

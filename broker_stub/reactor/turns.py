@@ -7,7 +7,6 @@ others wait, first come, first served, until the loop has looked for input and h
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +14,7 @@ from typing import Final, TypeVar
 
 import trio
 
+from kce.garbage import no_collection
 from kce.wire.steps import Steps
 
 T = TypeVar("T")
@@ -74,13 +74,8 @@ class Turns:
         """Process one long request at a time in each plane, to bound memory. Disable garbage collection meanwhile:
         scanning millions of objects would stall the broker."""
         async with self._long:
-            collects = gc.isenabled()
-            gc.disable()
-            try:
+            with no_collection():
                 yield
-            finally:
-                if collects:
-                    gc.enable()
 
     async def run(self) -> None:
         """Give turns until cancelled."""

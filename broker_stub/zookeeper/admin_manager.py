@@ -67,7 +67,7 @@ class ZkAdminManager:
             await admin.write_topic(self._zk, topic.name, assignment, config, topic_id)
             return result if topic_id is None else replace(result, topic_id=topic_id)
         except AdminError as e:
-            return CreatableTopicResult(name=topic.name, error_code=e.code, error_message=str(e))
+            return CreatableTopicResult(name=topic.name, error_code=e.code, error_message=_message(e))
 
     def _plan(
         self, topic: CreatableTopic, brokers: Mapping[int, str | None]
@@ -104,21 +104,21 @@ class ZkAdminManager:
         *,
         validate_only: bool,
         permit: Callable[[int], bool] = lambda partitions: True,
-    ) -> tuple[CreatePartitionsTopicResult, range]:
-        """Rules 10.11, 10.13-10.16: the result and the numbers of the added partitions."""
+    ) -> tuple[CreatePartitionsTopicResult, Collection[int]]:
+        """Rules 10.11, 10.13-10.16: the result and the numbers of all partitions that there are now."""
         assignments = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
         try:
             found, added = await admin.plan_partitions(
                 self._zk, topic.name, topic.count, assignments, random=self._random
             )
             if validate_only:
-                return CreatePartitionsTopicResult(name=topic.name), range(0)
+                return CreatePartitionsTopicResult(name=topic.name), ()
             _check_quota(topic.name, len(added), permit)
             await admin.add_partitions(self._zk, found, added)
         except AdminError as e:
-            refused = CreatePartitionsTopicResult(name=topic.name, error_code=e.code, error_message=str(e))
-            return refused, range(0)
-        return CreatePartitionsTopicResult(name=topic.name), range(min(added), max(added) + 1)
+            refused = CreatePartitionsTopicResult(name=topic.name, error_code=e.code, error_message=_message(e))
+            return refused, ()
+        return CreatePartitionsTopicResult(name=topic.name), found.partitions.keys() | added.keys()
 
     async def delete_topic(self, topic: str) -> ErrorCode:
         """Rule 10.36. Success if the topic is already marked for deletion."""
@@ -143,6 +143,11 @@ def _check_config(topic: str, config: Mapping[str, str]) -> None:
         check_topic_config(config)
     except ConfigError as e:
         raise AdminError(f"topic {topic}: {e}", ErrorCode.INVALID_CONFIG) from None
+
+
+def _message(error: AdminError) -> str | None:
+    """Kafka says nothing about an unexpected error."""
+    return None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else str(error)
 
 
 def _check_quota(topic: str, partitions: int, permit: Callable[[int], bool]) -> None:

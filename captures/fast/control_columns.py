@@ -62,10 +62,11 @@ def control_columns(
     fields = wire.columns(api_key, version, requests)
     topics = pa.array(fields["topic"])
     ids = fields.get("topic_id")
-    id_texts = [None] * len(fields["topic_name"]) if ids is None else [_topic_id(bytes(each)) for each in ids]
+    names = _strings(fields["topic_name_offsets"], fields["topic_name"])
+    id_texts = [None] * len(names) if ids is None else [_topic_id(bytes(each)) for each in ids]
     request = fields["topic_request"][fields["topic"]]
     columns: dict[str, pa.Array] = {
-        "topic": pa.array(fields["topic_name"], pa.string()).take(topics),
+        "topic": names.take(topics),
         "topic_id": pa.array(id_texts, pa.string()).take(topics),
     }
     nothing = np.zeros(len(topics) + 1, np.int64), np.zeros(0, np.int32)
@@ -91,13 +92,15 @@ def _errors(
     """Error codes of partitions. Topics without an id are matched by name."""
     names: list[dict[uuid.UUID, str]] = [{} for _ in range(len(fields["request_correlation_id"]))]
     if "topic_id" in fields:
-        for of, name, topic_id in zip(fields["topic_request"], fields["topic_name"], fields["topic_id"], strict=True):
+        for of, name, topic_id in zip(
+            fields["topic_request"], wire.topic_names(fields), fields["topic_id"], strict=True
+        ):
             names[of][uuid.UUID(bytes=bytes(topic_id))] = name
     errors = []
     for known, frame in zip(names, responses, strict=True):
         _, body = wire.decode_response(frame, api_key=api_key, api_version=version)
         errors.append({(topic, partition): code for topic, partition, code in control.partition_errors(body, known)})
-    topics, partitions = fields["topic_name"][fields["topic"]], fields["partition_index"].tolist()
+    topics, partitions = columns["topic"].to_pylist(), fields["partition_index"].tolist()
     places = zip(request.tolist(), zip(topics, partitions, strict=True), strict=True)
     codes = [errors[of].get(place) for of, place in places]
     texts = {code: None if code is None else error_name(code) for code in set(codes)}
@@ -105,6 +108,10 @@ def _errors(
         "error_code": pa.array(codes, pa.int16()),
         "error": pa.array([texts[code] for code in codes], pa.string()),
     }
+
+
+def _strings(ends: npt.NDArray[np.int64], values: npt.NDArray[np.uint8]) -> pa.Array:
+    return pa.StringArray.from_buffers(len(ends) - 1, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(values))
 
 
 def _lists(ends: npt.NDArray[np.int32], values: pa.Array) -> pa.Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyspark.accumulators
 import pyspark.core.context
 import pyspark.sql.pandas.functions
 from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView  # type: ignore[import-untyped]
@@ -23,9 +25,14 @@ from pyspark.sql import SparkSession
 from kce.captures.errors import CaptureError
 from kce.captures.spark import class_archive
 
+logger = logging.getLogger(__name__)
+
 if importlib.util.find_spec("pandas") is None:
     # mapInArrow does not use pandas, but requires it when called
     vars(pyspark.sql.pandas.functions)["require_minimum_pandas_version"] = lambda: None
+
+#: the paths of Unix sockets end at 104 bytes on macOS, at 108 elsewhere; Spark's names for them take 43 of these
+_LONGEST_SOCKET_FOLDER = 60
 
 _LOOPBACK = re.compile(r"^local|://(127\.0\.0\.1|localhost)\b")
 
@@ -124,9 +131,12 @@ def local_session(
                 .config("spark.eventLog.compress", "false")  # one file of JSON lines, that any tool can read
                 .config("spark.eventLog.rolling.enabled", "false")
             )
+        if is_local:
+            builder = builder.config(map=unix_sockets(folder))
         output = Path(folder, "jvm.log")
         try:
             with _stderr_to(output), _workers_run(sys.executable, master), _sigint_kept():
+                log_accumulator_errors()
                 spark = builder.getOrCreate()
         except Exception as e:  # anything may keep a JVM from starting
             messages = output.read_text(errors="replace").strip().splitlines()
@@ -135,6 +145,30 @@ def local_session(
             yield spark
         finally:
             spark.stop()
+
+
+def unix_sockets(folder: str) -> dict[str, Any]:
+    """Settings that put the sockets between Spark's JVM and Python in ``folder``, instead of on ports.
+
+    A stranger that connects to a port, such as a client of the process that had it before, would keep Spark waiting for
+    its token. No settings if the folder's path is too long.
+    """
+    if len(os.fsencode(folder)) > _LONGEST_SOCKET_FOLDER:
+        return {}
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
+
+
+def log_accumulator_errors() -> None:
+    """Have pyspark's servers of accumulators log errors of a connection at DEBUG. By themselves they print tracebacks.
+
+    The peer is the JVM, which a signal may end at any moment, or a stranger, who does not know the token.
+    """
+
+    def handle_error(server: object, request: object, client_address: object) -> None:
+        logger.debug("Connection of %s to Spark's accumulators failed", client_address, exc_info=True)
+
+    for server in (pyspark.accumulators.AccumulatorTCPServer, pyspark.accumulators.AccumulatorUnixServer):
+        server.handle_error = handle_error  # type: ignore[method-assign,assignment]
 
 
 def is_submitted() -> bool:

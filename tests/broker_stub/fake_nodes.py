@@ -39,7 +39,8 @@ class FakeConnection:
         self._requests: list[bytes] = []
         self._closed = False
 
-    async def send_frame(self, payload: bytes) -> None:
+    async def send_frame(self, payload: bytes, rest: bytes | memoryview = b"") -> None:
+        payload += rest
         assert not self._closed
         await trio.lowlevel.checkpoint()
         self._requests.append(payload)
@@ -52,7 +53,11 @@ class FakeConnection:
         if answer is None:
             await trio.sleep_forever()
         assert answer is not None
-        return wire.encode_response(answer, api_version=header.api_version, correlation_id=header.correlation_id)
+        refused = (
+            isinstance(answer, wire.ApiVersionsResponse) and answer.error_code == wire.ErrorCode.UNSUPPORTED_VERSION
+        )
+        version = 0 if refused else header.api_version  # rule B1.37
+        return wire.encode_response(answer, api_version=version, correlation_id=header.correlation_id)
 
     async def aclose(self) -> None:
         assert not self._closed

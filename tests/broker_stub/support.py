@@ -19,7 +19,7 @@ from kce.broker_stub.isr import IsrPolicy, LiveReplicasJoin
 from kce.broker_stub.log_manager import InMemoryLogManager, LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.ports import Address, AdminPort, ControllerPort, NoController, NoStore
-from kce.broker_stub.producer_ids import ProducerIdManager
+from kce.broker_stub.producer_ids import ControllerProducerIds, ProducerIdManager
 from kce.broker_stub.purgatory import Timer
 from kce.broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
 from kce.broker_stub.reactor.connection import Connection
@@ -243,7 +243,10 @@ class Node:
             controller=controller or NoController(),
             admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,
-            producer_ids=ProducerIdManager(broker_id, lambda: self.broker_epoch, channel or NoChannel(), self._spawn),
+            producer_ids=ProducerIdManager(
+                ControllerProducerIds(broker_id, lambda: self.broker_epoch, channel or NoChannel()).allocate,
+                self._spawn,
+            ),
             mutation_quotas=ControllerMutationQuotas(
                 self.quotas, self.config.controller_quota_window_num, self.config.controller_quota_window_size_seconds
             ),
@@ -273,8 +276,16 @@ class Node:
         await captured.answered.wait()
         return answer_of(captured, message.__api_key__, version)
 
-    def request(self, message: wire.Message, version: int, *, listener: str = "DATA") -> tuple[Request, Captured]:
-        encoded = wire.encode_request(message, api_version=version, correlation_id=5, client_id="test")
+    def request(
+        self,
+        message: wire.Message,
+        version: int,
+        *,
+        listener: str = "DATA",
+        client_id: str | None = "test",
+        correlation_id: int = 5,
+    ) -> tuple[Request, Captured]:
+        encoded = wire.encode_request(message, api_version=version, correlation_id=correlation_id, client_id=client_id)
         header, decoded = wire.decode_request(encoded)
         captured = Captured()
         context = ConnectionContext("connection", listener, "127.0.0.1")
@@ -313,7 +324,7 @@ class NoOwner:
     def __init__(self) -> None:
         self.metrics = RequestMetrics()
         self.turns = Turns()
-        self.memory = MemoryPool()
+        self.memory: MemoryPool | None = None
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
         raise AssertionError

@@ -17,7 +17,7 @@ from kce import wire
 from kce.broker_stub.ports import NoController, NoStore
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import ElectionType, TopicPartition
-from tests.broker_stub.support import ID_A, NO_ID, Node, answer_of, umr_broker, umr_state, update_metadata
+from tests.broker_stub.support import ID_A, ID_B, NO_ID, Node, answer_of, umr_broker, umr_state, update_metadata
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 
@@ -54,7 +54,9 @@ class Store(NoStore):
         if not validate_only and not permit(topic.num_partitions):
             return wire.CreatableTopicResult(name=topic.name, error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         self.created.append((topic, dict(brokers), validate_only))
-        return wire.CreatableTopicResult(name=topic.name, num_partitions=topic.num_partitions, replication_factor=1)
+        return wire.CreatableTopicResult(
+            name=topic.name, topic_id=ID_B, num_partitions=topic.num_partitions, replication_factor=1
+        )
 
     async def create_partitions(
         self, topic, *, validate_only, permit
@@ -165,6 +167,38 @@ async def test_create_and_delete_topics_time_out(node, autojump_clock) -> None: 
     assert results(await node.ask(request, 6)) == {"a": ErrorCode.REQUEST_TIMED_OUT}
     more = wire.CreatePartitionsRequest(topics=(wire.CreatePartitionsTopic(name="a", count=2),), timeout_ms=1)
     assert results(await node.ask(more, 3)) == {"a": ErrorCode.REQUEST_TIMED_OUT}
+
+
+def said(answer: Any) -> list[tuple[int, uuid.UUID, str | None]]:
+    """Error code, topic id (zero where the answer has none) and message of each result."""
+    topics = getattr(answer, "topics", None) or getattr(answer, "responses", None) or answer.results
+    return [(t.error_code, getattr(t, "topic_id", NO_ID), t.error_message) for t in topics]
+
+
+async def test_ids_and_messages_of_answers_are_as_kafkas(node, autojump_clock, nursery) -> None:  # 10.8, 10.16, 10.36
+    """Null is not "", and an id is in the answer where Kafka puts it."""
+    late = ErrorCode.REQUEST_TIMED_OUT
+    created = wire.CreateTopicsRequest(topics=(creatable("b", 2),), timeout_ms=0)
+    (timed_out,) = (await node.ask(created, 7)).topics
+    assert (timed_out.num_partitions, timed_out.replication_factor, timed_out.configs) == (-1, -1, ())
+    assert said(await node.ask(created, 7)) == [(late, ID_B, None)]
+    answer = await parked(node, wire.CreateTopicsRequest(topics=(creatable("b"),), timeout_ms=60_000), 7)
+    node.cache.update(update_metadata(umr_state(0), topic="b", topic_id=ID_B))
+    await trio.testing.wait_all_tasks_blocked()
+    assert said(answer()) == [(ErrorCode.NONE, ID_B, None)]
+    more = wire.CreatePartitionsRequest(topics=(wire.CreatePartitionsTopic(name="a", count=2),), timeout_ms=0)
+    assert said(await node.ask(more, 3)) == [(late, NO_ID, None)]
+    by_name = wire.DeleteTopicsRequest(topics=(wire.DeleteTopicState(name="a"),), timeout_ms=0)
+    by_id = wire.DeleteTopicsRequest(topics=(wire.DeleteTopicState(name=None, topic_id=ID_A),), timeout_ms=0)
+    unknown = wire.DeleteTopicsRequest(topics=(wire.DeleteTopicState(name=None, topic_id=uuid.UUID(int=9)),))
+    assert said(await node.ask(by_name, 6)) == [(late, NO_ID, None)]
+    assert said(await node.ask(by_id, 6)) == [(late, ID_A, None)]
+    assert said(await node.ask(unknown, 6)) == [(ErrorCode.UNKNOWN_TOPIC_ID, uuid.UUID(int=9), None)]
+    other = Node(admin=Store(), nursery=nursery)
+    refused = ErrorCode.NOT_CONTROLLER
+    assert said(await other.ask(created, 7)) == [(refused, NO_ID, "")]
+    assert said(await other.ask(by_name, 6)) == [(refused, NO_ID, None)]
+    assert said(await other.ask(more, 3)) == [(refused, NO_ID, None)]
 
 
 async def test_validate_only_does_not_wait(node) -> None:  # rule 10.6

@@ -70,16 +70,13 @@ async def test_an_unknown_partition_is_created_as_leader() -> None:  # rules 9.1
     assert node.logs.has_log(A0)
 
 
-@pytest.mark.kafka("RMT-28")
 async def test_a_new_log_gets_the_topic_id() -> None:
     node = Node()
     assert await _code(node, lai_state()) == ErrorCode.NONE
     assert node.logs.topic_id(A0) == ID_A
 
 
-@pytest.mark.parametrize(
-    "leader", [pytest.param(1, marks=pytest.mark.kafka("PT-28")), pytest.param(2, marks=pytest.mark.kafka("PT-29"))]
-)
+@pytest.mark.parametrize("leader", [1, 2])
 async def test_a_log_keeps_its_topic_id(leader) -> None:  # rule 9.14
     """The second node has the first one's logs."""
     first = await _node()
@@ -151,7 +148,7 @@ async def test_an_older_leader_epoch_is_stale_controller_epoch() -> None:  # rul
     assert _epochs(node) == (1, 5, 5)
 
 
-@pytest.mark.parametrize("leader", [1, pytest.param(2, marks=pytest.mark.kafka("RMT-34"))])
+@pytest.mark.parametrize("leader", [1, 2])
 async def test_a_repeated_leader_epoch_is_refused_with_any_partition_epoch(leader) -> None:  # rule 9.19
     node = await _node()
     await _code(node, lai_state(leader=leader, leader_epoch=5, partition_epoch=5))
@@ -165,7 +162,6 @@ async def test_a_repeated_leader_epoch_is_refused_with_any_partition_epoch(leade
     assert _epochs(node) == (3, 6, 7)
 
 
-@pytest.mark.kafka("RMT-29")
 async def test_a_log_from_before_topic_ids_gets_one() -> None:
     node = Node()
     node.logs.get_or_create_log(A0, is_new=True, topic_id=None)
@@ -174,7 +170,6 @@ async def test_a_log_from_before_topic_ids_gets_one() -> None:
     assert node.logs.topic_id(A0) == ID_A
 
 
-@pytest.mark.kafka("RMT-30")
 @pytest.mark.parametrize("leader_epoch", [0, 1])
 async def test_a_repeated_leader_epoch_may_add_the_topic_id(leader_epoch) -> None:  # rule 9.19
     """A larger epoch may, too."""
@@ -213,7 +208,6 @@ async def test_a_request_without_topic_id_matches_any_id() -> None:  # rule 9.14
     assert (node.partition().topic_id, node.partition().leader_epoch) == (ID_A, 6)
 
 
-@pytest.mark.kafka("RMT-32")
 @pytest.mark.parametrize(("version", "topic_id"), [(7, NO_ID), (0, ID_A), (1, ID_A), (2, ID_A), (4, ID_A)])
 async def test_requests_without_topic_ids_leave_the_log_without_one(version, topic_id) -> None:
     node = Node()

@@ -245,6 +245,24 @@ async def test_old_versions_name_listeners_after_their_protocols() -> None:  # r
     assert list(snapshot.alive_brokers[1].endpoints) == ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 
 
+@pytest.mark.parametrize("version", [1, 2, 3, 8])
+async def test_two_endpoints_of_one_listener_fail_and_change_nothing(version) -> None:  # rule 13.21
+    """In versions 1 and 2 the listeners of a broker are the same if their protocols are."""
+    twice = tuple(wire.UpdateMetadataEndpoint(host="h", port=port, listener="A") for port in (1, 2))
+    other = wire.UpdateMetadataBroker(id=2, endpoints=twice[:1])
+    node = Node()
+    accepted = update_metadata(alive=(1,), controller_epoch=4)
+    assert await node.ask(accepted, 8) == wire.UpdateMetadataResponse()
+    before = node.cache.snapshot
+    bad = wire.UpdateMetadataRequest(
+        controller_epoch=5, live_brokers=(other, wire.UpdateMetadataBroker(id=1, endpoints=twice))
+    )
+    answer = await node.ask(bad, version)
+    assert answer == wire.UpdateMetadataResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert node.cache.snapshot is before
+    assert node.replicas.controller_epoch == 4
+
+
 @pytest.mark.parametrize("version", [0, 8])
 async def test_a_broker_without_endpoints_is_alive_but_unreachable(version) -> None:
     request = wire.UpdateMetadataRequest(controller_epoch=1, live_brokers=(wire.UpdateMetadataBroker(id=1),))

@@ -56,10 +56,60 @@ async def test_api_versions_precedes_the_request_on_one_connection() -> None:
     assert await f.ask() == wire.AlterPartitionResponse(error_code=77)  # the caller handles any other error
     assert f.nodes.dialled == [ADDRESS[1]]
     alter = ("host1", "AlterPartitionRequest", 3)
-    assert f.requests == [("host1", "ApiVersionsRequest", 3), alter, alter]
+    assert f.requests == [("host1", "ApiVersionsRequest", 4), alter, alter]
     headers = [header for _, header, _ in f.nodes.requests]
     assert [header.correlation_id for header in headers] == [1, 2, 3]
     assert {header.client_id for header in headers} == {"3"}
+
+
+def refusing(*supported: wire.ApiVersion) -> wire.ApiVersionsResponse:
+    return wire.ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=supported)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "asked"),
+    [
+        (refusing(wire.ApiVersion(api_key=18, min_version=0, max_version=3)), [4, 3]),  # since Kafka 2.4
+        (refusing(wire.ApiVersion(api_key=18, min_version=0, max_version=1)), [4, 1]),
+        (refusing(), [4, 0]),
+        (refusing(wire.ApiVersion(api_key=3, min_version=0, max_version=3)), [4, 0]),
+    ],
+)
+async def test_an_old_controller_is_asked_with_a_version_that_it_has(refusal, asked) -> None:  # rule 8.20
+    f = Fixture()
+    f.controller_is(1)
+
+    async def behave(header: wire.Header, message: wire.Message) -> wire.Message:
+        if not isinstance(message, wire.ApiVersionsRequest):
+            return wire.AlterPartitionResponse()
+        return serves(56, 0, 3) if header.api_version == asked[-1] else refusal
+
+    f.nodes.nodes[ADDRESS[1]] = behave
+    assert await f.ask() == wire.AlterPartitionResponse()
+    assert [version for _, name, version in f.requests if name == "ApiVersionsRequest"] == asked
+    assert len(f.nodes.dialled) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        refusing(wire.ApiVersion(api_key=18, min_version=0, max_version=4)),
+        refusing(wire.ApiVersion(api_key=18, min_version=0, max_version=-1)),
+        wire.ApiVersionsResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+async def test_a_controller_that_refuses_every_version_is_asked_again_later(autojump_clock, answer) -> None:
+    f = Fixture()
+    f.controller_is(1)
+
+    async def behave(header: wire.Header, message: wire.Message) -> wire.Message:
+        return answer
+
+    f.nodes.nodes[ADDRESS[1]] = behave
+    with trio.move_on_after(1.05):
+        await f.ask()
+    assert [version for _, _, version in f.requests] == [4] * len(f.nodes.dialled)
+    assert 9 <= len(f.nodes.dialled) <= 11
 
 
 @pytest.mark.parametrize(

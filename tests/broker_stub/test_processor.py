@@ -43,7 +43,7 @@ class Fixture:
     ) -> None:
         self.metrics = RequestMetrics()
         self.quotas = ConnectionQuotas(ConnectionLimits())
-        self.memory = MemoryPool()
+        self.memory = MemoryPool(100_000_000)
         apis = ScriptedApis(handle)
         self.channel = RequestChannel(queue, handlers, apis, self.metrics)
         self.processor = Processor(

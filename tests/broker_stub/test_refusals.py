@@ -121,7 +121,6 @@ async def test_a_close_within_a_frame(caplog, how) -> None:
             assert (await other.ask(wire.ApiVersionsRequest(), 0)).error_code == 0
 
 
-@pytest.mark.kafka("EDGE-1")
 async def test_a_null_client_id_is_accepted() -> None:  # rule B1.42
     async with running_broker() as broker, connect(broker.endpoints[1]) as client:
         for version in (0, 12):

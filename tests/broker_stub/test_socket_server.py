@@ -6,7 +6,6 @@ Covers: broker_stub/reactor/socket_server.py, broker_stub/reactor/acceptor.py.
 from __future__ import annotations
 
 import errno
-import math
 import os
 import socket
 
@@ -20,7 +19,6 @@ from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.ports import Link
 from kce.broker_stub.reactor import Request, RequestMetrics, SocketServer
 from kce.broker_stub.reactor.acceptor import Acceptor
-from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.quotas import ConnectionQuotas
 from tests.broker_stub.support import (
     ONE_LISTENER,
@@ -283,7 +281,7 @@ def _acceptor(processors: list[FullProcessor], quotas: ConnectionQuotas | None =
         bind=node_links().bind,
         backlog=50,
         max_frame_bytes=10_000,
-        memory=MemoryPool(),
+        memory=None,
         quotas=quotas or ConnectionQuotas(ConnectionLimits()),
         metrics=RequestMetrics(),
     )
@@ -595,4 +593,4 @@ async def test_refused_requests_give_their_memory_back() -> None:
 
 async def test_without_a_limit_memory_is_unlimited() -> None:
     server = SocketServer(config(), ScriptedApis(answer), node_links().bind)
-    assert [plane.memory.capacity for plane in server.planes] == [math.inf, math.inf]
+    assert [plane.memory for plane in server.planes] == [None, None]

@@ -7,7 +7,8 @@ import java.util.Objects;
 
 /**
  * Prints the orders of Scala's and Java's collections. A line is a kind of key, "int", "string" or "partition", and keys
- * in the order in which they are added; the answer is three lines: immutable HashMap, immutable Set, mutable HashMap.
+ * in the order in which they are added; the answer is six lines: immutable HashMap, immutable Set, mutable HashMap, the same after the
+ * first key is put again, java.util.HashMap filled by computeIfAbsent, the same after it is asked for the first key again.
  */
 public class IterationOrder {
     /** Hashes like org.apache.kafka.common.TopicPartition. */
@@ -43,6 +44,18 @@ public class IterationOrder {
             print(trie.keysIterator());
             print(small.iterator());
             print(table.keysIterator());
+            java.util.HashMap<Object, Object> asked = new java.util.HashMap<>();
+            for (Object key : keys) {
+                asked.computeIfAbsent(key, k -> k);
+            }
+            String before = words(asked.keySet().iterator());
+            if (!keys.isEmpty()) {
+                table.put(keys.get(0), keys.get(0));
+                asked.computeIfAbsent(keys.get(0), k -> k);
+            }
+            print(table.keysIterator());
+            System.out.println(before);
+            System.out.println(words(asked.keySet().iterator()));
         }
     }
 
@@ -53,6 +66,12 @@ public class IterationOrder {
             case "string" -> text;
             default -> new Partition(text.substring(0, colon), Integer.parseInt(text.substring(colon + 1)));
         };
+    }
+
+    private static String words(java.util.Iterator<Object> keys) {
+        List<String> words = new ArrayList<>();
+        keys.forEachRemaining(key -> words.add(key.toString()));
+        return String.join(" ", words);
     }
 
     private static void print(scala.collection.Iterator<Object> keys) {

@@ -139,7 +139,8 @@ class StrikableConnection(FakeConnection):
         super().__init__(world.brokers[broker])
         self._world = world
 
-    async def send_frame(self, payload: bytes) -> None:
+    async def send_frame(self, payload: bytes, rest: bytes | memoryview = b"") -> None:
+        payload += rest
         await trio.lowlevel.checkpoint()  # where a task that was cancelled ends
         _, message = wire.decode_request(payload)
         assert isinstance(message, (wire.LeaderAndIsrRequest, wire.UpdateMetadataRequest, wire.StopReplicaRequest))

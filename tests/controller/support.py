@@ -142,7 +142,8 @@ class FakeConnection:
         self._answers: list[bytes] = []
         server.connections.append(self)
 
-    async def send_frame(self, payload: bytes) -> None:
+    async def send_frame(self, payload: bytes, rest: bytes | memoryview = b"") -> None:
+        payload += rest
         await trio.lowlevel.checkpoint()
         if self.broken.is_set():
             raise ConnectionResetError("broken")

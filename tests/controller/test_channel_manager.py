@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from kce import wire
+from kce.controller.channel_manager import ChannelConfig
 from kce.zookeeper.model import BrokerId
 from tests.controller.support import Sent, texts, world
 
@@ -23,6 +24,35 @@ async def test_one_request_in_flight_and_in_order(autojump_clock: MockClock) -> 
         await trio.sleep(1)
         await w.settle()
         assert texts(w.take(), 2) == ["LAI t-0:2@0[2, 3]new", "UMR alive=[1, 2, 3] t-0:2@0[2, 3]"]
+
+
+async def test_correlation_ids_count_the_requests_of_a_channel(autojump_clock: MockClock) -> None:
+    async with world() as w:
+        await w.start_controller(1)
+        await w.create_topic("t", {0: [2]})
+        of_2 = [s.header.correlation_id for s in w.take() if s.broker == 2]
+        assert len(of_2) >= 3
+        assert of_2 == list(range(len(of_2)))
+
+
+def test_timeouts_are_kafkas() -> None:  # rule 8.29
+    config = ChannelConfig(broker_id=BrokerId(1), inter_broker_listener="DATA")
+    assert (config.request_timeout_ms, config.socket_timeout_ms) == (30_000, 30_000)
+
+
+async def test_a_broker_is_removed_when_its_connection_is_closed(autojump_clock: MockClock) -> None:  # rule 8.36
+    async with world() as w:
+        controller = await w.start_controller(1)
+        (connection,) = w.brokers[2].connections
+        closed = []
+
+        async def aclose() -> None:
+            await trio.sleep(0.5)
+            closed.append(True)
+
+        connection.aclose = aclose  # type: ignore[method-assign]
+        await controller.channels.remove_brokers([BrokerId(2)])
+        assert closed == [True]
 
 
 async def test_resent_unchanged_until_answered(autojump_clock: MockClock) -> None:  # rules 8.31, 8.35
@@ -91,6 +121,17 @@ async def test_a_removed_broker_is_not_sent_to_again(autojump_clock: MockClock) 
         await w.stop_broker(2)
         await w.settle()
         assert BrokerId(2) not in controller.channels.queue_sizes()
+
+
+async def test_an_unknown_broker_is_removed_without_a_failure(autojump_clock: MockClock) -> None:  # rule 8.36
+    """Kafka throws, and so on every later change of the brokers, because the dead one stays known."""
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await controller.channels.remove_brokers([BrokerId(2), BrokerId(9)])
+        assert BrokerId(2) not in controller.channels.queue_sizes()
+        await w.stop_broker(2)
+        await w.settle()
+        assert set(controller.context.broker_epochs) == {1, 3}
 
 
 async def test_refusals_are_never_retried(autojump_clock: MockClock) -> None:  # rules 8.40, 8.41

@@ -11,11 +11,15 @@ import trio
 from trio.testing import MockClock
 
 from kce import wire
+from kce.controller.iteration_order import table_order
 from kce.controller.kafka_controller import KafkaController
 from kce.wire import ErrorCode
-from kce.zookeeper.model import TopicPartition
+from kce.wire.control import partition_states
+from kce.zookeeper import znodes
+from kce.zookeeper.model import BrokerId, Leadership, TopicPartition
 from kce.zookeeper.store import Create, SetData
 from tests.controller import requests
+from tests.controller.conformance.cluster import event_thread_blocked
 from tests.controller.support import World, texts, world
 
 
@@ -110,6 +114,95 @@ async def test_resending_is_idempotent(autojump_clock: MockClock) -> None:  # ru
             assert only(await ask(w, controller, topic_id, (1, 3), partition_epoch=partition_epoch)) == first
         reordered = only(await ask(w, controller, topic_id, (3, 1)))
         assert reordered.error_code == ErrorCode.INVALID_UPDATE_VERSION
+
+
+async def test_reassignments_complete_in_the_order_of_a_table(autojump_clock: MockClock) -> None:  # rules 11.17, 11.79
+    partitions = [TopicPartition("t", p) for p in range(6)]
+    async with world() as w:
+        controller = await w.start_controller(2)
+        topic_id = await w.create_topic("t", {p: [1] for p in range(6)})
+        requests.alter_partition_reassignments(controller, dict.fromkeys(partitions, (1, 3)), lambda _: None)
+        await w.settle()
+        w.take()
+        asked = tuple(
+            wire.AlterPartitionRequestPartitionData(
+                partition_index=p,
+                leader_epoch=1,
+                partition_epoch=1,
+                new_isr_with_epochs=(wire.BrokerState(broker_id=1), wire.BrokerState(broker_id=3)),
+            )
+            for p in range(6)
+        )
+        topic = wire.AlterPartitionRequestTopicData(topic_id=topic_id, partitions=asked)
+        epoch = controller.context.broker_epochs[BrokerId(1)]
+        request = wire.AlterPartitionRequest(broker_id=1, broker_epoch=epoch, topics=(topic,))
+        requests.alter_partition(controller, request, 3, lambda _: None)
+        await w.settle()
+        completed = [
+            TopicPartition(state.topic, state.partition)
+            for sent in w.take()
+            if sent.broker == 1 and isinstance(sent.message, wire.LeaderAndIsrRequest)
+            for state in partition_states(sent.message)
+        ]
+        assert list(dict.fromkeys(completed)) == table_order(partitions) != partitions
+
+
+async def test_an_unchanged_isr_completes_a_reassignment(autojump_clock: MockClock) -> None:  # rules 11.17, 11.75
+    """One that failed between the ISR and its completion."""
+    tp = TopicPartition("t", 0)
+    async with world() as w:
+        controller = await w.start_controller(2)
+        topic_id = await w.create_topic("t", {0: [1]})
+        requests.alter_partition_reassignments(controller, {tp: (3,)}, lambda _: None)
+        await w.settle()
+        (state,) = (await w.zk.get_partition_states([tp])).values()
+        assert isinstance(state, Leadership)
+        joined = state.leader_and_isr._replace(isr=(BrokerId(1), BrokerId(3)))
+        path = "/brokers/topics/t/partitions/0/state"
+        await w.store.write([SetData(path, znodes.encode_partition_state(Leadership(joined, state.controller_epoch)))])
+        now = joined._replace(partition_epoch=joined.partition_epoch + 1)
+        controller.context.put_leadership(tp, Leadership(now, state.controller_epoch))
+        asked = await ask(
+            w, controller, topic_id, (1, 3), leader_epoch=now.leader_epoch, partition_epoch=now.partition_epoch
+        )
+        assert only(asked).error_code == ErrorCode.NONE
+        assert controller.context.replicas(tp) == (3,)
+
+
+async def test_a_moved_controller_learns_nothing_from_the_requests_of_brokers(
+    autojump_clock: MockClock,
+) -> None:  # rules 2.18, 3.27, 11.78
+    """As Kafka's it answers, and goes on as a zombie until the watch of /controller fires."""
+    async with world() as w:
+        controller = await w.start_controller(2)
+        topic_id = await w.create_topic("t", {0: [1, 2, 3]})
+        epochs = controller.context.broker_epochs
+        codes: list[tuple[str, int]] = []
+
+        def alter_partition(name: str, isr: tuple[int, ...]) -> None:
+            wanted = wire.AlterPartitionRequestPartitionData(
+                new_isr_with_epochs=tuple(wire.BrokerState(broker_id=i) for i in isr)
+            )
+            topic = wire.AlterPartitionRequestTopicData(topic_id=topic_id, partitions=(wanted,))
+            request = wire.AlterPartitionRequest(broker_id=1, broker_epoch=epochs[BrokerId(1)], topics=(topic,))
+            requests.alter_partition(controller, request, 3, lambda answer: codes.append((name, answer.error_code)))
+
+        w.take()
+        async with event_thread_blocked(w, controller):
+            alter_partition("shrink", (1, 2))
+            requests.controlled_shutdown(
+                controller, 3, epochs[BrokerId(3)], lambda answer: codes.append(("shut down", answer.error_code))
+            )
+            alter_partition("unchanged", (1, 2, 3))
+            await w.store.write([SetData("/controller_epoch", b"7"), SetData("/controller", b'{"brokerid":99}')])
+        assert codes == [
+            ("shrink", ErrorCode.UNKNOWN_SERVER_ERROR),
+            ("shut down", ErrorCode.STALE_CONTROLLER_EPOCH),
+            ("unchanged", ErrorCode.NONE),
+        ]
+        assert "UMR alive=[1, 2, 3] t-0:1@0[1, 2, 3]" in texts(w.take(), 1)
+        assert not controller.is_active
+        assert await w.state("t") == (1, 0, (1, 2, 3))
 
 
 async def test_errors_and_their_precedence(autojump_clock: MockClock) -> None:  # rules 11.70-11.74; CI-43

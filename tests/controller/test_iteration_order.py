@@ -5,11 +5,21 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from trio.testing import MockClock
 
-from kce.controller.iteration_order import hash_code, small_order, table_order, trie_order
+from kce.controller.iteration_order import (
+    HashedSet,
+    HashTable,
+    by_topic,
+    hash_code,
+    java_order,
+    small_order,
+    table_order,
+    trie_order,
+)
 from kce.harness.embedded_zookeeper import spark_jars
 from kce.harness.java import find_java
 from kce.wire import LeaderAndIsrRequest
@@ -66,6 +76,62 @@ async def test_reassignments_are_started_in_the_order_of_a_table(autojump_clock:
         assert list(dict.fromkeys(started)) == table_order(partitions) != partitions
 
 
+def _orders(keys: list[Any]) -> dict[str, list[Any] | None]:
+    """By name: as IterationOrder.java prints them."""
+    table: HashTable[Any, None] = HashTable()
+    hashed: HashedSet[Any] = HashedSet()
+    for key in [*keys, *keys[:1]]:
+        table.put(key, None)
+        hashed.add(key)
+    assert set(hashed.order()) == set(keys)
+    assert [hash_code(key) for key in table.order()] == [hash_code(key) for key in hashed.order()]
+    java = java_again = None
+    if all(isinstance(key, str) for key in keys):
+        java, java_again = java_order(keys), java_order(keys, last_is_new=not keys)
+    return {
+        "trie": trie_order(keys),
+        "small": small_order(keys),
+        "table": table_order(keys),
+        "table, a key again": table.order(),
+        "java": java,
+        "java, a key again": java_again,
+    }
+
+
+def test_a_table_grows_before_a_key_is_put_and_never_shrinks() -> None:
+    keys = list(range(16, 16 + 11))
+    table = HashTable.of(dict.fromkeys(keys))
+    assert (table.buckets, table.order()) == (16, table_order(keys))
+    table.put(16, None)
+    assert table.buckets == 32  # rule of mutable.HashMap: it grows although it has the key
+    table.clear()
+    table.put(33, None)
+    table.put(16, None)
+    assert table.order() == [33, 16] != table_order([33, 16])
+    again = HashTable.of(dict.fromkeys(keys[:5]))
+    again.put_all(dict.fromkeys(keys))
+    assert again.buckets == 16
+    again.put_all(dict.fromkeys(keys[:1]))
+    assert again.buckets == 32
+
+
+def test_partitions_by_topic() -> None:  # rules 8.4, 8.8, 8.22
+    random = Random(3)
+    for size in (0, 1, 2, 11, 12, 40, 300):
+        for topics in (1, 3, 14, 60):
+            partitions = [TopicPartition(f"t{random.randrange(topics)}", p) for p in range(size)]
+            table = HashTable.of({tp: str(tp) for tp in partitions})
+            order = table.order()
+            added = list(dict.fromkeys(tp.topic for tp in order))
+            asked_again = bool(order) and order[-1].topic in {tp.topic for tp in order[:-1]}
+            for java in (True, False):
+                found = by_topic(table, java=java)
+                wanted = java_order(added, last_is_new=not asked_again) if java else table_order(added)
+                assert list(found) == wanted
+                for topic, of_topic in found.items():
+                    assert of_topic == [(tp, str(tp)) for tp in order if tp.topic == topic]
+
+
 @pytest.mark.slow
 def test_orders_are_those_of_scala_and_java() -> None:
     random = Random(7)
@@ -87,7 +153,9 @@ def test_orders_are_those_of_scala_and_java() -> None:
         encoding="utf-8",
     ).stdout.split("\n")  # fmt: skip
     for i, of in enumerate(keys):
-        orders = [trie_order(of), small_order(of), table_order(of)]  # type: ignore[type-var]
-        for what, ours, theirs in zip(("trie", "small", "table"), orders, answers[3 * i : 3 * i + 3], strict=True):
+        orders = _orders(of)
+        for (what, ours), theirs in zip(orders.items(), answers[6 * i : 6 * i + 6], strict=True):
+            if ours is None:  # only names of topics are keys of Java's tables
+                continue
             texts = [f"{key.topic}:{key.partition}" if isinstance(key, TopicPartition) else str(key) for key in ours]
             assert (what, " ".join(texts)) == (what, theirs)

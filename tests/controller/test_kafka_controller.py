@@ -12,17 +12,18 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from kce.controller.events import ControllerDeleted
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper import znodes
 from kce.zookeeper.client import UNFENCED
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, TopicPartition
-from kce.zookeeper.store import Create, Delete, MultiFailed, Op, OpResult, SetData, value
+from kce.zookeeper.store import Check, Create, Delete, MultiFailed, Op, OpResult, SetData, StoreError, value
 from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
 from tests.controller import requests
 from tests.controller.conformance.cluster import event_thread_blocked
-from tests.controller.support import texts, world
+from tests.controller.support import Sent, texts, world
 
 
 async def test_the_first_controller_has_epoch_1(autojump_clock: MockClock) -> None:  # rules 1.8, 1.13, 2.7-2.9
@@ -58,8 +59,8 @@ async def test_failover_sends_brokers_before_leaderships(autojump_clock: MockClo
         sent = texts(w.take(), 2)
         assert sent == [
             "UMR alive=[1, 2, 3]",
-            "LAI t-0:1@0[1, 2] t-1:2@0[2, 3]",
-            "UMR alive=[1, 2, 3] t-0:1@0[1, 2] t-1:2@0[2, 3]",
+            "LAI t-1:2@0[2, 3] t-0:1@0[1, 2]",
+            "UMR alive=[1, 2, 3] t-1:2@0[2, 3] t-0:1@0[1, 2]",
         ]
 
 
@@ -339,6 +340,58 @@ async def test_a_failing_failover_leaves_no_half_controller(autojump_clock: Mock
         await w.settle()
         assert controller.is_active
         assert controller.failovers == 1
+
+
+async def test_an_election_won_while_still_active_starts_anew(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule 4.8
+    """The node goes between the two reads of its deletion's event, so that nothing has resigned."""
+    async with world() as w:
+        controller = await w.start_controller(1)
+        await w.create_topic("t", {0: [1, 2]})
+        zk = w.nodes[1].zk
+        known, reads = zk.get_controller_id, []
+
+        async def read_and_delete() -> BrokerId | None:
+            found = await known()
+            if not reads:
+                reads.append(found)
+                await w.store.write([Delete("/controller")])
+            return found
+
+        monkeypatch.setattr(zk, "get_controller_id", read_and_delete)
+        context = controller.context
+        context.shutting_down.add(BrokerId(2))
+        context.leadership[TopicPartition("gone", 0)] = context.leadership[TopicPartition("t", 0)]
+        controller._runtime.put(ControllerDeleted())
+        await w.settle()
+        assert reads == [1]
+        assert controller.context.epoch == 2
+        assert context.shutting_down == set()
+        assert list(context.leadership) == [TopicPartition("t", 0)]
+
+
+async def test_a_controller_that_is_deposed_while_it_starts_tells_the_brokers_nothing(
+    autojump_clock: MockClock,
+) -> None:  # rules 4.10, 4.13
+    async with world() as w:
+        await w.create_topic("t", {0: [2]})
+        await w.store.write([Create("/admin/delete_topics/t")])
+        store = w.registrations[1]
+        write = store.write
+
+        async def depose(ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
+            if ops and ops[0] == Delete("/admin/delete_topics/t"):
+                await w.store.write([SetData("/controller_epoch", b"9"), Delete("/controller")])
+                store.write = write  # type: ignore[method-assign]
+                controllers_at_that_time.append(list(w.log))
+            return await write(ops, fence=fence)
+
+        controllers_at_that_time: list[list[Sent]] = []
+        store.write = depose  # type: ignore[method-assign]
+        await w.start_controller(1, delete_topic_enable=False)
+        assert controllers_at_that_time == [[]]
+        assert {s.message.controller_epoch for s in w.take()} == {10}
 
 
 async def test_brokers_without_our_listener_are_ignored(autojump_clock: MockClock) -> None:  # rules 8.28, 11.50

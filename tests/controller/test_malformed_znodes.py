@@ -1,6 +1,6 @@
 """Malformed znodes of every kind that the controller reads: it ignores them, and serves the next good topic.
 
-Each round puts several mutated nodes into ZooKeeper, some before a failover, and then creates a topic. The suite runs a
+Each round puts ten mutated nodes into ZooKeeper, some before a failover, and then creates a topic. The suite runs a
 sample; KCE_FUZZ_NODES=100000 runs so many nodes of each kind.
 """
 
@@ -24,7 +24,7 @@ from tests.controller.support import World, world
 NODES = int(os.environ.get("KCE_FUZZ_NODES", "0"))
 #: rounds of each kind in the suite
 SAMPLE = 60
-#: mutated nodes that exist at the same time
+#: mutated nodes of a round
 AT_ONCE = 10
 
 #: values that have gone wrong somewhere
@@ -115,6 +115,29 @@ def many(path: str, good: dict[str, Any]) -> Put:
     return several
 
 
+def in_turn(put_one: Put) -> Put:
+    """One node after another, some of which the next controller finds."""
+
+    async def several(w: World, random: Random) -> list[Op]:
+        for _ in range(AT_ONCE):
+            undo = await put_one(w, random)
+            if random.random() < 0.1:
+                await w.store.write([Delete("/controller")])
+            await w.settle()
+            await w.store.write(undo)
+            await w.settle()
+        return []
+
+    return several
+
+
+def one(path: str, good: dict[str, Any]) -> Put:
+    async def put_one(w: World, random: Random) -> list[Op]:
+        return await put(w, {path: mutated(random, good)})
+
+    return in_turn(put_one)
+
+
 async def topics(w: World, random: Random) -> list[Op]:
     return await put(w, {f"/brokers/topics/m{i}": mutated(random, TOPIC) for i in range(AT_ONCE)})
 
@@ -165,15 +188,15 @@ KINDS: dict[str, Put] = {
     "topic": topics,
     "partition state": many("/brokers/topics/s{}/partitions/0/state", STATE),
     "configuration": many("/config/topics/c{}", CONFIG),
-    "reassignment": many("/admin/reassign_partitions", REASSIGNMENT),
-    "preferred election": many("/admin/preferred_replica_election", PARTITIONS),
+    "reassignment": one("/admin/reassign_partitions", REASSIGNMENT),
+    "preferred election": one("/admin/preferred_replica_election", PARTITIONS),
     "notification": notifications,
     "name": names,
-    "feature": feature,
-    "producer ids": producer_ids,
+    "feature": in_turn(feature),
+    "producer ids": in_turn(producer_ids),
 }
-#: nodes that a round puts; other kinds put `AT_ONCE`
-PER_ROUND = {"reassignment": 1, "preferred election": 1, "notification": 2 * AT_ONCE, "feature": 1, "producer ids": 1}
+#: rounds in the suite that are enough of kinds whose nodes are put in turn
+OF_THOSE_IN_TURN = {"reassignment": 12, "preferred election": 12, "feature": 12, "producer ids": 12}
 
 
 @pytest.mark.heavy
@@ -189,7 +212,7 @@ async def test_the_next_good_topic_is_served(kind: str, autojump_clock: MockCloc
             await w.create_topic(f"c{i}", {0: [3]})  # elected uncleanly, if its configuration says so
         await w.stop_broker(3)
         await w.settle()
-        for number in range(-(-NODES // PER_ROUND.get(kind, AT_ONCE)) or SAMPLE):
+        for number in range(NODES // AT_ONCE or OF_THOSE_IN_TURN.get(kind, SAMPLE)):
             undo = await KINDS[kind](w, random)
             if random.random() < 0.3:
                 await w.store.write([Delete("/controller")])
@@ -222,3 +245,6 @@ async def test_a_repaired_election_node_is_used(path: str, good: dict[str, Any],
             await w.create_topic(f"good-{number}", {0: [1, 2]})
             assert (await w.state(f"good-{number}"))[0] == 1
             assert controller.is_settled
+            await w.store.write([Create(f"/admin/delete_topics/good-{number}")])
+            await w.settle()
+            w.take()

@@ -85,6 +85,14 @@ async def test_offline_partitions_and_unclean_elections_are_counted(autojump_clo
         assert count(controller.metrics, "LeaderElectionRateAndTimeMs") == 3  # one for each change of brokers
 
 
+def test_states_have_kafkas_codes() -> None:  # rule 3.7
+    assert [state.value for state in ControllerState] == list(range(18))
+    assert [state.name for state in ControllerState][13:] == [
+        "UNCLEAN_LEADER_ELECTION_ENABLE", "TOPIC_UNCLEAN_LEADER_ELECTION_ENABLE", "LIST_PARTITION_REASSIGNMENT",
+        "UPDATE_METADATA_RESPONSE_RECEIVED", "UPDATE_FEATURES",
+    ]  # fmt: skip
+
+
 def test_timers_of_states() -> None:  # rules 3.7, 12.5
     names = {state.timer_name for state in ControllerState} - {None}
     assert len(names) == 16

@@ -11,7 +11,7 @@ from kce.controller import replica_state_machine
 from kce.controller.context import (
     ReplicaState,
 )
-from kce.zookeeper.errors import IllegalState
+from kce.zookeeper.errors import ControllerMoved, IllegalState
 from kce.zookeeper.model import BrokerId, PartitionReplica, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Delete, SetData, StoreError
 from tests.controller.conformance.bench import TP
@@ -114,6 +114,17 @@ async def test_a_batch_left_over_is_an_illegal_state(autojump_clock: MockClock) 
         controllers = [w.nodes[1].controller, other]
         assert [c.is_active for c in controllers].count(True) == 1
         assert next(c for c in controllers if c.is_active).context.epoch > 1
+
+
+async def test_a_controller_that_moved_says_so(autojump_clock: MockClock) -> None:  # rules 2.17, 6.4
+    """Other failures are logged, and the next transition is not harmed by what was left in the batch."""
+    async with world() as w:
+        runtime = await prepared(w)
+        await w.store.write([SetData("/controller_epoch", b"9")])
+        with pytest.raises(ControllerMoved):
+            await runtime.replicas.handle_state_changes([R2], ReplicaState.OFFLINE)
+        with pytest.raises(ControllerMoved):
+            await runtime.replicas.handle_state_changes([R2], ReplicaState.OFFLINE)
 
 
 def test_store_errors_are_exceptions_by_path() -> None:

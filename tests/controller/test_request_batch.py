@@ -9,7 +9,9 @@ import pytest
 from kce import wire
 from kce.controller import request_batch
 from kce.controller.context import ControllerContext
+from kce.controller.iteration_order import HashTable, by_topic
 from kce.controller.request_batch import BatchConfig, ControllerRequestBatch
+from kce.wire.control import partition_states
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.model import (
@@ -90,6 +92,37 @@ def test_every_request_of_every_version_can_be_written(ibp: str) -> None:
     kinds = [type(request).__name__ for _, request, _, _ in outbox.sent]
     stops = 1 if MetadataVersion.parse(ibp) >= MetadataVersion.parse("2.6") else 2
     assert kinds == ["LeaderAndIsrRequest"] * 2 + ["UpdateMetadataRequest"] * 2 + ["StopReplicaRequest"] * stops  # 8.12
+
+
+@pytest.mark.parametrize("ibp", ["0.10.2", "3.9"])
+def test_partitions_are_in_the_order_of_the_tables_that_kafka_collects_them_in(ibp: str) -> None:
+    """Rules 8.4, 8.8, 8.22. The table of UpdateMetadata keeps its size from one batch to the next."""
+    partitions = [TopicPartition(f"topic-{p % 5}", p) for p in range(40)]
+    made = context(1)
+    made.leadership = dict.fromkeys(partitions, LEADER_1)
+    requests, outbox = batch(made, ibp)
+    metadata: HashTable[TopicPartition, None] = HashTable()
+    for some in (partitions, partitions[:3], partitions[5:11]):
+        requests.new_batch()
+        requests.add_known_leader_and_isr(BrokerId(1), some)
+        for tp in some:
+            requests.add_stop_replica(ids(1), tp, delete=False)
+        requests.send()
+        metadata.clear()
+        metadata.put_all(dict.fromkeys(some))
+        of_batch = HashTable.of(dict.fromkeys(some))
+        flat = MetadataVersion.parse(ibp) < MetadataVersion.parse("2.2")
+        assert [[(s.topic, s.partition) for s in partition_states(message)] for _, message, _, _ in outbox.sent] == [  # type: ignore[arg-type]
+            of_batch.order() if flat else _grouped(of_batch, java=True),
+            metadata.order() if flat else _grouped(metadata, java=True),
+            _grouped(of_batch, java=False),
+        ]
+        outbox.sent.clear()
+    assert metadata.order() != of_batch.order()  # six keys in a table for forty
+
+
+def _grouped(table: HashTable[TopicPartition, None], *, java: bool) -> list[TopicPartition]:
+    return [tp for of_topic in by_topic(table, java=java).values() for tp, _ in of_topic]
 
 
 def test_a_leader_that_is_none_is_sent_nothing() -> None:  # rules 8.3, 8.6

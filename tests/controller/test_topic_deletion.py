@@ -114,7 +114,7 @@ async def test_a_queued_topic_that_is_reassigned_is_halted(autojump_clock: MockC
             await admin.delete_topic(w.zk, topic)
         await w.settle()
         assert controller.context.topics_ineligible_for_deletion == set()
-        controller.context.being_reassigned |= {TopicPartition("t", 0), TopicPartition("w", 0)}
+        controller.context.being_reassigned.update((TopicPartition("t", 0), TopicPartition("w", 0)))
         await admin.delete_topic(w.zk, "v")
         await w.settle()
         assert controller.context.topics_ineligible_for_deletion == {"t"}

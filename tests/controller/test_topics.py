@@ -21,7 +21,7 @@ async def test_traffic_of_a_fresh_topic(autojump_clock: MockClock) -> None:  # r
         w.take()
         topic_id = await w.create_topic("t", {0: [1, 2], 1: [2, 1]})
         sent = w.take()
-        expected = ["LAI t-0:1@0[1, 2]new t-1:2@0[2, 1]new", "UMR alive=[1, 2, 3] t-0:1@0[1, 2] t-1:2@0[2, 1]"]
+        expected = ["LAI t-1:2@0[2, 1]new t-0:1@0[1, 2]new", "UMR alive=[1, 2, 3] t-1:2@0[2, 1] t-0:1@0[1, 2]"]
         assert texts(sent, 1) == expected
         assert texts(sent, 2) == expected
         assert texts(sent, 3) == expected[1:]

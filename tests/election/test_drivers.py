@@ -493,6 +493,7 @@ async def test_embedded_shutdown(nursery: trio.Nursery) -> None:  # rules E9.12,
     retrieval = services.leader_retrieval(DISPATCHER)
     await retrieval.start(listener)
     unstarted = services.leader_election(DISPATCHER)
+    unstarted_retrieval = leader_service.create_leader_retrieval_service()
     await wait_all_tasks_blocked()
     await services.aclose()
     await services.aclose()
@@ -509,6 +510,8 @@ async def test_embedded_shutdown(nursery: trio.Nursery) -> None:  # rules E9.12,
             refused()
     with pytest.raises(IllegalElectionState):
         await unstarted.start(Contender())
+    with pytest.raises(IllegalElectionState, match="shut down"):
+        await unstarted_retrieval.start(Listener())
     await first.service.stop()
     await retrieval.stop()
     assert first.calls == ["grant", "revoke"]

@@ -147,6 +147,18 @@ ACCEPTED = {  # rule E2.10
     "overlong": stream(b"\xc1\x81\xe0\x81\x81"),
     "lone surrogate": stream(b"\xed\xa0\xbd"),
 }
+FIRST_HALF = UUID("00010203-0405-0607-0000-000000000000")
+#: what is read from those that are not the example in other bytes
+READ = {
+    "null id": ("localhost:9092", None),
+    "more primitive fields": ("localhost:9092", UUID("0d0e0f10-1112-1314-0405-060708090a0b")),
+    "a field is missing": ("localhost:9092", FIRST_HALF),
+    "no fields": ("localhost:9092", UUID(int=0)),
+    "NUL as one byte": ("a\0b", ID),
+    "overlong": ("AA", ID),
+    "lone surrogate": ("\ud83d", ID),
+    "fields in the other order": ("localhost:9092", UUID("fedcba98-7654-3210-0123-456789abcdef")),
+}
 REFUSED = {  # rule E2.11
     "nothing": b"",
     "magic": b"\xac\xee" + EXAMPLE[2:],
@@ -168,6 +180,16 @@ REFUSED = {  # rule E2.11
     "a reference": EXAMPLE[:22] + b"\x71\0\x7e\0\0",
     "not serializable": stream(ADDRESS, obj=UUID_OBJECT.replace(b"\x2f\x02\0\2", b"\x2f\x00\0\2")),
 }
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_accepted(name: str) -> None:  # `test_java_writes_and_reads_the_same_bytes` asks Java, too
+    assert decode_leader_node(ACCEPTED[name]) == READ.get(name, ("localhost:9092", ID))
+
+
+def test_a_negative_block_is_named() -> None:
+    with pytest.raises(LeaderNodeFormatError, match="offset 4: a block of -1 bytes"):
+        decode_leader_node(REFUSED["negative block"])
 
 
 @pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in REFUSED.items()])

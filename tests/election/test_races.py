@@ -16,7 +16,18 @@ from kce.election.latch import LeaderLatch
 from kce.election.leader_node import write_leader_node
 from kce.election.service import MultipleComponentLeaderElectionService
 from kce.election.session import ElectionSession
-from kce.zookeeper.store import Create, Delete, NodeData, Op, OpResult, SetData, StoreError, WatchEvent, value
+from kce.zookeeper.store import (
+    Create,
+    Delete,
+    NodeData,
+    Op,
+    OpResult,
+    SessionExpired,
+    SetData,
+    StoreError,
+    WatchEvent,
+    value,
+)
 from kce.zookeeper.store.memory import MemoryStore
 from tests.election.conftest import Backend, Memory
 from tests.election.support import COMPONENT, PATHS, Changing, Contender, ManualBackend, contend, latch_of
@@ -178,6 +189,22 @@ async def test_a_leader_whose_node_is_deleted_withdraws(backend: Backend) -> Non
         while len(await names(other)) != 2:
             await trio.lowlevel.checkpoint()
     assert first.reports == [True, False]
+
+
+async def test_a_leader_whose_check_finds_the_session_expired_withdraws(memory: Memory) -> None:
+    """Before the session itself reports it."""
+    session, other = await memory.session(), await memory.session()
+    latch = await joined(session)
+    assert latch.reports == [True]
+
+    async def expired(*_: object) -> list[list[str] | StoreError]:
+        raise SessionExpired
+
+    session.store.get_children = expired  # type: ignore[method-assign,assignment]
+    await other.delete_if_there(f"{LATCH}/{latch.latch._node}")
+    await wait_all_tasks_blocked()
+    assert latch.reports == [True, False]
+    assert not latch.latch.has_leadership
 
 
 async def test_leadership_is_withdrawn_before_another_node_is_made(memory: Memory) -> None:  # rule E11.5

@@ -90,7 +90,8 @@ def doom_connections(fate: Fate) -> None:
     """Every connection of this process on which it sends control requests."""
     send_frame = Link.send_frame
 
-    async def struck(self: Link, payload: bytes) -> None:
+    async def struck(self: Link, payload: bytes, rest: bytes | memoryview = b"") -> None:
+        payload += rest
         if int.from_bytes(payload[:2], "big") not in CONTROL_REQUESTS:
             await send_frame(self, payload)
             return

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -62,6 +63,33 @@ def test_a_run_returns_its_result_and_raises_its_errors_as_they_are() -> None:
     assert run(add, 1, 2) == 3
     with pytest.raises(ZeroDivisionError):
         run(fail)
+
+
+def test_the_entry_point_imports_little_before_it_handles_sigint() -> None:
+    """From its first statement SIGINT prints no traceback: until `main` has installed the handlers, it just ends."""
+    script = """
+import signal, sys
+before = set(sys.modules)
+import kce.harness.command
+new = {name for name in set(sys.modules) - before if name.partition(".")[0] not in sys.stdlib_module_names}
+print(signal.getsignal(signal.SIGINT).name, *sorted(new))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    default, *imported = done.stdout.split()
+    assert default == "SIG_DFL"
+    assert imported == ["kce", "kce.harness", "kce.harness.command", "kce.harness.interrupts"]
+
+
+def test_the_entry_point_leaves_alone_who_ignores_sigint() -> None:
+    """As a shell has it for what it starts in the background."""
+    script = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+import kce.harness.command
+print(signal.getsignal(signal.SIGINT).name)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "SIG_IGN\n"
 
 
 class Ran:

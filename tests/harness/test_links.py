@@ -5,6 +5,7 @@ Covers: harness/connections.py.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -290,6 +291,17 @@ async def test_a_connection_that_cannot_be_set_up_costs_nothing_else(caplog: pyt
         with pytest.raises(ConnectionLost):
             await lost.receive_frame()
         await p.exchange()
+
+
+@pytest.mark.parametrize("observed", [False, True])
+async def test_a_frame_in_two_pieces_arrives_as_one(observed: bool) -> None:
+    request = wire.encode_request(METADATA, api_version=12, correlation_id=1, client_id="c")
+    async with pair() as p:
+        seen: list[FrameEvent] = []
+        with p.links.listen(seen.append) if observed else contextlib.nullcontext():
+            await p.dialled.send_frame(request[:9], memoryview(request)[9:])
+            assert await p.accepted.receive() == request
+        assert [event.frame for event in seen] == [request] * observed
 
 
 async def test_a_dialled_connection_carries_frames_and_says_when_it_is_lost() -> None:

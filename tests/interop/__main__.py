@@ -1,7 +1,8 @@
-"""``make interop``: every operation under our controller and under Kafka's; then older releases, in both roles.
+"""``make interop``: every operation under our controller and under Kafka's; older releases, in both roles.
 
-Prints a table and writes it to docs/interop.md. Fails if an operation fails, a record is lost, a broker rejects what
-it accepts from a real controller, or our controller watches a znode that Kafka's does not.
+Then the same scripts under both controllers, whose traces are compared. Prints tables and writes them to
+docs/interop.md. Fails if an operation fails, a record is lost, a broker rejects what it accepts from a real controller,
+our controller watches a znode that Kafka's does not, or the traces differ.
 """
 
 from __future__ import annotations
@@ -18,10 +19,17 @@ from pathlib import Path
 import trio
 
 from kce.harness.embedded_zookeeper import embedded_zookeeper
-from tests.interop import releases
+from tests.interop import releases, trace_page
 from tests.interop.operations import ALL, NODE, Outcome, peers, run_all
 from tests.interop.real_kafka import VERSION, Release
 from tests.interop.refusals import EXPECTED, refusals
+from tests.interop.trace_diff import Comparison
+from tests.interop.trace_scripts import SCRIPTED, random_script
+from tests.interop.traces import traces_of_both
+
+TRACE_SEEDS, TRACE_STEPS = (1, 2, 3), 60
+#: with LeaderAndIsr 0, 1 and 4, UpdateMetadata 3, 4 and 6, StopReplica 0 and 3
+TRACE_PROTOCOLS = ("0.11.0", "2.1", "2.6")
 
 _HEAD = f"""# Real Kafka brokers under our controller
 
@@ -162,6 +170,27 @@ def problems(ours: Run, kafkas: Run) -> list[str]:
     return found + [f"watched by our controller only: {path}" for path in sorted(ours.watched - kafkas.watched)]
 
 
+async def compare_traces(zookeeper: str, folder: Path) -> dict[str, Comparison]:
+    """By script."""
+    scripts = {"scripted": SCRIPTED} | {f"random, seed {n}": random_script(n, TRACE_STEPS) for n in TRACE_SEEDS}
+    compared = {}
+    for number, (name, script) in enumerate(scripts.items()):
+        compared[name] = await traces_of_both(f"{zookeeper}/traces-{number}", folder / str(number), script)
+        _tell_comparison(name, compared[name])
+    for ibp in TRACE_PROTOCOLS:
+        name = f"scripted, inter.broker.protocol.version={ibp}"
+        compared[name] = await traces_of_both(f"{zookeeper}/traces-{ibp}", folder / ibp, SCRIPTED, ibp=ibp)
+        _tell_comparison(name, compared[name])
+    name = "scripted, Kafka beside Kafka"
+    compared[name] = await traces_of_both(f"{zookeeper}/traces-control", folder / "control", SCRIPTED, control=True)
+    _tell_comparison(name, compared[name])
+    return compared
+
+
+def _tell_comparison(name: str, found: Comparison) -> None:
+    print(f"traces, {name}: {found.identical} of {found.requests} requests are identical", flush=True)
+
+
 async def both(page_path: Path) -> int:
     with tempfile.TemporaryDirectory(prefix="kce-interop-") as name:
         folder = Path(name)
@@ -169,10 +198,11 @@ async def both(page_path: Path) -> int:
             ours = await run(zookeeper, folder / "ours", ours=True)
             kafkas = await run(zookeeper, folder / "kafkas", ours=False)
             old = [await run_old(zookeeper, folder / release.version, release) for release in releases.OLD]
-    text = f"{page(ours, kafkas)}\n{old_page(old)}"
+            compared = await compare_traces(zookeeper, folder / "traces")
+    text = f"{page(ours, kafkas)}\n{trace_page.section(compared)}\n{old_page(old)}"
     print(f"\n{text}")
     page_path.write_text(text)  # noqa: ASYNC240 - nothing else goes on any more
-    found = problems(ours, kafkas)
+    found = problems(ours, kafkas) + trace_page.problems(compared)
     for problem in found:
         print(f"PROBLEM: {problem}", file=sys.stderr)
     return 1 if found else 0

@@ -7,7 +7,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
+from kce import wire
+from kce.harness import Cluster
+from tests.clusters import leaders_and_isrs, request
 from tests.interop.operations import NODE, peers
+from tests.interop.real_kafka import real_brokers
 from tests.interop.tools import TOPICS
 
 pytestmark = pytest.mark.slow
@@ -41,6 +45,37 @@ async def test_real_brokers_under_it(zookeeper: str, tmp_path: Path) -> None:
             return all(q.state is not None and set(q.state.isr) == {1, 2} for q in topic.partitions)
 
         await p.cluster.wait_until(expanded, "ISRs of both brokers")
+
+
+async def test_a_real_controller_takes_it_for_a_broker(zookeeper: str, tmp_path: Path) -> None:
+    """As docs/differences.md says: it gets replicas and leads, and drops out of the ISR where it follows."""
+    chroot = f"{zookeeper}/controller-only-follows"
+    async with (
+        real_brokers([1], chroot, tmp_path, replica_lag_time_max_ms="1000") as brokers,
+        Cluster(0, controllers=1, first_id=NODE, zookeeper=chroot) as cluster,
+    ):
+        assert (await cluster.wait_for_controller()).id == 1
+        topic = wire.CreatableTopic(name="t", num_partitions=2, replication_factor=2)
+        message = wire.CreateTopicsRequest(topics=(topic,), timeout_ms=30_000)
+
+        async def created() -> bool:
+            answer = await request(brokers[1].address, message, 7)
+            assert isinstance(answer, wire.CreateTopicsResponse)
+            return answer.topics[0].error_code == wire.ErrorCode.NONE  # before, broker 1 does not know of our node
+
+        await cluster.wait_until(created, "the topic to be created on both nodes")
+
+        async def dropped_out() -> bool:
+            found = await leaders_and_isrs(cluster, "t")
+            return sorted(found.values()) == [(1, {1}), (NODE, {1, NODE})]
+
+        await cluster.wait_until(dropped_out, "our node to lead one partition and to drop out of the other's ISR")
+        address = cluster.member(NODE).addresses["DATA"]
+        served = await request(address, wire.ApiVersionsRequest(), 0)
+        assert isinstance(served, wire.ApiVersionsResponse)
+        assert {wire.ProduceRequest.__api_key__, wire.FetchRequest.__api_key__}.isdisjoint(
+            {api.api_key for api in served.api_keys}
+        )
 
 
 async def _exists(cluster, topic: str) -> bool:  # type: ignore[no-untyped-def]

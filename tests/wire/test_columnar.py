@@ -1,6 +1,6 @@
 """Columns hold the values of the row codec, reject the same input, and encode to the same bytes.
 
-Covers: wire/columnar_kernels.py, wire/columnar_write_kernels.py.
+Covers: wire/columnar_memory.py, wire/columnar_kernels.py, wire/columnar_write_kernels.py.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ def _rows(message: Any, version: int) -> list[tuple[str, bytes | None, dict[str,
 def _rows_of(columns: dict[str, Any]) -> list[tuple[str, bytes | None, dict[str, Any]]]:
     apart = ("topic", "request_")
     names = [n for n in columns if not n.startswith(apart) and not n.endswith("_offsets")]
+    topics = wire.topic_names(columns)
     rows = []
     for i, topic in enumerate(columns["topic"]):
         own: dict[str, Any] = {}
@@ -67,7 +68,7 @@ def _rows_of(columns: dict[str, Any]) -> list[tuple[str, bytes | None, dict[str,
             else:
                 own[name] = columns[name][i].item()
         topic_id = columns["topic_id"][topic].tobytes() if "topic_id" in columns else None
-        rows.append((columns["topic_name"][topic], topic_id, own))
+        rows.append((topics[topic], topic_id, own))
     return rows
 
 
@@ -200,7 +201,7 @@ def test_unknown_tagged_fields_are_skipped() -> None:
     frame = _frame(wire.UpdateMetadataRequest(topic_states=(topic,)), 8)
     columns = wire.columns(6, 8, [frame])
     assert columns["partition_index"].tolist() == [5]
-    assert columns["topic_name"].tolist() == ["t"]
+    assert wire.topic_names(columns) == ["t"]
 
 
 NUMBERS = ("partition_index", "controller_epoch", "leader", "leader_epoch", "partition_epoch")
@@ -226,7 +227,8 @@ def test_types_and_shapes() -> None:
         "isr": (np.int32, (2,)), "isr_offsets": (np.int64, (2,)),
         **dict.fromkeys(("replicas", "adding_replicas", "removing_replicas"), (np.int32, (0,))),
         **{f"{n}_offsets": (np.int64, (2,)) for n in ("replicas", "adding_replicas", "removing_replicas")},
-        "topic": (np.int64, (1,)), "topic_name": (np.dtype(object), (2,)), "topic_id": (np.uint8, (2, 16)),
+        "topic": (np.int64, (1,)), "topic_name": (np.uint8, (5,)), "topic_name_offsets": (np.int64, (3,)),
+        "topic_id": (np.uint8, (2, 16)),
         "topic_request": (np.int64, (2,)),
         "request_correlation_id": (np.int32, (1,)), "request_client_id": (np.dtype(object), (1,)),
         "request_controller_id": (np.int32, (1,)), "request_is_kraft_controller": (np.bool_, (1,)),
@@ -246,7 +248,12 @@ def test_types_and_shapes() -> None:
         ({"isr_offsets": np.array([2, 0])}, "isr_offsets must be"),
         ({"topic": np.array([3])}, "topic must ascend"),
         ({"topic_request": np.array([-1])}, "topic_request must ascend"),
-        ({"topic_name": np.array(["x" * 40_000], object)}, "32767 bytes"),
+        (
+            {"topic_name": np.zeros(40_000, np.uint8), "topic_name_offsets": np.array([0, 40_000])},
+            "32767 bytes",
+        ),
+        ({"topic_name_offsets": np.array([0, 2])}, "topic_name_offsets must be"),
+        ({"topic_name_offsets": np.array([], np.int64)}, "topic_name_offsets must be"),
         ({"topic_id": np.zeros((1, 15), np.uint8)}, "topic_id has shape"),
         ({"request_controller_id": np.array([2**31])}, "LeaderAndIsrRequest 7"),
     ],
@@ -259,6 +266,56 @@ def test_invalid_columns_are_rejected(change: dict[str, Any], error: str) -> Non
     changed = {name: column for name, column in {**columns, **change}.items() if column is not None}
     with pytest.raises(wire.EncodeError, match=error):
         wire.from_columns(4, 7, changed)
+
+
+def test_an_array_field_with_most_of_the_bytes() -> None:
+    """The first attempt has no room for it."""
+    replicas = tuple(range(5000))
+    state = wire.UpdateMetadataPartitionState(partition_index=1, isr=(7,), replicas=replicas)
+    topic = wire.UpdateMetadataTopicState(topic_name="t", partition_states=(state, state))
+    frames = [_frame(wire.UpdateMetadataRequest(topic_states=(topic,)), 8, i) for i in range(2)]
+    columns = wire.columns(6, 8, frames)
+    assert columns["replicas"].tolist() == [*replicas] * 4
+    assert columns["isr"].tolist() == [7] * 4
+    assert columns["topic_request"].tolist() == [0, 1]
+    assert columns["request_correlation_id"].tolist() == [0, 1]
+    assert wire.from_columns(6, 8, columns) == frames
+
+
+def test_fields_after_the_topics_are_those_of_each_request() -> None:
+    """They are kept from one request to the next."""
+    leaders = [(), (wire.LeaderAndIsrLiveLeader(broker_id=1),), (wire.LeaderAndIsrLiveLeader(broker_id=2),)]
+    frames = [_frame(wire.LeaderAndIsrRequest(controller_id=i, live_leaders=each), 7) for i, each in enumerate(leaders)]
+    for _ in range(2):
+        columns = wire.columns(4, 7, frames)
+        assert columns["request_live_leaders"].tolist() == leaders
+        assert wire.from_columns(4, 7, columns) == frames
+    damaged = frames[1][:-3]
+    with pytest.raises(wire.DecodeError):
+        wire.columns(4, 7, [frames[0], damaged])
+
+
+def test_names_are_utf_8() -> None:
+    topics = tuple(
+        wire.UpdateMetadataTopicState(topic_name=name) for name in ("a", "\N{GREEK SMALL LETTER PI}", "", "b")
+    )
+    frame = _frame(wire.UpdateMetadataRequest(topic_states=topics), 8)
+    columns = wire.columns(6, 8, [frame])
+    assert wire.topic_names(columns) == [topic.topic_name for topic in topics]
+    assert wire.from_columns(6, 8, columns) == [frame]
+    with pytest.raises(wire.DecodeError, match="UTF-8"):
+        wire.columns(6, 8, [frame, frame.replace("\N{GREEK SMALL LETTER PI}".encode(), b"\xcf\xff")])
+
+
+def test_a_field_that_the_version_lacks() -> None:
+    columns = wire.columns(5, 0, [_frame(wire.StopReplicaRequest(), 0)])
+    assert wire.from_columns(5, 0, {**columns, "request_broker_epoch": np.array([-1])})
+    lacking = wire.columns(4, 7, [_frame(wire.LeaderAndIsrRequest(), 7)]) | {
+        "request_is_kraft_controller": np.array([True])
+    }
+    assert wire.from_columns(4, 7, lacking)
+    with pytest.raises(wire.EncodeError, match="has no such field"):
+        wire.from_columns(4, 6, lacking)
 
 
 def test_other_requests() -> None:

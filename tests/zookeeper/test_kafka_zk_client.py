@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from kce.wire.metadata_version import LATEST
 from kce.zookeeper import znodes
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId
+from kce.zookeeper.registration import BrokerIdInUse
 from kce.zookeeper.store import Check, Create, Op, OpResult, SetData, StoreError
 from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
+from tests.controller.support import broker
 from tests.zookeeper.conformance.nodes import Fixture, f
 
 __all__ = ["f"]
@@ -33,6 +37,17 @@ async def test_a_node_below_a_topic_that_is_being_deleted(f: Fixture) -> None:  
     await f.zk.delete_topic_nodes("t", f.fence)
     assert created
     assert await f.zk.store.exists(["/brokers/topics/t"]) == [None]
+
+
+async def test_an_address_belongs_to_one_broker(f: Fixture) -> None:  # rule 1.24
+    await f.zk.register_broker(broker(1), LATEST)
+    await f.zk.check_endpoints_free(broker(1))  # our own
+    await f.zk.check_endpoints_free(broker(2))
+    taken = replace(broker(2), endpoints=(broker(2).endpoints[0], broker(1).endpoints[1]))
+    with pytest.raises(BrokerIdInUse, match=r"127.0.0.1:2001 of broker 2 is already registered by broker 1 in /brok"):
+        await f.zk.check_endpoints_free(taken)
+    other_host = replace(taken, endpoints=tuple(e._replace(host="h") for e in taken.endpoints))
+    await f.zk.check_endpoints_free(other_host)
 
 
 @pytest.mark.parametrize(("kraft_epoch", "refused"), [(-1, False), (0, False), (1, True)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -59,6 +60,19 @@ def test_topic_nodes() -> None:  # rules 1.25, 1.26
     old = znodes.decode_topic("t", b'{"version":1,"partitions":{"10":[1],"2":[3]}}')
     assert (old.topic_id, list(old.partitions)) == (None, [2, 10])
     assert znodes.decode_topic("t", b"rubbish").partitions == {}
+
+
+@pytest.mark.parametrize(("adding", "removing"), [(ids(4), ()), ((), ids(1)), (ids(4), ids(1))])
+def test_partitions_that_are_being_reassigned(adding: tuple[BrokerId, ...], removing: tuple[BrokerId, ...]) -> None:
+    moving = ReplicaAssignment(ids(4, 1), adding, removing)
+    partitions = {0: ReplicaAssignment(ids(4, 1)), 1: moving, 2: ReplicaAssignment(ids(4, 1))}
+    assert znodes.decode_topic("t", znodes.encode_topic(None, partitions)).partitions == partitions
+
+
+def test_a_broker_that_is_only_a_controller() -> None:
+    for only in (False, True):
+        node = znodes.encode_broker(replace(broker(3), controller_only=only), MetadataVersion.parse("3.9"), 77)
+        assert znodes.decode_broker(3, node).controller_only is only
 
 
 def test_partition_states() -> None:  # rule 1.28

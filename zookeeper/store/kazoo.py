@@ -406,7 +406,8 @@ class KazooStore(store.MetadataStore):
         while len(answers) < len(paths):
             if not self._has_multi_read:
                 return None
-            parts = [p for k in range(window) if (p := paths[len(answers) + k * size :][:size])]
+            begins = range(len(answers), min(len(answers) + window * size, len(paths)), size)
+            parts = [paths[begin : begin + size] for begin in begins]
             bodies = [jute.multi_read(opcode, part, self._client.chroot) for part in parts]
             firsts = [part[0] for part in parts]
             read_parts = await self._batch(jute.MULTI_READ, firsts, bodies.__getitem__, read_part)

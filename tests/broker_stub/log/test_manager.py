@@ -243,3 +243,73 @@ async def test_a_checkpoint_that_cannot_be_read_is_ignored(disk: MemoryDisk) -> 
     logs = manager(disk)
     await logs.load()
     assert values(logs.logs[A0]) == [(0, b"v")]
+
+
+async def test_a_new_log_does_not_start_where_a_deleted_one_did(disk: MemoryDisk) -> None:  # rule B6.18
+    """Not even after a crash, when the checkpoints of the deleted one are read."""
+    logs = manager(disk)
+    await logs.load()
+    for value in (b"old", b"new"):
+        log = logs.get_or_create_log(A0, is_new=True, topic_id=None)
+        append(log, value, value, value)
+        log.flush(3)
+        log.set_high_watermark(3)
+        if value == b"old":
+            log.increment_log_start_offset(2)
+            await logs.checkpoint_recovery_points()
+            await logs.checkpoint_log_starts()
+            assert read_offsets(disk, "/l/recovery-point-offset-checkpoint") == {A0: 3}
+            assert read_offsets(disk, "/l/log-start-offset-checkpoint") == {A0: 2}
+            logs.delete_log(A0)
+            logs.checkpoint_deletions()
+            assert read_offsets(disk, "/l/recovery-point-offset-checkpoint") == {}
+            assert read_offsets(disk, "/l/log-start-offset-checkpoint") == {}
+    logs.abandon()
+    again = manager(disk)
+    await again.load()
+    assert again.logs[A0].log_start_offset == 0
+    assert [value for _, value in values(again.logs[A0])] == [b"new"] * 3
+
+
+async def test_a_checkpoint_that_is_being_written_does_not_bring_a_deleted_log_back(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule B6.18
+    logs = manager(disk)
+    await logs.load()
+    for partition in (A0, A1):
+        append(logs.get_or_create_log(partition, is_new=True, topic_id=None), b"x")
+    flush_all = disk.flush_all
+
+    async def delete_meanwhile(paths: list[str]) -> None:
+        await flush_all(paths)
+        if paths == ["/l/recovery-point-offset-checkpoint.tmp"]:
+            logs.delete_log(A0)
+            logs.checkpoint_deletions()
+
+    monkeypatch.setattr(disk, "flush_all", delete_meanwhile)
+    await logs.checkpoint_recovery_points()
+    assert read_offsets(disk, "/l/recovery-point-offset-checkpoint") == {A1: 0}
+    assert logs.online
+    await logs.checkpoint_recovery_points()
+    assert read_offsets(disk, "/l/recovery-point-offset-checkpoint") == {A1: 0}
+
+
+async def test_a_disk_that_fails_when_deletions_are_noted_is_offline(
+    disk: MemoryDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule B3.20
+    logs = manager(disk, "/l", "/m")
+    await logs.load()
+    logs.get_or_create_log(A0, is_new=True, topic_id=None)
+    logs.get_or_create_log(A1, is_new=True, topic_id=None)
+    logs.delete_log(A0)
+    write = disk.write
+
+    def fails(path: str, content: bytes) -> None:
+        if path.startswith("/l/"):
+            raise OSError("broken")
+        write(path, content)
+
+    monkeypatch.setattr(disk, "write", fails)
+    logs.checkpoint_deletions()
+    assert [directory.path for directory in logs.online] == ["/m"]
+    logs.checkpoint_deletions()  # nothing is left to do

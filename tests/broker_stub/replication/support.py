@@ -38,11 +38,18 @@ def now_ms() -> int:
 class RecordNode(Node):
     """Broker 1. ``topic``: settings of every topic."""
 
-    def __init__(self, nursery: trio.Nursery, topic: dict[str, str], **properties: str) -> None:
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        topic: dict[str, str],
+        disk: MemoryDisk | None,
+        log_dirs: tuple[str, ...],
+        **properties: str,
+    ) -> None:
         self.topic = topic
-        self.disk = MemoryDisk(now_ms)
+        self.disk = disk or MemoryDisk(now_ms)
         self.record_logs = LogManager(
-            self.disk, ["/logs"], LogManagerConfig.of({}), now_ms=now_ms, random=Random(1),
+            self.disk, log_dirs, LogManagerConfig.of({}), now_ms=now_ms, random=Random(1),
             config_of=lambda name: LogConfig.of(self.topic),
         )  # fmt: skip
         configuration = config(**properties)
@@ -85,9 +92,15 @@ async def refuse_to_dial(host: str, port: int, *, to: int, listener: str) -> Any
 
 
 @asynccontextmanager
-async def a_node(topic: dict[str, str] | None = None, **properties: str) -> AsyncIterator[RecordNode]:
+async def a_node(
+    topic: dict[str, str] | None = None,
+    *,
+    disk: MemoryDisk | None = None,
+    log_dirs: tuple[str, ...] = ("/logs",),
+    **properties: str,
+) -> AsyncIterator[RecordNode]:
     async with trio.open_nursery() as nursery:
-        node = RecordNode(nursery, topic or {}, **properties)
+        node = RecordNode(nursery, topic or {}, disk, log_dirs, **properties)
         await node.record_logs.load()
         nursery.start_soon(node.replication.run)
         yield node

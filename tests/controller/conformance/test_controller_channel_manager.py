@@ -371,7 +371,7 @@ async def test_stop_replica_of_a_topic_queued_for_deletion(autojump_clock: MockC
 async def test_stop_replica_after_deletion_has_started(autojump_clock: MockClock, ibp: str) -> None:  # rule 8.43
     stop_while_queued(ibp, delete=True)
     assert await events_of_deletion(started=True, delete=True, ibp=ibp, others=(T1, U0)) == [
-        ev.ReplicaDeletionAnswered(BrokerId(1), 0, ((TP, 0), (T1, 0)))
+        ev.ReplicaDeletionAnswered(BrokerId(1), 0, ((T1, 0), (TP, 0)))
     ]
 
 

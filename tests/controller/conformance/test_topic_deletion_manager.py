@@ -171,7 +171,7 @@ async def test_deletion_with_a_broker_that_is_dead(autojump_clock: MockClock) ->
             {ReplicaState.DELETION_SUCCESSFUL},
             {ReplicaState.DELETION_STARTED},
         ]
-        assert "SR t-0@-2delete t-1@-2delete" in texts(w.take(), 3)
+        assert "SR t-1@-2delete t-0@-2delete" in texts(w.take(), 3)
         await deleted_by(w, controller, 3, of=PARTITIONS)
         assert_gone(controller, "t")
 

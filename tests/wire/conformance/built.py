@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from kce import wire
 from kce.controller.context import ControllerContext
+from kce.controller.iteration_order import HashTable
 from kce.controller.request_batch import (
     BatchConfig,
     LeaderAndIsrState,
@@ -83,7 +84,7 @@ def leader_and_isr(
         tp: LeaderAndIsrState(of, ASSIGNMENTS.get(tp, ReplicaAssignment()), is_new=tp == T1)
         for tp, of in leadership.items()
     }
-    return build_leader_and_isr(version, _CONFIG, _context(), BrokerId(0), states)
+    return build_leader_and_isr(version, _CONFIG, _context(), BrokerId(0), HashTable.of(states))
 
 
 def update_metadata(
@@ -92,8 +93,8 @@ def update_metadata(
     leadership: Mapping[TopicPartition, Leadership] = LEADERSHIP,
 ) -> wire.UpdateMetadataRequest:
     """The request without the broker epoch, which the channel adds (rule 8.8)."""
-    return build_update_metadata(version, _CONFIG, _context(broker0), leadership)
+    return build_update_metadata(version, _CONFIG, _context(broker0), HashTable.of(leadership))
 
 
 def stop_replica(version: int, states: dict[TopicPartition, StopReplicaState]) -> wire.StopReplicaRequest:
-    return build_stop_replica(version, _CONFIG, _context(), BrokerId(0), states)
+    return build_stop_replica(version, _CONFIG, _context(), BrokerId(0), HashTable.of(states))

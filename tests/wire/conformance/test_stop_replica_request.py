@@ -38,12 +38,13 @@ def layout(request: wire.StopReplicaRequest) -> tuple[object, ...]:
 
 
 def expected_layout(version: int, delete: bool) -> tuple[object, ...]:
+    """Topics and partitions are in the order of Scala's hash tables."""
     if version == 0:
-        return list(EPOCHS), [], [], delete
+        return [("t", 2), ("t", 1), ("t", 0), ("u", 1), ("u", 0)], [], [], delete
     if version < 3:
-        return [], [("t", (0, 1, 2)), ("u", (0, 1))], [], delete
-    t = ("t", [(0, 0, delete), (1, 4, delete), (2, -2, delete)])
-    return [], [], [t, ("u", [(0, 5, delete), (1, -2, delete)])], False
+        return [], [("t", (2, 1, 0)), ("u", (1, 0))], [], delete
+    t = ("t", [(2, -2, delete), (1, 4, delete), (0, 0, delete)])
+    return [], [], [t, ("u", [(1, -2, delete), (0, 5, delete)])], False
 
 
 @pytest.mark.kafka("SRREQ-1")

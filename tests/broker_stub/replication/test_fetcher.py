@@ -1,0 +1,368 @@
+"""A follower's fetcher against a scripted leader (rules B5.4 to B5.19).
+
+Covers: broker_stub/replication/fetcher.py, broker_stub/replication/leader_connection.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from kce import wire
+from kce.broker_stub.log import Log
+from kce.broker_stub.replication.fetcher import FetcherManager, FollowerPort
+from kce.wire import ErrorCode
+from kce.wire.vocabulary import Endpoint, TopicPartition
+from tests.broker_stub.log.support import PARTITION, a_log, append, batch, values
+from tests.broker_stub.support import config
+
+ID = UUID(int=5)
+AT_LEADER = Endpoint("DATA", "PLAINTEXT", "leader", 9)
+OTHER = TopicPartition("b", 1)
+
+
+class Leader:
+    """Broker 9, whose answers ``fetched``, ``ends`` and ``offsets`` are functions of the requested partition.
+
+    A fetch without an answer waits, as a leader without new records does.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.versions: list[int] = []
+        self.clients: list[str | None] = []
+        self.connections = 0
+        self.fetched: list[dict[str, Any]] = []
+        self.ends: list[dict[str, Any]] = []
+        self.offsets: list[tuple[int, int]] = []
+        self.refuse = False
+        self._frames: list[bytes] = []
+
+    async def dial(self, host: str, port: int, *, to: int, listener: str) -> Leader:
+        assert (host, port, to, listener) == ("leader", 9, 9, "DATA")
+        await trio.lowlevel.checkpoint()
+        if self.refuse:
+            raise ConnectionRefusedError("refused")
+        self.connections += 1
+        self._frames.clear()
+        return self
+
+    async def send_frame(self, payload: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        header, request = wire.decode_request(payload)
+        self.requests.append(request)
+        self.versions.append(header.api_version)
+        self.clients.append(header.client_id)
+        if (response := self._answer(request)) is not None:
+            self._frames.append(
+                wire.encode_response(response, api_version=header.api_version, correlation_id=header.correlation_id)
+            )
+
+    async def receive_frame(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if not self._frames:
+            await trio.sleep_forever()
+        return self._frames.pop()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def _answer(self, request: Any) -> wire.Message | None:
+        match request:
+            case wire.FetchRequest() if self.fetched:
+                data = wire.FetchResponsePartitionData(partition_index=0, **self.fetched.pop(0))
+                return wire.FetchResponse(
+                    responses=(wire.FetchableTopicResponse(topic="a", topic_id=ID, partitions=(data,)),)
+                )
+            case wire.OffsetForLeaderEpochRequest():
+                end = wire.OffsetForLeaderEpochResponseEpochEndOffset(partition=0, **self.ends.pop(0))
+                return wire.OffsetForLeaderEpochResponse(
+                    topics=(wire.OffsetForLeaderTopicResult(topic="a", partitions=(end,)),)
+                )
+            case wire.ListOffsetsRequest():
+                code, offset = self.offsets.pop(0)
+                found = wire.ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=offset)
+                return wire.ListOffsetsResponse(topics=(wire.ListOffsetsTopicResponse(name="a", partitions=(found,)),))
+        return None
+
+    def fetches(self) -> list[tuple[int, int, int]]:
+        """(offset, leader epoch, last fetched epoch) of each fetch of the partition a-0."""
+        return [
+            (p.fetch_offset, p.current_leader_epoch, p.last_fetched_epoch)
+            for request in self.requests
+            if isinstance(request, wire.FetchRequest)
+            for topic in request.topics
+            for p in topic.partitions
+            if p.partition == 0
+        ]
+
+
+class Follower:
+    """Broker 1, which has the log ``log`` of a-0, and follows broker 9."""
+
+    def __init__(self, nursery: trio.Nursery, log: Log, **properties: str) -> None:
+        self.leader = Leader()
+        self.log = log
+        self.moved: list[TopicPartition] = []
+        self.held: set[TopicPartition] = set()
+        port = FollowerPort(
+            config(1, **properties), self.leader.dial, lambda: 77, self.moved.append, lambda tp: tp in self.held
+        )
+        self.fetchers = FetcherManager(port)
+        nursery.start_soon(self.fetchers.run)
+
+    async def follow(self, epoch: int = 3) -> None:
+        self.fetchers.follow(PARTITION, self.log, 9, epoch, AT_LEADER)
+        await trio.testing.wait_all_tasks_blocked()
+
+    async def settle(self) -> None:
+        await trio.testing.wait_all_tasks_blocked()
+
+
+MakeFollower = Callable[..., Follower]
+
+
+@pytest.fixture
+def follower(nursery: trio.Nursery) -> MakeFollower:
+    def make(epochs: tuple[int, ...] = (0, 1), *, with_id: bool = True, **properties: str) -> Follower:
+        """Its log has one record of each of these leader epochs."""
+        log = a_log()
+        if with_id:
+            log.assign_topic_id(ID)
+        for epoch in epochs:
+            append(log, b"%d" % epoch, epoch=epoch)
+        return Follower(nursery, log, **properties)
+
+    return make
+
+
+async def test_records_are_appended_and_the_high_watermark_follows(follower: MakeFollower) -> None:  # B5.13
+    f = follower()
+    f.leader.fetched = [
+        {"records": batch(b"x", b"y", base_offset=2, leader_epoch=3), "high_watermark": 3, "log_start_offset": 0},
+        {"high_watermark": 4, "log_start_offset": 2},
+        {"high_watermark": 4, "log_start_offset": 2},
+    ]
+    await f.follow()
+    assert [value for _, value in values(f.log)][-2:] == [b"x", b"y"]
+    assert (f.log.log_end_offset, f.log.high_watermark, f.log.log_start_offset) == (4, 4, 2)
+    assert f.moved == [PARTITION, PARTITION]  # not after the last, which moves nothing
+    assert f.leader.fetches() == [(2, 3, 1), (4, 3, 3), (4, 3, 3), (4, 3, 3)]
+    assert f.leader.connections == 1
+    assert set(f.leader.clients) == {"broker-1-fetcher-0"}
+
+
+async def test_a_fetch_says_who_asks_and_for_how_much(follower: MakeFollower) -> None:  # rules B5.10, B5.11
+    f = follower(
+        replica_fetch_wait_max_ms="123", replica_fetch_min_bytes="7", replica_fetch_response_max_bytes="9999",
+        replica_fetch_max_bytes="888",
+    )  # fmt: skip
+    await f.follow()
+    (request,), (version,) = f.leader.requests, f.leader.versions
+    assert version == 17
+    assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (1, 77)
+    assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (123, 7, 9999)
+    assert (request.topics[0].topic_id, request.topics[0].partitions[0].partition_max_bytes) == (ID, 888)
+
+
+async def test_an_older_protocol_names_topics_and_the_replica(follower: MakeFollower) -> None:  # rule B5.11
+    f = follower(inter_broker_protocol_version="2.8")
+    await f.follow()
+    (request,), (version,) = f.leader.requests, f.leader.versions
+    assert (version, request.replica_id, request.topics[0].topic) == (12, 1, "a")
+    nameless = follower(with_id=False)
+    await nameless.follow()
+    assert nameless.leader.versions == [12]
+
+
+@pytest.mark.parametrize(
+    ("own", "epoch", "end", "cut"),
+    [
+        ((0, 1, 1), 0, 1, 1),  # the leader ends an epoch of ours earlier
+        ((0, 0, 2), 0, 9, 2),  # we end it earlier
+        ((0, 2, 2), 1, 2, 1),  # an epoch that is not ours: the end of the one below
+        ((5, 5, 5), 1, 2, 0),  # all our epochs are newer
+        ((0, 1, 1), 4, 2, 2),  # all our epochs are older
+        ((0, 1, 1), 1, 9, 3),  # nothing diverges
+    ],
+)
+async def test_a_diverging_epoch_truncates(
+    follower: MakeFollower, own: tuple[int, ...], epoch: int, end: int, cut: int
+) -> None:  # rules B5.8, B5.25
+    f = follower(own)
+    f.leader.fetched = [{"diverging_epoch": wire.FetchResponseEpochEndOffset(epoch=epoch, end_offset=end)}]
+    await f.follow(epoch=6)
+    assert f.log.log_end_offset == cut
+    assert f.leader.fetches()[1:] == [(cut, 6, own[cut - 1] if cut else -1)]
+
+
+@pytest.mark.parametrize(
+    ("own", "answers", "cut"),
+    [
+        ((0, 1, 1), [(1, 2)], 2),  # the leader has less of our last epoch
+        ((0, 1, 1), [(1, 9)], 3),  # more: nothing is cut
+        ((0, 1, 1), [(-1, 2)], 2),  # an old leader, which names no epoch
+        ((0, 1, 1), [(-1, -1)], 0),  # it knows nothing of the epoch: the high watermark
+        ((0, 2, 2), [(1, 1), (0, 1)], 1),  # an epoch that we lack: asked again for the one below
+        ((5, 5, 5), [(1, 2)], 0),  # all our epochs are newer
+        ((0, 1, 1), [(4, 2)], 2),  # all our epochs are older
+    ],
+)
+async def test_truncation_before_2_7_asks_for_the_end_of_an_epoch(
+    follower: MakeFollower, own: tuple[int, ...], answers: list[tuple[int, int]], cut: int
+) -> None:  # rules B5.9, B5.25
+    f = follower(own, inter_broker_protocol_version="2.6")
+    f.leader.ends = [{"leader_epoch": epoch, "end_offset": end} for epoch, end in answers]
+    await f.follow(epoch=6)
+    asked = [r.topics[0].partitions[0] for r in f.leader.requests if isinstance(r, wire.OffsetForLeaderEpochRequest)]
+    assert [(p.current_leader_epoch, p.leader_epoch) for p in asked] == [(6, own[-1]), (6, own[0])][: len(answers)]
+    assert {r.replica_id for r in f.leader.requests} == {1}
+    assert f.log.log_end_offset == cut
+    assert f.leader.fetches() == [(cut, 6, -1)]
+
+
+async def test_a_log_without_epochs_starts_at_its_high_watermark(follower: MakeFollower) -> None:  # rules B5.8, B5.9
+    f = follower(())
+    await f.follow()
+    assert f.leader.fetches() == [(0, 3, -1)]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+async def test_only_a_fenced_epoch_ends_fetching(
+    follower: MakeFollower, code: ErrorCode, autojump_clock: MockClock
+) -> None:  # rules B5.16, B5.17
+    f = follower(replica_fetch_backoff_ms="700")
+    f.leader.fetched = [{"error_code": code}]
+    await f.follow()
+    fenced = code == ErrorCode.FENCED_LEADER_EPOCH
+    assert f.fetchers.failed_partitions == fenced
+    assert len(f.leader.fetches()) == 1
+    await trio.sleep(0.6)
+    assert len(f.leader.fetches()) == 1
+    await trio.sleep(0.2)
+    assert len(f.leader.fetches()) == (1 if fenced else 2)
+    await f.follow(epoch=4)  # the next LeaderAndIsr
+    assert f.fetchers.failed_partitions == 0
+    assert f.leader.fetches()[-1][1] == (4 if fenced else 3)  # the second fetch of the other is under way
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ([(0, 1)], 1),  # the leader's log ends before ours: it was elected uncleanly
+        ([(0, 9), (0, 5)], 5),  # it starts after ours
+        ([(0, 9), (0, 0)], 2),
+    ],
+)
+async def test_an_offset_out_of_range(
+    follower: MakeFollower, answers: list[tuple[int, int]], expected: int
+) -> None:  # rule B5.18
+    f = follower()
+    f.leader.fetched = [{"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}]
+    f.leader.offsets = list(answers)
+    await f.follow()
+    asked = [r.topics[0].partitions[0] for r in f.leader.requests if isinstance(r, wire.ListOffsetsRequest)]
+    assert [(p.timestamp, p.current_leader_epoch) for p in asked] == [(-1, 3), (-2, 3)][: len(answers)]
+    assert f.log.log_end_offset == expected
+    assert f.leader.fetches()[1][0] == expected
+
+
+async def test_a_leader_that_refuses_offsets_is_asked_again_later(
+    follower: MakeFollower, autojump_clock: MockClock
+) -> None:  # rules B5.16, B5.18
+    f = follower()
+    f.leader.fetched = [{"error_code": ErrorCode.OFFSET_OUT_OF_RANGE}] * 2
+    f.leader.offsets = [(ErrorCode.NOT_LEADER_OR_FOLLOWER, -1), (0, 9), (ErrorCode.UNKNOWN_SERVER_ERROR, -1)]
+    await f.follow()
+    await trio.sleep(0.9)
+    assert len(f.leader.fetches()) == 1
+    await trio.sleep(5)
+    assert f.leader.fetches() == [(2, 3, 1)] * 3
+    assert f.log.log_end_offset == 2
+
+
+async def test_a_log_that_cannot_take_the_records_is_given_up(follower: MakeFollower) -> None:  # rule B5.15
+    f = follower()
+    f.leader.fetched = [{"records": batch(b"x", base_offset=1, leader_epoch=3)}]
+    await f.follow()
+    assert f.fetchers.failed_partitions == 1
+    assert len(f.leader.fetches()) == 1
+
+
+async def test_an_empty_log_takes_a_batch_that_begins_before_it(follower: MakeFollower) -> None:  # rule B5.19
+    f = follower(())
+    f.log.truncate_fully(3)
+    f.leader.fetched = [{"records": batch(b"x", b"y", b"z", base_offset=2, leader_epoch=3), "high_watermark": 5}]
+    await f.follow()
+    assert (f.log.log_start_offset, f.log.log_end_offset) == (3, 5)
+    assert f.fetchers.failed_partitions == 0
+
+
+async def test_damaged_records_are_fetched_again(follower: MakeFollower, autojump_clock: MockClock) -> None:  # B5.15
+    f = follower()
+    good = batch(b"x", base_offset=2, leader_epoch=3)
+    f.leader.fetched = [{"records": good[:-1] + bytes([good[-1] ^ 1])}, {"records": good}]
+    await f.follow()
+    await trio.sleep(5)
+    assert (f.fetchers.failed_partitions, f.log.log_end_offset) == (0, 3)
+
+
+async def test_a_leader_that_is_gone_is_dialed_after_the_backoff(
+    follower: MakeFollower, autojump_clock: MockClock
+) -> None:  # rule B5.11
+    f = follower()
+    f.leader.refuse = True
+    await f.follow()
+    await trio.sleep(0.5)
+    f.leader.refuse = False
+    await trio.sleep(0.4)
+    assert f.leader.connections == 0
+    await trio.sleep(0.2)
+    assert (f.leader.connections, len(f.leader.fetches())) == (1, 1)
+
+
+async def test_a_held_partition_is_not_fetched(follower: MakeFollower) -> None:
+    f = follower()
+    f.held.add(PARTITION)
+    await f.follow()
+    assert f.leader.requests == []
+    f.held.clear()
+    f.fetchers.wake()
+    await f.settle()
+    assert len(f.leader.fetches()) == 1
+
+
+async def test_idle_tasks_end(follower: MakeFollower) -> None:  # rule B5.3
+    f = follower()
+    await f.follow()
+    f.fetchers.stop_idle()
+    assert len(f.fetchers._fetchers) == 1
+    f.fetchers.stop([OTHER])
+    f.fetchers.stop_idle()
+    assert len(f.fetchers._fetchers) == 1
+    f.fetchers.stop([PARTITION])
+    f.fetchers.stop_idle()
+    assert f.fetchers._fetchers == {}
+
+
+async def test_a_leader_at_another_address_or_another_leader(follower: MakeFollower) -> None:  # rules B5.2, B5.4
+    f = follower()
+    f.held.add(PARTITION)
+    await f.follow()
+    (first,) = f.fetchers._fetchers.values()
+    moved = Endpoint("DATA", "PLAINTEXT", "leader", 10)
+    f.fetchers.follow(PARTITION, f.log, 9, 4, moved)
+    (second,) = f.fetchers._fetchers.values()
+    assert (second.endpoint, second.partitions[PARTITION].leader_epoch) == (moved, 4)
+    assert first.scope.cancel_called
+    f.fetchers.follow(PARTITION, f.log, 8, 5, AT_LEADER)
+    assert PARTITION not in second.partitions
+    assert [fetcher.leader for fetcher in f.fetchers._fetchers.values() if fetcher.partitions] == [8]
+    state = f.fetchers._fetchers[8, 0].partitions[PARTITION]
+    f.fetchers.follow(PARTITION, f.log, 8, 5, AT_LEADER)  # the same epoch again (rule B5.4)
+    assert f.fetchers._fetchers[8, 0].partitions[PARTITION] is state

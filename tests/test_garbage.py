@@ -1,0 +1,37 @@
+"""Work without garbage collection (`kce.garbage`)."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+
+import pytest
+
+from kce.garbage import no_collection
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_collection_is_as_it_was_afterwards(before: bool) -> None:
+    was = gc.isenabled()
+    try:
+        (gc.enable if before else gc.disable)()
+        with contextlib.suppress(RuntimeError), no_collection():
+            assert not gc.isenabled()
+            with no_collection():
+                assert not gc.isenabled()
+            assert not gc.isenabled()
+            raise RuntimeError
+        assert gc.isenabled() is before
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_the_block_that_disabled_it_ends_first() -> None:
+    """Tasks may overlap: collection is enabled again, at the latest with the last."""
+    assert gc.isenabled()
+    first, second = no_collection(), no_collection()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert gc.isenabled()
