@@ -120,7 +120,7 @@ def decode(
     if tls_keys is not None and len(names) > 1:
         raise CaptureError("--tls-keys needs a single file")
     file = names[0]
-    if follow and (len(names) > 1 or file == _FILE or tls_keys is not None or brokers):
+    if follow and (len(files) > 1 or len(names) > 1 or file == _FILE or tls_keys is not None or brokers):
         raise click.UsageError("--follow takes one file, and neither --tls-keys nor --broker")
     with followed(file) if follow else opened(names, tls_keys, twice=bool(brokers)) as open_capture:
         cluster = _learn(open_capture(), ports) if brokers else None
