@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from benchmarks.rows import number, spread
+from benchmarks.rows import KAFKA, number, spread
 
 HEAD = """# Performance
 
@@ -26,11 +26,14 @@ def write_page(folder: Path, areas: dict[str, tuple[str, dict[str, Any]]]) -> No
             f"\n## {title}\n",
             f"`python -m benchmarks.{name}`, {result['date']}, {result['machine']}.\n",
             f"![ratios](performance/{name}.svg)\n",
+            *(["![growth](performance/growth.svg)\n"] if name == "controller" else []),
             "| | ours | range | peer | | range | ratio |",
             "|---|---|---|---|---|---|---|",
             *(_line(row, found) for row, found in rows.items()),
         ]
         _draw(folder / "performance" / f"{name}.svg", rows)
+        if name == "controller":
+            _draw_growth(folder / "performance" / "growth.svg", rows)
     (folder / "performance.md").write_text("\n".join(lines) + "\n")
 
 
@@ -41,6 +44,24 @@ def _line(name: str, row: dict[str, Any]) -> str:
     else:
         cells += [number(row["peer_value"]), spread(row["peer_spread"]), f"{row['ratio']:.2f}"]
     return f"| {' | '.join(cells)} |"
+
+
+def _draw_growth(path: Path, rows: dict[str, dict[str, Any]]) -> None:
+    """Seconds by number of partitions, on logarithmic axes: what grows linearly is a line of slope one."""
+    with mpl.rc_context({"svg.hashsalt": "performance", "svg.fonttype": "none"}):
+        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        axes = figure.subplots()
+        for what, colour in (("failover", "#2a7f62"), ("broker-death", "#30638e")):
+            measured = {int(name.split("/")[1]): row for name, row in rows.items() if name.startswith(f"{what}/")}
+            sizes = sorted(measured)
+            axes.plot(sizes, [measured[n]["value"] for n in sizes], "o-", color=colour, label=what)
+            beside = [n for n in sizes if measured[n]["peer"] == KAFKA and measured[n]["peer_value"] is not None]
+            seconds = [measured[n]["peer_value"] for n in beside]
+            axes.plot(beside, seconds, "s--", color=colour, alpha=0.6, label=f"{what}, {KAFKA}")
+        axes.set(xscale="log", yscale="log", xlabel="partitions", ylabel="seconds")
+        axes.grid(which="both", alpha=0.2)
+        axes.legend(frameon=False)
+        figure.savefig(path, metadata={"Date": None})
 
 
 def _draw(path: Path, rows: dict[str, dict[str, Any]]) -> None:
