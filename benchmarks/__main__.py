@@ -38,9 +38,10 @@ AREAS = {
     area.module: area
     for area in (
         Area("broker", (), "The planes: control requests beside data, and requests a second"),
+        Area("records", (), "Records: produced, consumed and acknowledged by librdkafka"),
         Area(
             "controller",
-            ("--sizes", "10000,100000,1000000", "--repeats", "3", "--warm-up", "2", "--peer-limit", "100000"),
+            ("--sizes", "10000,100000,1000000", "--warm-up", "2"),
             "The controller: failover, death of a broker, controlled shutdown, memory",
         ),
         Area("topics", (), "Topics: creation, growth, reassignment, deletion"),

@@ -13,7 +13,8 @@ controlled-shutdown  from the request for a broker that leads its share of the p
 memory               peak resident memory of the subject, in MB
 
 Both subjects are warm: each first runs --warm-up repeats that are not counted. Repeats: 10 up to 10,000 partitions, 3
-up to 100,000, 1 above. ZooKeeper does not sync its log to disk, which favours neither; with --fsync it does.
+up to 100,000, 1 above, without warm-up. ZooKeeper does not sync its log to disk, which favours neither; with --fsync it
+does.
 
 Node 100 of ours is the controller alone: one of the sockets receives its own UpdateMetadata; Kafka's broker receives
 its own, and nothing waits for it. After every step the states in ZooKeeper are compared with the expected ones, and
@@ -338,7 +339,8 @@ async def measure(start: Start, name: str, cluster: Cluster, args: argparse.Name
         running = start(cluster.zookeeper, Path(folder), acceptors.ports[NODE])
         try:
             await cluster.settled(0, share=1.0)
-            for repeat in range(-args.warm_up, args.repeats or default_repeats(size)):
+            warm_up = args.warm_up if size <= 100_000 else 0
+            for repeat in range(-warm_up, args.repeats or default_repeats(size)):
                 counted = repeat >= 0
                 await cluster.reset()
                 begin = time.monotonic()

@@ -31,6 +31,8 @@ class Callers:
 
     calls: dict[str, set[tuple[str, str]]] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    #: tests that fail without any mutant: they judge none
+    failed: list[str] = field(default_factory=list)
 
     def tests(self, module: str, function: str, budget_s: float) -> list[str]:
         """Those that call the function, for ``budget_s`` in sum; the module's tests if none calls it.
@@ -51,7 +53,9 @@ class Callers:
 
     def add(self, file: Path) -> None:
         """What ``observe`` has written."""
-        for test, (seconds, functions) in json.loads(file.read_text()).items():
+        content = json.loads(file.read_text())
+        self.failed += content["failed"]
+        for test, (seconds, functions) in content["passed"].items():
             self.seconds[test] = seconds
             self.calls[test] = {(module, function) for module, function in functions}
 
@@ -62,7 +66,7 @@ class Observer:
     def __init__(self, rooms: Iterable[str]) -> None:
         self._rooms = tuple(f"{path}{os.sep}" for room in rooms for path in (ROOT / room, ROOT / "kce" / room))
         self._codes: dict[int, CodeType] = {}
-        self._failed: set[str] = set()
+        self.failed: set[str] = set()
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self.tests: dict[str, tuple[float, list[tuple[str, str]]]] = {}
 
@@ -77,21 +81,21 @@ class Observer:
             return (yield)
         finally:
             sys.settrace(None)
-            if item.nodeid not in self._failed:
+            if item.nodeid not in self.failed:
                 called = [code for code in self._codes.values() if code.co_filename.startswith(self._rooms)]
                 self.tests[item.nodeid] = self._seconds[item.nodeid], sorted({named(code) for code in called})
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds[report.nodeid] += report.duration
         if not report.passed:
-            self._failed.add(report.nodeid)
+            self.failed.add(report.nodeid)
 
 
 def observe(folders: Sequence[str], rooms: Sequence[str], file: Path) -> int:
     """Run the tests of ``folders``; write to ``file`` what each called. Returns pytest's exit code."""
     observer = Observer(rooms)
     code = pytest.main([*QUIET, *folders], [observer])
-    file.write_text(json.dumps(observer.tests))
+    file.write_text(json.dumps({"passed": observer.tests, "failed": sorted(observer.failed)}))
     return int(code)
 
 

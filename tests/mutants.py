@@ -38,6 +38,7 @@ from typing import TypeVar
 # imported once for all forked processes; none of it is mutated
 import hypothesis  # noqa: F401
 import kazoo.client  # noqa: F401
+import pytest
 import trio.testing  # noqa: F401
 
 import kce.wire.protocol  # noqa: F401
@@ -336,9 +337,11 @@ def observed(folders: Sequence[str], parallel: int) -> callers.Callers:
             observe = functools.partial(callers.observe, [str(ROOT / name)], ROOMS, file)
             jobs[name] = Job(functools.partial(fork, observe), OBSERVED_IN_S)
         for name, code in exit_codes(jobs, parallel):
-            if code != 0:
-                raise SystemExit(f"{name}: tests fail without any mutant (exit code {code})")
+            if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+                raise SystemExit(f"{name}: its tests do not run (exit code {code})")
             found.add(files[name])
+    for test in found.failed:
+        print(f"  fails without any mutant, and so judges none: {test}", flush=True)
     return found
 
 
@@ -353,11 +356,11 @@ def judge(sample: Sequence[tuple[str, Mutant]], by: callers.Callers, parallel: i
             jobs[target, mutant.name] = Job(start, 20 + 4 * sum(by.seconds[test] for test in tests))
     for key in survivors - jobs.keys():
         print(f"  not noticed: {key[0]}:{lines[key]}, which no test runs, {key[1]}", flush=True)
-    for key, code in exit_codes(jobs, parallel):
+    for number, (key, code) in enumerate(exit_codes(jobs, parallel), start=1):
         if code != 0:
             survivors.remove(key)
         else:
-            print(f"  not noticed: {key[0]}:{lines[key]}, {key[1]}", flush=True)
+            print(f"  not noticed: {key[0]}:{lines[key]}, {key[1]}  ({number} of {len(jobs)} are judged)", flush=True)
     return survivors
 
 

@@ -62,7 +62,9 @@ While it runs, from another terminal:
     type=click.IntRange(1, 65535),
     help="Serve the first node's metrics for Prometheus on this port; others count up.",
 )
-@click.option("--data", type=click.Path(path_type=Path), help="Folder for logs and ZooKeeper's data; it is kept.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder for records, logs and ZooKeeper's data; it is kept."
+)
 @click.option(
     "--record", type=click.Path(path_type=Path, dir_okay=False), help="Record all traffic to this pcapng file."
 )

@@ -296,7 +296,14 @@ def named(request: wire.ElectLeadersRequest) -> set[TopicPartition]:
 def elected(codes: Mapping[TopicPartition, ErrorCode]) -> wire.ElectLeadersResponse:
     results = tuple(
         wire.ReplicaElectionResult(
-            topic=tp.topic, partition_result=(wire.PartitionResult(partition_id=tp.partition, error_code=code),)
+            topic=tp.topic,
+            partition_result=(
+                wire.PartitionResult(
+                    partition_id=tp.partition,
+                    error_code=code,
+                    error_message="not needed" if code is ErrorCode.ELECTION_NOT_NEEDED else None,
+                ),
+            ),
         )
         for tp, code in codes.items()
     )
@@ -316,6 +323,9 @@ async def test_elect_leaders_responds_when_this_broker_knows_the_leader(node) ->
     node.cache.update(update_metadata(umr_state(0, leader=2)))
     await trio.testing.wait_all_tasks_blocked()
     assert elections(answer()) == {A0: ErrorCode.NONE, A1: ErrorCode.ELECTION_NOT_NEEDED}
+    (topic,) = answer().replica_election_results
+    assert topic.topic == "a"
+    assert [p.error_message for p in topic.partition_result] == [None, "not needed"]
 
 
 async def test_an_election_everywhere_omits_those_without_need(node, autojump_clock) -> None:  # rules 11.35, 11.36

@@ -38,6 +38,9 @@ async def test_describe_configs(version: int, node: Node) -> None:  # rule B7.25
         ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.NONE, ErrorCode.NONE, ErrorCode.INVALID_REQUEST, ErrorCode.INVALID_REQUEST,
     ]  # fmt: skip
+    assert [(r.resource_type, r.resource_name) for r in results] == [
+        (r.resource_type, r.resource_name) for r in resources
+    ]
     topic = {entry.name: entry for entry in results[0].configs}
     assert {name: entry.value for name, entry in topic.items()} == {"retention.ms": "7", "segment.bytes": "1073741824"}
     assert topic["segment.bytes"].is_default == (version == 0)

@@ -225,6 +225,7 @@ async def test_errors_and_their_precedence(autojump_clock: MockClock) -> None:  
         assert await top(broker_epoch=epoch - 1) == ErrorCode.STALE_BROKER_EPOCH
         assert await top(broker_epoch=epoch + 1) == ErrorCode.STALE_BROKER_EPOCH
         assert await top(recovery=5) == ErrorCode.UNKNOWN_SERVER_ERROR  # rule 11.73
+        assert controller.loop.failures == {"AlterPartitionReceived": 1}
         assert await code(topic_id=uuid.uuid4()) == ErrorCode.UNKNOWN_TOPIC_ID
         assert await code(version=1, topic_name="nope") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert await code(partition=9) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
+import pytest
 import trio
 from trio.testing import MockClock
 
 from kce.wire import ErrorCode
 from kce.zookeeper import znodes
 from kce.zookeeper.model import BrokerId, ProducerIdsBlock
-from kce.zookeeper.store import SetData
+from kce.zookeeper.store import NodeError, Op, OpResult, SetData, StoreError
 from tests.controller import requests
 from tests.controller.support import world
 
@@ -42,6 +45,26 @@ async def test_producer_ids(autojump_clock: MockClock) -> None:  # rules 11.82, 
         requests.allocate_producer_ids(idle, 2, epoch, answers.append)
         await w.settle()
         assert answers.pop() == ErrorCode.NOT_CONTROLLER
+
+
+async def test_a_block_that_cannot_be_written_is_not_handed_out(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule 1.43
+    async with world() as w:
+        controller = await w.start_controller(1)
+        write = w.nodes[1].store.write
+
+        async def fails(ops: Sequence[Op], **more: Any) -> list[OpResult | StoreError]:
+            answers = await write(ops, **more)
+            is_block = isinstance(ops[0], SetData) and ops[0].path == znodes.PRODUCER_ID_BLOCK
+            return [NodeError("not allowed")] if is_block else answers
+
+        monkeypatch.setattr(w.nodes[1].store, "write", fails)
+        answers: list[ProducerIdsBlock | ErrorCode] = []
+        epoch = controller.context.broker_epochs[BrokerId(2)]
+        requests.allocate_producer_ids(controller, 2, epoch, answers.append)
+        await w.settle()
+        assert answers == [ErrorCode.UNKNOWN_SERVER_ERROR]
 
 
 async def test_a_producer_id_block_of_another_controller(autojump_clock: MockClock) -> None:  # rule 1.43

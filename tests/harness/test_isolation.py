@@ -7,6 +7,9 @@ import math
 import multiprocessing
 import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import trio
@@ -75,3 +78,16 @@ async def test_a_saturated_data_plane_costs_no_session() -> None:
     # generous: the machine that runs the suite does other things, too; benchmarks.broker measures
     assert load.quantile(answered, 0.5) < 0.02
     assert load.quantile(beside, 0.5) < 0.02
+
+
+@pytest.mark.slow
+def test_the_example_shows_both_listeners() -> None:
+    script = Path(__file__).parents[2] / "examples" / "head_of_line.py"
+    done = subprocess.run(
+        [sys.executable, str(script), "--seconds", "1"], capture_output=True, text=True, timeout=120, check=True
+    )
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    assert [" ".join(row[:-3]) for row in rows] == ["listener of its own", "listener of the clients"]
+    for *_, requests, median, p99 in rows:
+        assert int(requests) > 1
+        assert 0 < float(median) <= float(p99)

@@ -185,6 +185,7 @@ async def test_an_older_protocol_names_topics_and_the_replica(follower: MakeFoll
     [
         ((0, 1, 1), 0, 1, 1),  # the leader ends an epoch of ours earlier
         ((0, 0, 2), 0, 9, 2),  # we end it earlier
+        ((0, 0, 2), 0, 1, 1),  # both end it, the leader earlier
         ((0, 2, 2), 1, 2, 1),  # an epoch that is not ours: the end of the one below
         ((5, 5, 5), 1, 2, 0),  # all our epochs are newer
         ((0, 1, 1), 4, 2, 2),  # all our epochs are older
@@ -332,7 +333,7 @@ async def test_a_held_partition_is_not_fetched(follower: MakeFollower) -> None:
     await f.follow()
     assert f.leader.requests == []
     f.held.clear()
-    f.fetchers.wake()
+    f.fetchers.reconsider(PARTITION)
     await f.settle()
     assert len(f.leader.fetches()) == 1
 
