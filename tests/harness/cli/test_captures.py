@@ -1,6 +1,6 @@
 """Wrong arguments of `kce decode` and `kce analyze`; tests/captures runs them on captures.
 
-Covers: kce.harness.cli.analyze
+Covers: kce.harness.cli.analyze, kce.harness.cli.capture
 """
 
 from __future__ import annotations
