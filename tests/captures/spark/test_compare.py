@@ -29,7 +29,7 @@ def latency(api, version, count, *ms):
 def error(name, count, broker="1"):
     return row(
         "errors", api="Fetch", error=name, error_code=74, count=count, broker=broker, client_id="c", is_control=False,
-        first_time=at(count), last_time=at(count + 1), packets=(count,), files=("x",),
+        first_time=at(count), last_time=at(count + 1), packets=tuple(range(1, count + 1)), files=("x",) * count,
     )  # fmt: skip
 
 

@@ -87,6 +87,11 @@ def test_the_steps_of_a_failed_broker_that_was_the_controller():
     assert strip_html(told_of).count("<i class") == 6
 
 
+def test_a_client_that_was_back_before_the_announcement_did_not_wait_for_it():
+    (told_of,) = incidents(found(outages=[outage(0)], news=NEWS, clients=[client("early", 9, 2000)]))
+    assert "clients back" not in [step.name for step in told_of.steps]
+
+
 def test_a_partition_without_a_leader_at_the_end_is_said():
     lost = row(
         "outages", topic="orders", partition=0, from_leader=1, leaderless_time=at(12), packets=(20,), files=("x",)

@@ -1,4 +1,7 @@
-"""Wrong arguments of `kce decode` and `kce analyze`; tests/captures runs them on captures."""
+"""Wrong arguments of `kce decode` and `kce analyze`; tests/captures runs them on captures.
+
+Covers: kce.harness.cli.analyze, kce.harness.cli.capture
+"""
 
 from __future__ import annotations
 
