@@ -38,6 +38,7 @@ AREAS = {
     area.module: area
     for area in (
         Area("broker", (), "The planes: control requests beside data, and requests a second"),
+        Area("records", (), "Records: produced, consumed and acknowledged by librdkafka"),
         Area(
             "controller",
             ("--sizes", "10000,100000,1000000", "--warm-up", "2"),

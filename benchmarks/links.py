@@ -13,17 +13,20 @@ import argparse
 import multiprocessing
 import multiprocessing.pool
 import time
+from random import Random
 
 import trio
 
 from benchmarks.broker_load import hammer
 from benchmarks.rows import Row, report
 from kce import wire
-from kce.broker_stub import Broker, BrokerConfig
+from kce.broker_stub import Broker, BrokerConfig, LogManager, LogManagerConfig
+from kce.broker_stub.log import LogConfig
 from kce.broker_stub.ports import Address, FrameMemory
 from kce.harness.connections import NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, Listener, RealWorld
+from kce.harness.world.memory_disk import MemoryDisk
 
 CONNECTIONS, IN_FLIGHT, BURST_S = 8, 64, 0.25
 
@@ -97,9 +100,17 @@ async def measure(bursts: int) -> dict[str, list[float]]:
     links = Links()
     config = BrokerConfig.from_properties({"broker.id": "0", "listeners": "PLAINTEXT://127.0.0.1:0"})
     node = NodeLinks(RealWorld(), links, 0)
+    logs = LogManager(
+        MemoryDisk(), ["/logs"], LogManagerConfig.of({}), now_ms=lambda: 0, random=Random(0),
+        config_of=lambda topic: LogConfig.of(),
+    )  # fmt: skip
     brokers = {
-        "links": Broker(config, bind=node.bind, dial=node.dial, cluster_id="benchmark"),
-        "bare": Broker(config, bind=bare_bind, dial=node.dial, cluster_id="benchmark"),
+        "links": Broker(
+            config, bind=node.bind, dial=node.dial, cluster_id="benchmark", log_manager=logs, random=Random(0)
+        ),
+        "bare": Broker(
+            config, bind=bare_bind, dial=node.dial, cluster_id="benchmark", log_manager=logs, random=Random(0)
+        ),
     }
     found: dict[str, list[float]] = {name: [] for name in (*brokers, "subscribed")}
     async with trio.open_nursery() as nursery:

@@ -1,7 +1,6 @@
 """A broker that obeys or fences its controller exactly as Kafka 3.9 does (controller-semantics.md, section 9).
 
-It serves the APIs in the table of `handlers.kafka_apis`. With a `log.manager.LogManager` it keeps records and
-replicates them; without one leaders, epochs and ISRs are real, and logs are names in memory.
+It serves the APIs in the table of `handlers.kafka_apis`, keeps records and replicates them.
 
     config                     the broker's configuration, under Kafka's names
       config_entries           values of settings and their sources, for DescribeConfigs
@@ -9,9 +8,8 @@ replicates them; without one leaders, epochs and ISRs are real, and logs are nam
     reactor/                   sockets, queues and tasks; independent of the APIs
     handlers/                  one module per API, and the table of handlers
     replica_manager            fences the three control requests; hosts partitions
-      partition  log_manager   one hosted replica; the port to its log
+      partition                one hosted replica
       metadata_cache           cluster metadata from the controller, in snapshots
-      isr                      when a leader without records proposes an ISR change
     log/                       Kafka's log, on a disk
     replication/               what clients and followers do with a log; fetchers, ISR
     purgatory/                 requests that wait
@@ -36,7 +34,7 @@ from __future__ import annotations
 
 from kce.broker_stub.broker import Broker, BrokerState
 from kce.broker_stub.config import BrokerConfig
-from kce.broker_stub.log_manager import InMemoryLogManager, LogManager
+from kce.broker_stub.log.manager import LogManager, LogManagerConfig
 from kce.broker_stub.metadata_cache import MetadataCache, MetadataSnapshot
 from kce.broker_stub.ports import Bind, ControllerPort, Link, NoController
 from kce.broker_stub.reactor import BindError
@@ -50,9 +48,9 @@ __all__ = [
     "BrokerState",
     "ControllerPort",
     "Endpoint",
-    "InMemoryLogManager",
     "Link",
     "LogManager",
+    "LogManagerConfig",
     "MetadataCache",
     "MetadataSnapshot",
     "NoController",

@@ -21,6 +21,7 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from random import Random
 
 import trio
 
@@ -31,10 +32,8 @@ from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.controlled_shutdown import ControlledShutdown
 from kce.broker_stub.finalized_features import FinalizedFeatureCache
 from kce.broker_stub.handlers.base import Services
-from kce.broker_stub.handlers.kafka_apis import HANDLERS, RECORD_HANDLERS, KafkaApis, served_apis
-from kce.broker_stub.isr import IsrPolicy, LiveReplicasJoin, NoIsrChanges
-from kce.broker_stub.log.manager import LogManager as RecordLogManager
-from kce.broker_stub.log_manager import InMemoryLogManager, LogManager
+from kce.broker_stub.handlers.kafka_apis import KafkaApis, served_apis
+from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.node_to_controller import NodeToControllerChannel
 from kce.broker_stub.ports import (
@@ -87,17 +86,19 @@ class Broker:
         bind: Bind,
         dial: Dial,
         cluster_id: str,
+        log_manager: LogManager,
+        random: Random,
         controller: ControllerPort | None = None,
         admin: AdminPort | None = None,
-        log_manager: LogManager | None = None,
         isr_store: IsrStore | None = None,
         log_dir_events: LogDirEvents | None = None,
         prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None,
         allocate_producer_ids: Allocate | None = None,
     ) -> None:
-        """A `kce.broker_stub.log.manager.LogManager` keeps records: then they are produced, fetched and replicated.
+        """``log_manager``: it is loaded, and its owner runs it.
 
-        ``allocate_producer_ids`` is used with an inter-broker protocol that does not let the controller allocate them.
+        ``isr_store`` is needed for an `inter.broker.protocol.version` before AlterPartition (rule 9.60).
+        ``allocate_producer_ids`` is used with one that does not let the controller allocate them.
         """
         self.config = config
         self.state = BrokerState.NOT_RUNNING
@@ -120,7 +121,7 @@ class Broker:
         #: updated by the listener of /feature; this broker supports no features (rule 1.18)
         self.finalized_features = FinalizedFeatureCache({})
         self.alter_partition_manager: AlterPartitionManager | ZkAlterPartitionManager
-        if isr_store is None or config.inter_broker_protocol_version.supports_alter_partition:
+        if config.inter_broker_protocol_version.supports_alter_partition:
             self.alter_partition_manager = AlterPartitionManager(
                 config.broker_id,
                 lambda: self.broker_epoch,
@@ -128,6 +129,7 @@ class Broker:
                 config.inter_broker_protocol_version,
             )
         else:
+            assert isr_store is not None
             self.alter_partition_manager = ZkAlterPartitionManager(isr_store)
         of_controller = ControllerProducerIds(config.broker_id, lambda: self.broker_epoch, self._channels[1])
         by_controller = config.inter_broker_protocol_version.supports_allocate_producer_ids
@@ -141,24 +143,23 @@ class Broker:
             lambda: self.replica_manager,
             dial,
             lambda: self.broker_epoch,
+            random,
         )
-        keeps_records = isinstance(log_manager, RecordLogManager)
-        self.isr_policy: IsrPolicy = self.replication if keeps_records else self._make_isr_policy(isr_store)
-        handlers = (*HANDLERS, *RECORD_HANDLERS) if keeps_records else HANDLERS
         self.replica_manager = ReplicaManager(
             config.broker_id,
             self.metadata_cache,
-            log_manager or InMemoryLogManager(),
-            self.isr_policy,
+            log_manager,
+            self.replication,
             self._log_dir_failed,
         )
         self._log_dir_events = log_dir_events
         services = Services(
             config=config,
             cluster_id=cluster_id,
-            served_apis=served_apis(handlers, self.finalized_features),
+            served_apis=served_apis(self.finalized_features),
             metadata_cache=self.metadata_cache,
             replica_manager=self.replica_manager,
+            log_manager=log_manager,
             controller=controller or NoController(),
             admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,
@@ -170,7 +171,7 @@ class Broker:
             prepare_topics=prepare_topics,
             spawn=self._spawn,
         )
-        self.socket_server = SocketServer(config, KafkaApis(services, handlers), bind)
+        self.socket_server = SocketServer(config, KafkaApis(services), bind)
         self._controlled_shutdown = ControlledShutdown(config, self.metadata_cache, dial)
         self._shutting_down = trio.Lock()
         self._nursery: trio.Nursery | None = None
@@ -214,16 +215,6 @@ class Broker:
                 log.exception("could not notify the controller of a failed log directory")
 
         self._spawn(notify)
-
-    def _make_isr_policy(self, isr_store: IsrStore | None) -> IsrPolicy:
-        version = self.config.inter_broker_protocol_version
-        if version.supports_alter_partition or isr_store is not None:
-            return LiveReplicasJoin(self.metadata_cache, self.alter_partition_manager)
-        log.warning(
-            "inter.broker.protocol.version=%s changes ISRs through ZooKeeper; without it this broker changes none",
-            version,
-        )
-        return NoIsrChanges()
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:

@@ -1,7 +1,7 @@
 """Client quotas: which quota applies to which client (rule B8.9), and the controller mutation quota (KIP-599; rules
 10.11, B8.10).
 
-Other quotas are stored but not enforced, because this broker holds no records.
+Other quotas are stored but not enforced.
 """
 
 from __future__ import annotations

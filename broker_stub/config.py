@@ -62,6 +62,7 @@ class BrokerConfig:
     default_replication_factor: int
     delete_topic_enable: bool
     fetch_max_bytes: int
+    max_incremental_fetch_session_cache_slots: int
     num_replica_fetchers: int
     replica_fetch_backoff_ms: int
     replica_fetch_max_bytes: int
@@ -120,6 +121,7 @@ class BrokerConfig:
             default_replication_factor=read.integer("default.replication.factor"),
             delete_topic_enable=read.boolean("delete.topic.enable"),
             fetch_max_bytes=read.integer("fetch.max.bytes"),
+            max_incremental_fetch_session_cache_slots=read.integer("max.incremental.fetch.session.cache.slots"),
             num_replica_fetchers=read.integer("num.replica.fetchers"),
             replica_fetch_backoff_ms=read.integer("replica.fetch.backoff.ms"),
             replica_fetch_max_bytes=read.integer("replica.fetch.max.bytes"),

@@ -78,6 +78,10 @@ class Disk(Protocol):
     def flush_folder(self, path: str) -> None:
         """Make the names in a folder durable."""
 
+    def space(self, path: str) -> tuple[int, int]:
+        """Total and usable bytes of the volume with that folder; -1 if they are not known."""
+        ...
+
     def lock(self, path: str) -> bool:
         """Take the lock of a file, which is created if need be. False if another process has it, or this one."""
         ...

@@ -36,6 +36,11 @@ class Follower:
         self.leader_end_offset = max(leader_end_offset, self.leader_end_offset)
         self.fetched_ms = now_ms
 
+    def was_idle_until(self, now_ms: float) -> None:
+        """It had everything all the time, and its last fetch, of which it was not part, was then."""
+        self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        self.fetched_ms = max(self.fetched_ms, now_ms)
+
     def is_caught_up(self, leader_end_offset: int, now_ms: float, max_lag_ms: float) -> bool:
         return self.end.offset == leader_end_offset or now_ms - self.caught_up_ms <= max_lag_ms
 

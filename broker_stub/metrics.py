@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from kce.broker_stub import Broker
-from kce.broker_stub.isr import LiveReplicasJoin
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.reactor.socket_server import CONTROL_PLANE
 from kce.metrics import Gauge, Meter, Metric, MetricName
@@ -17,17 +16,16 @@ Named = tuple[MetricName, Metric]
 Tags = tuple[tuple[str, str], ...]
 
 
-def broker_metrics(broker: Broker, min_insync_replicas: int) -> Iterator[Named]:
-    """``min_insync_replicas`` is the broker's setting: a stub ignores overrides of topics."""
+def broker_metrics(broker: Broker) -> Iterator[Named]:
     controller = broker.metadata_cache.snapshot.controller_id
     yield _gauge("kafka.server", "MetadataLoader", "CurrentControllerId", -1 if controller is None else controller)
-    yield from _replica_manager(broker, min_insync_replicas)
+    yield from _replica_manager(broker)
     yield from _network(broker)
     for partition in broker.replica_manager.partitions.values():
-        yield from _partition(partition, min_insync_replicas)
+        yield from _partition(partition)
 
 
-def _replica_manager(broker: Broker, min_insync_replicas: int) -> Iterator[Named]:
+def _replica_manager(broker: Broker) -> Iterator[Named]:
     """Rule 12.10."""
     manager = broker.replica_manager
     led = [p for p in manager.partitions.values() if p.is_leader]
@@ -36,32 +34,31 @@ def _replica_manager(broker: Broker, min_insync_replicas: int) -> Iterator[Named
         "PartitionCount": len(manager.partitions),
         "OfflineReplicaCount": len(manager.offline_partitions),
         "UnderReplicatedPartitions": sum(map(_is_under_replicated, led)),
-        "UnderMinIsrPartitionCount": sum(len(p.isr) < min_insync_replicas for p in led),
-        "AtMinIsrPartitionCount": sum(len(p.isr) == min_insync_replicas for p in led),
+        "UnderMinIsrPartitionCount": sum(len(p.isr) < p.min_isr for p in led),
+        "AtMinIsrPartitionCount": sum(len(p.isr) == p.min_isr for p in led),
         "ReassigningPartitions": sum(bool(p.adding_replicas or p.removing_replicas) for p in led),
     }
     for name, count in counts.items():
         yield _gauge("kafka.server", "ReplicaManager", name, count)
-    policy = broker.isr_policy
-    if isinstance(policy, LiveReplicasJoin):
-        meters: dict[str, Callable[[], int]] = {
-            "IsrExpandsPerSec": lambda: policy.expands,
-            "IsrShrinksPerSec": lambda: 0,  # nothing lags in a stub
-            "FailedIsrUpdatesPerSec": lambda: policy.failures,
-        }
-        for name, read in meters.items():
-            yield MetricName("kafka.server", "ReplicaManager", name), Meter(read)
+    isr = broker.replication.isr
+    meters: dict[str, Callable[[], int]] = {
+        "IsrExpandsPerSec": lambda: isr.expands,
+        "IsrShrinksPerSec": lambda: isr.shrinks,
+        "FailedIsrUpdatesPerSec": lambda: isr.failures,
+    }
+    for name, read in meters.items():
+        yield MetricName("kafka.server", "ReplicaManager", name), Meter(read)
 
 
-def _partition(partition: Partition, min_insync_replicas: int) -> Iterator[Named]:
+def _partition(partition: Partition) -> Iterator[Named]:
     """Rule 12.11: all values of a follower are 0, as in Kafka."""
     leads = partition.is_leader
     tags = (("topic", partition.topic_partition.topic), ("partition", str(partition.topic_partition.partition)))
     values = {
         "UnderReplicated": leads and _is_under_replicated(partition),
         "InSyncReplicasCount": len(partition.isr) if leads else 0,
-        "UnderMinIsr": leads and len(partition.isr) < min_insync_replicas,
-        "AtMinIsr": leads and len(partition.isr) == min_insync_replicas,
+        "UnderMinIsr": leads and len(partition.isr) < partition.min_isr,
+        "AtMinIsr": leads and len(partition.isr) == partition.min_isr,
         "ReplicasCount": len(partition.replicas) if leads else 0,
     }
     for name, value in values.items():

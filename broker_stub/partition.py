@@ -18,7 +18,7 @@ from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.followers import Follower, Followers
 from kce.broker_stub.log import Appended, Log, Origin
-from kce.broker_stub.log_manager import LogManager
+from kce.broker_stub.log.manager import LogManager
 from kce.wire import ErrorCode, LeaderAndIsrPartitionState
 from kce.wire.control import NO_TOPIC_ID
 from kce.wire.vocabulary import NO_EPOCH, NO_LEADER, TopicPartition

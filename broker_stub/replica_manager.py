@@ -10,11 +10,11 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from kce.broker_stub.control_requests import StopReplica, leader_and_isr_states, leader_and_isr_topic_ids
 from kce.broker_stub.errors import KafkaStorageError, error_code
-from kce.broker_stub.isr import IsrPolicy
-from kce.broker_stub.log_manager import LogManager
+from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import Partition
 from kce.wire import ErrorCode, LeaderAndIsrPartitionState, LeaderAndIsrRequest, UpdateMetadataRequest
@@ -30,6 +30,19 @@ class LeaderAndIsrResult:
     error: ErrorCode
     partitions: Mapping[TopicPartition, ErrorCode]
     topic_ids: Mapping[str, uuid.UUID]
+
+
+class IsrPolicy(Protocol):
+    """The replica manager calls it after each change that it applied. No method awaits."""
+
+    def partition_changed(self, partition: Partition) -> None:
+        """A LeaderAndIsr changed the partition, or the partition is no longer hosted (and not led)."""
+
+    def partition_stopped(self, partition: Partition) -> None:
+        """A StopReplica without deletion: the partition is hosted, but no longer fetched (rules 9.31, 9.34)."""
+
+    def metadata_changed(self, controller_epoch: int) -> None:
+        """The metadata cache applied an UpdateMetadata of that controller epoch."""
 
 
 class ReplicaManager:

@@ -92,7 +92,8 @@ class Cluster:
         ``history``: whether `history` keeps the frames; by default it does for nodes in this process.
 
         ``metrics_port``: serves the first node's metrics for Prometheus; the others count up.
-        ``data``: a folder for logs and ZooKeeper's data, kept afterwards; by default a temporary one that is removed.
+        ``data``: a folder for records, logs and ZooKeeper's data, kept afterwards; by default a temporary one that is
+        removed. In memory records last as long as the cluster.
         """
         self._config = ClusterConfig(
             range(first_id, first_id + brokers + controllers), processes, zookeeper_port, control_port, data_port,
@@ -221,7 +222,7 @@ class Cluster:
     async def _add_member(self, node_id: int, tasks: BackgroundTasks) -> None:
         config = self._config
         world, zookeeper_connect = await self._world.node(node_id, tasks)
-        properties = config.node_properties(node_id, zookeeper_connect)
+        properties = config.node_properties(node_id, zookeeper_connect, "" if self.data is None else str(self.data))
 
         def record() -> Path | None:
             return self._recordings.part(node_id)

@@ -19,7 +19,7 @@ SESSION_TIMEOUT_MS = 6000
 class ClusterConfig:
     """``properties`` are Kafka's and apply to every node, those of ``nodes`` to one; None removes one that the cluster
     sets. Racks are given to the nodes in turn. ``controllers`` are the nodes that take no replicas.
-    In `log.dirs`, {id} is the node's id, because each node needs its own.
+    In `log.dirs`, {id} is the node's id, because each node needs its own. The default is in the cluster's data folder.
 
     A port is that of the first node, and the others count up; None is an ephemeral port.
     """
@@ -59,8 +59,8 @@ class ClusterConfig:
                     )
         return list(warnings)
 
-    def node_properties(self, node_id: int, zookeeper_connect: str) -> dict[str, str]:
-        """The server.properties of one node."""
+    def node_properties(self, node_id: int, zookeeper_connect: str, folder: str = "") -> dict[str, str]:
+        """The server.properties of one node. ``folder`` has its log directory by default."""
         offset = node_id - self.node_ids.start
         control = self.control_port + offset if self.control_port else 0
         data = self.data_port + offset if self.data_port else 0
@@ -83,6 +83,8 @@ class ClusterConfig:
         if self.metrics_port:
             properties[METRICS_PORT] = str(self.metrics_port + offset)
         given = {key: text for key, text in properties.items() if text is not None}
+        if not properties.keys() & {"log.dir", "log.dirs"}:
+            given["log.dirs"] = f"{folder}/kafka-logs-{{id}}"
         for key in ("log.dirs", "log.dir"):
             if key in given:
                 given[key] = given[key].replace("{id}", str(node_id))

@@ -8,9 +8,8 @@ await node.shutdown()              # controlled shutdown; then `run` returns
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import trio
@@ -32,6 +31,7 @@ from kce.broker_stub.zookeeper.config_changes import ConfigChangeListener
 from kce.broker_stub.zookeeper.feature_listener import FinalizedFeatureChangeListener
 from kce.broker_stub.zookeeper.isr_store import ZkIsrStore, ZkLogDirEvents
 from kce.broker_stub.zookeeper.producer_id_store import ZkProducerIds
+from kce.broker_stub.zookeeper.topic_config_reader import TopicConfigReader
 from kce.captures.record.recorder import Recorder
 from kce.controller.config import ControllerConfig
 from kce.controller.kafka_controller import KafkaController
@@ -40,6 +40,7 @@ from kce.harness.connections import NodeLinks
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.links import Links
 from kce.harness.world import RealWorld, World, uuids
+from kce.harness.world.memory_disk import MemoryDisk
 from kce.metrics import Histogram, Metric, MetricName
 from kce.wire.configuration import ConfigError, Properties
 from kce.wire.vocabulary import TopicPartition
@@ -62,6 +63,8 @@ _SESSION_NEWS = {
     SessionState.ESTABLISHED: "a new session at ZooKeeper %s is established",
     SessionState.AUTH_FAILED: "ZooKeeper at %s rejects our authentication",
 }
+#: the log directory of a node that has none configured, on a disk in memory
+_IN_MEMORY = "/kafka-logs"
 #: errors that end a node with one line
 _FAILURES = (BindError, BrokerFailure, BrokerIdInUse)
 
@@ -129,10 +132,11 @@ class Node:
         try:
             self._controller_only = read.boolean(CONTROLLER_ONLY)
             self._metrics_port = read.optional_integer(METRICS_PORT)
-            self._min_insync_replicas = read.integer("min.insync.replicas")
             self.config = BrokerConfig.from_properties(self.properties)
             self._zookeeper = ZooKeeperClientConfig.from_properties(self.properties)
             self._controller_config = controller_config(self.config, self._zookeeper, self.properties)
+            self._topics = TopicConfigs(self.properties)
+            self._logs_config = LogManagerConfig.of(self.properties)
         except ConfigError as e:
             raise HarnessError(str(e)) from None
         self.world = world or RealWorld()
@@ -141,7 +145,6 @@ class Node:
         self._scope = trio.CancelScope()
         self.store: Session | None = None
         self.is_up = False
-        #: None without log directories: the node keeps no records
         self.logs: LogManager | None = None
         self._open_logs: LogManager | None = None
         #: port of the metrics' HTTP server
@@ -184,8 +187,11 @@ class Node:
         cluster_id = await zk.get_or_create_cluster_id()
         await self._identify(zk, cluster_id)
         async with trio.open_nursery() as nursery:
-            topics = TopicConfigs(self.properties)
-            self.logs = await self._load_logs(zk, topics, nursery) if self.config.log_dirs else None
+            self._zk = zk
+            reader = TopicConfigReader(zk, self._topic_config_changed)
+            await reader.read_all()
+            nursery.start_soon(reader.run)
+            logs = self.logs = await self._load_logs(nursery)
             self.controller = KafkaController(
                 self._controller_config,
                 zk,
@@ -207,11 +213,12 @@ class Node:
                 isr_store=ZkIsrStore(zk),
                 allocate_producer_ids=ZkProducerIds(zk, self.id).allocate,
                 log_dir_events=ZkLogDirEvents(zk, self.id),
-                log_manager=self.logs,
-                prepare_topics=partial(self._read_topic_configs, zk, topics) if self.logs is not None else None,
+                log_manager=logs,
+                prepare_topics=reader.prepare,
+                random=self.world.random("fetch sessions"),
             )
-            self._zk = zk
-            self._on_session(self._log_session)
+            self._on_session(self._log_session)  # after the controller has set its own listener
+            self._on_session(reader.session_changed)
             self.controller.metrics.add(
                 MetricName("kafka.server", "ZooKeeperClientMetrics", "ZooKeeperRequestLatencyMs"), latency
             )
@@ -223,7 +230,7 @@ class Node:
                 on_unclean_election_enabled=self.controller.unclean_leader_election_enabled,
                 on_client_config=self.broker.client_config_changed,
                 on_broker_config=self.broker.config_changed,
-                on_topic_config=partial(self._topic_config_changed, topics),
+                on_topic_config=self._topic_config_changed,
             )
             self._on_session(configs.session_changed)
             await nursery.start(configs.run)
@@ -238,9 +245,8 @@ class Node:
             self.is_up = True
             task_status.started()
 
-    async def _load_logs(self, zk: KafkaZkClient, topics: TopicConfigs, nursery: trio.Nursery) -> LogManager:
-        """Raises BrokerFailure."""
-        await self._read_topic_configs(zk, topics, await zk.get_children("/config/topics", watch=False))
+    async def _load_logs(self, nursery: trio.Nursery) -> LogManager:
+        """Without log directories records are kept in memory, until the node ends. Raises BrokerFailure."""
 
         def failed(path: str, partitions: list[TopicPartition]) -> None:
             self.broker.log_directory_failed(partitions)
@@ -248,12 +254,12 @@ class Node:
                 nursery.start_soon(_halt, path)
 
         logs = LogManager(
-            self.world.disk,
-            self.config.log_dirs,
-            LogManagerConfig.of(self.properties),
+            self.world.disk if self.config.log_dirs else MemoryDisk(self.now_ms),
+            self.config.log_dirs or (_IN_MEMORY,),
+            self._logs_config,
             now_ms=self.now_ms,
             random=self.world.random("logs"),
-            config_of=topics.of,
+            config_of=self._topics.of,
             on_offline=failed,
         )
         self._open_logs = logs
@@ -261,13 +267,8 @@ class Node:
         await nursery.start(logs.run)
         return logs
 
-    async def _read_topic_configs(self, zk: KafkaZkClient, topics: TopicConfigs, names: Collection[str]) -> None:
-        for topic, config in (await zk.get_topic_configs(list(names))).items():
-            if isinstance(config, dict):
-                topics.changed(topic, config)
-
-    def _topic_config_changed(self, topics: TopicConfigs, topic: str, config: Mapping[str, str]) -> None:
-        topics.changed(topic, config)
+    def _topic_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
+        self._topics.changed(topic, config)
         if self.logs is not None:
             self.logs.update_config([topic])
 
@@ -317,7 +318,7 @@ class Node:
 
     def _metrics(self) -> Iterator[tuple[MetricName, Metric]]:
         yield from self.controller.metrics.items()
-        yield from broker_metrics(self.broker, self._min_insync_replicas)
+        yield from broker_metrics(self.broker)
 
     def _registration(self) -> RegisteredBroker:
         return RegisteredBroker(

@@ -14,6 +14,7 @@ from kce.broker_stub.client_quotas import ControllerMutationQuotas, MutationQuot
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.errors import ApiException
 from kce.broker_stub.handlers.served_apis import ServedApis
+from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.ports import AdminPort, ControllerPort
 from kce.broker_stub.producer_ids import ProducerIdManager
@@ -41,6 +42,7 @@ class Services:
     served_apis: ServedApis
     metadata_cache: MetadataCache
     replica_manager: ReplicaManager
+    log_manager: LogManager
     controller: ControllerPort
     admin: AdminPort
     broker_epoch: Callable[[], int]

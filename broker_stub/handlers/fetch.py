@@ -1,17 +1,27 @@
-"""Fetch (key 1), versions 0-17, without sessions: every fetch is a full one (section 4, rule B4.36)."""
+"""Fetch (key 1), versions 0-17 (section 4)."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
+from uuid import UUID
 
 from kce.broker_stub.disk import Buffer
+from kce.broker_stub.errors import Refused
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.leaders import current_leader, endpoints
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.reactor import Request, RequestContext
-from kce.broker_stub.replication.data_plane import isolation_of
+from kce.broker_stub.replication.data_plane import SessionWait, isolation_of
+from kce.broker_stub.replication.fetch_sessions import (
+    FINAL_EPOCH,
+    NO_SESSION,
+    FetchContext,
+    Key,
+    Requested,
+    Wanted,
+)
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read
 from kce.wire import (
     AbortedTransaction,
@@ -23,93 +33,117 @@ from kce.wire import (
     FetchResponseLeaderIdAndEpoch,
     FetchResponseNodeEndpoint,
     FetchResponsePartitionData,
-    FetchTopic,
 )
 from kce.wire.control import NO_TOPIC_ID
 from kce.wire.down_conversion import UnsupportedCodec, down_converted
 from kce.wire.record import Codec
 from kce.wire.vocabulary import TopicPartition
 
-_NO_SESSION: Final = 0
-_FULL_FETCHES: Final = (0, -1)
+_IDS_SINCE: Final = 13
 _ZSTD_SINCE: Final = 10
 _MAX_BYTES_SINCE: Final = 3
 
-#: the topic as requested, the fetch of one partition, and its answer where it needs no read
-RequestedPartition = tuple[FetchTopic, PartitionFetch, Read | None]
-
 
 def handle(request: Request, message: FetchRequest, services: Services) -> None:
-    context = request.context
+    """Raises Refused for a session that is not known, or is at another epoch (rule B4.27)."""
+    context, plane = request.context, services.data_plane
     version = context.header.api_version
-    if message.session_id != _NO_SESSION and message.session_epoch not in _FULL_FETCHES:  # rule B4.27
-        request.respond(FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
-        return
     replica_id = message.replica_state.replica_id if version >= 15 else message.replica_id
+    try:
+        fetching = plane.sessions.context(
+            message.session_id if version >= 7 else NO_SESSION,
+            message.session_epoch if version >= 7 else FINAL_EPOCH,
+            replica_id,
+            list(_wanted(message, version)),
+            _forgotten(message, version),
+            uses_topic_ids=version >= _IDS_SINCE,
+        )
+    except Refused as e:
+        request.respond(FetchResponse(error_code=e.code))
+        return
     max_bytes = min(message.max_bytes, services.config.fetch_max_bytes) if replica_id < 0 else message.max_bytes
+    requested = list(_requested(fetching.wanted(), services))
+    known = [one.fetch for one in requested if one.answer is None]
+    is_complete = len(known) == len(requested)
     params = FetchParams(
         replica_id=replica_id,
-        max_wait_ms=message.max_wait_ms,
+        max_wait_ms=message.max_wait_ms if is_complete else 0,  # rule B2.18
         min_bytes=min(message.min_bytes, max_bytes),
         max_bytes=max_bytes,
         isolation=isolation_of(replica_id, message.isolation_level),
         leader_only=replica_id >= 0 or version < 11,  # rule B4.9
         hard_limit=version < _MAX_BYTES_SINCE,
     )
-    requested = list(_requested_partitions(message, version, services))
-    known = [fetch for _, fetch, answer in requested if answer is None]
+
+    def more() -> tuple[list[PartitionFetch], bool]:
+        touched = fetching.touched({one.wanted.key for one in requested})
+        added = list(_requested(touched, services)) if touched else []
+        requested.extend(added)
+        fetches = [one.fetch for one in added if one.answer is None]
+        return fetches, len(fetches) == len(added)
 
     def respond(reads: Sequence[Read]) -> None:
         rest = iter(reads)
-        answers = [answer if answer is not None else next(rest) for _, _, answer in requested]
-        respond_to(request, lambda: _response(requested, answers, context, services, is_consumer=replica_id < 0))
+        answers = [(one, one.answer if one.answer is not None else next(rest)) for one in requested]
+        respond_to(request, lambda: _response(fetching, answers, context, services, is_consumer=replica_id < 0))
 
-    services.data_plane.fetch(params if len(known) == len(requested) else _now(params), known, respond)
-
-
-def _now(params: FetchParams) -> FetchParams:
-    """``params`` without waiting, for when some partitions already have an answer (rule B2.18)."""
-    return FetchParams(
-        replica_id=params.replica_id,
-        max_wait_ms=0,
-        min_bytes=params.min_bytes,
-        max_bytes=params.max_bytes,
-        isolation=params.isolation,
-        leader_only=params.leader_only,
-        hard_limit=params.hard_limit,
-    )
+    session = None if fetching.session is None or fetching.is_full else SessionWait(fetching.session.id, more)
+    plane.fetch(params, known, respond, session)
 
 
-def _requested_partitions(message: FetchRequest, version: int, services: Services) -> Iterator[RequestedPartition]:
-    """Rules B4.2, B4.3."""
-    snapshot = services.metadata_cache.snapshot
+def _wanted(message: FetchRequest, version: int) -> Iterator[Wanted]:
     for topic in message.topics:
-        name: str | None = topic.topic
-        topic_id: uuid.UUID | None = None
-        if version >= 13:
-            topic_id = topic.topic_id
-            name = snapshot.topic_names.get(topic_id)
+        topic_id = topic.topic_id if version >= _IDS_SINCE else None
         for entry in topic.partitions:
-            fetch = PartitionFetch(
-                TopicPartition(name or "", entry.partition),
+            yield Wanted(
+                topic.topic,
                 topic_id,
+                entry.partition,
                 entry.fetch_offset,
                 entry.partition_max_bytes,
                 entry.log_start_offset,
                 entry.current_leader_epoch,
                 entry.last_fetched_epoch,
             )
-            answer = None
-            if name is None:
-                answer = Read(ErrorCode.UNKNOWN_TOPIC_ID)
-            elif snapshot.partition(fetch.partition) is None:
-                answer = Read(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            yield topic, fetch, answer
+
+
+def _forgotten(message: FetchRequest, version: int) -> list[Key]:
+    return [
+        (topic.topic_id if version >= _IDS_SINCE else topic.topic, number)
+        for topic in message.forgotten_topics_data
+        for number in topic.partitions
+    ]
+
+
+def _requested(wanted: Iterable[Wanted], services: Services) -> Iterator[Requested]:
+    """Rules B4.2, B4.3."""
+    snapshot = services.metadata_cache.snapshot
+    for one in wanted:
+        name = one.topic if one.topic_id is None else snapshot.topic_names.get(one.topic_id)
+        fetch = PartitionFetch(
+            TopicPartition(name or "", one.partition),
+            one.topic_id,
+            one.offset,
+            one.max_bytes,
+            one.log_start_offset,
+            one.leader_epoch,
+            one.last_fetched_epoch,
+        )
+        answer = None
+        if name is None:
+            answer = Read(ErrorCode.UNKNOWN_TOPIC_ID)
+        elif snapshot.partition(fetch.partition) is None:
+            answer = Read(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        yield Requested(one, fetch, answer)
+
+
+def _topic_of(told: tuple[Requested, Read]) -> tuple[str, UUID | None]:
+    return told[0].wanted.topic, told[0].wanted.topic_id
 
 
 def _response(
-    requested: Sequence[RequestedPartition],
-    answers: Sequence[Read],
+    fetching: FetchContext,
+    answers: Sequence[tuple[Requested, Read]],
     context: RequestContext,
     services: Services,
     *,
@@ -117,20 +151,22 @@ def _response(
 ) -> FetchResponse:
     """Rules B4.18, B4.19, B4.21, B4.47."""
     version = context.header.api_version
+    session_id = NO_SESSION if fetching.session is None else fetching.session.id
+    try:
+        told = fetching.answered(answers)
+    except Refused as e:
+        return FetchResponse(error_code=e.code, session_id=session_id)
     leaders: set[int] = set()
     topics: list[FetchableTopicResponse] = []
-    partitions: list[FetchResponsePartitionData] = []
-    for i, ((topic, fetch, _), read) in enumerate(zip(requested, answers, strict=True)):
-        data = _partition_data(fetch, read, version, services, is_consumer=is_consumer)
-        if version >= 16 and data.current_leader.leader_id >= 0:
-            leaders.add(data.current_leader.leader_id)
-        partitions.append(data)
-        if i + 1 == len(requested) or requested[i + 1][0] is not topic:
-            name = topic.topic if version < 13 else ""
-            topics.append(FetchableTopicResponse(topic=name, topic_id=topic.topic_id, partitions=tuple(partitions)))
-            partitions = []
+    for (topic, topic_id), group in itertools.groupby(told, key=_topic_of):
+        partitions = tuple(
+            _partition_data(requested.fetch, read, version, services, is_consumer=is_consumer)
+            for requested, read in group
+        )
+        leaders.update(data.current_leader.leader_id for data in partitions if data.current_leader.leader_id >= 0)
+        topics.append(FetchableTopicResponse(topic=topic, topic_id=topic_id or NO_TOPIC_ID, partitions=partitions))
     return FetchResponse(
-        session_id=_NO_SESSION,
+        session_id=session_id,
         responses=tuple(topics),
         node_endpoints=tuple(
             FetchResponseNodeEndpoint(

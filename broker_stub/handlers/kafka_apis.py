@@ -18,6 +18,8 @@ from kce.broker_stub.handlers import (
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_log_dirs,
+    describe_producers,
     elect_leaders,
     fetch,
     find_coordinator,
@@ -64,23 +66,19 @@ HANDLERS: Final[tuple[Handler[Any], ...]] = (
     find_coordinator.HANDLER,
     init_producer_id.HANDLER,
     update_features.HANDLER,
-    *forwarded.HANDLERS,
-)
-
-#: of a broker that keeps records
-RECORD_HANDLERS: Final[tuple[Handler[Any], ...]] = (
     produce.HANDLER,
     fetch.HANDLER,
     list_offsets.HANDLER,
     offset_for_leader_epoch.HANDLER,
     delete_records.HANDLER,
+    describe_log_dirs.HANDLER,
+    describe_producers.HANDLER,
+    *forwarded.HANDLERS,
 )
 
 
-def served_apis(
-    handlers: Iterable[Handler[Any]] = HANDLERS, features: FinalizedFeatureCache | None = None
-) -> ServedApis:
-    return ServedApis(tuple(sorted((h.versions for h in handlers), key=lambda entry: entry.api_key)), features)
+def served_apis(features: FinalizedFeatureCache | None = None) -> ServedApis:
+    return ServedApis(tuple(sorted((h.versions for h in HANDLERS), key=lambda entry: entry.api_key)), features)
 
 
 class KafkaApis:

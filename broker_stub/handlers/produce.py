@@ -90,13 +90,12 @@ def _check_shape(records: Buffer, api_version: int) -> None:
         return
     try:
         headers = [header for _, header in read_headers(records)]
-        has_zstd = any(header.codec is Codec.ZSTD for header in headers)
+        if len(headers) != 1 or headers[0].magic != 2:
+            raise InvalidRecord(f"version {api_version} takes one batch of magic 2")
+        if api_version < 7 and headers[0].codec is Codec.ZSTD:
+            raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     except CorruptRecord as e:
         raise CorruptMessage(str(e)) from None
-    if len(headers) != 1 or headers[0].magic != 2:
-        raise InvalidRecord(f"version {api_version} takes one batch of magic 2")
-    if has_zstd and api_version < 7:
-        raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     if headers[0].is_transactional:  # rule B3.1: there is no transaction coordinator
         raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 

@@ -1,7 +1,10 @@
 """Kafka's log, in Kafka's file formats, on a `Disk` (sections 3b to 3g, 5c and 6 of the broker's rules).
 
-    log             one partition's log: appends, reads, high watermark, retention
+    log             one partition's log: appends, reads, high watermark, truncation
+      files           its folder, made when something is to be written
       validation      what a leader checks of a batch, and how it gets its offsets
+      appending       what else an append changes; its result
+      retention       which segments are old
       producer_state  idempotent producers and open transactions; snapshots are their files
       leader_epochs   which leader epoch wrote from which offset on
       segments        the segments in a row
@@ -16,9 +19,20 @@ Nothing awaits, and nothing decodes a record unless the topic's settings ask for
 
 from __future__ import annotations
 
+from kce.broker_stub.log.appending import Appended, UnexpectedOffset
 from kce.broker_stub.log.config import LogConfig
-from kce.broker_stub.log.log import Appended, Isolation, Log
+from kce.broker_stub.log.log import Isolation, Log
 from kce.broker_stub.log.producer_state import Origin
 from kce.broker_stub.log.segments import FetchedRecords, LogContext, OffsetMetadata
 
-__all__ = ["Appended", "FetchedRecords", "Isolation", "Log", "LogConfig", "LogContext", "OffsetMetadata", "Origin"]
+__all__ = [
+    "Appended",
+    "FetchedRecords",
+    "Isolation",
+    "Log",
+    "LogConfig",
+    "LogContext",
+    "OffsetMetadata",
+    "Origin",
+    "UnexpectedOffset",
+]

@@ -95,6 +95,13 @@ class LogDirectory(LogContext):
         """Raises OSError."""
         write_clean_shutdown(self.disk, f"{self.path}/{CLEAN_SHUTDOWN}", broker_epoch)
 
+    def space(self) -> tuple[int, int]:
+        """Total and usable bytes; -1 if they are not known."""
+        try:
+            return self.disk.space(self.path)
+        except OSError:
+            return -1, -1
+
     # checkpoints
 
     def read_checkpoint(self, name: str) -> dict[TopicPartition, int]:

@@ -31,12 +31,14 @@ class LeaderEpochCache:
 
     __slots__ = ("_disk", "_folder", "entries")
 
-    def __init__(self, disk: Disk, folder: str) -> None:
+    def __init__(self, disk: Disk | None = None, folder: str = "") -> None:
+        """Without a disk it is only in memory."""
         self._disk = disk
         self._folder = folder
         self.entries: tuple[tuple[int, int], ...] = ()
-        for epoch, offset in read_leader_epochs(disk, self._path):
-            self._assign(epoch, offset)
+        if disk is not None:
+            for epoch, offset in read_leader_epochs(disk, self._path):
+                self._assign(epoch, offset)
 
     @property
     def _path(self) -> str:
@@ -100,10 +102,16 @@ class LeaderEpochCache:
             self.entries = kept
             self._write()
 
+    def replace(self, entries: tuple[tuple[int, int], ...]) -> None:
+        if entries != self.entries:
+            self.entries = entries
+            self._write()
+
     def clear(self) -> None:
         if self.entries:
             self.entries = ()
             self._write()
 
     def _write(self) -> None:
-        write_leader_epochs(self._disk, self._path, self.entries)
+        if self._disk is not None:
+            write_leader_epochs(self._disk, self._path, self.entries)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kce.broker_stub.errors import CorruptMessage
+from kce.broker_stub.log.files import storage
 from kce.broker_stub.log.leader_epochs import UNDEFINED
-from kce.broker_stub.log.log import Log, storage
+from kce.broker_stub.log.log import Log
 from kce.broker_stub.log.segment import Place, Segment
 from kce.wire import errors
 from kce.wire.record import NO_TIMESTAMP, Record

@@ -148,7 +148,6 @@ class LogManager:
                 raise BrokerFailure(f"{path} and {self.logs[partition].folder} are of the same partition: delete one")
             loaded = Log(
                 directory,
-                path,
                 partition,
                 self._config_of(partition.topic),
                 clean=directory.had_clean_shutdown,
@@ -164,6 +163,10 @@ class LogManager:
 
     def _logs_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
         return {partition: found for partition, found in self.logs.items() if found.context is directory}
+
+    def _stored_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
+        """Those that have files."""
+        return {partition: found for partition, found in self._logs_in(directory).items() if found.has_files}
 
     # what control requests need
 
@@ -195,13 +198,12 @@ class LogManager:
         return found
 
     def _create(self, partition: TopicPartition) -> Log:
-        """Create a log in the directory with the fewest logs."""
-        for directory in sorted(self.online, key=lambda directory: len(self._logs_in(directory))):
-            try:
-                return Log(directory, f"{directory.path}/{partition}", partition, self._config_of(partition.topic))
-            except OSError as e:
-                directory.failed(e)
-        raise KafkaStorageError(f"no log directory is left for {partition}")
+        """In the directory with the fewest logs."""
+        online = self.online
+        if not online:
+            raise KafkaStorageError(f"no log directory is left for {partition}")
+        directory = online[0] if len(online) == 1 else min(online, key=lambda one: len(self._logs_in(one)))
+        return Log(directory, partition, self._config_of(partition.topic), is_new=True)
 
     def delete_log(self, partition: TopicPartition) -> None:
         """Its folder gets another name at once, and is deleted later (rule B6.18). Raises KafkaStorageError."""
@@ -210,6 +212,8 @@ class LogManager:
             return
         directory = found.context
         assert isinstance(directory, LogDirectory)
+        if not found.has_files:
+            return
         unique = f"{self._random.getrandbits(128):032x}"
         found.move(f"{directory.path}/{marked_folder(partition, 'delete', unique)}")
         directory.delete_later([found.folder], found.config.file_delete_delay_ms)
@@ -287,29 +291,29 @@ class LogManager:
             await trio.lowlevel.checkpoint()
 
     async def _retain(self) -> None:
-        await self._each(lambda found: found.delete_old_segments())
+        await self._each(Log.delete_old_segments)
 
     async def _flush_dirty(self) -> None:
         await self._each(lambda found: found.flush() if found.is_flush_due else None)
 
     async def _expire_producers(self) -> None:
-        await self._each(lambda found: found.producers.remove_expired(found.context.now_ms()))
+        await self._each(Log.remove_expired_producers)
 
     async def checkpoint_recovery_points(self) -> None:
         """Rule B5.34."""
         for directory in self.online:
-            points = {partition: found.recovery_point for partition, found in self._logs_in(directory).items()}
+            points = {partition: found.recovery_point for partition, found in self._stored_in(directory).items()}
             await self._guarded(directory, partial(directory.update_checkpoint, RECOVERY_POINT_CHECKPOINT, points))
 
     async def checkpoint_log_starts(self) -> None:
         for directory in self.online:
-            starts = _log_starts(self._logs_in(directory))
+            starts = _log_starts(self._stored_in(directory))
             await self._guarded(directory, partial(directory.update_checkpoint, LOG_START_OFFSET_CHECKPOINT, starts))
 
     async def checkpoint_high_watermarks(self) -> None:
         """Rule B5.31."""
         for directory in self.online:
-            marks = {partition: found.high_watermark for partition, found in self._logs_in(directory).items()}
+            marks = {partition: found.high_watermark for partition, found in self._stored_in(directory).items()}
             await self._guarded(directory, partial(directory.update_checkpoint, REPLICATION_OFFSET_CHECKPOINT, marks))
 
     # the end
@@ -317,7 +321,7 @@ class LogManager:
     def close(self, broker_epoch: int = -1) -> None:
         """Flush and close every log, and say so in each directory (rule B6.9)."""
         for directory in self.online:
-            logs = self._logs_in(directory)
+            logs = self._stored_in(directory)
             try:
                 for found in logs.values():
                     found.close()

@@ -40,6 +40,8 @@ class FetchedRecords(NamedTuple):
 class LogContext(Protocol):
     """What the logs of a log directory share."""
 
+    #: of the directory
+    path: str
     disk: Disk
     random: Random
     producer_id_expiration_ms: int

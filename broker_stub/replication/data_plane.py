@@ -6,17 +6,19 @@ Everything that may complete a waiting request says so: ``appended``, ``high_wat
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+from typing import NamedTuple, Protocol
 
 import trio
 
 from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, KafkaStorageError, Refused
-from kce.broker_stub.log import Appended, Isolation, Origin
+from kce.broker_stub.log import Appended, Isolation, OffsetMetadata, Origin
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import ALL, Partition
 from kce.broker_stub.purgatory import DelayedOperation, Purgatory, Timer
+from kce.broker_stub.replication.fetch_sessions import FetchSession, FetchSessions
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read, error_read, read_partition
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import TopicPartition
@@ -43,9 +45,11 @@ class DataPlane:
         metadata_cache: MetadataCache,
         follower_fetched: Callable[[Partition, int], None],
         timer: Timer,
+        random: Random,
         *,
         max_lag_ms: int,
         zstd_allowed: bool = True,
+        session_slots: int = 1000,
     ) -> None:
         self._hosted = hosted
         self._metadata_cache = metadata_cache
@@ -53,7 +57,9 @@ class DataPlane:
         self._max_lag_ms = max_lag_ms
         self._zstd_allowed = zstd_allowed
         self.produce_purgatory: Purgatory[TopicPartition, DelayedProduce] = Purgatory(timer)
-        self.fetch_purgatory: Purgatory[TopicPartition, DelayedFetch] = Purgatory(timer)
+        #: by partition and by id of a session
+        self.fetch_purgatory: Purgatory[TopicPartition | int, DelayedFetch] = Purgatory(timer)
+        self.sessions = FetchSessions(session_slots, random, trio.current_time)
         self.delete_purgatory: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(timer, purge_interval=1)
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
@@ -74,13 +80,29 @@ class DataPlane:
 
     def appended(self, partition: Partition) -> None:
         """Records were appended to a log that is led here (rules B2.17, B2.23)."""
+        woken = self._wake(partition.topic_partition)
         if self._advance(partition):
-            self.high_watermark_moved(partition.topic_partition)
+            self.high_watermark_moved(partition.topic_partition, woken)
         else:
-            self.fetch_purgatory.check_and_complete(partition.topic_partition)
+            self._check_fetches(partition.topic_partition, woken)
 
-    def high_watermark_moved(self, topic_partition: TopicPartition) -> None:
+    def _wake(self, topic_partition: TopicPartition) -> list[FetchSession]:
+        """The sessions in which the partition was idle; whose followers had everything until now."""
+        woken = self.sessions.touched(topic_partition)
+        partition = self._hosted().partitions.get(topic_partition)
+        for session in woken:
+            follower = None if partition is None else partition.followers.get(session.replica_id)
+            if follower is not None:
+                follower.was_idle_until(session.last_used * 1000)
+        return woken
+
+    def _check_fetches(self, topic_partition: TopicPartition, woken: Iterable[FetchSession] = ()) -> None:
         self.fetch_purgatory.check_and_complete(topic_partition)
+        for session in (*woken, *self._wake(topic_partition)):
+            self.fetch_purgatory.check_and_complete(session.id)
+
+    def high_watermark_moved(self, topic_partition: TopicPartition, woken: Iterable[FetchSession] = ()) -> None:
+        self._check_fetches(topic_partition, woken)
         self.produce_purgatory.check_and_complete(topic_partition)
         self.delete_purgatory.check_and_complete(topic_partition)
 
@@ -92,7 +114,7 @@ class DataPlane:
     def role_changed(self, partition: Partition) -> None:
         """A LeaderAndIsr or a StopReplica was applied (section 2f)."""
         self._advance(partition)
-        self.fetch_purgatory.check_and_complete(partition.topic_partition)
+        self._check_fetches(partition.topic_partition)
         self.produce_purgatory.check_and_complete(partition.topic_partition)
 
     def _advance(self, partition: Partition) -> bool:
@@ -143,14 +165,21 @@ class DataPlane:
         params: FetchParams,
         fetches: Sequence[PartitionFetch],
         respond: Callable[[Sequence[Read]], None],
+        session: SessionWait | None = None,
     ) -> None:
-        """Read each partition; ``respond`` gets what was read, in the same order, at once or later (rule B2.18)."""
+        """Read each partition; ``respond`` gets what was read, in the same order, at once or later (rule B2.18).
+
+        With a ``session`` its idle partitions wait, too; what they add to the fetches comes last.
+        """
         reads = self.read(params, fetches, record_progress=True)
-        operation = DelayedFetch(self, params, fetches, reads, respond)
+        operation = DelayedFetch(self, params, fetches, reads, respond, session)
         if operation.is_satisfied_by(reads):
             respond(reads)
         else:
-            self.fetch_purgatory.try_complete_or_watch(operation, [fetch.partition for fetch in fetches])
+            keys: list[TopicPartition | int] = [fetch.partition for fetch in fetches]
+            if session is not None:
+                keys.append(session.session_id)
+            self.fetch_purgatory.try_complete_or_watch(operation, keys)
 
     def read(self, params: FetchParams, fetches: Sequence[PartitionFetch], *, record_progress: bool) -> list[Read]:
         """Rules B4.14, B4.15. ``record_progress``: of a follower, for this is its first read (rule B2.22)."""
@@ -180,6 +209,8 @@ class DataPlane:
         before = partition.followers.low_watermark(found.log_start_offset, self.is_alive)
         known_end = follower.end.offset
         now_ms = trio.current_time() * 1000
+        if broker_id not in partition.isr:  # each of its fetches is a chance to join
+            found = found._replace(bound=-1)
         follower.fetched(found.start._replace(offset=fetch.offset), fetch.log_start_offset, now_ms, found.end_offset)
         self._on_follower_fetched(partition, broker_id)
         moved = follower.end.offset != known_end and self._advance(partition)
@@ -218,12 +249,20 @@ class DataPlane:
             offset = found.high_watermark
         if offset < 0:
             raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
-        found.increment_log_start_offset(offset)
+        if found.increment_log_start_offset(offset):
+            self._check_fetches(topic_partition)
         return offset
 
     def low_watermark(self, partition: Partition) -> int:
         """Raises ApiException."""
         return partition.followers.low_watermark(partition.leader_log().log_start_offset, self.is_alive)
+
+
+class SessionWait(NamedTuple):
+    """``more`` takes the partitions that are not idle any more, and says whether all of them can be read."""
+
+    session_id: int
+    more: Callable[[], tuple[Sequence[PartitionFetch], bool]]
 
 
 class DelayedProduce(DelayedOperation):
@@ -282,7 +321,7 @@ class DelayedProduce(DelayedOperation):
 class DelayedFetch(DelayedOperation):
     """Waits until there is something to read (rules B2.18 to B2.23)."""
 
-    __slots__ = ("_fetches", "_params", "_plane", "_respond", "_starts")
+    __slots__ = ("_fetches", "_params", "_plane", "_respond", "_session", "_starts")
 
     def __init__(
         self,
@@ -291,11 +330,13 @@ class DelayedFetch(DelayedOperation):
         fetches: Sequence[PartitionFetch],
         reads: Sequence[Read],
         respond: Callable[[Sequence[Read]], None],
+        session: SessionWait | None = None,
     ) -> None:
         super().__init__(params.max_wait_ms)
         self._plane = plane
         self._params = params
-        self._fetches = fetches
+        self._fetches = list(fetches)
+        self._session = session
         self._starts = [read.start for read in reads]
         self._respond = respond
 
@@ -303,12 +344,28 @@ class DelayedFetch(DelayedOperation):
         """Rule B2.18."""
         return (
             self._params.max_wait_ms <= 0
-            or not reads
+            or (not reads and self._session is None)
             or sum(len(read.records) for read in reads) >= self._params.min_bytes
             or any(read.error or read.diverging is not None for read in reads)
         )
 
+    def _add_touched(self) -> bool:
+        """Whether what is not idle any more can wait with the rest."""
+        if self._session is None:
+            return True
+        added, can_wait = self._session.more()
+        for fetch in added:
+            self._fetches.append(fetch)
+            try:
+                hosted = self._plane.partition(fetch.partition)
+                self._starts.append(OffsetMetadata(-1) if hosted.log is None else hosted.log.locate(fetch.offset))
+            except ApiException:
+                self._starts.append(OffsetMetadata(-1))
+        return can_wait
+
     def try_complete(self) -> bool:
+        if not self._add_touched():
+            return self.force_complete()
         readable = 0
         for fetch, start in zip(self._fetches, self._starts, strict=True):
             try:
@@ -338,6 +395,7 @@ class DelayedFetch(DelayedOperation):
         return min(end.position - position, fetch.max_bytes)
 
     def on_complete(self) -> None:
+        self._add_touched()
         self._respond(self._plane.read(self._params, self._fetches, record_progress=False))
 
 

@@ -18,11 +18,11 @@ import trio
 from kce import wire
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.errors import ApiException, CorruptMessage, KafkaStorageError
-from kce.broker_stub.log import Log
+from kce.broker_stub.log import Log, UnexpectedOffset
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
-from kce.broker_stub.log.log import UnexpectedOffset
 from kce.broker_stub.log.lookup import EARLIEST, LATEST
-from kce.broker_stub.replication.leader_connection import FollowerFetch, LeaderConnection
+from kce.broker_stub.replication.follower_session import FollowerFetch
+from kce.broker_stub.replication.leader_connection import LeaderConnection
 from kce.wire import ErrorCode, FetchResponsePartitionData
 from kce.wire.transport import Dial
 from kce.wire.vocabulary import Endpoint, TopicPartition
@@ -30,6 +30,8 @@ from kce.wire.vocabulary import Endpoint, TopicPartition
 log = logging.getLogger(__name__)
 
 _INT32: Final = 2**32
+#: what the leader knows is compared with the logs that often
+RECHECK_S: Final = 30.0
 
 
 class PartitionFailed(Exception):
@@ -79,6 +81,11 @@ class ReplicaFetcher:
         self.partitions: dict[TopicPartition, FetchState] = {}
         #: removed after a failure that the next attempt would meet again
         self.failed: set[TopicPartition] = set()
+        #: the leader does not know yet what to fetch of these
+        self._unsent: dict[TopicPartition, None] = {}
+        #: these must not be fetched any more, or not now
+        self._forgotten: set[TopicPartition] = set()
+        self._next_check = 0.0
         self._port = port
         self._client_id = f"broker-{port.config.broker_id}-fetcher-{fetcher_id}"
         self._connection = LeaderConnection(leader, endpoint, port.dial, port.config, self._client_id)
@@ -97,13 +104,25 @@ class ReplicaFetcher:
         has_epoch = version.truncates_on_fetch and log.latest_epoch is not None
         offset = log.log_end_offset if has_epoch else log.high_watermark
         self.partitions[partition] = FetchState(log, leader_epoch, offset, is_truncating=not has_epoch)
-        self.wake()
+        self.reconsider(partition)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             self.partitions.pop(partition, None)
             self.failed.discard(partition)
+            self._forget(partition)
         self.wake()
+
+    def reconsider(self, partition: TopicPartition) -> None:
+        """It may be fetched, or not, or otherwise."""
+        self._forget(partition)
+        if partition in self.partitions:
+            self._unsent[partition] = None
+        self.wake()
+
+    def _forget(self, partition: TopicPartition) -> None:
+        self._unsent.pop(partition, None)
+        self._forgotten.add(partition)
 
     def wake(self) -> None:
         self._changed.set()
@@ -114,7 +133,7 @@ class ReplicaFetcher:
                 while True:
                     self._changed = trio.Event()
                     ready = self._ready()
-                    if not ready:
+                    if not ready and not self._is_fetching():
                         await self._wait()
                         continue
                     try:
@@ -122,29 +141,41 @@ class ReplicaFetcher:
                         await self._fetch({tp: state for tp, state in ready.items() if not state.is_truncating})
                     except (OSError, trio.TooSlowError, wire.WireError) as e:
                         log.info("%r: %s", self, e or type(e).__name__)
-                        self._delay(self.partitions.values())  # rule B5.11
+                        self._delay(self.partitions)  # rule B5.11
         finally:
             await self._connection.aclose()
 
     def _ready(self) -> dict[TopicPartition, FetchState]:
+        """The partitions of which the leader must hear."""
         now = trio.current_time()
+        if now >= self._next_check:  # the start of a log moves by itself
+            self._next_check = now + RECHECK_S
+            self._unsent.update(dict.fromkeys(self.partitions))
         return {
-            partition: state
-            for partition, state in self.partitions.items()
-            if state.delayed_until <= now and not self._port.is_held(partition)
+            partition: self.partitions[partition]
+            for partition in self._unsent
+            if self.partitions[partition].delayed_until <= now and not self._port.is_held(partition)
         }
+
+    def _is_fetching(self) -> bool:
+        """Whether the leader knows of something that it may still tell."""
+        sent = self._connection.sent
+        return len(sent) > sum(partition in sent for partition in self._forgotten)
 
     async def _wait(self) -> None:
         held = (state.delayed_until for tp, state in self.partitions.items() if not self._port.is_held(tp))
         with trio.move_on_at(min(held, default=math.inf)):
             await self._changed.wait()
 
-    def _delay(self, states: Iterable[FetchState]) -> None:
+    def _delay(self, partitions: Iterable[TopicPartition]) -> None:
         """Rule B5.17: twice does not extend it."""
         now = trio.current_time()
-        for state in states:
+        for partition in partitions:
+            state = self.partitions[partition]
             if state.delayed_until <= now:
                 state.delayed_until = now + self._port.config.replica_fetch_backoff_ms / 1000
+            self._unsent[partition] = None
+            self._forgotten.add(partition)
 
     # truncating
 
@@ -195,19 +226,26 @@ class ReplicaFetcher:
 
     async def _fetch(self, states: Mapping[TopicPartition, FetchState]) -> None:
         """Raises what the connection raises."""
-        if not states:
-            return
-        sent = {
+        changed = {
             partition: FollowerFetch(
                 state.topic_id, state.offset, state.log.log_start_offset, state.leader_epoch, state.last_fetched_epoch
             )
             for partition, state in states.items()
+            if self.partitions.get(partition) is state
         }
-        answers = await self._connection.fetch(sent, self._port.broker_epoch())
+        for partition in changed:
+            self._unsent.pop(partition, None)
+        forgotten, self._forgotten = self._forgotten, set()
+        connection = self._connection
+        if not changed and len(connection.sent) <= sum(partition in connection.sent for partition in forgotten):
+            self._forgotten = forgotten
+            return
+        answers = await connection.fetch(changed, forgotten, self._port.broker_epoch())
         for partition, data in answers.items():
-            state = states.get(partition)
-            if state is None or self.partitions.get(partition) is not state or state.offset != sent[partition].offset:
+            state, sent = self.partitions.get(partition), connection.sent.get(partition)
+            if state is None or sent is None or partition in self._forgotten or state.offset != sent.offset:
                 continue  # rule B5.12
+            self._unsent[partition] = None
             if data.error_code == ErrorCode.NONE:
                 self._guarded(partition, state, self._process, data)
             elif data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -284,7 +322,7 @@ class ReplicaFetcher:
             action(partition, state, *arguments)
         except CorruptMessage as e:
             log.warning("%s from %d: %s", partition, self.leader, e)
-            self._delay([state])
+            self._delay([partition])
         except KafkaStorageError as e:
             self._fail(partition, e)
         except Exception as e:  # rule B5.15: the other partitions are fetched
@@ -298,11 +336,12 @@ class ReplicaFetcher:
             self._fail(partition, wire.error_name(code))
         else:
             log.info("%s from %d: %s", partition, self.leader, wire.error_name(code))
-            self._delay([state])
+            self._delay([partition])
 
     def _fail(self, partition: TopicPartition, reason: object) -> None:
         log.warning("stopped fetching %s from %d: %s", partition, self.leader, reason)
         self.partitions.pop(partition, None)
+        self._forget(partition)
         self.failed.add(partition)
 
 
@@ -336,6 +375,8 @@ class FetcherManager:
             moved = fetcher.partitions
             fetcher = self._start(key, endpoint)
             fetcher.partitions = moved
+            for one in moved:
+                fetcher.reconsider(one)
         elif fetcher is None:
             fetcher = self._start(key, endpoint)
         for other in self._fetchers.values():
@@ -363,10 +404,10 @@ class FetcherManager:
                 fetcher.scope.cancel()
                 del self._fetchers[key]
 
-    def wake(self) -> None:
-        """Wake all fetchers: the set of held partitions may have changed."""
+    def reconsider(self, partition: TopicPartition) -> None:
+        """It is held now, or not any more."""
         for fetcher in self._fetchers.values():
-            fetcher.wake()
+            fetcher.reconsider(partition)
 
 
 def fetcher_id(partition: TopicPartition, fetchers: int) -> int:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
-from kce.broker_stub.alter_partition_manager import AlterPartitionItem, Result
-from kce.broker_stub.isr import ItemSubmitter
+from kce.broker_stub.alter_partition_manager import AlterPartitionItem, Callback, Result
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import Partition, ProposalOutcome
 from kce.wire.vocabulary import TopicPartition
 
 log = logging.getLogger(__name__)
+
+
+class ItemSubmitter(Protocol):
+    """The part of AlterPartitionManager that this module uses."""
+
+    def submit(self, item: AlterPartitionItem, callback: Callback) -> bool: ...
 
 
 class FollowersCatchUp:
@@ -53,9 +59,7 @@ class FollowersCatchUp:
     def follower_fetched(self, partition: Partition, broker_id: int) -> None:
         """Rule 9.47: whose broker is alive, and who has what the ISR has, joins."""
         if partition.may_join_isr(broker_id) and broker_id in self._metadata_cache.snapshot.alive_brokers:
-            members = {*partition.isr, broker_id}
-            order = [i for i in partition.replicas if i in members]
-            self._submit(partition, tuple(order))
+            self._submit(partition, (*partition.isr, broker_id))  # rule 9.49
 
     async def run(self) -> None:
         """Look for lagging followers, every half of the lag (rule 9.43). Until cancelled."""

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, NamedTuple
-from uuid import UUID
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
 import trio
 
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.node_client import NodeClient
+from kce.broker_stub.replication.follower_session import FollowerFetch, FollowerSession
 from kce.wire import (
     ErrorCode,
-    FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchResponsePartitionData,
-    FetchTopic,
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
@@ -33,19 +31,13 @@ from kce.wire import (
 from kce.wire.transport import ConnectionLost, Dial
 from kce.wire.vocabulary import Endpoint, TopicPartition, by_topic
 
-#: the first version of Fetch with topic ids, and with the state of the replica
-_IDS_SINCE: Final = 13
+#: the first version of Fetch with the state of the replica
 _REPLICA_STATE_SINCE: Final = 15
-
-
-class FollowerFetch(NamedTuple):
-    """A follower's fetch of one partition."""
-
-    topic_id: UUID | None
-    offset: int
-    log_start_offset: int
-    leader_epoch: int
-    last_fetched_epoch: int
+_SESSION_ERRORS: Final = (
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+    ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +58,12 @@ class LeaderConnection:
         self._config = config
         self._client_id = client_id
         self._client: NodeClient | None = None
+        self._session = FollowerSession(config.replica_fetch_max_bytes)
+
+    @property
+    def sent(self) -> Mapping[TopicPartition, FollowerFetch]:
+        """What the leader knows that we want."""
+        return self._session.sent
 
     async def _request(
         self, message: FetchRequest | ListOffsetsRequest | OffsetForLeaderEpochRequest, version: int
@@ -85,58 +83,42 @@ class LeaderConnection:
 
     async def aclose(self) -> None:
         client, self._client = self._client, None
+        self._session.lost()
         if client is not None:
             await client.aclose()
 
     async def fetch(
-        self, partitions: Mapping[TopicPartition, FollowerFetch], broker_epoch: int
+        self, changed: Mapping[TopicPartition, FollowerFetch], forgotten: Collection[TopicPartition], broker_epoch: int
     ) -> dict[TopicPartition, FetchResponsePartitionData]:
-        config = self._config
-        version = config.inter_broker_protocol_version.fetch_version
-        ids = {partition.topic: fetch.topic_id for partition, fetch in partitions.items()}
-        if None in ids.values():
-            version = min(version, _IDS_SINCE - 1)
-        names = {topic_id: topic for topic, topic_id in ids.items()}
-        topics = tuple(
-            FetchTopic(
-                topic=topic,
-                **({"topic_id": ids[topic]} if version >= _IDS_SINCE else {}),  # type: ignore[arg-type]
-                partitions=tuple(
-                    FetchPartition(
-                        partition=number,
-                        current_leader_epoch=fetch.leader_epoch,
-                        fetch_offset=fetch.offset,
-                        last_fetched_epoch=fetch.last_fetched_epoch if version >= 12 else UNDEFINED,
-                        log_start_offset=fetch.log_start_offset,
-                        partition_max_bytes=config.replica_fetch_max_bytes,
-                    )
-                    for number, fetch in numbered.items()
-                ),
-            )
-            for topic, numbered in by_topic(partitions).items()
-        )
+        """Fetch the partitions of the session: ``sent``, of which these have changed or are not fetched any more.
+
+        Partitions of which the leader has nothing to say are missing from the answer (rule B4.29).
+        """
+        config, session = self._config, self._session
+        request, version = session.request(changed, forgotten, config.inter_broker_protocol_version.fetch_version)
         has_state = version >= _REPLICA_STATE_SINCE
-        request = FetchRequest(
-            replica_id=-1 if has_state else config.broker_id,
-            replica_state=ReplicaState(replica_id=config.broker_id, replica_epoch=broker_epoch)
-            if has_state
-            else ReplicaState(),
-            max_wait_ms=config.replica_fetch_wait_max_ms,
-            min_bytes=config.replica_fetch_min_bytes,
-            max_bytes=config.replica_fetch_response_max_bytes,
-            topics=topics,
+        response = await self._request(
+            replace(
+                request,
+                replica_id=-1 if has_state else config.broker_id,
+                replica_state=ReplicaState(replica_id=config.broker_id, replica_epoch=broker_epoch)
+                if has_state
+                else ReplicaState(),
+                max_wait_ms=config.replica_fetch_wait_max_ms,
+                min_bytes=config.replica_fetch_min_bytes,
+                max_bytes=config.replica_fetch_response_max_bytes,
+            ),
+            version,
         )
-        response = await self._request(request, version)
         assert isinstance(response, FetchResponse)
+        if response.error_code in _SESSION_ERRORS:  # the next request begins another session
+            session.end()
+            return {}
         if response.error_code != ErrorCode.NONE:
             await self.aclose()
             raise ConnectionLost(f"Fetch failed with {error_name(response.error_code)}")
-        return {
-            TopicPartition(names[topic.topic_id] if version >= _IDS_SINCE else topic.topic, data.partition_index): data
-            for topic in response.responses
-            if version < _IDS_SINCE or topic.topic_id in names
-            for data in topic.partitions
-        }
+        session.answered(response.session_id)
+        return session.partitions_of(response, version)
 
     async def end_offsets(self, epochs: Mapping[TopicPartition, tuple[int, int]]) -> dict[TopicPartition, EpochAnswer]:
         """Look up where epochs end: partition -> (current leader epoch, requested epoch)."""

@@ -63,6 +63,13 @@ class Read(NamedTuple):
     start: OffsetMetadata = OffsetMetadata(UNDEFINED)
     #: the end of the log when it was read
     end_offset: int = UNDEFINED
+    #: the end of what the reader may see; -1 if the partition must be read again
+    bound: int = UNDEFINED
+    preferred_replica: int = UNDEFINED
+
+    def is_idle(self, offset: int) -> bool:
+        """Whether a reader at ``offset`` has all there is."""
+        return offset == self.bound and not self.records and not self.error and self.diverging is None
 
 
 def error_read(error: ApiException) -> Read:
@@ -86,6 +93,7 @@ def read_partition(
         log_start_offset=log.log_start_offset,
         start=OffsetMetadata(fetch.offset),
         end_offset=log.log_end_offset,
+        bound=_bound(log, params.isolation),
     )
     diverging = _diverging_epoch(log, fetch)
     if diverging is not None:
@@ -97,6 +105,16 @@ def read_partition(
         records=b"" if is_cut else fetched.records,
         aborted=fetched.aborted if params.isolation is Isolation.COMMITTED else None,
     )
+
+
+def _bound(log: Log, isolation: Isolation) -> int:
+    match isolation:
+        case Isolation.LOG_END:
+            return log.log_end_offset
+        case Isolation.HIGH_WATERMARK:
+            return log.high_watermark
+        case Isolation.COMMITTED:
+            return log.last_stable_offset
 
 
 def _diverging_epoch(log: Log, fetch: PartitionFetch) -> EpochEnd | None:

@@ -6,17 +6,17 @@ It is the replica manager's ISR policy, so the replica manager reports each part
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 
 import trio
 
 from kce.broker_stub.config import BrokerConfig
-from kce.broker_stub.isr import ItemSubmitter
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.purgatory import Timer
 from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions
 from kce.broker_stub.replication.fetcher import FetcherManager, FollowerPort
-from kce.broker_stub.replication.isr import FollowersCatchUp
+from kce.broker_stub.replication.isr import FollowersCatchUp, ItemSubmitter
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.transport import Dial
 from kce.wire.vocabulary import TopicPartition
@@ -35,6 +35,7 @@ class Replication:
         hosted: Callable[[], HostedPartitions],
         dial: Dial,
         broker_epoch: Callable[[], int],
+        random: Random,
     ) -> None:
         self._listener = config.inter_broker_listener_name
         self._metadata_cache = metadata_cache
@@ -45,8 +46,10 @@ class Replication:
             metadata_cache,
             self.isr.follower_fetched,
             self._timer,
+            random,
             max_lag_ms=config.replica_lag_time_max_ms,
             zstd_allowed=config.inter_broker_protocol_version >= _ZSTD_SINCE,
+            session_slots=config.max_incremental_fetch_session_cache_slots,
         )
         self.isr.isr_changed = self.data_plane.isr_changed
         #: partitions whose followers lag on command
@@ -100,8 +103,8 @@ class Replication:
     def hold(self, partition: TopicPartition) -> None:
         """Do not fetch that partition: it lags on command."""
         self.held.add(partition)
-        self.fetchers.wake()
+        self.fetchers.reconsider(partition)
 
     def release(self, partition: TopicPartition) -> None:
         self.held.discard(partition)
-        self.fetchers.wake()
+        self.fetchers.reconsider(partition)

@@ -1,6 +1,6 @@
 """A broker's identity: meta.properties in each of its log directories, and the choice of the broker id (rule B11.7).
 
-A broker without logs keeps nothing else in these directories. Without directories it forgets a generated id.
+Without directories a broker forgets a generated id.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _incident(leader: int, rows: list[Any], steps: list[Step], controller: Any) 
     text = f"{count(len(rows), 'partition')} led by broker {leader} lost {'its' if len(rows) == 1 else 'their'} leader"
     text += f" ({names})."
     if steps and steps[0].name == "trigger":
-        text += f" The {steps[0].text} at {clock(steps[0].time)}."
+        text += f" {steps[0].text[:1].upper()}{steps[0].text[1:]} at {clock(steps[0].time)}."
     if controller is not None:
         text += (
             f" It was the controller, too: controller {controller.controller_id} took over in epoch "
@@ -150,7 +150,7 @@ def _incident(leader: int, rows: list[Any], steps: list[Step], controller: Any) 
     for step in steps:
         if step.name in ("metadata spread", "clients back"):
             text += f" {step.text[:1].upper()}{step.text[1:]} at {clock(step.time)}."
-    return Incident(f"Broker {leader} fails at {clock(steps[0].time)}", text, tuple(steps))
+    return Incident(f"Broker {leader} silent from {clock(steps[0].time)}", text, tuple(steps))
 
 
 def _of_controllers(before: Any, after: Any) -> Incident:

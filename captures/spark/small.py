@@ -14,7 +14,7 @@ from kce.captures.tables.tabulate import Evidence
 #: Maximum bytes of segments that are kept at once, and of decoded rows: a compressed file may hold far more than its
 #: size.
 MAX_SEGMENT_BYTES = 256 * 1024 * 1024
-MAX_DECODED_BYTES = 192 * 1024 * 1024
+MAX_DECODED_BYTES = 48 * 1024 * 1024
 
 _ORDER = [(name, "ascending") for name in ("bucket", "begin_ns", "number", "packet")]
 

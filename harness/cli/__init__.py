@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "decode": ("captures:decode", "Print every request and response in a capture, one line each."),
     "schema": ("schema:schema", "Show the fields of a message."),
     "replay": ("replay:replay", "Send recorded requests again and compare the responses."),
-    "analyze": ("captures:analyze", "Explain with Spark what the control plane in captures did."),
+    "analyze": ("analyze:analyze", "Explain with Spark what the control plane in captures did."),
 }
 
 EPILOG = """\b

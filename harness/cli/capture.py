@@ -12,6 +12,7 @@ import click
 
 from kce.captures.record.live import BUFFER_BYTES, LiveSource, RotatingWriter, record
 from kce.captures.record.packet_filter import MAX_PORTS
+from kce.captures.record.wireshark import write_beside
 from kce.harness.cli.options import port_list
 
 
@@ -45,6 +46,7 @@ It needs Linux, and root or CAP_NET_RAW. Ctrl-C stops it. Packets that the kerne
     "--buffer-mb", type=click.IntRange(min=1), default=BUFFER_BYTES >> 20, show_default=True,
     help="Size of the kernel buffer.",
 )  # fmt: skip
+@click.option("--wireshark", is_flag=True, help="Also write FILE.lua, which names --ports to Wireshark and tshark.")
 def capture(
     file: str,
     interface: str,
@@ -55,6 +57,7 @@ def capture(
     packets: int | None,
     seconds: float | None,
     buffer_mb: int,
+    wireshark: bool,
 ) -> int:
     """Write the packets of a network interface to FILE, a pcapng, until Ctrl-C.
 
@@ -62,10 +65,14 @@ def capture(
     """
     if keep is not None and rotate_mb is None and rotate_seconds is None:
         raise click.UsageError("--keep needs --rotate-mb or --rotate-seconds")
+    if wireshark and not ports:
+        raise click.UsageError("--wireshark needs --ports")
     max_bytes = None if rotate_mb is None else rotate_mb << 20
     comment = f"captured on {interface}" + (f", ports {', '.join(map(str, ports))}" if ports else "")
     with LiveSource(interface, ports, buffer_bytes=buffer_mb << 20) as source, _stop_requests(seconds) as stop:
         writer = RotatingWriter(file, [comment], max_bytes=max_bytes, max_seconds=rotate_seconds, keep=keep)
+        if wireshark:
+            write_beside(file, ports)
         click.echo(f"kce: capturing on {interface}; Ctrl-C ends it", err=True)
         written = record(source, writer, stop=stop, max_packets=packets)
     files = f"{file}" if len(writer.files) == 1 else f"{writer.files[0]} to {writer.files[-1]}"

@@ -24,9 +24,9 @@ The node registers in /brokers/ids so that brokers reach it for AlterPartition a
 never gives itself replicas, and moves those that a real broker places on it, as of __consumer_offsets, to brokers.
 
 To a real Kafka controller it is a broker like any other. While one is active, new topics may have replicas on this
-node, which stores no records: where it leads, nobody can produce or fetch; where it follows, it drops out of the ISR
-after replica.lag.time.max.ms. Such replicas stay, also under this controller, until they are reassigned. To be safe,
-start it before the brokers, so that it is the first controller, or give topics their replicas.
+node, which keeps their records in memory unless log.dirs is set. Such replicas stay, also under this controller, until
+they are reassigned. To be safe, start it before the brokers, so that it is the first controller, or give topics their
+replicas.
 """
 
 

@@ -9,13 +9,14 @@ import warnings
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import trio
 from rich.console import Console
 from rich.table import Table
 
+from kce.captures.record.wireshark import write_beside
 from kce.harness import interrupts
 from kce.harness.cli.options import node_settings, plain_console, settings_options
 from kce.harness.cluster import Cluster
@@ -61,10 +62,13 @@ While it runs, from another terminal:
     type=click.IntRange(1, 65535),
     help="Serve the first node's metrics for Prometheus on this port; others count up.",
 )
-@click.option("--data", type=click.Path(path_type=Path), help="Folder for logs and ZooKeeper's data; it is kept.")
+@click.option(
+    "--data", type=click.Path(path_type=Path), help="Folder for records, logs and ZooKeeper's data; it is kept."
+)
 @click.option(
     "--record", type=click.Path(path_type=Path, dir_okay=False), help="Record all traffic to this pcapng file."
 )
+@click.option("--wireshark", is_flag=True, help="With --record: also write FILE.lua, which tells Wireshark the ports.")
 @click.option(
     "--name", metavar="NAME", help="What other commands call this cluster (--cluster NAME), if several are running."
 )
@@ -87,6 +91,7 @@ def up(
     config: Path | None,
     settings: tuple[str, ...],
     zookeeper: str | None,
+    wireshark: bool,
     **options: Any,
 ) -> int:
     """Run ZooKeeper and a cluster of nodes until Ctrl-C.
@@ -94,6 +99,8 @@ def up(
     Each node is a process of its own: a stub broker with a control and a data listener, and a contender for the
     controller role. Everything listens on 127.0.0.1. However this command ends, nothing is left running.
     """
+    if wireshark and options["record"] is None:
+        raise click.UsageError("--wireshark needs --record")
     if name is not None and (taken := named(name)) is not None:
         raise HarnessError(f"the cluster of pid {taken['pid']} has the name {name} already")
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
@@ -107,22 +114,31 @@ def up(
     for warning in caught:
         status.print(f"kce: warning: {warning.message}", style="yellow", markup=False)
     with contextlib.suppress(interrupts.Interrupted):
-        interrupts.run(_serve, cluster, name, ready_file, status, on_signal=lambda: status.print("Stopping ..."))
+        known_as = _KnownAs(name, ready_file, options["record"] if wireshark else None)
+        interrupts.run(_serve, cluster, known_as, status, on_signal=lambda: status.print("Stopping ..."))
     for problem in cluster.record_problems:
         status.print(f"recording: {problem}", style="yellow", markup=False)
     return 0
 
 
-async def _serve(cluster: Cluster, name: str | None, ready_file: Path | None, status: Console) -> None:
+class _KnownAs(NamedTuple):
+    """What is written about the cluster once it is ready: ``capture`` gets a script for Wireshark beside it."""
+
+    name: str | None
+    ready_file: Path | None
+    capture: Path | None
+
+
+async def _serve(cluster: Cluster, known_as: _KnownAs, status: Console) -> None:
     """Runs until it is cancelled."""
     begin = time.monotonic()
     async with AsyncExitStack() as stack:
         with status.status("Starting ZooKeeper and the nodes ..."):
             await stack.enter_async_context(cluster)
-        await _run(cluster, name, ready_file, plain_console(), begin)
+        await _run(cluster, known_as, plain_console(), begin)
 
 
-async def _run(cluster: Cluster, name: str | None, ready_file: Path | None, console: Console, begin: float) -> None:
+async def _run(cluster: Cluster, known_as: _KnownAs, console: Console, begin: float) -> None:
     """Its nursery holds the command socket and the watcher of nodes that end unexpectedly."""
     known = {m.id: m.state for m in cluster.members}
 
@@ -133,12 +149,15 @@ async def _run(cluster: Cluster, name: str | None, ready_file: Path | None, cons
         known.update({m.id: m.state for m in cluster.members})
         report(text)
 
-    supervisor = Supervisor(cluster, changed, name)
+    supervisor = Supervisor(cluster, changed, known_as.name)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(supervisor.run)
             controller = await cluster.wait_for_controller()
-            supervisor.publish(ready_file)
+            supervisor.publish(known_as.ready_file)
+            if known_as.capture is not None:
+                addresses = [address for member in cluster.members for address in dict(member.addresses).values()]
+                write_beside(known_as.capture, [int(address.rpartition(":")[2]) for address in addresses])
             console.print(_table(cluster, controller.id))
             console.print(f"ZooKeeper     {cluster.zookeeper}")
             console.print(f"Bootstrap     {cluster.bootstrap_servers()}")
@@ -148,7 +167,7 @@ async def _run(cluster: Cluster, name: str | None, ready_file: Path | None, cons
             console.print("Ctrl-C stops the cluster.")
             nursery.start_soon(_report_failures, cluster, known, report)
     finally:
-        supervisor.retract(ready_file)
+        supervisor.retract(known_as.ready_file)
 
 
 def _table(cluster: Cluster, controller_id: int) -> Table:

@@ -275,6 +275,10 @@ class MemoryDisk(Disk):
                 assert isinstance(entry, _Folder)
                 above = entry
 
+    def space(self, path: str) -> tuple[int, int]:
+        self._folder(path)
+        return -1, -1
+
     def lock(self, path: str) -> bool:
         self.open(path)
         if path in self._locks:

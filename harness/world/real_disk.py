@@ -37,15 +37,23 @@ class RealFile(File):
 
     def append(self, *parts: Buffer) -> None:
         descriptor = self._disk.descriptor(self._path)
-        at, rest = self._size, [memoryview(part) for part in parts if len(part)]
-        while rest:
-            written = os.pwritev(descriptor, rest[:_MAX_PARTS], at)
-            at += written
+        size = sum(map(len, parts))
+        written = os.pwritev(descriptor, parts[:_MAX_PARTS], self._size) if size else 0
+        if written < size:
+            self._append_rest(descriptor, parts, written)
+        self._size += size  # what a failed call has written is beyond the end, and is overwritten
+
+    def _append_rest(self, descriptor: int, parts: tuple[Buffer, ...], written: int) -> None:
+        """Write what the first call has left."""
+        at, rest = self._size + written, [memoryview(part) for part in parts if len(part)]
+        while True:
             while rest and written >= len(rest[0]):
                 written -= len(rest.pop(0))
-            if written:
-                rest[0] = rest[0][written:]
-        self._size = at  # what a failed call has written is beyond the end, and is overwritten
+            if not rest:
+                return
+            rest[0] = rest[0][written:]
+            written = os.pwritev(descriptor, rest[:_MAX_PARTS], at)
+            at += written
 
     def read(self, position: int, size: int) -> bytes:
         return os.pread(self._disk.descriptor(self._path), max(0, min(size, self._size - position)), position)
@@ -146,6 +154,10 @@ class RealDisk(Disk):
 
     def flush_folder(self, path: str) -> None:
         _fsync(path)
+
+    def space(self, path: str) -> tuple[int, int]:
+        found = shutil.disk_usage(path)
+        return found.total, found.free
 
     def lock(self, path: str) -> bool:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

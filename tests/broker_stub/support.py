@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import trio
@@ -14,26 +15,25 @@ from kce.broker_stub import Broker, BrokerConfig, Endpoint, TopicPartition
 from kce.broker_stub.alter_partition_manager import AlterPartitionItem, Callback, ControllerChannel
 from kce.broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
 from kce.broker_stub.handlers.base import Services
-from kce.broker_stub.handlers.kafka_apis import HANDLERS, KafkaApis, served_apis
-from kce.broker_stub.isr import IsrPolicy, LiveReplicasJoin
-from kce.broker_stub.log_manager import InMemoryLogManager, LogManager
+from kce.broker_stub.handlers.kafka_apis import KafkaApis, served_apis
+from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.ports import Address, AdminPort, ControllerPort, NoController, NoStore
 from kce.broker_stub.producer_ids import ControllerProducerIds, ProducerIdManager
-from kce.broker_stub.purgatory import Timer
 from kce.broker_stub.reactor import Apis, ConnectionContext, Request, RequestContext, SocketServer
 from kce.broker_stub.reactor.connection import Connection
-from kce.broker_stub.reactor.memory_pool import MemoryPool
 from kce.broker_stub.reactor.metrics import RequestMetrics
 from kce.broker_stub.reactor.request import Action, Response
 from kce.broker_stub.reactor.turns import Turns
-from kce.broker_stub.replica_manager import ReplicaManager
-from kce.broker_stub.replication.data_plane import DataPlane
+from kce.broker_stub.replica_manager import IsrPolicy, ReplicaManager
+from kce.broker_stub.replication.isr import ItemSubmitter
+from kce.broker_stub.replication.replication import Replication
 from kce.harness.connections import Link, NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, RealWorld
 from kce.wire.steps import Steps
 from kce.wire.transport import ConnectionLost, FramedConnection
+from tests.broker_stub.logs import MemoryLogManager
 
 ID_A = uuid.UUID(int=0xA)
 ID_B = uuid.UUID(int=0xB)
@@ -212,7 +212,10 @@ class Captured:
 
 
 class Node:
-    """A broker without sockets; requests and responses are still encoded and decoded."""
+    """A broker without sockets; requests and responses are still encoded and decoded.
+
+    What followers fetch changes ISRs unless there is another ``isr_policy``; nothing is fetched from other brokers.
+    """
 
     def __init__(
         self,
@@ -223,23 +226,28 @@ class Node:
         admin: AdminPort | None = None,
         nursery: trio.Nursery | None = None,
         channel: ControllerChannel | None = None,
-        isr_policy: Callable[[MetadataCache, RecordingSubmitter], IsrPolicy] = LiveReplicasJoin,
+        submitter: ItemSubmitter | None = None,
+        isr_policy: IsrPolicy | None = None,
         **properties: str,
     ) -> None:
         self.config = config(broker_id, **properties)
         self.broker_epoch = -1
         self.cache = MetadataCache(broker_id)
-        self.logs = log_manager or InMemoryLogManager()
+        self.logs: Any = log_manager or MemoryLogManager()
         self.submitter = RecordingSubmitter()
         self.quotas = ClientQuotas()
-        self.isr_policy: Any = isr_policy(self.cache, self.submitter)
-        self.replicas = ReplicaManager(broker_id, self.cache, self.logs, self.isr_policy)
+        self.replication = Replication(
+            self.config, self.cache, submitter or self.submitter, lambda: self.replicas, no_dial,
+            lambda: self.broker_epoch, Random(1),
+        )  # fmt: skip
+        self.replicas = ReplicaManager(broker_id, self.cache, self.logs, isr_policy or self.replication)
         self.services = Services(
             config=self.config,
             cluster_id="cluster",
             served_apis=served_apis(),
             metadata_cache=self.cache,
             replica_manager=self.replicas,
+            log_manager=self.logs,
             controller=controller or NoController(),
             admin=admin or NoStore(),
             broker_epoch=lambda: self.broker_epoch,
@@ -250,12 +258,10 @@ class Node:
             mutation_quotas=ControllerMutationQuotas(
                 self.quotas, self.config.controller_quota_window_num, self.config.controller_quota_window_size_seconds
             ),
-            data_plane=DataPlane(
-                lambda: self.replicas, self.cache, lambda partition, broker_id: None, Timer(), max_lag_ms=30_000
-            ),
+            data_plane=self.replication.data_plane,
             spawn=self._spawn,
         )
-        self.apis = KafkaApis(self.services, HANDLERS)
+        self.apis = KafkaApis(self.services)
         self._nursery = nursery
 
     def _spawn(self, run: Callable[[], Awaitable[None]]) -> None:
@@ -324,7 +330,7 @@ class NoOwner:
     def __init__(self) -> None:
         self.metrics = RequestMetrics()
         self.turns = Turns()
-        self.memory: MemoryPool | None = None
+        self.memory = None
 
     def parse(self, connection: Connection, frame: bytes, now: float) -> Request:
         raise AssertionError
@@ -453,7 +459,10 @@ async def no_dial(host: str, port: int, *, to: int, listener: str) -> FramedConn
 
 def make_broker(configuration: BrokerConfig | None = None, **more: Any) -> Broker:
     """A broker whose connections to other nodes are refused, unless ``dial`` is given."""
-    defaults = {"bind": node_links().bind, "dial": no_dial, "cluster_id": "cluster"}
+    defaults = {
+        "bind": node_links().bind, "dial": no_dial, "cluster_id": "cluster", "log_manager": MemoryLogManager(),
+        "random": Random(1),
+    }  # fmt: skip
     return Broker(configuration or config(), **{**defaults, **more})
 
 

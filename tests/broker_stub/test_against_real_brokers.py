@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 
 from kce import wire
-from kce.broker_stub.isr import NoIsrChanges
 from kce.wire import ErrorCode
 from tests.broker_stub.support import Node, codes
 
@@ -56,7 +55,7 @@ async def test_responses_equal_those_of_real_brokers(vectors: Path) -> None:
         node = nodes.get(record["broker"])
         if node is None or record["restarted"]:
             logs = None if node is None else node.logs
-            node = Node(broker_id=record["broker"], log_manager=logs, isr_policy=lambda *_: NoIsrChanges())
+            node = Node(broker_id=record["broker"], log_manager=logs)
             nodes[record["broker"]] = node
         header, request = wire.decode_request(base64.b64decode(record["request"]))
         theirs: Any = wire.decode_response(

@@ -7,11 +7,12 @@ import pytest
 import trio
 
 from kce import wire
-from kce.broker_stub import BindError, Broker, BrokerState, InMemoryLogManager, TopicPartition
-from kce.broker_stub.isr import LiveReplicasJoin, NoIsrChanges
+from kce.broker_stub import BindError, Broker, BrokerState, TopicPartition
+from kce.broker_stub.alter_partition_manager import AlterPartitionManager
 from kce.wire import ErrorCode
 from tests.broker_stub.fake_nodes import FakeNodes, answering
-from tests.broker_stub.logs import FailingLogManager
+from tests.broker_stub.logs import FailingLogManager, MemoryLogManager
+from tests.broker_stub.replication.support import follower_fetches
 from tests.broker_stub.support import (
     ID_A,
     ONE_LISTENER,
@@ -95,12 +96,12 @@ async def test_a_returned_broker_rejoins_the_isr(autojump_clock) -> None:  # rul
     async with trio.open_nursery() as nursery:
         nursery.start_soon(broker.alter_partition_manager.run)
         manager = broker.replica_manager
-        manager.maybe_update_metadata_cache(update_metadata(alive=(1, 2, 9)), 1)
+        manager.maybe_update_metadata_cache(update_metadata(umr_state(), alive=(1, 2, 3, 9)), 1)
         manager.become_leader_or_follower(leader_and_isr(lai_state(leader_epoch=4, partition_epoch=7, isr=(1, 2))), 2)
         await trio.testing.wait_all_tasks_blocked()
         assert nodes.requests == []
         broker.broker_epoch = 70
-        manager.maybe_update_metadata_cache(update_metadata(alive=(1, 2, 3, 9)), 3)
+        follower_fetches(broker.replication.data_plane, 3, epoch=4)
         await trio.testing.wait_all_tasks_blocked()
         broker.broker_epoch = 71  # after a lost session and another registration
         await trio.sleep(1)
@@ -116,16 +117,7 @@ async def test_a_returned_broker_rejoins_the_isr(autojump_clock) -> None:  # rul
 
 async def test_the_first_inter_broker_protocol_with_alter_partition_uses_it() -> None:  # rule 9.51
     broker = make_broker(config(inter_broker_protocol_version="2.7-IV2"))
-    assert isinstance(broker.replica_manager._isr_policy, LiveReplicasJoin)
-
-
-async def test_an_old_inter_broker_protocol_without_a_store_changes_no_isr(caplog) -> None:  # rule 9.60
-    broker = make_broker(config(inter_broker_protocol_version="2.6"))
-    assert isinstance(broker.replica_manager._isr_policy, NoIsrChanges)
-    assert "inter.broker.protocol.version=2.6-IV0 changes ISRs through ZooKeeper" in caplog.text
-    broker.replica_manager.maybe_update_metadata_cache(update_metadata(), 1)
-    broker.replica_manager.become_leader_or_follower(leader_and_isr(lai_state(isr=(1,))), 2)
-    assert broker.replica_manager.partitions[A0].pending is None
+    assert isinstance(broker.alter_partition_manager, AlterPartitionManager)
 
 
 class LogDirEvents:
@@ -225,11 +217,11 @@ async def test_shutdown_waits_for_requests_in_progress() -> None:  # rules B1.56
 
 
 async def test_a_restarted_broker_has_its_logs() -> None:
-    disk = InMemoryLogManager()
+    logs = MemoryLogManager()
     for _ in range(2):
-        async with running_broker(log_manager=disk) as broker, connect(broker.endpoints[0]) as channel:
+        async with running_broker(log_manager=logs) as broker, connect(broker.endpoints[0]) as channel:
             assert codes(await channel.ask(leader_and_isr(lai_state()))) == {(ID_A, 0): 0}
-    assert disk.topic_id(A0) == ID_A
+    assert logs.topic_id(A0) == ID_A
 
 
 async def test_alter_partition_and_controlled_shutdown_reach_the_controller() -> None:  # rules 9.69, 9.70

@@ -1,6 +1,7 @@
 """When a leader proposes an ISR change, and how it handles the response (rules 9.47-9.49, 9.58, 9.59).
 
-Broker 1 leads a-0 with replicas 1, 2, 3. The tests answer the proposals instead of a controller.
+Broker 1 leads a-0 with replicas 1, 2, 3. The tests answer the proposals instead of a controller. No log has records, so
+a follower has everything with its first fetch.
 
 Covers: broker_stub/partition.py.
 """
@@ -13,10 +14,10 @@ from trio.testing import wait_all_tasks_blocked
 from kce import wire
 from kce.broker_stub import TopicPartition
 from kce.broker_stub.alter_partition_manager import AlterPartitionManager
-from kce.broker_stub.isr import LiveReplicasJoin
 from kce.wire import ErrorCode
 from kce.wire.metadata_version import LATEST
 from kce.zookeeper.model import BrokerId, LeaderAndIsr
+from tests.broker_stub.replication.support import fetch_request
 from tests.broker_stub.support import (
     ID_A,
     ID_B,
@@ -31,16 +32,28 @@ from tests.broker_stub.support import (
 A0 = TopicPartition("a", 0)
 
 
-async def _tell(node: Node, *states, alive, **more) -> None:
-    """Both requests, as a controller sends them (rule 8.5)."""
-    await node.ask(leader_and_isr(*states, **more))
-    await node.ask(update_metadata(alive=alive))
+async def _fetches(node: Node, replica: int, *, epoch: int = 5) -> ErrorCode:
+    answer = await node.ask(fetch_request(0, replica=replica, epoch=epoch), 12)
+    return ErrorCode(answer.responses[0].partitions[0].error_code)
 
 
-async def _node(*, alive=(1, 2, 3), isr=(1,), isr_policy=LiveReplicasJoin, **state) -> Node:
-    node = Node(isr_policy=isr_policy)
-    await node.ask(update_metadata(alive=alive))
-    await _tell(node, lai_state(isr=isr, leader_epoch=5, partition_epoch=7, **state), alive=alive)
+async def _learns(node: Node, *, alive=(1, 2, 3), **more) -> None:
+    """Which brokers are alive, by UpdateMetadata."""
+    await node.ask(update_metadata(umr_state(isr=(1,)), alive=alive, **more))
+
+
+async def _node(*, alive=(1, 2, 3), isr=(1,), submitter=None, **state) -> Node:
+    node = Node(submitter=submitter)
+    await _learns(node, alive=alive)
+    await node.ask(leader_and_isr(lai_state(isr=isr, leader_epoch=5, partition_epoch=7, **state)))
+    return node
+
+
+async def _proposing() -> Node:
+    """It has proposed that 2 joins."""
+    node = await _node()
+    assert await _fetches(node, 2) == ErrorCode.NONE
+    assert node.submitter.proposed == [(1, 2)]
     return node
 
 
@@ -49,10 +62,10 @@ def _written(isr=(1, 2, 3), *, leader_epoch=5, partition_epoch=8) -> LeaderAndIs
 
 
 @pytest.mark.kafka("PT-9")
-async def test_a_returned_broker_rejoins() -> None:
-    node = await _node(alive=(1, 2), isr=(1, 2))
+async def test_a_follower_that_has_everything_joins() -> None:
+    node = await _node(isr=(1, 2))
     assert node.submitter.proposed == []
-    await node.ask(update_metadata(alive=(1, 2, 3)))
+    await _fetches(node, 3)
     ((item, _),) = node.submitter.submitted
     assert (item.partition, item.topic_id) == (A0, ID_A)
     assert item.leader_and_isr == LeaderAndIsr(BrokerId(1), (1, 2, 3), leader_epoch=5, partition_epoch=7)  # rule 9.49
@@ -66,145 +79,94 @@ async def test_a_returned_broker_rejoins() -> None:
         None,
     )
     assert partition.maximal_isr == (1, 2, 3)
-    assert (node.isr_policy.expands, node.isr_policy.failures) == (1, 0)
+    assert (node.replication.isr.expands, node.replication.isr.failures) == (1, 0)
+    await _fetches(node, 3)
     assert len(node.submitter.submitted) == 1
 
 
-async def test_live_replicas_join_in_the_order_of_the_assignment() -> None:  # rule 9.49
-    node = await _node(alive=(2, 3, 1, 5), isr=(1, 2), replicas=(5, 1, 3, 2, 4))
-    assert node.submitter.proposed == [(1, 2, 5, 3)]
+async def test_the_joining_replica_is_appended() -> None:  # rule 9.49
+    node = await _node(alive=(1, 2, 3, 5), isr=(1, 2), replicas=(5, 1, 3, 2, 4))
+    await _fetches(node, 5)
+    assert node.submitter.proposed == [(1, 2, 5)]
 
 
 @pytest.mark.parametrize(
     "not_eligible",
     [
         pytest.param({"alive": (1,)}, marks=pytest.mark.kafka("PT-12"), id="dead"),
-        pytest.param({"alive": (1, 2), "offline": (2,)}, marks=pytest.mark.kafka("PT-13"), id="shutting down"),
+        pytest.param({"alive": (1, 2)}, marks=pytest.mark.kafka("PT-13"), id="refused"),
     ],
 )
-async def test_a_refused_replica_joins_when_it_is_eligible_again(not_eligible) -> None:  # rules 9.47, 9.58
+async def test_a_replica_joins_when_it_is_eligible_again(not_eligible) -> None:  # rules 9.47, 9.58
+    """A dead broker is not proposed; one that shuts down is, and the controller refuses it."""
+
     def known() -> tuple[object, ...]:
         partition = node.partition()
         return partition.isr, partition.maximal_isr, partition.pending is not None, len(node.submitter.unanswered)
 
-    def learns(*, alive=(1, 2), offline=()):
-        return node.ask(update_metadata(umr_state(isr=(1,), offline_replicas=offline), alive=alive))
-
-    node = await _node(alive=(1, 2))
-    assert known() == ((1,), (1, 2), True, 1)
-    node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
+    node = await _node(**not_eligible)
+    await _fetches(node, 2)
+    if not_eligible["alive"] == (1,):
+        assert known() == ((1,), (1,), False, 0)
+        await _learns(node, alive=(1, 2))
+    else:
+        assert known() == ((1,), (1, 2), True, 1)
+        node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
     assert known() == ((1,), (1,), False, 0)
-    await learns(**not_eligible)
-    assert known() == ((1,), (1,), False, 0)
-    await learns()
+    await _fetches(node, 2)
     assert known() == ((1,), (1, 2), True, 1)
     node.submitter.answer(A0, _written((1, 2)))
     assert known() == ((1, 2), (1, 2), False, 0)
 
 
-async def test_dead_and_unassigned_brokers_do_not_join() -> None:  # rule 9.47
-    node = await _node(alive=(1, 4), isr=(1,))
+async def test_a_broker_without_a_replica_does_not_join() -> None:  # rules 9.47, B4.10
+    node = await _node(alive=(1, 4))
+    assert await _fetches(node, 4) == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert node.submitter.proposed == []
 
 
-async def test_a_dead_leader_does_not_join_its_successors_isr() -> None:  # rule 8.5
-    node = Node()
-    await node.ask(update_metadata(alive=(1, 2, 3)))
-    await node.ask(leader_and_isr(lai_state(leader=2, isr=(2, 1, 3), leader_epoch=5, partition_epoch=7)))
-    await node.ask(update_metadata(alive=(1, 2, 3)))
-    await node.ask(leader_and_isr(lai_state(isr=(1, 3), leader_epoch=6, partition_epoch=8)))
-    assert node.submitter.proposed == []  # no UpdateMetadata yet: 2 seems alive, and Kafka 2.8 would accept it
-    await node.ask(update_metadata(alive=(1, 3)))
+async def test_the_fetch_of_an_older_leader_epoch_does_not_count() -> None:
+    node = await _node()
+    assert await _fetches(node, 2, epoch=4) == ErrorCode.FENCED_LEADER_EPOCH
     assert node.submitter.proposed == []
-    await node.ask(update_metadata(alive=(1, 2, 3)))
-    assert node.submitter.proposed == [(1, 3, 2)]
 
 
-async def test_a_replica_that_shut_down_joins_after_its_return() -> None:  # rules 5.11, 8.8
-    node = await _node(alive=(1, 2, 3), isr=(1, 2, 3))
-    await node.ask(leader_and_isr(lai_state(isr=(1, 3), leader_epoch=6, partition_epoch=8)))
-    shutting_down = umr_state(isr=(1, 3), offline_replicas=(2,))
-    await node.ask(update_metadata(shutting_down, alive=(1, 2, 3)))
-    await node.ask(update_metadata(alive=(1, 2, 3)))
-    assert node.submitter.proposed == []
-    await node.ask(update_metadata(umr_state(isr=(1, 3)), alive=(1, 2, 3)))
-    assert node.submitter.proposed == [(1, 3, 2)]
-    await node.ask(update_metadata(shutting_down, alive=(1, 2, 3)))
-    node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
-    await node.ask(update_metadata(umr_state(isr=(1, 3)), alive=(1, 2, 3)))
-    assert node.submitter.proposed == [(1, 3, 2), (1, 3, 2)]
-
-
-async def test_a_full_isr_is_not_changed_and_dead_members_stay() -> None:
+async def test_dead_members_stay() -> None:
     node = await _node(isr=(1, 2, 3))
-    await node.ask(update_metadata(alive=(1,)))
-    await node.ask(update_metadata(alive=(1, 2, 3)))
+    await _learns(node, alive=(1,))
     assert node.submitter.proposed == []
     assert node.partition().isr == (1, 2, 3)
 
 
 async def test_a_follower_proposes_nothing() -> None:
     node = Node()
-    await node.ask(update_metadata())
+    await _learns(node)
     await node.ask(leader_and_isr(lai_state(leader=2, isr=(2,))))
-    await node.ask(update_metadata())
+    assert await _fetches(node, 3, epoch=0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert node.submitter.proposed == []
 
 
 @pytest.mark.kafka("PT-26")
 async def test_one_proposal_is_in_flight() -> None:  # rule 9.48
-    node = await _node(alive=(1, 2))
-    await node.ask(update_metadata(alive=(1, 2, 3)))
+    node = await _proposing()
+    await _fetches(node, 3)
     assert node.submitter.proposed == [(1, 2)]
     assert node.partition().isr == (1,)
     assert node.partition().maximal_isr == (1, 2)
     node.submitter.answer(A0, _written((1, 2)))
-    assert node.submitter.proposed == [(1, 2), (1, 2, 3)]  # brokers that started meanwhile follow at once
+    await _fetches(node, 3)
+    assert node.submitter.proposed == [(1, 2), (1, 2, 3)]
     assert node.submitter.submitted[1][0].leader_and_isr.partition_epoch == 8
 
 
 @pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
-async def test_a_refused_replica_is_proposed_again_after_it_was_gone(error) -> None:  # rule 9.58
-    node = await _node(alive=(1, 2))
+async def test_a_refused_replica_is_proposed_again_with_its_next_fetch(error) -> None:  # rule 9.58
+    node = await _proposing()
     node.submitter.answer(A0, error)
     assert (node.partition().pending, node.partition().isr) == (None, (1,))
-    for _ in range(3):  # the UpdateMetadata that a refusal causes (rule 11.79) triggers no retry
-        await node.ask(update_metadata(umr_state(isr=(1,)), alive=(1, 2)))
+    await _learns(node)  # the UpdateMetadata that a refusal causes (rule 11.79) triggers no retry
     assert node.submitter.proposed == [(1, 2)]
-    await node.ask(update_metadata(alive=(1,)))
-    assert node.submitter.proposed == [(1, 2)]
-    await node.ask(update_metadata(alive=(1, 2)))  # it was gone and returned
-    assert node.submitter.proposed == [(1, 2), (1, 2)]
-
-
-async def test_a_refused_replica_does_not_block_others() -> None:
-    node = await _node(alive=(1, 2))
-    node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
-    await node.ask(update_metadata(alive=(1, 2, 3)))
-    assert node.submitter.proposed == [(1, 2), (1, 3)]
-
-
-async def test_a_replica_that_left_and_returned_during_its_proposal_is_proposed_again() -> None:
-    node = await _node(alive=(1, 2))
-    await node.ask(update_metadata(alive=(1,)))
-    await node.ask(update_metadata(alive=(1, 2)))  # overtakes the response, which is from before its return
-    node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
-    assert node.submitter.proposed == [(1, 2), (1, 2)]
-    node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
-    assert node.submitter.proposed == [(1, 2), (1, 2)]
-
-
-async def test_a_new_controller_epoch_allows_another_proposal() -> None:  # rule 11.46
-    node = await _node(alive=(1, 2))
-    node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
-    await node.ask(update_metadata(alive=(1, 2), controller_epoch=2))
-    assert node.submitter.proposed == [(1, 2), (1, 2)]
-
-
-async def test_a_new_leader_epoch_allows_another_proposal() -> None:
-    node = await _node(alive=(1, 2))
-    node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
-    await _tell(node, lai_state(isr=(1,), leader_epoch=6, partition_epoch=8), alive=(1, 2))
+    await _fetches(node, 2)
     assert node.submitter.proposed == [(1, 2), (1, 2)]
 
 
@@ -221,27 +183,28 @@ async def test_a_new_leader_epoch_allows_another_proposal() -> None:
     ],
 )
 async def test_some_errors_leave_the_change_pending_until_a_leader_and_isr_comes(error) -> None:  # rule 9.58
-    node = await _node()
+    node = await _proposing()
     node.submitter.answer(A0, error)
-    await node.ask(update_metadata())
-    assert node.submitter.proposed == [(1, 2, 3)]
+    await _fetches(node, 3)
+    assert node.submitter.proposed == [(1, 2)]
     assert node.partition().isr == (1,)
-    assert node.partition().maximal_isr == (1, 2, 3)
-    assert (node.isr_policy.expands, node.isr_policy.failures) == (0, 1)
-    await _tell(node, lai_state(isr=(1,), leader_epoch=6, partition_epoch=9), alive=(1, 2, 3))
-    assert node.submitter.proposed == [(1, 2, 3), (1, 2, 3)]
+    assert node.partition().maximal_isr == (1, 2)
+    assert (node.replication.isr.expands, node.replication.isr.failures) == (0, 1)
+    await node.ask(leader_and_isr(lai_state(isr=(1,), leader_epoch=6, partition_epoch=9)))
+    await _fetches(node, 2, epoch=6)
+    assert node.submitter.proposed == [(1, 2), (1, 2)]
     assert node.submitter.submitted[1][0].leader_and_isr.leader_epoch == 6
 
 
 @pytest.mark.kafka("PT-24")
 @pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, 999])
 async def test_other_errors_are_retried_until_committed(error) -> None:  # rule 9.58
-    node = await _node()
+    node = await _proposing()
     node.submitter.answer(A0, error)
-    assert node.submitter.proposed == [(1, 2, 3), (1, 2, 3)]
-    assert (node.partition().isr, node.partition().maximal_isr) == ((1,), (1, 2, 3))
-    node.submitter.answer(A0, _written())
-    assert node.partition().isr == (1, 2, 3)
+    assert node.submitter.proposed == [(1, 2), (1, 2)]
+    assert (node.partition().isr, node.partition().maximal_isr) == ((1,), (1, 2))
+    node.submitter.answer(A0, _written((1, 2)))
+    assert node.partition().isr == (1, 2)
 
 
 @pytest.mark.kafka("PT-25")
@@ -266,7 +229,8 @@ async def test_a_refused_request_is_sent_again_and_committed(nursery) -> None:  
 
     manager = AlterPartitionManager(1, lambda: 70, Channel(), LATEST)
     nursery.start_soon(manager.run)
-    node = await _node(isr=(1, 2), isr_policy=lambda cache, _: LiveReplicasJoin(cache, manager))
+    node = await _node(isr=(1, 2), submitter=manager)
+    await _fetches(node, 3)
     await wait_all_tasks_blocked()
     partition = node.partition()
     assert (partition.isr, partition.partition_epoch, partition.pending) == ((1, 2, 3), 8, None)
@@ -275,42 +239,47 @@ async def test_a_refused_request_is_sent_again_and_committed(nursery) -> None:  
 
 @pytest.mark.kafka("PT-17")
 async def test_a_leader_and_isr_supersedes_an_older_proposal() -> None:  # rule 9.59
-    node = await _node(alive=(1, 2))
-    await _tell(node, lai_state(isr=(1, 3), leader_epoch=6, partition_epoch=9), alive=(1, 2))
+    node = await _proposing()
+    await node.ask(leader_and_isr(lai_state(isr=(1, 3), leader_epoch=6, partition_epoch=9)))
+    await _fetches(node, 2, epoch=6)
     assert node.submitter.proposed == [(1, 2)]  # the new state's own proposal waits (rule 9.51)
     assert node.partition().pending is None
     node.submitter.answer(A0, _written((1, 2)))
     assert (node.partition().isr, node.partition().partition_epoch) == ((1, 3), 9)
+    await _fetches(node, 2, epoch=6)
     assert node.submitter.proposed == [(1, 2), (1, 3, 2)]
     assert node.partition().pending is not None
 
 
 async def test_a_response_for_a_deleted_partition_does_not_change_its_successor() -> None:
-    node = await _node(alive=(1, 2))
+    node = await _proposing()
     old = node.partition()
     await node.ask(stop_replica((0, -2, True)))
-    await _tell(node, lai_state(isr=(1,)), topic_id=ID_B, alive=(1, 2))
+    await node.ask(leader_and_isr(lai_state(isr=(1,)), topic_id=ID_B))
     node.submitter.answer(A0, _written((1, 2)))
     assert node.partition() is not old
     assert (node.partition().isr, node.partition().partition_epoch) == ((1,), 0)
+    await _fetches(node, 2, epoch=0)
     assert [item.topic_id for item, _ in node.submitter.submitted] == [ID_A, ID_B]
 
 
 @pytest.mark.parametrize("how", ["deleted", "offline"])
 async def test_a_partition_that_is_no_longer_hosted_proposes_nothing(how) -> None:
-    node = await _node(alive=(1,))
+    node = await _node()
     if how == "deleted":
         await node.ask(stop_replica((0, -2, True)))
     else:
         partition = node.partition()
         node.replicas.mark_offline(A0)
         assert (partition.is_leader, partition.isr, partition.pending) == (False, (), None)
-    assert (await node.ask(update_metadata())).error_code == ErrorCode.NONE
+    await _learns(node)
+    refused = ErrorCode.NOT_LEADER_OR_FOLLOWER if how == "deleted" else ErrorCode.KAFKA_STORAGE_ERROR
+    assert await _fetches(node, 2) == refused
     assert node.submitter.proposed == []
 
 
 async def test_a_leader_that_became_a_follower_ignores_the_response() -> None:  # rule 9.59
-    node = await _node()
+    node = await _proposing()
     await node.ask(leader_and_isr(lai_state(leader=2, leader_epoch=6, partition_epoch=9)))
     node.submitter.answer(A0, _written())
     assert (node.partition().leader, node.partition().isr, node.partition().partition_epoch) == (2, (), 9)
@@ -319,28 +288,31 @@ async def test_a_leader_that_became_a_follower_ignores_the_response() -> None:  
 
 @pytest.mark.parametrize(("leader_epoch", "partition_epoch"), [(4, 8), (6, 8), (5, 6)])
 async def test_a_success_with_other_epochs_is_ignored(leader_epoch, partition_epoch) -> None:  # rule 9.59
-    node = await _node()
+    node = await _proposing()
     node.submitter.answer(A0, _written(leader_epoch=leader_epoch, partition_epoch=partition_epoch))
     assert (node.partition().isr, node.partition().partition_epoch) == ((1,), 7)
 
 
 async def test_an_equal_partition_epoch_is_an_idempotent_success() -> None:  # rules 9.59, 11.74
-    node = await _node()
+    node = await _proposing()
     node.submitter.answer(A0, _written(partition_epoch=7))
     assert (node.partition().isr, node.partition().partition_epoch) == ((1, 2, 3), 7)
 
 
 async def test_the_controller_may_commit_another_isr_than_proposed() -> None:
-    node = await _node(alive=(1, 2))
+    node = await _proposing()
     node.submitter.answer(A0, _written((1,)))
     assert node.partition().isr == (1,)
+    await _fetches(node, 2)
     assert node.submitter.proposed == [(1, 2), (1, 2)]
 
 
 async def test_a_response_changes_only_its_partition() -> None:
     node = Node()
     states = (lai_state(0, isr=(1,)), lai_state(1, isr=(1, 2, 3)), lai_state(2, isr=(1,)))
-    await _tell(node, *states, alive=(1, 2))
+    await node.ask(update_metadata(*(umr_state(i) for i in range(3))))
+    await node.ask(leader_and_isr(*states))
+    await node.ask(fetch_request(0, replica=2, partitions=(0, 1, 2)), 12)
     assert [item.partition.partition for item, _ in node.submitter.submitted] == [0, 2]
     node.submitter.answer(TopicPartition("a", 2), _written((1, 2), leader_epoch=0, partition_epoch=1))
     assert [node.partition(i).isr for i in range(3)] == [(1,), (1, 2, 3), (1, 2)]

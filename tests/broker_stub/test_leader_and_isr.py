@@ -101,7 +101,7 @@ async def test_an_unchanged_leader_is_followed_again_in_a_larger_leader_epoch_on
         def metadata_changed(self, controller_epoch) -> None:
             pass
 
-    node = await _node(isr_policy=lambda *_: Watching())
+    node = await _node(isr_policy=Watching())
     assert await _code(node, lai_state(leader=2, leader_epoch=1)) == ErrorCode.NONE
     assert await _code(node, lai_state(leader=2, leader_epoch=4)) == ErrorCode.NONE
     assert await _code(node, lai_state(leader=2, leader_epoch=4)) == ErrorCode.STALE_CONTROLLER_EPOCH
@@ -331,7 +331,7 @@ async def test_leaders_are_made_before_followers() -> None:  # rule 9.20
         def metadata_changed(self, controller_epoch) -> None:
             pass
 
-    node = Node(isr_policy=lambda *_: Watching())
+    node = Node(isr_policy=Watching())
     await node.ask(update_metadata())
     states = [lai_state(index, leader=leader) for index, leader in enumerate((2, 1, 3, 1))]
     answer = await node.ask(leader_and_isr(*states))

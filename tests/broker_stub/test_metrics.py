@@ -9,21 +9,24 @@ from kce.broker_stub.metrics import broker_metrics
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.reactor.request import Action, Response
 from kce.metrics import Gauge, Meter
+from tests.broker_stub.logs import MemoryLogManager
 from tests.broker_stub.support import config, lai_state, leader_and_isr, make_broker, update_metadata
+
+MIN_ISR_2 = {"min.insync.replicas": "2"}
 
 
 def values(broker: Broker) -> dict[str, float]:
-    """Value by MBean name. min.insync.replicas is 2."""
+    """Value by MBean name."""
     found = {}
-    for name, metric in broker_metrics(broker, 2):
+    for name, metric in broker_metrics(broker):
         assert isinstance(metric, Gauge | Meter)
         assert str(name) not in found
         found[str(name)] = metric.read()
     return found
 
 
-def test_metrics_of_partitions() -> None:
-    broker = make_broker(config())
+async def test_metrics_of_partitions() -> None:
+    broker = make_broker(config(), log_manager=MemoryLogManager(MIN_ISR_2))
     controller_id = "kafka.server:type=MetadataLoader,name=CurrentControllerId"
     assert values(broker)[controller_id] == -1
     manager = broker.replica_manager
@@ -68,8 +71,8 @@ def test_metrics_of_partitions() -> None:
         pytest.param((1,), 1, 1, 0, marks=pytest.mark.kafka("PT-5")),
     ],
 )
-def test_metrics_of_a_partition_follow_its_isr(isr, under_replicated, under_min_isr, at_min_isr) -> None:
-    broker = make_broker(config())
+async def test_metrics_of_a_partition_follow_its_isr(isr, under_replicated, under_min_isr, at_min_isr) -> None:
+    broker = make_broker(config(), log_manager=MemoryLogManager(MIN_ISR_2))
     manager = broker.replica_manager
 
     def found() -> tuple[float, ...]:
@@ -101,7 +104,9 @@ def test_metrics_of_a_partition_follow_its_isr(isr, under_replicated, under_min_
         ((1, 2), (1, 2, 3), (3,), (), False),
     ],
 )
-def test_under_replicated_and_reassigning_partitions(isr, replicas, adding, removing, is_under_replicated) -> None:
+async def test_under_replicated_and_reassigning_partitions(
+    isr, replicas, adding, removing, is_under_replicated
+) -> None:
     broker = make_broker(config())
     manager = broker.replica_manager
     # not by a request, which must name this broker as a replica

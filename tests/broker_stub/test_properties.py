@@ -67,7 +67,9 @@ def update_metadata(draw: st.DrawFn) -> tuple[wire.Message, int]:
     state = {"controller_epoch": epochs, "leader": leaders, "leader_epoch": epochs, "isr": isrs, "replicas": isrs}
     states = _partition_states(wire.UpdateMetadataPartitionState, version < 5, **state)
     fields: dict[str, Any] = dict(envelope)
-    fields["live_brokers"] = st.lists(brokers.map(umr_broker), max_size=4, unique_by=lambda b: b.id).map(tuple)
+    listeners = ("CONTROL", "DATA") if version >= 3 else ("DATA",)  # without names two endpoints are of one listener
+    alive = brokers.map(lambda broker_id: umr_broker(broker_id, listeners))
+    fields["live_brokers"] = st.lists(alive, max_size=4, unique_by=lambda b: b.id).map(tuple)
     if version < 5:
         fields["ungrouped_partition_states"] = states
     else:

@@ -56,7 +56,9 @@ BAD = [
         id="KRaft",
         marks=pytest.mark.kafka("SS-7"),
     ),
-    pytest.param(wire.frame(struct.pack(">hhih", 0, 9, 1, -1)), "Produce 9: Produce is not served", id="not served"),
+    pytest.param(
+        wire.frame(struct.pack(">hhih", 8, 9, 1, -1)), "OffsetCommit 9: OffsetCommit is not served", id="not served"
+    ),
     pytest.param(
         wire.frame(struct.pack(">hhih", 3, 0, 1, -7)),
         "Metadata 0: request header of Metadata 0: negative length -7",

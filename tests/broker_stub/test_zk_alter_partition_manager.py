@@ -10,11 +10,11 @@ from trio.testing import MockClock
 
 from kce.broker_stub import TopicPartition
 from kce.broker_stub.alter_partition_manager import AlterPartitionItem, Result
-from kce.broker_stub.isr import LiveReplicasJoin
 from kce.broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
 from kce.wire import ErrorCode
 from kce.zookeeper.model import LeaderAndIsr
-from tests.broker_stub.support import ID_A, config, lai_state, leader_and_isr, make_broker, update_metadata
+from tests.broker_stub.replication.support import follower_fetches
+from tests.broker_stub.support import ID_A, config, lai_state, leader_and_isr, make_broker, umr_state, update_metadata
 
 
 class Store:
@@ -127,12 +127,11 @@ async def test_an_old_protocol_makes_brokers_write_isrs(autojump_clock: MockCloc
         config(inter_broker_protocol_version="2.6"),
         isr_store=store,
     )
-    assert isinstance(broker.replica_manager._isr_policy, LiveReplicasJoin)
     nursery.start_soon(broker.alter_partition_manager.run)
     manager = broker.replica_manager
-    manager.maybe_update_metadata_cache(update_metadata(alive=(1, 2, 3)), 1)
+    manager.maybe_update_metadata_cache(update_metadata(umr_state(), alive=(1, 2, 3)), 1)
     manager.become_leader_or_follower(leader_and_isr(lai_state(leader_epoch=4, partition_epoch=7, isr=(1, 2))), 2)
-    manager.maybe_update_metadata_cache(update_metadata(alive=(1, 2, 3)), 3)
+    follower_fetches(broker.replication.data_plane, 3, epoch=4)
     await trio.sleep(0.1)
     (written,) = store.written
     assert written.controller_epoch == 1

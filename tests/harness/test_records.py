@@ -1,4 +1,4 @@
-"""Records in a cluster: nodes with log directories keep and replicate them, while leaders move."""
+"""Records in a cluster: nodes keep and replicate them, while leaders move."""
 
 from __future__ import annotations
 
@@ -137,15 +137,16 @@ async def test_a_follower_lags_on_command() -> None:
         await cluster.wait_until(lambda: isr_is(cluster, {1, 2, 3}), what="the ISR")
 
 
-async def test_nodes_without_log_directories_keep_no_records() -> None:
+@pytest.mark.parametrize("log_dirs", ["a folder", None])
+async def test_a_killed_node_finds_its_records_unless_it_has_no_log_directory(log_dirs: str | None) -> None:
     world = memory(1)
-    async with Cluster(1, world=world) as cluster:
+    properties: dict[str, str | None] = {} if log_dirs else {"log.dirs": None}
+    async with Cluster(1, world=world, properties=properties) as cluster:
         await cluster.create_topic("t", partitions=1, replication_factor=1)
-        answer = await ask(
-            cluster, world, 1, wire.ApiVersionsRequest(client_software_name="t", client_software_version="1"), 3
-        )
-        assert isinstance(answer, wire.ApiVersionsResponse)
-        assert not {0, 1, 2} & {entry.api_key for entry in answer.api_keys}
+        assert await produce(cluster, world, b"before") == 0
+        await cluster.kill(1)
+        await cluster.start(1)
+        assert await produce(cluster, world, b"after") == (1 if log_dirs else 0)
 
 
 @pytest.mark.slow

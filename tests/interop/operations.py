@@ -20,6 +20,8 @@ from kce import wire
 from kce.harness import Cluster
 from kce.harness.embedded_zookeeper import four_letter_word
 from kce.harness.guard import Guard
+from kce.harness.members import InProcessMember
+from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper.znodes import CONTROLLER, topic_path
 from tests.clusters import is_registered, request
 from tests.interop.real_kafka import RELEASES, VERSION, RealBroker, Release, kafka_jars
@@ -27,7 +29,7 @@ from tests.interop.records import Ledger, Traffic, consume_in_group
 from tests.interop.tools import ELECTION, REASSIGN, TOPICS, Tools
 
 NODE = 100
-#: of a broker that keeps no records
+#: of a broker of ours that is held back
 IDLE = 50
 TOPIC = "orders"
 RECORDS = 10_000
@@ -278,7 +280,7 @@ async def produce_and_consume(p: Peers) -> str:
 async def _group_of_a_real_broker(p: Peers) -> str:
     """Ask broker 1 for coordinators, which makes it create the offsets topic.
 
-    A partition of that topic may be put on node 100, and ours keeps no records: the group is one of another partition.
+    A partition of that topic may be on node 100, which coordinates no groups: the group is one of another partition.
     """
     groups = [f"readers-{i}" for i in range(20)]
     found: list[str] = []
@@ -361,10 +363,14 @@ def _plan(p: Peers, target: dict[int, tuple[int, ...]], step: int) -> str:
 
 
 async def cancel_reassignment(p: Peers) -> str:
-    """Cancel a reassignment to a live broker that never catches up: a node of ours, which keeps no records."""
+    """Cancel a reassignment to a live broker that never catches up: a node of ours that lags on command."""
     before = await p.states()
     properties = {"auto.leader.rebalance.enable": "false"}
-    async with Cluster(1, first_id=IDLE, zookeeper=p.cluster.zookeeper, properties=properties):
+    async with Cluster(1, first_id=IDLE, zookeeper=p.cluster.zookeeper, properties=properties) as cluster:
+        (idle,) = cluster.members
+        assert isinstance(idle, InProcessMember)
+        assert idle.node is not None
+        idle.node.broker.replication.hold(TopicPartition(TOPIC, 0))
         plan = _plan(p, {0: (IDLE, *before[0][0][1:])}, 9)
         await p.tool(REASSIGN, "--execute", "--reassignment-json-file", plan)
         listed = await p.tool(REASSIGN, "--list")

@@ -157,6 +157,14 @@ def test_every_step_names_an_operation(script: list[Step]) -> None:
     assert all(callable(getattr(Operations, one.operation, None)) for one in script)
 
 
+@pytest.mark.parametrize("script", [SHORT, SCRIPTED, *(random_script(seed, 60) for seed in range(20))])
+def test_no_request_deletes_several_topics(script: list[Step]) -> None:
+    made = {one.arguments["topic"] for one in script if one.operation in ("create", "create_in_zookeeper")}
+    for one in script:
+        if one.operation == "delete":
+            assert len(made & set(one.arguments["topics"])) <= 1
+
+
 def test_a_random_script_is_the_same_for_the_same_seed() -> None:
     assert random_script(1, 60) == random_script(1, 60) != random_script(2, 60)
     operations = Counter(one.operation for seed in (1, 2, 3) for one in random_script(seed, 60))

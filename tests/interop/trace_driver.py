@@ -1,7 +1,7 @@
 """Runs the steps of a script, one after the other, and traces what the controller sends and writes.
 
-A step ends when what it must cause has happened, and the controller has nothing more to do: requests that pass its
-queue of events come back while neither a znode nor the traffic changes.
+A step ends when what it must cause has happened, and the controller has nothing more to do: several times it has
+processed all that it was notified of, while neither a znode nor the traffic changed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,18 @@ STEP_TIMEOUT_S = 150
 QUIET_ROUNDS, ROUND_S = 4, 0.05
 #: of what the driver writes
 NOW_MS = 1_600_000_000_000
+_READS_ZOOKEEPER = wire.CreateTopicsRequest(
+    topics=(
+        wire.CreatableTopic(
+            name="is-there-room",
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=(wire.CreatableReplicaAssignment(partition_index=0, broker_ids=(1,)),),
+        ),
+    ),
+    validate_only=True,
+)
+_PASSES_THE_QUEUE = wire.ListPartitionReassignmentsRequest(topics=())
 
 #: path -> (data, stat)
 Tree = dict[str, NodeData]
@@ -97,14 +109,25 @@ class Driver:
             await trio.sleep(ROUND_S)
 
     async def _through_the_queue(self) -> None:
-        """Ask what passes the controller's queue of events, until an active controller answers."""
-        message = wire.ListPartitionReassignmentsRequest(topics=())
-        while True:
-            answer = await request(self.address, message, 0)
-            assert isinstance(answer, wire.ListPartitionReassignmentsResponse)
-            if answer.error_code == wire.ErrorCode.NONE:
-                return
+        """Wait until an active controller has processed what it has been notified of.
+
+        First a request for which node 100 reads ZooKeeper: in a session, notifications come before the answers to later
+        reads. Then one that passes the controller's queue of events.
+        """
+        while await self._is_refused(_READS_ZOOKEEPER, 7) or await self._is_refused(_PASSES_THE_QUEUE, 0):  # noqa: ASYNC110
             await trio.sleep(ROUND_S)
+
+    async def _is_refused(self, message: wire.Message, version: int) -> bool:
+        match await request(self.address, message, version):
+            case wire.CreateTopicsResponse(topics=(topic,)):
+                code = topic.error_code
+            case wire.ListPartitionReassignmentsResponse(error_code=code):
+                pass
+            case other:
+                raise AssertionError(other)
+        if code not in (wire.ErrorCode.NONE, wire.ErrorCode.NOT_CONTROLLER):
+            raise AssertionError(f"{message} is answered with {wire.error_name(code)}")
+        return code == wire.ErrorCode.NOT_CONTROLLER
 
     async def _tree(self) -> Tree:
         """All znodes; those that come and go meanwhile may be missing."""

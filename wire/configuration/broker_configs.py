@@ -82,7 +82,7 @@ log.roll.ms long - 1.. cluster described topics
 log.segment.bytes int 1073741824 14.. cluster described topics
 log.segment.delete.delay.ms long 60000 0.. cluster described topics
 message.max.bytes int 1048588 0.. cluster described topics
-min.insync.replicas int 1 1.. cluster described node,topics
+min.insync.replicas int 1 1.. cluster described topics
 num.io.threads int 8 1.. cluster described broker
 num.network.threads int 3 1.. cluster described broker
 num.partitions int 1 1.. static described broker
@@ -219,7 +219,7 @@ log.local.retention.ms long -2 -2.. cluster described
 log.message.format.version string 3.0-IV1 any static described
 log.message.timestamp.difference.max.ms long max 0.. cluster described
 log.preallocate boolean false any cluster described
-max.incremental.fetch.session.cache.slots int 1000 0.. static described
+max.incremental.fetch.session.cache.slots int 1000 0.. static described broker
 max.request.partition.size.limit int 2000 1.. static hidden
 metadata.log.dir string - any static hidden
 metadata.log.max.record.bytes.between.snapshots long 20971520 1.. static hidden

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, Window
@@ -10,7 +12,7 @@ from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
 from kce.captures.spark.analyses.common import as_table, milliseconds
-from kce.captures.spark.analyses.words import MOST, clock, count, duration, packets
+from kce.captures.spark.analyses.words import MOST, clock, count, duration, packets, some
 from kce.captures.tables.rows import SPAN, TIME, Column, Table, evidence_columns
 
 TABLE = Table(
@@ -76,6 +78,7 @@ def run(of: Frames) -> DataFrame:
 
 def findings(found: Results) -> Iterator[Finding]:
     suffered = [row for row in found.clients if not row.is_replica and (row.failed or row.unanswered)]
+    suffered.sort(key=_damage, reverse=True)
     for row in suffered[:MOST]:
         text = (
             f"Client {row.client_id or row.client}: {count(row.requests, row.api + ' request')}, {row.failed:,} failed"
@@ -83,9 +86,31 @@ def findings(found: Results) -> Iterator[Finding]:
         )
         if row.gap_ms is not None:
             text += f"; longest time without a good response {duration(row.gap_ms)}, from {clock(row.gap_time)}"
+        if errors := _errors(found, row):
+            text += f". Errors: {errors}"
         yield Finding("note", f"{text} ({packets(row.packets)}).", tuple(zip(row.files, row.packets, strict=True)))
     if len(suffered) > MOST:
         yield Finding("note", f"{count(len(suffered) - MOST, 'other client')} with errors, see the table of clients.")
+
+
+def _damage(row: Any) -> tuple[int, float]:
+    """Lost requests first, for a client may pause on its own."""
+    return row.failed + row.unanswered, row.gap_ms or 0.0
+
+
+def _errors(found: Results, row: Any) -> str:
+    """Which error how often, and of which partitions."""
+    counts: Counter[str] = Counter()
+    where: dict[str, set[str]] = {}
+    for each in found.errors:
+        if (each.client_id, each.client, each.api) == (row.client_id, row.client, row.api):
+            counts[each.error] += each.count
+            if each.topic is not None and each.partition is not None:
+                where.setdefault(each.error, set()).add(f"{each.topic}-{each.partition}")
+    return ", ".join(
+        f"{number:,} {error}" + (f" ({some(sorted(where[error]), MOST)})" if error in where else "")
+        for error, number in counts.most_common(MOST)
+    )
 
 
 ANALYSIS = Analysis(

@@ -2,7 +2,7 @@
 
 Kafka guards a partition with a lock, and tests that appends and fetches rarely wait for it. Here nothing awaits while
 it reads or changes a partition, so there is no lock; these tests check that. The concurrent operations are control
-requests, Metadata requests and ISR changes.
+requests, Metadata requests, followers' fetches and ISR changes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kce import wire
 from kce.broker_stub import TopicPartition
 from kce.wire import ErrorCode
 from kce.zookeeper.model import LeaderAndIsr
+from tests.broker_stub.replication.support import fetch_request
 from tests.broker_stub.support import (
     Node,
     answer_of,
@@ -49,6 +50,8 @@ def send_all_requests(node: Node, partition_epoch: int) -> None:
     assert immediate_response(node, stop_replica((1, 0, False))).error_code == ErrorCode.NONE
     (topic,) = immediate_response(node, wire.MetadataRequest(topics=None)).topics
     assert topic.partitions[0].leader_id == 1
+    (topic,) = immediate_response(node, fetch_request(0, replica=2, version=17)).responses
+    assert topic.partitions[0].error_code == ErrorCode.NONE
 
 
 async def leading(isr: tuple[int, ...]) -> Node:
@@ -70,12 +73,11 @@ async def test_requests_do_not_wait_for_a_partition() -> None:
 @pytest.mark.kafka("PL-2")
 async def test_requests_do_not_wait_for_a_proposed_isr() -> None:  # rule 9.48
     node = await leading((1,))
-    assert node.submitter.proposed == [(1, 2, 3)]
     for _ in range(ROUNDS):
-        send_all_requests(node, 7)  # each UpdateMetadata checks the ISR again
-    assert node.submitter.proposed == [(1, 2, 3)]
+        send_all_requests(node, 7)  # each fetch checks the ISR again
+    assert node.submitter.proposed == [(1, 2)]
     partition = node.partition()
-    assert (partition.isr, partition.maximal_isr) == ((1,), (1, 2, 3))
+    assert (partition.isr, partition.maximal_isr) == ((1,), (1, 2))
     node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
     assert partition.pending is None
 
@@ -127,7 +129,11 @@ class Environment:
             self.node.submitter.answer(A0, accepted)
 
     async def change_brokers(self) -> None:
-        await self.node.ask(update_metadata(alive=self.some((1, 2, 3, 4, 5))))
+        await self.node.ask(update_metadata(umr_state(isr=(1,)), alive=self.some((1, 2, 3, 4, 5))))
+
+    async def follow(self) -> None:
+        """One of the brokers fetches everything; it need not have a replica."""
+        await self.node.ask(fetch_request(0, replica=self.random.choice((2, 3, 4, 5))), 12)
 
 
 async def concurrently(*operations: Callable[[], Any]) -> None:
@@ -163,7 +169,11 @@ async def test_isr_changes_interleave_with_requests(seed: int) -> None:  # rules
         await node.ask(wire.MetadataRequest(topics=None))
 
     await concurrently(
-        environment.send_leader_and_isr, environment.answer_proposal, environment.change_brokers, describe
+        environment.send_leader_and_isr,
+        environment.answer_proposal,
+        environment.change_brokers,
+        environment.follow,
+        describe,
     )
     assert epochs == sorted(epochs)
     assert environment.accepted > 0

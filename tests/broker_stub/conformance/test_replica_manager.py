@@ -44,7 +44,9 @@ async def become(node: RecordNode, version: int | None = None, topic_id: uuid.UU
 
 
 def metadata_file(node: RecordNode, partition: TopicPartition = A0) -> uuid.UUID | None:
-    """The topic id in `partition.metadata`, whose version is checked; None without a file."""
+    """The topic id in `partition.metadata`, whose version is checked; None without a file. Makes the log's files."""
+    if partition in node.record_logs.logs:
+        assert len(node.record_logs.logs[partition].segments) == 1
     found = read_topic_id(node.disk, f"/logs/{partition}/partition.metadata")
     assert node.record_logs.topic_id(partition) == found
     return found

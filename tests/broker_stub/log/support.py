@@ -23,7 +23,10 @@ NOW_MS = 1_700_000_000_000
 class Context(LogContext):
     """Flushes and deletes at once. ``failures``: of its log directory."""
 
-    def __init__(self, disk: Disk | None = None, producer_id_expiration_ms: int = 86_400_000) -> None:
+    def __init__(
+        self, disk: Disk | None = None, producer_id_expiration_ms: int = 86_400_000, path: str = "/logs"
+    ) -> None:
+        self.path = path
         self.time_ms = NOW_MS
         self.disk = disk or MemoryDisk(self.now_ms)
         self.random = Random(7)
@@ -56,11 +59,10 @@ def a_log(
     clean: bool = True,
     log_start_offset: int = 0,
     recovery_point: int = 0,
-    folder: str = FOLDER,
     **settings: object,
 ) -> Log:
     return Log(
-        context or Context(), folder, PARTITION, config(**settings), clean=clean, log_start_offset=log_start_offset,
+        context or Context(), PARTITION, config(**settings), clean=clean, log_start_offset=log_start_offset,
         recovery_point=recovery_point,
     )  # fmt: skip
 

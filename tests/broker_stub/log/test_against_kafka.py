@@ -71,8 +71,8 @@ def test_kafka_dumps_every_file(tools: Tools, tmp_path: Path, codec: Codec) -> N
     """All kinds of batches, several segments, leader epochs; also after recovery has rebuilt the indexes."""
     folder, chance = tmp_path / "a-0", Random(3)
     settings = LogConfig.of(SETTINGS)
-    context = Context(RealDisk())
-    log = Log(context, str(folder), TopicPartition("a", 0), settings)
+    context = Context(RealDisk(), path=str(tmp_path))
+    log = Log(context, TopicPartition("a", 0), settings)
     sequences = dict.fromkeys((5, 6, 2**40), 0)
     for i in range(120):
         epoch, when = i // 30, NOW_MS + chance.randrange(10_000)
@@ -99,7 +99,7 @@ def test_kafka_dumps_every_file(tools: Tools, tmp_path: Path, codec: Codec) -> N
             if path.suffix == ".log":
                 offsets += [int(offset) for offset in re.findall(r"\| offset: (\d+) ", printed)]
         assert offsets == list(range(log.log_end_offset))
-        log = Log(context, str(folder), TopicPartition("a", 0), settings, clean=False)
+        log = Log(context, TopicPartition("a", 0), settings, clean=False)
         assert values(log) == expected
         log.close()
     assert kinds == {".log", ".index", ".timeindex", ".snapshot", ".txnindex"}

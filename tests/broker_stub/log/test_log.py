@@ -1,4 +1,8 @@
-"""One partition's log. Covers: broker_stub/log/segments.py, broker_stub/log/segment.py, broker_stub/log/config.py."""
+"""One partition's log.
+
+Covers: broker_stub/log/segments.py, broker_stub/log/segment.py, broker_stub/log/config.py, broker_stub/log/files.py,
+broker_stub/log/appending.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ from kce.broker_stub.errors import (
     RecordListTooLarge,
 )
 from kce.broker_stub.log import Isolation, Origin
-from kce.broker_stub.log.log import UnexpectedOffset
+from kce.broker_stub.log.appending import UnexpectedOffset
 from kce.broker_stub.log.segments import OffsetMetadata
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire import Codec
@@ -740,13 +744,15 @@ def test_a_disk_that_fails_is_the_end_of_the_directory() -> None:
 def test_a_log_moves_with_its_folder() -> None:
     context = Context()
     log = a_log(context, segment_bytes=2 * ONE)
+    context.disk.make_folder("/elsewhere")
     for _ in range(5):
         append(log)
-    log.move("/logs/b-0")
+    log.move("/elsewhere/a-0")
     append(log, b"w", epoch=4)
     assert [value for _, value in values(log)] == [b"v"] * 5 + [b"w"]
     log.close()
-    moved = a_log(context, folder="/logs/b-0", segment_bytes=2 * ONE)
+    context.path = "/elsewhere"
+    moved = a_log(context, segment_bytes=2 * ONE)
     assert (moved.log_end_offset, moved.leader_epochs) == (6, ((0, 0), (4, 5)))
 
 

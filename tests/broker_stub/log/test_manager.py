@@ -12,9 +12,10 @@ import trio
 from trio.testing import MockClock as Clock
 
 from kce.broker_stub.disk import Disk
-from kce.broker_stub.errors import BrokerFailure, KafkaStorageError
-from kce.broker_stub.log import LogConfig
+from kce.broker_stub.errors import BrokerFailure, KafkaStorageError, OffsetOutOfRange
+from kce.broker_stub.log import Isolation, LogConfig
 from kce.broker_stub.log.checkpoints import read_offsets
+from kce.broker_stub.log.lookup import find_timestamp
 from kce.broker_stub.log.manager import LogManager, LogManagerConfig
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire.vocabulary import TopicPartition
@@ -66,7 +67,7 @@ async def test_logs_are_the_same_after_a_clean_end(disk: MemoryDisk) -> None:
     append(log, b"x", b"y", epoch=3)
     log.set_high_watermark(1)
     log.increment_log_start_offset(1)
-    logs.get_or_create_log(A1, is_new=True, topic_id=None)
+    append(logs.get_or_create_log(A1, is_new=True, topic_id=None), b"z")
     assert (logs.has_log(A0), logs.topic_id(A0), logs.topic_id(A1), logs.has_log(B0)) == (True, ID, None, False)
     logs.assign_topic_id(A1, ID)
     logs.close(broker_epoch=77)
@@ -118,8 +119,39 @@ async def test_logs_are_spread_over_the_directories(disk: MemoryDisk) -> None:
     logs = manager(disk, "/l", "/m")
     await logs.load()
     for number in range(5):
-        logs.get_or_create_log(TopicPartition("a", number), is_new=True, topic_id=None)
+        append(logs.get_or_create_log(TopicPartition("a", number), is_new=True, topic_id=None), b"x")
     assert (disk.folders("/l"), disk.folders("/m")) == (["a-0", "a-2", "a-4"], ["a-1", "a-3"])
+
+
+async def test_a_log_has_files_once_something_is_written(disk: MemoryDisk, autojump_clock: Clock) -> None:
+    async with running(manager(disk)) as logs:
+        log = logs.get_or_create_log(A0, is_new=True, topic_id=ID)
+        deleted = logs.get_or_create_log(A1, is_new=True, topic_id=None)
+        deleted.assign_epoch(3)
+        log.assign_epoch(5)
+        log.assign_epoch(7)
+        assert (log.log_end_offset, log.high_watermark, log.last_stable_offset, log.size) == (0, 0, 0, 0)
+        assert (log.latest_epoch, log.end_offset_of(7), log.end_offset_of(5)) == (7, (7, 0), (5, 0))
+        assert (log.set_high_watermark(9), log.end, log.located_last_stable()) == (0, (0, 0, 0), (0, 0, 0))
+        assert log.read(0, 100, Isolation.HIGH_WATERMARK) == ((0, 0, 0), b"", False, ())
+        with pytest.raises(OffsetOutOfRange):
+            log.read(1, 100, Isolation.LOG_END)
+        assert (log.increment_log_start_offset(0), log.truncate_to(0), log.delete_old_segments()) == (False, False, 0)
+        await trio.sleep(3600)  # checkpoints are written, retention and flushes are done
+        logs.delete_log(A1)
+        assert (disk.folders("/l"), log.has_files, logs.has_log(A1)) == ([], False, False)
+        looked_at = logs.get_or_create_log(B0, is_new=True, topic_id=None)
+        looked_at.assign_epoch(3)
+        assert find_timestamp(looked_at, 0) is None
+        assert looked_at.leader_epochs == ((3, 0),)
+        logs.delete_log(B0)
+        append(log, b"x", epoch=7)
+        await trio.sleep(3600)
+        assert (disk.folders("/l"), log.topic_id, log.leader_epochs) == (["a-0"], ID, ((7, 0),))
+    logs.abandon()
+    again = manager(disk)
+    await again.load()
+    assert (again.topic_id(A0), again.logs[A0].leader_epochs, values(again.logs[A0])) == (ID, ((7, 0),), [(0, b"x")])
 
 
 async def test_a_deleted_log_is_gone_at_once_and_from_the_disk_later(disk: MemoryDisk, autojump_clock: Clock) -> None:
@@ -299,8 +331,8 @@ async def test_a_disk_that_fails_when_deletions_are_noted_is_offline(
 ) -> None:  # rule B3.20
     logs = manager(disk, "/l", "/m")
     await logs.load()
-    logs.get_or_create_log(A0, is_new=True, topic_id=None)
-    logs.get_or_create_log(A1, is_new=True, topic_id=None)
+    for partition in (A0, A1):
+        append(logs.get_or_create_log(partition, is_new=True, topic_id=None), b"x")
     logs.delete_log(A0)
     write = disk.write
 

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from random import Random
 from typing import Any
 
 import trio
 
 from kce import wire
-from kce.broker_stub.handlers.kafka_apis import HANDLERS, RECORD_HANDLERS, KafkaApis
-from kce.broker_stub.log import Log, LogConfig
-from kce.broker_stub.log.manager import LogManager, LogManagerConfig
-from kce.broker_stub.replication.replication import Replication
+from kce.broker_stub.log import Isolation, Log
+from kce.broker_stub.replication.data_plane import DataPlane
+from kce.broker_stub.replication.reading import FetchParams, PartitionFetch
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import batch
+from tests.broker_stub.logs import MemoryLogManager
 from tests.broker_stub.support import (
     ID_A,
     Node,
-    config,
     lai_state,
     leader_and_isr,
     umr_state,
@@ -29,10 +26,6 @@ from tests.broker_stub.support import (
 )
 
 A0 = TopicPartition("a", 0)
-
-
-def now_ms() -> int:
-    return 1_700_000_000_000 + round(trio.current_time() * 1000)
 
 
 class RecordNode(Node):
@@ -46,23 +39,10 @@ class RecordNode(Node):
         log_dirs: tuple[str, ...],
         **properties: str,
     ) -> None:
-        self.topic = topic
-        self.disk = disk or MemoryDisk(now_ms)
-        self.record_logs = LogManager(
-            self.disk, log_dirs, LogManagerConfig.of({}), now_ms=now_ms, random=Random(1),
-            config_of=lambda name: LogConfig.of(self.topic),
-        )  # fmt: skip
-        configuration = config(**properties)
-
-        def policy(cache: Any, submitter: Any) -> Replication:
-            self.replication = Replication(
-                configuration, cache, submitter, lambda: self.replicas, refuse_to_dial, lambda: self.broker_epoch
-            )
-            return self.replication
-
-        super().__init__(log_manager=self.record_logs, isr_policy=policy, nursery=nursery, **properties)
-        self.services = dataclasses.replace(self.services, data_plane=self.replication.data_plane)
-        self.apis = KafkaApis(self.services, (*HANDLERS, *RECORD_HANDLERS))
+        self.record_logs = MemoryLogManager(topic, disk, log_dirs)
+        self.topic = self.record_logs.topic
+        self.disk = self.record_logs.disk
+        super().__init__(log_manager=self.record_logs, nursery=nursery, **properties)
 
     @property
     def log(self) -> Log:
@@ -85,10 +65,6 @@ class RecordNode(Node):
     async def fetch(self, offset: int = 0, *, version: int = 12, **more: Any) -> wire.FetchResponsePartitionData:
         answer = await self.ask(fetch_request(offset, version=version, **more), version)
         return answer.responses[0].partitions[0]  # type: ignore[no-any-return]
-
-
-async def refuse_to_dial(host: str, port: int, *, to: int, listener: str) -> Any:
-    raise ConnectionRefusedError(f"{host}:{port}")
 
 
 @asynccontextmanager
@@ -130,6 +106,7 @@ def fetch_request(
     isolation: int = 0,
     topic: str = "a",
     partitions: tuple[int, ...] = (0,),
+    log_start_offset: int = 0,
     **more: Any,
 ) -> wire.FetchRequest:
     entries = tuple(
@@ -139,7 +116,7 @@ def fetch_request(
             partition_max_bytes=partition_max_bytes,
             current_leader_epoch=epoch,
             last_fetched_epoch=last_fetched_epoch if version >= 12 else -1,
-            log_start_offset=0,
+            log_start_offset=log_start_offset,
         )
         for number in partitions
     )
@@ -156,6 +133,13 @@ def fetch_request(
         **replicas,
         **more,  # type: ignore[arg-type]
     )
+
+
+def follower_fetches(plane: DataPlane, replica: int, epoch: int) -> None:
+    """A follower that has nothing fetches a-0 from its start."""
+    params = FetchParams(replica_id=replica, max_wait_ms=0, min_bytes=1, max_bytes=100, isolation=Isolation.LOG_END)
+    fetch = PartitionFetch(A0, ID_A, 0, 100, log_start_offset=0, current_leader_epoch=epoch)
+    plane.fetch(params, [fetch], lambda reads: None)
 
 
 def values_of(data: wire.FetchResponsePartitionData) -> list[bytes | None]:

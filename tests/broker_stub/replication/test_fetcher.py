@@ -333,7 +333,7 @@ async def test_a_held_partition_is_not_fetched(follower: MakeFollower) -> None:
     await f.follow()
     assert f.leader.requests == []
     f.held.clear()
-    f.fetchers.wake()
+    f.fetchers.reconsider(PARTITION)
     await f.settle()
     assert len(f.leader.fetches()) == 1
 

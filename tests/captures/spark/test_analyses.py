@@ -20,6 +20,8 @@ from kce.captures.spark.analyses import ANALYSES, common, outages
 from kce.captures.spark.reassembly import at_listeners
 from kce.captures.spark.schemas import spark_schema, spark_type
 from kce.captures.tables.rows import CONNECTIONS, DECODED, ENDPOINTS, EXCHANGES, PARTITIONS
+from tests.captures.spark.test_incidents import client, found
+from tests.captures.spark.test_incidents import row as row_of
 
 pytestmark = pytest.mark.slow
 
@@ -254,6 +256,30 @@ def test_what_a_client_suffered(spark):
     assert (producer.requests, producer.failed, producer.unanswered, producer.connections) == (5, 1, 1, 2)
     assert (producer.gap_ms, producer.packets, producer.p50_ms, producer.max_ms) == (7000, [1, 4], 2, 3)
     assert (replica.is_replica, replica.gap_ms, replica.packets) == (True, None, [])
+
+
+def test_clients_are_told_in_the_order_of_damage():
+    def suffered(name, failed, gap_ms):
+        return client(name, 3, gap_ms, failed=failed, requests=9, connections=1)
+
+    def error(partition, name="NOT_LEADER_OR_FOLLOWER", of="worst"):
+        return row_of(
+            "errors", api="Produce", client_id=of, client=None, error=name, count=2, topic="orders", partition=partition
+        )
+
+    told = found(
+        clients=[
+            suffered("gap", 1, 9000),
+            suffered("none", 0, 99_000),
+            suffered("worst", 4, 10),
+            suffered("also", 1, 8),
+        ],
+        errors=[error(1), error(0), error(None, "REQUEST_TIMED_OUT"), error(7, of="gap")],
+    )
+    texts = [finding.text for finding in ANALYSES["clients"].findings(told)]
+    assert [text.split()[1].rstrip(":") for text in texts] == ["worst", "gap", "also"]
+    errors = "Errors: 4 NOT_LEADER_OR_FOLLOWER (orders-0, orders-1), 2 REQUEST_TIMED_OUT (packets 5, 50)."
+    assert texts[0].endswith(errors)
 
 
 def test_a_broker_that_leaves_and_stays_away(spark):

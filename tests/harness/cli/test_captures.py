@@ -23,6 +23,12 @@ TOUR = str(CAPTURES["kafka-3.9.1-tour"])
         (["analyze", TOUR, "--format", "parquet"], 2, "--format parquet"),
         (["analyze", TOUR, "--format", "parquet", "--report", "a", "--out", "b"], 2, "--format parquet"),
         (["analyze", TOUR, "--fail-on", "nothing"], 2, "nothing"),
+        (["analyze", TOUR, "--compare"], 2, "two FILES"),
+        (["analyze", TOUR, TOUR, "--compare", "--out", "x"], 2, "--out"),
+        (["decode", TOUR, TOUR, "--follow"], 2, "one file"),
+        (["decode", "nowhere.pcap", "--follow"], 1, "cannot be opened"),
+        (["capture", "x.pcapng", "--wireshark"], 2, "--ports"),
+        (["up", "--wireshark"], 2, "--record"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments: list[str], code: int, text: str, here: Here) -> None:

@@ -6,7 +6,7 @@ Covers: harness/world/memory_disk.py, harness/world/real_disk.py.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -244,3 +244,18 @@ def test_a_file_that_is_replaced_is_never_half_there() -> None:
         disk.crash(Random(at))
         disk._left = 10_000
         assert disk.read("/d/f") in ((b"new content",) if done else (b"old", b"new content"))
+
+
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_a_short_write_is_continued(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = os.pwritev
+
+    def short(descriptor: int, parts: Sequence[bytes], at: int) -> int:
+        return written(descriptor, [b"".join(parts)[:most]], at)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    file = RealDisk().open(str(tmp_path / "f"))
+    file.append(b"ab", memoryview(b""), b"cdefg")
+    file.append(b"")
+    file.append(b"hi")
+    assert (file.size, bytes(file.read(0, 100)), (tmp_path / "f").read_bytes()) == (9, b"abcdefghi", b"abcdefghi")

@@ -1,0 +1,74 @@
+"""DescribeLogDirs (key 35), versions 0-4 (rule B7.22)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.log import Log
+from kce.broker_stub.log.directory import LogDirectory
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+    ErrorCode,
+)
+from kce.wire.vocabulary import TopicPartition, by_topic
+
+
+def respond(message: DescribeLogDirsRequest, context: RequestContext, services: Services) -> DescribeLogDirsResponse:
+    wanted = None
+    if message.topics is not None:
+        wanted = {TopicPartition(topic.topic, number) for topic in message.topics for number in topic.partitions}
+    logs = services.log_manager
+    return DescribeLogDirsResponse(
+        results=tuple(
+            _result(
+                directory,
+                {
+                    partition: log
+                    for partition, log in logs.logs.items()
+                    if log.context is directory and (wanted is None or partition in wanted)
+                },
+            )
+            for directory in logs.directories
+        )
+    )
+
+
+def _result(directory: LogDirectory, logs: dict[TopicPartition, Log]) -> DescribeLogDirsResult:
+    if directory.is_offline:
+        return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path)
+    total, usable = directory.space()
+    return DescribeLogDirsResult(
+        log_dir=directory.path,
+        topics=tuple(
+            DescribeLogDirsTopic(
+                name=topic,
+                partitions=tuple(
+                    DescribeLogDirsPartition(
+                        partition_index=number,
+                        partition_size=log.size,
+                        offset_lag=max(log.high_watermark - log.log_end_offset, 0),
+                        is_future_key=False,
+                    )
+                    for number, log in numbered.items()
+                ),
+            )
+            for topic, numbered in by_topic(logs).items()
+        ),
+        total_bytes=total,
+        usable_bytes=usable,
+    )
+
+
+def error_response(
+    message: DescribeLogDirsRequest, context: RequestContext, error: ErrorCode
+) -> DescribeLogDirsResponse:
+    return DescribeLogDirsResponse(error_code=error)
+
+
+HANDLER: Final = Handler(DescribeLogDirsRequest, answering(respond), error_response)

@@ -1,0 +1,83 @@
+"""DescribeProducers (key 61), version 0 (rule B7.24)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kce.broker_stub.errors import ApiException
+from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ErrorCode,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from kce.wire.vocabulary import TopicPartition, is_valid_topic_name
+
+
+def respond(
+    message: DescribeProducersRequest, context: RequestContext, services: Services
+) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=tuple(
+            TopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    _partition(TopicPartition(topic.name, number), services) for number in topic.partition_indexes
+                ),
+            )
+            for topic in message.topics
+        )
+    )
+
+
+def _partition(partition: TopicPartition, services: Services) -> PartitionResponse:
+    def refused(code: ErrorCode) -> PartitionResponse:
+        return PartitionResponse(partition_index=partition.partition, error_code=code)
+
+    if not is_valid_topic_name(partition.topic):
+        return refused(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    if services.metadata_cache.snapshot.partition(partition) is None:
+        return refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    try:
+        log = services.data_plane.partition(partition).log
+    except ApiException as e:
+        return refused(e.code)
+    if log is None:
+        return refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return PartitionResponse(
+        partition_index=partition.partition,
+        active_producers=tuple(
+            ProducerState(
+                producer_id=producer_id,
+                producer_epoch=state.epoch,
+                last_sequence=state.last_sequence,
+                last_timestamp=state.last_timestamp,
+                coordinator_epoch=state.coordinator_epoch,
+                current_txn_start_offset=-1 if state.transaction is None else state.transaction,
+            )
+            for producer_id, state in log.known_producers().items()
+        ),
+    )
+
+
+def error_response(
+    message: DescribeProducersRequest, context: RequestContext, error: ErrorCode
+) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=tuple(
+            TopicResponse(
+                name=topic.name,
+                partitions=tuple(
+                    PartitionResponse(partition_index=number, error_code=error) for number in topic.partition_indexes
+                ),
+            )
+            for topic in message.topics
+        )
+    )
+
+
+HANDLER: Final = Handler(DescribeProducersRequest, answering(respond), error_response)

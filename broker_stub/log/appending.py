@@ -1,0 +1,104 @@
+"""What an append changes besides the segment: where its batches are, and what they say of producers."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from kce.broker_stub.disk import Buffer
+from kce.broker_stub.errors import ApiException, CorruptMessage
+from kce.broker_stub.log.loading import end_of_transaction
+from kce.broker_stub.log.producer_state import (
+    CompletedTransaction,
+    Origin,
+    ProducerAppend,
+    ProducerStateManager,
+)
+from kce.broker_stub.log.validation import CheckedRecords
+from kce.wire import errors
+from kce.wire.batch_header import BatchHeader
+from kce.wire.record import NO_PRODUCER, NO_TIMESTAMP
+
+_MAX_INT32: Final = 2**31 - 1
+
+
+class UnexpectedOffset(ApiException):
+    """A follower's append that does not begin at the end of the log (rule B5.19)."""
+
+    def __init__(self, text: str, first_offset: int, last_offset: int) -> None:
+        super().__init__(text)
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+
+
+@dataclass(slots=True)
+class Appended:
+    """The result of an append; the first offset is -1 if it was empty. A duplicate has the original's offsets."""
+
+    first_offset: int
+    last_offset: int
+    log_start_offset: int
+    log_append_time: int = NO_TIMESTAMP
+    size: int = 0
+    is_duplicate: bool = False
+
+
+class Extent(NamedTuple):
+    """The offsets of batches that a follower appends. ``roll_offset``: of a segment that begins with them."""
+
+    first_offset: int
+    last_offset: int
+    roll_offset: int
+    max_timestamp: int
+    offset_of_max: int
+
+
+def extent_of(checked: CheckedRecords) -> Extent:
+    """Of at least one batch. Raises CorruptMessage if offsets do not ascend."""
+    headers = [header for _, header in checked.batches]
+    first, last = headers[0], headers[-1]
+    for one, other in itertools.pairwise(headers):
+        if one.last_offset >= other.last_offset:
+            raise CorruptMessage(f"offset {other.last_offset} follows {one.last_offset}")
+    most = max(headers, key=lambda header: header.max_timestamp)  # the first of them
+    is_v2 = first.magic == 2
+    return Extent(
+        first.base_offset if is_v2 else first.last_offset,
+        last.last_offset,
+        first.base_offset if is_v2 else last.last_offset - _MAX_INT32,
+        most.max_timestamp,
+        most.last_offset,
+    )
+
+
+class ProducerUpdates:
+    """What batches change in the state of producers, once they are in the log."""
+
+    __slots__ = ("appends", "completed")
+
+    def __init__(self) -> None:
+        self.appends: dict[int, ProducerAppend] = {}
+        #: transactions that end with these batches
+        self.completed: list[CompletedTransaction] = []
+
+    def add(self, producers: ProducerStateManager, header: BatchHeader, batch: Buffer, origin: Origin) -> None:
+        """Check and remember a batch. Raises ApiException (section 3e)."""
+        append = self.appends.get(header.producer_id)
+        if append is None:
+            append = self.appends[header.producer_id] = producers.prepare(header.producer_id, origin)
+        try:
+            marker = end_of_transaction(header, batch) if header.is_control else None
+        except errors.CorruptRecord as e:
+            raise CorruptMessage(str(e)) from None
+        if (transaction := append.append(header, marker)) is not None:
+            self.completed.append(transaction)
+
+    @classmethod
+    def replicated(cls, producers: ProducerStateManager, checked: CheckedRecords) -> ProducerUpdates:
+        """Rule B3.55. Raises CorruptMessage."""
+        updates = cls()
+        for at, header in checked.batches:
+            if header.producer_id != NO_PRODUCER:
+                updates.add(producers, header, checked.data[at : at + header.size], Origin.REPLICATION)
+        return updates

@@ -1,0 +1,222 @@
+"""The files of one log: the partition's folder, made when something is to be written, and flushed, moved and closed.
+
+A new log is a few fields in memory until something is to be written: then its folder and files are made. To a broker
+that starts, an empty log and none are the same. So a topic costs no files, and a broker may host many partitions.
+
+An OSError is the failure of the log directory: it is reported by ``LogContext.failed`` and becomes KafkaStorageError.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+from kce.broker_stub.errors import InconsistentTopicId, KafkaStorageError
+from kce.broker_stub.log.checkpoints import read_topic_id, write_topic_id
+from kce.broker_stub.log.config import LogConfig
+from kce.broker_stub.log.leader_epochs import LeaderEpochCache
+from kce.broker_stub.log.loading import load
+from kce.broker_stub.log.names import PARTITION_METADATA
+from kce.broker_stub.log.producer_state import ProducerState, ProducerStateManager
+from kce.broker_stub.log.segments import LogContext, OffsetMetadata, Segments
+from kce.wire.vocabulary import TopicPartition
+
+#: both ends of a log that has no files yet
+BEGINNING: Final = OffsetMetadata(0, 0, 0)
+
+L = TypeVar("L", bound="LogFiles")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def storage(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, P], R]:
+    """Rule B3.20."""
+
+    @functools.wraps(method)
+    def guarded(self: L, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except OSError as e:
+            self.context.failed(e)
+            raise KafkaStorageError(f"{self.folder}: {e}") from e
+
+    return guarded
+
+
+class LogFiles:
+    """``recovery_point``: everything before it is flushed."""
+
+    __slots__ = (
+        "_epochs", "_folder", "_last_flush_ms", "_producers", "_segments", "_topic_id", "config", "context",
+        "log_start_offset", "partition", "recovery_point",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        context: LogContext,
+        partition: TopicPartition,
+        config: LogConfig,
+        *,
+        is_new: bool = False,
+        clean: bool = True,
+        log_start_offset: int = 0,
+        recovery_point: int = 0,
+    ) -> None:
+        self.context = context
+        self.partition = partition
+        self.config = config
+        self._folder: str | None = None
+        self._segments: Segments | None = None
+        self._producers: ProducerStateManager | None = None
+        self._topic_id: uuid.UUID | None = None
+        self._last_flush_ms = 0
+        self.log_start_offset = self.recovery_point = 0
+        if is_new:
+            self._epochs = LeaderEpochCache()
+            return
+        self._load(clean, log_start_offset, recovery_point)
+        self._topic_id = read_topic_id(context.disk, self._metadata_path)
+
+    def _load(self, clean: bool, log_start_offset: int, recovery_point: int) -> Segments:
+        context, folder = self.context, self.folder
+        context.disk.make_folder(folder)
+        self._epochs = LeaderEpochCache(context.disk, folder)
+        self._producers = ProducerStateManager(context.disk, folder, expiration_ms=context.producer_id_expiration_ms)
+        self._segments, self.log_start_offset, self.recovery_point = load(
+            context,
+            folder,
+            self.config,
+            clean=clean,
+            log_start_offset=log_start_offset,
+            recovery_point=recovery_point,
+            epochs=self._epochs,
+            producers=self._producers,
+        )
+        self._last_flush_ms = context.now_ms()
+        return self._segments
+
+    def _make(self) -> Segments:
+        """Make the folder and the files of a new log. Raises OSError."""
+        entries = self._epochs.entries
+        segments = self._load(True, 0, 0)
+        self._epochs.replace(entries)
+        if self._topic_id is not None:
+            write_topic_id(self.context.disk, self._metadata_path, self._topic_id)
+        return segments
+
+    @property
+    def has_files(self) -> bool:
+        return self._segments is not None
+
+    @property
+    def folder(self) -> str:
+        return self._folder or f"{self.context.path}/{self.partition}"
+
+    @property
+    def segments(self) -> Segments:
+        """Makes the files if there are none yet. Raises OSError."""
+        return self._make() if self._segments is None else self._segments
+
+    # the topic's id
+
+    @property
+    def _metadata_path(self) -> str:
+        return f"{self.folder}/{PARTITION_METADATA}"
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        return self._topic_id
+
+    @storage
+    def assign_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Rule B6.7. Raises InconsistentTopicId, KafkaStorageError."""
+        if self._topic_id is None:
+            if self.has_files:
+                write_topic_id(self.context.disk, self._metadata_path, topic_id)
+            self._topic_id = topic_id
+        elif self._topic_id != topic_id:
+            raise InconsistentTopicId(f"{self.partition} has topic id {self._topic_id}, not {topic_id}")
+
+    @property
+    def producers(self) -> ProducerStateManager:
+        """Makes the files if there are none yet. Raises OSError."""
+        if self._producers is None:
+            self._make()
+            assert self._producers is not None
+        return self._producers
+
+    def known_producers(self) -> Mapping[int, ProducerState]:
+        """By producer id."""
+        return {} if self._producers is None else self._producers.producers
+
+    def remove_expired_producers(self) -> None:
+        """Rule B3.53."""
+        if self._producers is not None:
+            self._producers.remove_expired(self.context.now_ms())
+
+    @property
+    def latest_epoch(self) -> int | None:
+        return self._epochs.latest
+
+    @property
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]:
+        """(epoch, start offset), ascending."""
+        return self._epochs.entries
+
+    @property
+    def log_end_offset(self) -> int:
+        return 0 if self._segments is None else self._segments.end.offset
+
+    # on disk
+
+    @storage
+    def flush(self, end_offset: int | None = None) -> None:
+        """Make everything before ``end_offset`` durable (rule B6.13). Raises KafkaStorageError."""
+        end = self.log_end_offset if end_offset is None else end_offset
+        if end > self.recovery_point:
+            *files, folder = self.to_flush(end)
+            for path in files:
+                self.context.disk.open(path).flush()
+            self.context.disk.flush_folder(folder)
+            self.flushed(end)
+
+    @storage
+    def to_flush(self, end_offset: int) -> list[str]:
+        """The files that must be flushed so that everything before ``end_offset`` is durable, and their folder."""
+        if end_offset <= self.recovery_point or self._segments is None:
+            return []
+        segments = self._segments.from_offset(self.recovery_point, end_offset)
+        return [path for segment in segments for path in segment.to_flush()] + [self.folder]
+
+    def flushed(self, end_offset: int) -> None:
+        """Everything before that offset is durable."""
+        self.recovery_point = max(self.recovery_point, min(end_offset, self.log_end_offset))
+        self._last_flush_ms = self.context.now_ms()
+
+    @property
+    def is_flush_due(self) -> bool:
+        return self.has_files and self.context.now_ms() - self._last_flush_ms >= self.config.flush_ms
+
+    @storage
+    def close(self) -> None:
+        """Flush everything and give back files; the log is not used afterwards. Raises KafkaStorageError."""
+        if self._segments is None:
+            return
+        self.flush()
+        self.producers.map_end_offset = self.log_end_offset
+        if (path := self.producers.take_snapshot()) is not None:
+            self.context.disk.flush(path)
+        for segment in self._segments:
+            segment.close()
+
+    @storage
+    def move(self, folder: str) -> None:
+        """Rename the folder, if there is one. Raises KafkaStorageError."""
+        if self._segments is not None:
+            self.context.disk.rename(self.folder, folder)
+            self._epochs.moved(folder)
+            self.producers.moved(folder)
+            self._segments.moved(folder)
+        self._folder = folder

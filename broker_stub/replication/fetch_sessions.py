@@ -1,0 +1,318 @@
+"""Fetch sessions on the leader's side (KIP-227, rules B4.24 to B4.35).
+
+A session remembers the partitions of a fetcher, so that a request lists only what has changed. It also remembers which
+partitions are idle: their fetcher has all there is, and was told all. Those are not read again until ``touched`` says
+that something happened to them, so that 100,000 idle partitions cost a fetch nothing. All of a session's partitions are
+read at least every `RECHECK_S`.
+
+    sessions = FetchSessions(slots, random, now)
+    context = sessions.context(...)     # what a request asks for; or raises Refused
+    context.wanted()                    # its partitions that must be read
+    context.answered(reads)             # those to answer with
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from kce.broker_stub.errors import Refused
+from kce.broker_stub.replication.reading import PartitionFetch, Read
+from kce.wire import ErrorCode
+from kce.wire.vocabulary import TopicPartition
+
+NO_SESSION: Final = 0
+#: epochs of a full fetch (rule B4.24)
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+#: rule B4.34
+EVICTION_S: Final = 120.0
+#: idle partitions are read that often, for what happens to a log by itself, such as its retention
+RECHECK_S: Final = 30.0
+_MAX_EPOCH: Final = 2**31 - 1
+_UNKNOWN: Final = -1
+
+#: a partition of a topic by id, or by name where a request has no ids
+Key = tuple[UUID | str, int]
+
+
+def next_epoch(epoch: int) -> int:
+    """Rule B4.28."""
+    return epoch + 1 if 0 <= epoch < _MAX_EPOCH else 1
+
+
+class Wanted(NamedTuple):
+    """One partition of a request. ``topic_id`` is None in requests by name."""
+
+    topic: str
+    topic_id: UUID | None
+    partition: int
+    offset: int
+    max_bytes: int
+    log_start_offset: int
+    leader_epoch: int
+    last_fetched_epoch: int
+
+    @property
+    def key(self) -> Key:
+        return (self.topic if self.topic_id is None else self.topic_id), self.partition
+
+
+class Requested(NamedTuple):
+    """One partition to read, or with its answer where it needs no read (rules B4.2, B4.3)."""
+
+    wanted: Wanted
+    fetch: PartitionFetch
+    answer: Read | None
+
+
+class _Cached:
+    """``high_watermark`` and ``log_start_offset`` as last answered."""
+
+    __slots__ = ("high_watermark", "log_start_offset", "wanted")
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.high_watermark = self.log_start_offset = _UNKNOWN
+
+    def answered(self, read: Read) -> bool:
+        """Remember the answer; whether an incremental response has it (rule B4.29)."""
+        changed = (
+            bool(read.records)
+            or self.high_watermark != read.high_watermark
+            or self.log_start_offset != read.log_start_offset
+            or read.preferred_replica != _UNKNOWN
+            or read.diverging is not None
+            or read.error != ErrorCode.NONE
+        )
+        self.high_watermark = _UNKNOWN if read.error != ErrorCode.NONE else read.high_watermark
+        self.log_start_offset = read.log_start_offset
+        return changed
+
+
+class FetchSession:
+    """``partitions`` in the order in which they are read. ``replica_id``: of a follower, or -1."""
+
+    __slots__ = (
+        "checked_at", "created_at", "epoch", "id", "idle", "last_used", "partitions", "replica_id", "uses_topic_ids",
+    )  # fmt: skip
+
+    def __init__(self, session_id: int, replica_id: int, uses_topic_ids: bool, now: float) -> None:
+        self.id = session_id
+        self.replica_id = replica_id
+        self.uses_topic_ids = uses_topic_ids
+        self.partitions: dict[Key, _Cached] = {}
+        #: those of which nothing is to be said; the partition by which they are touched
+        self.idle: dict[Key, TopicPartition] = {}
+        self.epoch = 1
+        self.created_at = self.last_used = self.checked_at = now
+
+    @property
+    def rank(self) -> tuple[bool, int, int]:
+        """The order of eviction: followers' sessions stay longest, then those with many partitions."""
+        return self.replica_id >= 0, len(self.partitions), self.id
+
+
+class FetchContext:
+    """What one request asks for. ``session`` is None without one."""
+
+    def __init__(
+        self, sessions: FetchSessions, session: FetchSession | None, wanted: Iterable[Wanted], *, is_full: bool
+    ) -> None:
+        self.session = session
+        self.is_full = is_full
+        self._sessions = sessions
+        self._wanted = wanted
+        self._epoch = _UNKNOWN if session is None else session.epoch
+
+    def wanted(self) -> list[Wanted]:
+        """The partitions that must be read; idle ones are left out."""
+        session = self.session
+        if session is None or self.is_full:
+            return list(self._wanted)
+        idle = session.idle
+        return [cached.wanted for key, cached in session.partitions.items() if key not in idle]
+
+    def touched(self, known: set[Key]) -> list[Wanted]:
+        """The partitions that something has happened to since they were idle, and that are not ``known``."""
+        session = self.session
+        if session is None or self.is_full:
+            return []
+        return [
+            session.partitions[key].wanted
+            for key in self._sessions.take_touched(session)
+            if key not in known and key in session.partitions
+        ]
+
+    def answered(self, answers: Sequence[tuple[Requested, Read]]) -> list[tuple[Requested, Read]]:
+        """What the response has. Raises Refused (rule B4.31)."""
+        session = self.session
+        if session is None:
+            return list(answers)
+        if not self.is_full and session.epoch != self._epoch:
+            raise Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        told = []
+        for requested, read in answers:
+            key = requested.wanted.key
+            cached = session.partitions.get(key)
+            if cached is None:
+                continue
+            if cached.answered(read) or self.is_full:
+                told.append((requested, read))
+            if read.records:  # rule B4.30
+                session.partitions[key] = session.partitions.pop(key)
+            elif read.is_idle(requested.fetch.offset):
+                self._sessions.rests(session, key, requested.fetch.partition)
+        return told
+
+
+class FetchSessions:
+    """The sessions of one broker. ``now``: seconds of a clock that never goes back."""
+
+    def __init__(self, slots: int, random: Random, now: Callable[[], float], *, eviction_s: float = EVICTION_S) -> None:
+        self._slots = slots
+        self._eviction_s = eviction_s
+        self._random = random
+        self._now = now
+        #: the least recently used first
+        self._sessions: dict[int, FetchSession] = {}
+        #: who has an idle partition, under which key
+        self._resting: dict[TopicPartition, dict[int, Key]] = {}
+        self._touched: dict[int, dict[Key, None]] = {}
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, session_id: int) -> FetchSession | None:
+        return self._sessions.get(session_id)
+
+    # requests
+
+    def context(
+        self,
+        session_id: int,
+        epoch: int,
+        replica_id: int,
+        wanted: Sequence[Wanted],
+        forgotten: Iterable[Key],
+        *,
+        uses_topic_ids: bool,
+    ) -> FetchContext:
+        """Raises Refused: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._remove(session_id)
+            session = None
+            if epoch == INITIAL_EPOCH and wanted:
+                session = self._new_session(replica_id, wanted, uses_topic_ids)
+            return FetchContext(self, session, wanted, is_full=True)
+        known = self._sessions.get(session_id)
+        if known is None:
+            raise Refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if known.epoch != epoch:
+            raise Refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if known.uses_topic_ids != uses_topic_ids:
+            raise Refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        self._update(known, wanted, forgotten)
+        if not known.partitions:
+            self._remove(session_id)
+            return FetchContext(self, None, (), is_full=True)
+        known.epoch = next_epoch(epoch)
+        self._used(known)
+        return FetchContext(self, known, (), is_full=False)
+
+    def _update(self, session: FetchSession, wanted: Iterable[Wanted], forgotten: Iterable[Key]) -> None:
+        """Rule B4.28."""
+        for one in wanted:
+            cached = session.partitions.get(one.key)
+            if cached is None:
+                session.partitions[one.key] = _Cached(one)
+            else:
+                cached.wanted = one
+            self._wakes(session, one.key)
+        for key in forgotten:
+            session.partitions.pop(key, None)
+            self._wakes(session, key)
+
+    def _used(self, session: FetchSession) -> None:
+        session.last_used = now = self._now()
+        self._sessions[session.id] = self._sessions.pop(session.id)
+        for key in self._touched.pop(session.id, ()):
+            self._wakes(session, key)
+        if now - session.checked_at >= RECHECK_S:
+            session.checked_at = now
+            for key in list(session.idle):
+                self._wakes(session, key)
+
+    def _new_session(self, replica_id: int, wanted: Iterable[Wanted], uses_topic_ids: bool) -> FetchSession | None:
+        """None if there is no room (rules B4.25, B4.34)."""
+        partitions = {one.key: _Cached(one) for one in wanted}
+        now = self._now()
+        if len(self._sessions) >= self._slots and not self._evict(replica_id >= 0, len(partitions), now):
+            return None
+        session_id = self._random.randrange(1, _MAX_EPOCH)
+        while session_id in self._sessions:
+            session_id = self._random.randrange(1, _MAX_EPOCH)
+        session = self._sessions[session_id] = FetchSession(session_id, replica_id, uses_topic_ids, now)
+        session.partitions = partitions
+        return session
+
+    def _evict(self, is_follower: bool, size: int, now: float) -> bool:
+        """Make room for a session of so many partitions; whether there is (rule B4.34)."""
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if now - oldest.last_used > self._eviction_s:
+            self._remove(oldest.id)
+            self.evictions += 1
+            return True
+        candidates = [
+            session
+            for session in self._sessions.values()
+            if now - session.created_at > self._eviction_s or (is_follower and session.replica_id < 0)
+        ]
+        least = min(candidates, key=lambda session: session.rank, default=None)
+        if least is None or least.rank > (is_follower, size, NO_SESSION):
+            return False
+        self._remove(least.id)
+        self.evictions += 1
+        return True
+
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            for key in list(session.idle):
+                self._wakes(session, key)
+            self._touched.pop(session_id, None)
+
+    # idle partitions
+
+    def rests(self, session: FetchSession, key: Key, partition: TopicPartition) -> None:
+        """There is nothing to say of it until it is touched."""
+        if self._sessions.get(session.id) is session:
+            session.idle[key] = partition
+            self._resting.setdefault(partition, {})[session.id] = key
+
+    def _wakes(self, session: FetchSession, key: Key) -> None:
+        partition = session.idle.pop(key, None)
+        if partition is not None:
+            resting = self._resting[partition]
+            resting.pop(session.id, None)
+            if not resting:
+                del self._resting[partition]
+
+    def touched(self, partition: TopicPartition) -> list[FetchSession]:
+        """Something happened to a partition: the sessions in which it was idle, and is not any more."""
+        resting: Mapping[int, Key] = self._resting.get(partition, {})
+        woken = []
+        for session_id, key in list(resting.items()):
+            session = self._sessions[session_id]
+            self._wakes(session, key)
+            self._touched.setdefault(session_id, {})[key] = None
+            woken.append(session)
+        return woken
+
+    def take_touched(self, session: FetchSession) -> list[Key]:
+        return list(self._touched.pop(session.id, ()))

@@ -1,0 +1,198 @@
+"""`kce analyze`: captures, analysed by Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+from kce.captures.exchanges.ports import Ports
+from kce.extras import SPARK, require
+from kce.harness.cli.options import ports_option
+from kce.harness.interrupts import remove_on_exit, temporary_files
+from kce.harness.java import find_java
+
+if TYPE_CHECKING:
+    from kce.captures.spark.analyses.analysis import Thresholds
+
+FORMATS = ("text", "html", "json", "parquet", "markdown")
+
+#: Severities that ``--fail-on`` counts.
+_FAILS = {"alarm": ("alarm",), "finding": ("alarm", "warning")}
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  kce analyze incident.pcapng
+  kce analyze *.pcap.gz --report report.html --out tables/
+  kce analyze ci.pcapng --only zombies --only unclean_elections --fail-on alarm
+  kce analyze incident.pcapng --format markdown > incident.md
+  kce analyze before.pcapng after.pcapng --compare --report comparison.html
+
+The exit code is 1 if a file is not a capture, is damaged or truncated, or holds something other than the
+traffic of a ZooKeeper-mode Kafka cluster; otherwise it is 3 for a finding that --fail-on names.
+"""
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path())
+@click.option(
+    "--report", type=click.Path(), metavar="FILE",
+    help="Write a report: HTML with pictures, or the --format given.",
+)  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS),
+    help="Format of the report or, without --report, of the output. Parquet needs --report or --out, a folder.",
+)  # fmt: skip
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False),
+    metavar="DIR",
+    help="Write all tables as Parquet.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace tables in the folder of --out.")
+@click.option(
+    "--only", multiple=True, metavar="NAME",
+    help="Run only this analysis, named like its table; may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--fail-on", type=click.Choice(list(_FAILS)),
+    help="Exit with 3 at an alarm; with `finding`, at an alarm or a warning.",
+)  # fmt: skip
+@click.option(
+    "--threshold", "thresholds", multiple=True, metavar="NAME=VALUE",
+    help="Thresholds of warnings: outage_ms, slow_control_ms, slow_news_ms (1000 each), "
+    "isr_storm_shrinks (3); may be repeated.",
+)  # fmt: skip
+@click.option(
+    "--compare", "comparing", is_flag=True,
+    help="Show what differs between two FILES in counts, order, latencies and findings. --fail-on then counts only "
+    "findings of the second.",
+)  # fmt: skip
+@ports_option
+@click.option("--show-payloads", is_flag=True, help="Include records and credentials in the evidence.")
+@click.option("--master", metavar="URL", help="Run on this Spark cluster instead of this machine.")
+@click.option("--event-log", type=click.Path(file_okay=False), metavar="DIR", help="Keep Spark's event log there.")
+def analyze(
+    files: tuple[str, ...],
+    report: str | None,
+    form: str | None,
+    out: str | None,
+    overwrite: bool,
+    only: tuple[str, ...],
+    fail_on: str | None,
+    thresholds: tuple[str, ...],
+    comparing: bool,
+    ports: Ports,
+    show_payloads: bool,
+    master: str | None,
+    event_log: str | None,
+) -> int:
+    """Analyse captures with Spark: controllers, leaders, fenced requests, latencies, outages, and what went wrong.
+
+    FILES are pcap or pcapng, compressed or not: paths, globs or URIs. A connection may span several files.
+    """
+    if comparing and (len(files) != 2 or out is not None or event_log is not None or form == "parquet"):
+        raise click.UsageError("--compare takes two FILES, and neither --out, --event-log nor --format parquet")
+    if form == "text" and report is not None:
+        raise click.UsageError("--report is html, json, markdown or parquet; text is always printed")
+    if form == "parquet":
+        if (report is None) == (out is None):
+            raise click.UsageError("--format parquet writes into a folder: give --report or --out, and one of them")
+        out, report = out or report, None
+    require(*SPARK, purpose="`kce analyze`")
+    find_java()  # Spark finds the same one
+    from kce.captures.spark import analyze as run  # slow to import
+    from kce.captures.spark.analyses import ANALYSES
+    from kce.captures.spark.exports import rendered
+    from kce.captures.spark.text import print_findings
+
+    if unknown := [name for name in only if name not in ANALYSES]:
+        raise click.UsageError(f"--only {unknown[0]}: no such analysis; there are {', '.join(ANALYSES)}")
+    if comparing:
+        return _compare(files[0], files[1], report, form, fail_on, only=only, ports=ports, master=master,
+                        thresholds=_thresholds(thresholds))  # fmt: skip
+    # a descriptor of its own: the output of Spark's JVM is redirected meanwhile
+    with (
+        temporary_files(),
+        _removed_if_new(out),
+        os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
+        _status(Console(file=terminal)) as progress,
+    ):
+        findings = run(
+            files, report=report, form="html" if form in (None, "text") else form, out=out, overwrite=overwrite,
+            only=only, payloads=show_payloads, evidence=form in ("html", "json"), ports=ports, master=master,
+            event_log=event_log, progress=progress, thresholds=_thresholds(thresholds),
+        )  # fmt: skip
+    if report is None and form in ("html", "json", "markdown"):
+        click.echo(rendered(findings, form), nl=False)
+    else:
+        print_findings(findings, Console())
+    for what, path in (("report", report), ("tables", out)):
+        if path is not None:
+            click.echo(f"kce: {what} in {path}", err=True)
+    if not findings.quality.sound:
+        return 1
+    return 3 if fail_on and any(f.severity in _FAILS[fail_on] for f in findings.findings()) else 0
+
+
+def _compare(before: str, after: str, report: str | None, form: str | None, fail_on: str | None, **options: Any) -> int:
+    from kce.captures.spark.compare import FORMS as FORMS_OF_COMPARISON
+    from kce.captures.spark.exports import check_report, write_text
+    from kce.captures.spark.job import analyze_both
+
+    if report is not None:
+        check_report(report)
+    with (
+        temporary_files(),
+        os.fdopen(os.dup(sys.stderr.fileno()), "w") as terminal,
+        _status(Console(file=terminal)) as progress,
+    ):
+        compared = analyze_both(before, after, progress=progress, **options)
+    if report is None:
+        click.echo(FORMS_OF_COMPARISON[form or "text"](compared), nl=False)
+    else:
+        write_text(FORMS_OF_COMPARISON["html" if form is None else form](compared), report)
+        click.echo(FORMS_OF_COMPARISON["text"](compared), nl=False)
+        click.echo(f"kce: report in {report}", err=True)
+    if not compared.sound:
+        return 1
+    return 3 if fail_on and any(f.severity in _FAILS[fail_on] for f in compared.new) else 0
+
+
+def _removed_if_new(out: str | None) -> AbstractContextManager[None]:
+    """A signal leaves no folder with only a part of the tables, unless it was there before."""
+    return nullcontext() if out is None or Path(out).exists() else remove_on_exit(out)
+
+
+def _thresholds(settings: tuple[str, ...]) -> Thresholds:
+    from kce.captures.spark.analyses.analysis import THRESHOLDS
+
+    values: dict[str, float] = {}
+    for setting in settings:
+        name, _, text = setting.partition("=")
+        try:
+            values[name] = float(text)
+        except ValueError:
+            raise click.UsageError(f"--threshold {setting}: not NAME=VALUE, such as outage_ms=500") from None
+    try:
+        return replace(THRESHOLDS, **values)
+    except TypeError:
+        names = ", ".join(f.name for f in fields(THRESHOLDS))
+        raise click.UsageError(f"--threshold {settings[-1]}: there are {names}") from None
+
+
+@contextmanager
+def _status(console: Console) -> Iterator[Callable[[str], None]]:
+    """Show the current step on a terminal."""
+    if not console.is_terminal:
+        yield lambda step: None
+        return
+    with console.status("starting") as status:
+        yield lambda step: status.update(f"{step} …")
