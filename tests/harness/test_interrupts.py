@@ -227,16 +227,23 @@ def test_commands_that_are_brief(arguments: list[str], zookeeper: str, env: dict
 def test_commands_that_take_long(
     arguments: list[str], seconds: float, may_stay: tuple[str, ...], env: dict[str, str], tmp_path: Path
 ) -> None:
+    interrupted = 0
     for moment in range(MOMENTS_OF_LONG_COMMANDS):
         ran = finish([*KCE, *arguments], env, tmp_path, moment * seconds / MOMENTS_OF_LONG_COMMANDS)
         assert "Traceback" not in ran.output, f"moment {moment}"
         if arguments[0] == "up":
             assert ran.code in (0, 130)
             assert (ran.output.count("Stopping ...") or ran.output.count("kce: interrupted")) == 1
+            interrupted += 1
+        elif ran.code == 0:  # the command was done; later moments are too late, too
+            assert left_running(tmp_path) == []
+            break
         else:
             assert ran.code == 130
             assert ran.output.endswith("kce: interrupted\n")
+            interrupted += 1
         check(tmp_path, {*may_stay})
+    assert interrupted
 
 
 @pytest.mark.slow
