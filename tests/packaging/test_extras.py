@@ -33,6 +33,7 @@ NEEDS_SPARK = (
     "kce.captures.tcp.segment_kernels",
     "kce.wire.columnar",
     "kce.wire.columnar_kernels",
+    "kce.wire.columnar_memory",
     "kce.wire.columnar_write_kernels",
 )
 
