@@ -55,7 +55,7 @@ def error_codes(body: Any) -> list[int]:
 
 
 def answers(record: Path) -> dict[str, list[Response]]:
-    """The responses in a capture, by API. Every request must have one, but a Fetch, which may wait when its node ends."""
+    """The responses in a capture, by API. Every request has one, but a Fetch may wait when its node ends."""
     by_api: dict[str, list[Response]] = {}
     unanswered = 0
     with CaptureFile(record) as capture:
