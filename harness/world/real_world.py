@@ -92,7 +92,12 @@ class RealWorld(World):
 
     async def connect(self, host: str, port: int) -> Connected:
         stream = await trio.open_tcp_stream(host, port)  # sets TCP_NODELAY
-        return _connected(socket.socket(fileno=stream.socket.detach()))
+        connected = socket.socket(fileno=stream.socket.detach())
+        try:
+            return _connected(connected)
+        except OSError:  # the peer has reset the connection already
+            connected.close()
+            raise
 
     async def zookeeper(self, config: ZooKeeperClientConfig) -> Session:
         return await config.connect()

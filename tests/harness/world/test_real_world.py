@@ -5,6 +5,7 @@ Covers: harness/world/port.py.
 
 from __future__ import annotations
 
+import errno
 import socket
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import trio
 
 from kce.harness.errors import HarnessError
-from kce.harness.world import RealWorld, real
+from kce.harness.world import Connected, RealWorld, real, real_world
 from kce.harness.world.real_world import allow_open_files
 from kce.harness.world.tcp_stream import TcpStream
 
@@ -126,3 +127,21 @@ def test_a_limit_of_open_files_that_is_too_low(monkeypatch: pytest.MonkeyPatch) 
     error = r"limit of open files is 64, .* at least 256: raise it with `ulimit -n 1024`"
     with pytest.raises(HarnessError, match=error):
         allow_open_files()
+
+
+async def test_a_connection_that_the_peer_resets_at_once_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[socket.socket] = []
+
+    def reset(connected: socket.socket) -> Connected:
+        seen.append(connected)
+        raise OSError(errno.ENOTCONN, "the peer has reset it")
+
+    monkeypatch.setattr(real_world, "_connected", reset)
+    listener = await RealWorld().bind("127.0.0.1", 0)
+    try:
+        listener.listen(1)
+        with pytest.raises(OSError, match="reset it"):
+            await RealWorld().connect(*listener.address)
+    finally:
+        listener.close()
+    assert [each.fileno() for each in seen] == [-1]
