@@ -1,10 +1,8 @@
-"""Captures that are cut or damaged in ways that real ones are; sockets that pyspark forgets."""
+"""Captures that are cut or damaged in ways that real ones are."""
 
 from __future__ import annotations
 
-import gc
 import random
-import warnings
 
 import pytest
 
@@ -13,15 +11,6 @@ from tests.captures.fast.test_bulk import packets_of
 from tests.captures.made_files import pcap
 from tests.captures.samples import unzipped
 from tests.captures.wiretap import observe
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _forgotten_sockets():
-    """pyspark does not close the socket of a result whose reading has failed: free it here, not in a later test."""
-    yield
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
 
 
 @pytest.fixture(scope="module")
