@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from kce.broker_stub.errors import ApiException
@@ -21,13 +22,17 @@ from kce.wire.vocabulary import TopicPartition, is_valid_topic_name
 def respond(
     message: DescribeProducersRequest, context: RequestContext, services: Services
 ) -> DescribeProducersResponse:
+    return _response(message, lambda partition: _partition(partition, services))
+
+
+def _response(
+    message: DescribeProducersRequest, of: Callable[[TopicPartition], PartitionResponse]
+) -> DescribeProducersResponse:
     return DescribeProducersResponse(
         topics=tuple(
             TopicResponse(
                 name=topic.name,
-                partitions=tuple(
-                    _partition(TopicPartition(topic.name, number), services) for number in topic.partition_indexes
-                ),
+                partitions=tuple(of(TopicPartition(topic.name, number)) for number in topic.partition_indexes),
             )
             for topic in message.topics
         )
@@ -67,16 +72,8 @@ def _partition(partition: TopicPartition, services: Services) -> PartitionRespon
 def error_response(
     message: DescribeProducersRequest, context: RequestContext, error: ErrorCode
 ) -> DescribeProducersResponse:
-    return DescribeProducersResponse(
-        topics=tuple(
-            TopicResponse(
-                name=topic.name,
-                partitions=tuple(
-                    PartitionResponse(partition_index=number, error_code=error) for number in topic.partition_indexes
-                ),
-            )
-            for topic in message.topics
-        )
+    return _response(
+        message, lambda partition: PartitionResponse(partition_index=partition.partition, error_code=error)
     )
 
 

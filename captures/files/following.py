@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import os
 import threading
-from types import TracebackType
-from typing import Self
 
 from kce.captures.errors import CaptureError
 
@@ -60,11 +58,3 @@ class Following(io.RawIOBase):
     def close(self) -> None:
         self._file.close()
         super().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

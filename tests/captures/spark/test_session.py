@@ -11,12 +11,9 @@ import socketserver
 import threading
 
 import pytest
+from pyspark import accumulators
 
-pyspark = pytest.importorskip("pyspark")
-
-from pyspark import accumulators  # noqa: E402
-
-from kce.captures.spark.session import log_accumulator_errors, unix_sockets  # noqa: E402
+from kce.captures.spark.session import log_accumulator_errors, unix_sockets
 
 TOKEN = "0123456789abcdef" * 4
 
