@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 KAFKA = "Kafka 3.9.1"
-HEAD = f"{'':<42}{'ours':>11} {'':<16}{'spread':<22}{'peer':<24}{'':>11}  {'spread':<22}{'ratio':>7}"
+HEAD = f"{'':<56}{'ours':>11} {'':<12}{'spread':<28}{'peer':<24}{'':>11}  {'spread':<28}{'ratio':>7}"
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Row:
             f"{self.name:<42}{number(found['value']):>11} {self.unit:<16}{spread(found['spread']):<22}{self.peer:<24}"
         )
         if found["ratio"] is not None:
-            line += f"{number(found['peer_value']):>11}  {spread(found['peer_spread']):<22}{found['ratio']:>7.2f}"
+            line += f"{number(found['peer_value']):>11}  {spread(found['peer_spread']):<28}{found['ratio']:>7.2f}"
         return line.rstrip()
 
 
