@@ -49,7 +49,7 @@ class Row:
     def __str__(self) -> str:
         found = self.result()
         line = (
-            f"{self.name:<42}{number(found['value']):>11} {self.unit:<16}{spread(found['spread']):<22}{self.peer:<24}"
+            f"{self.name:<56}{number(found['value']):>11} {self.unit:<12}{spread(found['spread']):<28}{self.peer:<24}"
         )
         if found["ratio"] is not None:
             line += f"{number(found['peer_value']):>11}  {spread(found['peer_spread']):<28}{found['ratio']:>7.2f}"
