@@ -28,7 +28,7 @@ import kazoo.retry
 import kazoo.version
 import trio
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 
 from kce.zookeeper import store
@@ -263,25 +263,22 @@ class KazooStore(store.MetadataStore):
         started = client.start_async()  # not in a thread: whoever is cancelled then finds it started, and stops it
         try:
             await trio.to_thread.run_sync(started.wait, connection_timeout_ms / 1000, abandon_on_cancel=True)
-            if not client.connected:
-                await made.aclose()
-                raise KazooTimeoutError
-            await made._settled()
+            if answered := client.connected:
+                await made._settled()
         except trio.Cancelled:
             await made.aclose()
             raise
-        except (KazooTimeoutError, kz.AuthFailedError):
-            if not made._was_refused:
-                encrypted = "" if tls is None else ", does it speak TLS, and do the certificates fit"
-                raise StoreUnavailable(
-                    f"no ZooKeeper answers at {hosts} within {connection_timeout_ms} ms: is it running at that "
-                    f"address{encrypted}?"
-                ) from None
+        if answered and not made._was_refused:
+            return made
+        await made.aclose()
         if made._was_refused:
-            await made.aclose()
             schemes = ", ".join(scheme for scheme, _ in auth)
             raise StoreUnavailable(f"ZooKeeper at {hosts} does not accept our authentication ({schemes})")
-        return made
+        encrypted = "" if tls is None else ", does it speak TLS, and do the certificates fit"
+        raise StoreUnavailable(
+            f"no ZooKeeper answers at {hosts} within {connection_timeout_ms} ms: is it running at that "
+            f"address{encrypted}?"
+        )
 
     @property
     def session_id(self) -> int:
