@@ -18,15 +18,21 @@ import trio
 
 from kce.harness.cluster import Cluster
 from kce.harness.errors import HarnessError
-from kce.harness.faults import Rule, TakesRules
+from kce.harness.faults import Rule
 from kce.harness.guard import Guard, birth
 from kce.harness.running import ANSWER_TIMEOUT_S, registry
 
 MAX_REQUEST_BYTES = 65536
 
 
-class Target(TakesRules, Protocol):
+class Target(Protocol):
     """What commands act on: a cluster, or a proxy."""
+
+    async def add_rule(self, rule: Rule) -> None: ...
+    async def remove_rule(self, rule: Rule) -> None: ...
+    async def count_rule(self, rule: Rule) -> tuple[int, int]:
+        """How many frames the rule has matched so far, and on how many it acted."""
+        ...
 
     def describe(self) -> dict[str, Any]:
         """Its part of the content of `--ready-file`."""
@@ -40,7 +46,7 @@ class Target(TakesRules, Protocol):
 class ClusterTarget:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.history, self.add_rule, self.remove_rule = cluster.history, cluster.add_rule, cluster.remove_rule
+        self.add_rule, self.remove_rule, self.count_rule = cluster.add_rule, cluster.remove_rule, cluster.count_rule
 
     def describe(self) -> dict[str, Any]:
         cluster = self._cluster
@@ -159,6 +165,14 @@ class Supervisor:
             return self.describe()
         if command == "fault list":
             return {"faults": {number: rule.to_json() for number, rule in self._faults.items()}}
+        if command == "fault stats":
+            counts = {number: await self._target.count_rule(rule) for number, rule in self._faults.items()}
+            return {
+                "faults": {
+                    number: {"rule": self._faults[number].describe(), "matched": matched, "fired": fired}
+                    for number, (matched, fired) in counts.items()
+                }
+            }
         text = await self._act(command, request)
         self._on_change(text)
         return {"text": text}

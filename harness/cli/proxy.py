@@ -96,7 +96,7 @@ class _Target:
     def __init__(self, made: Proxy, to: tuple[str, ...]) -> None:
         self._proxy = made
         self._to = ",".join(to)
-        self.history, self.add_rule, self.remove_rule = made.history, made.add_rule, made.remove_rule
+        self.add_rule, self.remove_rule, self.count_rule = made.add_rule, made.remove_rule, made.count_rule
 
     def describe(self) -> dict[str, Any]:
         brokers = sorted(self._proxy.brokers.items(), key=lambda item: item[1])

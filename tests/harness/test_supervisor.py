@@ -35,7 +35,7 @@ class FakeCluster:
     """Node 1 can be killed; every other id is unknown."""
 
     def __init__(self) -> None:
-        self.history = self.add_rule = self.remove_rule = None
+        self.count_rule = self.add_rule = self.remove_rule = None
         self.guard = SimpleNamespace(remove=lambda path: None)
         self.cluster_id, self.zookeeper, self.data = "id", "127.0.0.1:2181", Path("/data")
         self.members = [SimpleNamespace(id=1, pid=7, state="running", addresses={"DATA": "127.0.0.1:9092"})]
