@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import json
-import os
-import sys
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-QUIET = ("-q", "--fast", "-p", "no:cacheprovider", "--assert=plain", "--rootdir", str(ROOT))
+QUIET = ("-q", "--fast", "--tb=no", "-p", "no:cacheprovider", "--assert=plain", "--rootdir", str(ROOT))
 
 
 def named(code: CodeType) -> tuple[str, str]:
@@ -46,13 +44,16 @@ class Callers:
         quick = sorted(found, key=lambda test: (self.seconds[test], test))
         chosen: dict[str, float] = {}
         for test in itertools.chain.from_iterable(zip(specific, quick, strict=True)):
-            if chosen and sum(chosen.values()) + self.seconds[test] > budget_s:
-                break
-            chosen[test] = self.seconds[test]
+            if not chosen or sum(chosen.values()) + self.seconds[test] <= budget_s:
+                chosen[test] = self.seconds[test]
         return sorted(chosen, key=lambda test: (chosen[test], test))
 
+    def write(self, file: Path) -> None:
+        passed = {test: (self.seconds[test], sorted(calls)) for test, calls in self.calls.items()}
+        file.write_text(json.dumps({"passed": passed, "failed": self.failed}))
+
     def add(self, file: Path) -> None:
-        """What ``observe`` has written."""
+        """What ``write`` has written."""
         content = json.loads(file.read_text())
         self.failed += content["failed"]
         for test, (seconds, functions) in content["passed"].items():
@@ -60,43 +61,23 @@ class Callers:
             self.calls[test] = {(module, function) for module, function in functions}
 
 
-class Observer:
-    """A pytest plugin that notes the functions that each passed test calls, with its fixtures."""
+def with_calls_noted(path: Path, functions: list[tuple[str, str]]) -> CodeType:
+    """A module's code in which each function first calls ``__called__`` with its place in ``functions``."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    module = str(path.relative_to(ROOT))
 
-    def __init__(self, rooms: Iterable[str]) -> None:
-        self._rooms = tuple(f"{path}{os.sep}" for room in rooms for path in (ROOT / room, ROOT / "kce" / room))
-        self._codes: dict[int, CodeType] = {}
-        self.failed: set[str] = set()
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-        self.tests: dict[str, tuple[float, list[tuple[str, str]]]] = {}
+    def note(node: ast.AST, owner: str) -> None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            owner = f"{owner}.{node.name}" if owner else node.name
+        for child in ast.iter_child_nodes(node):
+            note(child, owner)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            called = ast.Expr(ast.Call(ast.Name("__called__", ast.Load()), [ast.Constant(len(functions))], []))
+            functions.append((module, owner))
+            node.body.insert(0, ast.copy_location(called, node.body[0]))
 
-    def _trace(self, frame: FrameType, event: str, arg: object) -> None:
-        self._codes[id(frame.f_code)] = frame.f_code
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> object:
-        self._codes.clear()
-        sys.settrace(self._trace)
-        try:
-            return (yield)
-        finally:
-            sys.settrace(None)
-            if item.nodeid not in self.failed:
-                called = [code for code in self._codes.values() if code.co_filename.startswith(self._rooms)]
-                self.tests[item.nodeid] = self._seconds[item.nodeid], sorted({named(code) for code in called})
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid] += report.duration
-        if not report.passed:
-            self.failed.add(report.nodeid)
-
-
-def observe(folders: Sequence[str], rooms: Sequence[str], file: Path) -> int:
-    """Run the tests of ``folders``; write to ``file`` what each called. Returns pytest's exit code."""
-    observer = Observer(rooms)
-    code = pytest.main([*QUIET, *folders], [observer])
-    file.write_text(json.dumps({"passed": observer.tests, "failed": sorted(observer.failed)}))
-    return int(code)
+    note(tree, "")
+    return compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
 
 
 class Only:
