@@ -267,6 +267,15 @@ def test_up_conversion(magic: int, codec: Codec) -> None:
     assert {record.timestamp for record in found.records} == {NOW_MS if magic else -1}
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+def test_up_conversion_with_log_append_time(magic: int) -> None:
+    log = a_log(message_timestamp_type="LogAppendTime")
+    appended = log.append_as_leader(batch(b"a", b"b", magic=magic, timestamp=5 if magic else -1), 0)
+    assert appended.log_append_time == NOW_MS
+    (found,) = wire.read_records(everything(log)).batches
+    assert (found.timestamp_type, found.max_timestamp) == (TimestampType.LOG_APPEND_TIME, NOW_MS)
+
+
 def test_a_zip_bomb_stays_closed() -> None:
     """Only where the topic asks for keys is it opened, and then only so far."""
     bomb = wire.write_records(RecordBatch.of(Record(offset=0, timestamp=NOW_MS, value=bytes(10**6)), codec=Codec.GZIP))

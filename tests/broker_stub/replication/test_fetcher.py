@@ -227,6 +227,23 @@ async def test_truncation_before_2_7_asks_for_the_end_of_an_epoch(
     assert f.leader.fetches() == [(cut, 6, -1)]
 
 
+async def test_a_leader_that_refuses_to_say_where_an_epoch_ends(
+    follower: MakeFollower, autojump_clock: MockClock
+) -> None:  # rules B5.16, B5.17
+    f = follower(inter_broker_protocol_version="2.6", replica_fetch_backoff_ms="700")
+    f.leader.ends = [
+        {"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER},
+        {"error_code": ErrorCode.FENCED_LEADER_EPOCH, "leader_epoch": 1, "end_offset": 1},
+    ]
+    await f.follow()
+    assert (len(f.leader.requests), f.fetchers.failed_partitions) == (1, 0)
+    await trio.sleep(0.6)
+    assert len(f.leader.requests) == 1
+    await trio.sleep(0.2)
+    assert (len(f.leader.requests), f.fetchers.failed_partitions) == (2, 1)
+    assert f.log.log_end_offset == 2
+
+
 async def test_a_log_without_epochs_starts_at_its_high_watermark(follower: MakeFollower) -> None:  # rules B5.8, B5.9
     f = follower(())
     await f.follow()
