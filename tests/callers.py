@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 from types import CodeType
 
 import pytest
+
+from tests.test_mirror import covers, mirrored
 
 ROOT = Path(__file__).parent.parent
 QUIET = ("-q", "--fast", "--tb=no", "-p", "no:cacheprovider", "--assert=plain", "--rootdir", str(ROOT))
@@ -21,6 +25,13 @@ def named(code: CodeType) -> tuple[str, str]:
     parts = code.co_qualname.split(".")
     module = Path(code.co_filename).resolve().relative_to(ROOT)
     return str(module), ".".join(part for part in parts if not part.startswith("<"))
+
+
+@functools.cache
+def own_tests(module: str) -> set[str]:
+    """The test files of the module's name, and those that say that they cover it."""
+    covering = {str(path.relative_to(ROOT)) for pattern, path in covers().items() if fnmatch(module, pattern)}
+    return covering | {str(mirrored(Path(module)))}
 
 
 @dataclass
@@ -35,15 +46,18 @@ class Callers:
     def tests(self, module: str, function: str, budget_s: float) -> list[str]:
         """Those that call the function, for ``budget_s`` in sum; the module's tests if none calls it.
 
-        If there is no time for all, they are the most specific ones, that call the fewest functions, and the quickest.
+        If there is no time for all, they are the module's own tests (test_mirror.py), then the most specific ones, that
+        call the fewest functions, and the quickest.
         What a class or a module executes runs on import: nothing calls it.
         """
         found = [test for test, calls in self.calls.items() if (module, function) in calls]
         found = found or [test for test, calls in self.calls.items() if any(path == module for path, _ in calls)]
         specific = sorted(found, key=lambda test: (len(self.calls[test]), test))
         quick = sorted(found, key=lambda test: (self.seconds[test], test))
+        own = own_tests(module)
+        first = [test for test in quick if test.partition("::")[0] in own]
         chosen: dict[str, float] = {}
-        for test in itertools.chain.from_iterable(zip(specific, quick, strict=True)):
+        for test in dict.fromkeys([*first, *itertools.chain.from_iterable(zip(specific, quick, strict=True))]):
             if not chosen or sum(chosen.values()) + self.seconds[test] <= budget_s:
                 chosen[test] = self.seconds[test]
         return sorted(chosen, key=lambda test: (chosen[test], test))

@@ -52,6 +52,17 @@ def test_specific_and_quick_tests_are_chosen_within_the_budget() -> None:
     assert by.tests("other.py", "f", 99.0) == []
 
 
+def test_a_modules_own_tests_come_first() -> None:
+    f = ("broker_stub/log/segment.py", "Segment.read")
+    own, covering = "tests/broker_stub/log/test_segment.py::test", "tests/broker_stub/log/test_log.py::test"
+    by = Callers(
+        calls={"specific": {f}, covering: {f, ("m.py", "1")}, own: {f, ("m.py", "1")}},
+        seconds={"specific": 0.1, covering: 2.0, own: 3.0},
+    )
+    assert by.tests(*f, 5.0) == [covering, own]
+    assert by.tests(*f, 6.0) == ["specific", covering, own]
+
+
 MODULE = """
 from __future__ import annotations
 import contextlib

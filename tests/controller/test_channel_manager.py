@@ -51,8 +51,13 @@ async def test_a_broker_is_removed_when_its_connection_is_closed(autojump_clock:
             closed.append(True)
 
         connection.aclose = aclose  # type: ignore[method-assign]
+        w.brokers[2].mute = True
+        await w.create_topic("t", {0: [2]})
+        channel = controller.channels._channels[BrokerId(2)]
+        assert channel.queue
         await controller.channels.remove_brokers([BrokerId(2)])
         assert closed == [True]
+        assert not channel.queue  # rule 8.31
 
 
 async def test_resent_unchanged_until_answered(autojump_clock: MockClock) -> None:  # rules 8.31, 8.35

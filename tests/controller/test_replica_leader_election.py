@@ -8,11 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kce.controller.errors import OperationResult
+from kce.controller.errors import OperationResult, failure_result
 from kce.controller.kafka_controller import KafkaController
 from kce.controller.replica_leader_election import ElectionResults
 from kce.wire import ErrorCode
 from kce.zookeeper import znodes
+from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.model import BrokerId, ElectionType, TopicPartition
 from kce.zookeeper.store import Create, value
 from tests.controller import requests
@@ -269,3 +270,8 @@ async def test_a_preferred_election_that_is_no_object_is_kept(autojump_clock: Mo
         await w.settle()
         assert await w.get(znodes.PREFERRED_REPLICA_ELECTION) == b"[]"
         assert controller.loop.failures == {}
+
+
+def test_codes_of_failed_elections() -> None:
+    assert failure_result(ControllerMoved("x")) == OperationResult(ErrorCode.STALE_CONTROLLER_EPOCH, "x")
+    assert failure_result(ValueError("y")) == OperationResult(ErrorCode.UNKNOWN_SERVER_ERROR, "y")

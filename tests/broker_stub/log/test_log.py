@@ -779,3 +779,41 @@ def test_settings() -> None:
     assert (found.is_compact, found.is_delete, found.segment_bytes) == (True, True, 2**30)
     assert type(found).of({}, {"log.retention.hours": "2", "log.roll.ms": "5"}).retention_ms == 7_200_000
     assert type(found).of({}, {"log.roll.ms": "5"}).segment_ms == 5
+
+
+def test_what_a_flush_needs_of_a_log() -> None:  # rule B6.13
+    """The segments before the offset, with what of them has files, and the folder."""
+    log = a_log(segment_bytes=ONE)
+    for _ in range(3):
+        append(log)
+    assert log.to_flush(0) == []
+    one, two = (f"{FOLDER}/{offset:020}" for offset in (0, 1))
+    assert log.to_flush(1) == [f"{one}.log", f"{one}.index", f"{one}.timeindex", FOLDER]
+    log.flushed(1)
+    assert log.to_flush(1) == []
+    assert log.to_flush(2) == [f"{two}.log", f"{two}.index", f"{two}.timeindex", FOLDER]
+    log.flushed(9)
+    assert log.recovery_point == 3
+
+
+def test_a_loaded_segment_rolls_by_the_time_of_its_first_batch() -> None:  # rule B6.11
+    context = Context()
+    log = a_log(context, segment_ms=1000)
+    append(log, timestamp=NOW_MS)
+    append(log, timestamp=NOW_MS + 900)
+    log.close()
+    again = a_log(context, segment_ms=1000)
+    append(again, timestamp=NOW_MS + 1000)
+    assert base_offsets(again) == [0]
+    append(again, timestamp=NOW_MS + 1001)
+    assert base_offsets(again) == [0, 3]
+
+
+def test_a_moved_start_needs_no_snapshot() -> None:
+    log = a_log()
+    for _ in range(3):
+        append(log)
+    log.set_high_watermark(3)
+    log.increment_log_start_offset(3)
+    assert log.producers.map_end_offset == 3
+    assert log.producers.take_snapshot() is None

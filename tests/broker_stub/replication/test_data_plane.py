@@ -15,13 +15,16 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from kce import wire
+from kce.broker_stub.handlers.fetch import HANDLER as FETCH
+from kce.broker_stub.log import Isolation
 from kce.broker_stub.reactor.request import Action
 from kce.broker_stub.replication.fetcher import fetcher_id
+from kce.broker_stub.replication.reading import FetchParams, PartitionFetch
 from kce.wire import Codec, ErrorCode, Record, RecordBatch
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import produced
 from tests.broker_stub.replication.support import A0, a_node, batch, fetch_request, produce_request, values_of
-from tests.broker_stub.support import ID_A, stop_replica
+from tests.broker_stub.support import ID_A, ID_B, stop_replica
 
 kafka = pytest.mark.kafka
 
@@ -249,6 +252,32 @@ async def test_what_a_fetch_is_refused() -> None:
         assert (out.high_watermark, out.last_stable_offset, out.log_start_offset) == (-1, -1, -1)
         answer = await node.ask(fetch_request(0, session_id=77, session_epoch=3), 12)
         assert (answer.error_code, answer.session_id) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
+
+
+async def test_what_a_fetch_is_refused_as_a_whole() -> None:  # rules B4.22, B4.46
+    async with a_node() as node:
+        await node.lead()
+        request = fetch_request(3, version=12, partitions=(0, 4))
+        response = FETCH.error_response(request, node.request(request, 12)[0].context, ErrorCode.CORRUPT_MESSAGE)
+        assert response.error_code == ErrorCode.CORRUPT_MESSAGE
+        (topic,) = response.responses
+        assert [(topic.topic, p.partition_index, p.error_code, p.high_watermark) for p in topic.partitions] == [
+            ("a", number, ErrorCode.CORRUPT_MESSAGE, -1) for number in (0, 4)
+        ]
+        request = fetch_request(3, version=13)
+        response = FETCH.error_response(request, node.request(request, 13)[0].context, ErrorCode.CORRUPT_MESSAGE)
+        assert (response.error_code, response.responses) == (ErrorCode.CORRUPT_MESSAGE, ())
+
+
+async def test_a_fetch_by_the_id_of_an_earlier_topic() -> None:
+    async with a_node() as node:
+        await node.lead()
+        await node.produce(batch(b"a"))
+        reads: list[Any] = []
+        for topic_id, code in ((ID_B, ErrorCode.INCONSISTENT_TOPIC_ID), (ID_A, 0), (None, 0)):
+            params = FetchParams(replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=100, isolation=Isolation.LOG_END)
+            node.replication.data_plane.fetch(params, [PartitionFetch(A0, topic_id, 0, 100)], reads.append)
+            assert [read.error for read in reads.pop()] == [code]
 
 
 async def test_a_follower_that_catches_up_joins_the_isr_and_one_that_lags_leaves(autojump_clock: MockClock) -> None:

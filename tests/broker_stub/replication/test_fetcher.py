@@ -37,6 +37,7 @@ class Leader:
         self.versions: list[int] = []
         self.clients: list[str | None] = []
         self.connections = 0
+        self.closed = 0
         self.fetched: list[dict[str, Any]] = []
         self.ends: list[dict[str, Any]] = []
         self.offsets: list[tuple[int, int]] = []
@@ -70,6 +71,7 @@ class Leader:
         return self._frames.pop()
 
     async def aclose(self) -> None:
+        self.closed += 1
         await trio.lowlevel.checkpoint()
 
     def _answer(self, request: Any) -> wire.Message | None:
@@ -364,8 +366,11 @@ async def test_idle_tasks_end(follower: MakeFollower) -> None:  # rule B5.3
     f.fetchers.stop_idle()
     assert len(f.fetchers._fetchers) == 1
     f.fetchers.stop([PARTITION])
+    assert f.leader.closed == 0
     f.fetchers.stop_idle()
     assert f.fetchers._fetchers == {}
+    await f.settle()
+    assert f.leader.closed == 1
 
 
 async def test_a_leader_at_another_address_or_another_leader(follower: MakeFollower) -> None:  # rules B5.2, B5.4

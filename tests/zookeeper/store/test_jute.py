@@ -9,6 +9,7 @@ from kazoo.protocol import serialization as kz
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from kce.zookeeper.store import (
+    Acl,
     BadVersion,
     Check,
     Create,
@@ -119,3 +120,16 @@ def test_absurd_lengths_are_refused() -> None:
     for read in (jute.read_data, jute.read_children):
         with pytest.raises(ValueError, match="a multiRead of 2 has 0 answers"):
             read(END + b"\0" * 90, 0, ["/a", "/b"])
+
+
+def test_acls_that_are_read() -> None:
+    def string(text: str) -> bytes:
+        return struct.pack(">i", len(text.encode())) + text.encode()
+
+    one, two = Acl(31, "world", "anyone"), Acl(1, "sasl", "b\u00fccher")
+    entries = [struct.pack(">i", acl.permissions) + string(acl.scheme) + string(acl.id) for acl in (one, two)]
+    assert jute.read_acls(b"??" + struct.pack(">i", 2) + entries[0] + entries[1] + STAT, 2) == (one, two)
+    assert jute.read_acls(struct.pack(">i", 0) + STAT, 0) == ()
+    for cut in range(len(entries[0])):
+        with pytest.raises((ValueError, struct.error)):
+            jute.read_acls(struct.pack(">i", 1) + entries[0][:cut], 0)
