@@ -98,6 +98,10 @@ def _line(node: ast.AST) -> str:
     return ast.unparse(node).partition("\n")[0]
 
 
+#: what makes a value and does nothing else
+_NEW = frozenset(
+    ("array", "bool", "dict", "float", "int", "len", "list", "max", "min", "partial", "set", "sorted", "str", "tuple")
+)
 #: statements that are deleted and swapped
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.Delete, ast.Raise, ast.Continue, ast.Break)
 
@@ -138,12 +142,32 @@ def _block_changes(block: Sequence[ast.stmt]) -> Iterator[Changes]:
             yield [(statement, ast.Pass())]
     for (first, is_simple), (second, next_is_simple) in itertools.pairwise(zip(block, simple, strict=True)):
         both_act = is_simple and next_is_simple and _acts(first) and _acts(second)
-        if both_act and ast.dump(first) != ast.dump(second):  # the order of mere assignments rarely matters
+        # the order of mere assignments, and of reads, rarely matters
+        if both_act and ast.dump(first) != ast.dump(second) and not _only_reads(first, second):
             yield [(first, copy.copy(second)), (second, copy.copy(first))]
 
 
 def _acts(statement: ast.stmt) -> bool:
-    return any(isinstance(node, ast.Call) for node in ast.walk(statement))
+    """Not if it only assigns values, or new objects."""
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    return any(not _makes_object(call) for call in calls) or (isinstance(statement, ast.Expr) and bool(calls))
+
+
+def _makes_object(call: ast.Call) -> bool:
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    return name.lstrip("_")[:1].isupper() or name in _NEW
+
+
+def _only_reads(first: ast.stmt, second: ast.stmt) -> bool:
+    """Two assignments of what is read from ZooKeeper, neither from the other."""
+    return all(
+        isinstance(s, ast.Assign)
+        and isinstance(s.value, ast.Await)
+        and isinstance(call := s.value.value, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr.startswith("get_")
+        for s in (first, second)
+    )
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
@@ -182,9 +206,20 @@ def _decides_nothing(node: ast.AST) -> bool:
         return _is_name(node.test, "TYPE_CHECKING") or (is_only_log and not _has_effect(node.test))
     return (
         isinstance(node, (ast.Assert, ast.JoinedStr))
-        or (isinstance(node, ast.FunctionDef) and node.name == "__repr__")
+        or (isinstance(node, ast.FunctionDef) and (node.name == "__repr__" or _only_logs(node)))
         or (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "isEnabledFor")
         or _is_log(node)
+    )
+
+
+def _only_logs(function: ast.FunctionDef) -> bool:
+    inside = list(ast.walk(function))[1:]
+    logs = any(_is_log(node) for node in inside)
+    return logs and not any(
+        isinstance(node, (ast.Return, ast.Raise, ast.Yield, ast.YieldFrom, ast.FunctionDef, ast.Delete))
+        or (isinstance(node, ast.Expr) and not _is_log(node) and not _is_docstring(node))
+        or (isinstance(node, (ast.Attribute, ast.Subscript)) and not isinstance(node.ctx, ast.Load))
+        for node in inside
     )
 
 

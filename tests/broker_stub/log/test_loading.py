@@ -134,6 +134,7 @@ def test_a_log_start_within_a_segment_and_beyond_the_end() -> None:
     log = reopened(context, log_start_offset=20)
     assert (log.log_start_offset, log.log_end_offset, base_offsets(log)) == (20, 20, [20])
     assert (log.leader_epochs, log.producers.producers) == ((), {})
+    assert not any(name.endswith(".snapshot") for name in context.disk.files(FOLDER))
     append(log)
     assert values(log) == [(20, b"v")]
 

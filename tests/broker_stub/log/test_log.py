@@ -23,7 +23,7 @@ from kce.broker_stub.errors import (
 )
 from kce.broker_stub.log import Isolation, Origin
 from kce.broker_stub.log.appending import UnexpectedOffset
-from kce.broker_stub.log.segments import OffsetMetadata
+from kce.broker_stub.log.segments import FlushableLog, OffsetMetadata
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire import Codec
 from kce.wire.batch_header import read_headers
@@ -783,7 +783,12 @@ def test_settings() -> None:
 
 def test_what_a_flush_needs_of_a_log() -> None:  # rule B6.13
     """The segments before the offset, with what of them has files, and the folder."""
-    log = a_log(segment_bytes=ONE)
+
+    class Lazy(Context):
+        def flush_later(self, log: FlushableLog, end_offset: int) -> None:
+            """Never."""
+
+    log = a_log(Lazy(), segment_bytes=ONE)
     for _ in range(3):
         append(log)
     assert log.to_flush(0) == []
@@ -817,3 +822,13 @@ def test_a_moved_start_needs_no_snapshot() -> None:
     log.increment_log_start_offset(3)
     assert log.producers.map_end_offset == 3
     assert log.producers.take_snapshot() is None
+
+
+def test_entries_of_indexes_are_an_interval_apart() -> None:
+    log = a_log(index_interval_bytes=2 * ONE)
+    for _ in range(9):
+        append(log)
+    (segment,) = log.segments
+    positions = [segment.index.lookup(offset).position // ONE for offset in range(9)]
+    assert positions == [0, 0, 0, 3, 3, 3, 6, 6, 6]
+    log.close()

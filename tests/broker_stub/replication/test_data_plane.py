@@ -15,6 +15,7 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from kce import wire
+from kce.broker_stub.handlers import list_offsets
 from kce.broker_stub.handlers.fetch import HANDLER as FETCH
 from kce.broker_stub.log import Isolation
 from kce.broker_stub.reactor.request import Action
@@ -90,6 +91,21 @@ async def test_what_is_refused(code: ErrorCode, records: bytes, more: dict[str, 
         answer = await node.produce(records, **more)
         assert (ErrorCode(answer.error_code), answer.base_offset) == (code, -1)
         assert node.log.log_end_offset == 1
+
+
+async def test_a_partition_that_is_not_here_has_no_start() -> None:
+    async with a_node() as node:
+        await node.lead()
+        assert (await node.produce(b"", topic="b")).log_start_offset == -1
+        assert (await node.produce(b"")).log_start_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
+)
+def test_an_offset_that_is_not_available_yet(version: int, expected: ErrorCode) -> None:  # rule B7.15
+    assert list_offsets._code(ErrorCode.OFFSET_NOT_AVAILABLE, version) == expected
+    assert list_offsets._code(ErrorCode.NOT_LEADER_OR_FOLLOWER, version) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_bad_records_are_reported() -> None:

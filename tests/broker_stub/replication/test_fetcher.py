@@ -14,6 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from kce import wire
+from kce.broker_stub.errors import KafkaStorageError
 from kce.broker_stub.log import Log
 from kce.broker_stub.replication.fetcher import FetcherManager, FollowerPort
 from kce.wire import ErrorCode
@@ -389,3 +390,15 @@ async def test_a_leader_at_another_address_or_another_leader(follower: MakeFollo
     state = f.fetchers._fetchers[8, 0].partitions[PARTITION]
     f.fetchers.follow(PARTITION, f.log, 8, 5, AT_LEADER)  # the same epoch again (rule B5.4)
     assert f.fetchers._fetchers[8, 0].partitions[PARTITION] is state
+
+
+async def test_a_disk_that_fails_ends_fetching(follower: MakeFollower, monkeypatch: pytest.MonkeyPatch) -> None:
+    f = follower()
+    f.leader.fetched = [{"records": batch(b"x", base_offset=2, leader_epoch=3)}]
+
+    def fails(records: bytes) -> None:
+        raise KafkaStorageError("the disk is full")
+
+    monkeypatch.setattr(Log, "append_as_follower", lambda log, *_, **__: fails(b""))
+    await f.follow()
+    assert (f.fetchers.failed_partitions, len(f.leader.fetches())) == (1, 1)

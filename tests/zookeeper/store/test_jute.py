@@ -133,3 +133,23 @@ def test_acls_that_are_read() -> None:
     for cut in range(len(entries[0])):
         with pytest.raises((ValueError, struct.error)):
             jute.read_acls(struct.pack(">i", 1) + entries[0][:cut], 0)
+
+
+def test_operations_are_split_into_multis() -> None:
+    def split(ops: list[Op]) -> list[range]:
+        return list(jute.batches(ops))
+
+    small, half = Delete("/a"), SetData("/a", bytes(jute.REQUEST_BYTES // 2))
+    assert split([]) == []
+    assert split([small]) == [range(1)]
+    assert split([small] * jute._MULTI_MOST) == [range(jute._MULTI_MOST)]
+    assert split([small] * (jute._MULTI_MOST + 1)) == [
+        range(jute._MULTI_MOST),
+        range(jute._MULTI_MOST, jute._MULTI_MOST + 1),
+    ]
+    assert split([half, half, small]) == [range(1), range(1, 3)]
+    huge = SetData("/a", bytes(2 * jute.REQUEST_BYTES))
+    assert split([huge, huge, small]) == [range(1), range(1, 2), range(2, 3)]
+    exact = SetData("/a", bytes(jute.REQUEST_BYTES - jute.op_bytes(small) - jute.op_bytes(SetData("/a", b""))))
+    assert split([exact, small]) == [range(2)]
+    assert split([exact, small, small]) == [range(2), range(2, 3)]
