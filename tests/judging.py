@@ -209,17 +209,16 @@ def run_from_start(mutant: Mutant, tests: Sequence[str]) -> int:
 
 
 class Judge:
-    """A pytest plugin that observes, unless ``by`` is given, and judges ``sample`` instead of running the tests."""
+    """A pytest plugin that, instead of running the tests, observes those that ``by`` lacks, and judges ``sample``."""
 
     def __init__(
-        self, sample: Sequence[Mutant], rooms: Sequence[str], by: Callers | None, parallel: int, progress: TextIO
+        self, sample: Sequence[Mutant], rooms: Sequence[str], by: Callers, parallel: int, progress: TextIO
     ) -> None:
         self._progress = progress
         self._sample = sample
         self._rooms = rooms
         self._parallel = parallel
-        self._observes = by is None
-        self.by = by or Callers()
+        self.by = by
         self.unnoticed: list[Mutant] = []
         #: their code is in no function, or runs on import
         self.unjudged: list[Mutant] = []
@@ -245,15 +244,16 @@ class Judge:
         gc.collect()
         live = Live()
         gc.freeze()  # after which Live would find nothing
-        if self._observes:
-            self._observe(live)
+        self._observe(live)
         self._judge(live, on_import)
         return True
 
     def _observe(self, live: Live) -> None:
         by_file: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+        known = self.by.calls.keys() | set(self.by.failed)
         for nodeid, item in self._items.items():
-            by_file[nodeid.partition("::")[0]].append(item)
+            if nodeid not in known:
+                by_file[nodeid.partition("::")[0]].append(item)
         folder = Path(os.environ["PYTEST_DEBUG_TEMPROOT"])
         files = {name: folder / f"observed-{i}" for i, name in enumerate(by_file)}
         jobs = {}
@@ -301,9 +301,7 @@ class Judge:
                     f"  not noticed, no test runs it: {mutant.module}:{mutant.line}, {mutant.name}", file=self._progress
                 )
         for key, code in exit_codes(jobs, self._parallel):
-            if code in (NOT_CHANGED, BROKEN) or (
-                code == 0 and (mutants[key].module, mutants[key].function) in on_import
-            ):
+            if code in (NOT_CHANGED, BROKEN) or (code == 0 and runs_on_import(mutants[key], on_import)):
                 self.unjudged.append(mutants[key])
             elif code == 0:
                 self.unnoticed.append(mutants[key])
@@ -320,6 +318,12 @@ class Judge:
             if self._failed:
                 return 1
         return 0
+
+
+def runs_on_import(mutant: Mutant, on_import: Set[tuple[str, str]]) -> bool:
+    """Whether its function, or one around it, is called when modules are imported."""
+    parts = mutant.function.split(".")
+    return any((mutant.module, ".".join(parts[: i + 1])) in on_import for i in range(len(parts)))
 
 
 def run_session(folders: Sequence[str], judge: Judge, file: Path) -> int:

@@ -298,7 +298,7 @@ def _changes(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def judged(
-    sample: Sequence[Mutant], by: callers.Callers | None, tests: Sequence[str], parallel: int
+    sample: Sequence[Mutant], by: callers.Callers, tests: Sequence[str], parallel: int
 ) -> tuple[callers.Callers, set[tuple[str, str]]]:
     """Which tests call which functions, and (module, name) of the mutants that no test notices; prints progress."""
     mutants = {mutant.key: mutant for mutant in sample}
@@ -337,7 +337,9 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=500, help="number of mutants, 0 for all")
     parser.add_argument("--stable", type=float, help="so many of 1,000 instead, chosen by name; all must be noticed")
     parser.add_argument("--seed", type=int, default=1, help="chooses the sample")
-    parser.add_argument("--callers", type=Path, help="a file that keeps what was observed, for the next run")
+    parser.add_argument(
+        "--callers", type=Path, help="a file that keeps what was observed; the next run observes only new tests"
+    )
     options = parser.parse_args()
     started = time.monotonic()
     # the same examples in every run, and none made smaller
@@ -360,9 +362,8 @@ def main() -> int:
         sample = random.Random(options.seed).sample(population, number)
     chosen_by = "chosen by their names" if options.stable else f"seed {options.seed}"
     print(f"{len(sample)} of {len(population)} mutants of {len(modules)} modules, {chosen_by}", flush=True)
-    by = None
+    by = callers.Callers()
     if options.callers and options.callers.exists():
-        by = callers.Callers()
         by.add(options.callers)
     by, survivors = judged(sample, by, [f"tests/{name}" for name in options.tests], options.parallel)
     if options.callers:

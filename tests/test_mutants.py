@@ -17,7 +17,7 @@ import pytest
 from kce.election.paths import SinglePaths
 from tests import callers
 from tests.callers import ROOT, Callers, named, with_calls_noted
-from tests.judging import Live
+from tests.judging import Live, Mutant, runs_on_import
 from tests.mutants import mutants
 
 EQUIVALENT = tomllib.loads((ROOT / "tests/mutants_equivalent.toml").read_text(encoding="utf-8"))
@@ -159,3 +159,10 @@ def test_no_mutant_of_what_decides_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert {mutant.name for mutant in mutants(tmp_path / "example.py")} == {
         "f: h(zip(a, b, strict=True)) -> pass", "f: zip(a, b, strict=True) -> zip(a, strict=True)",
     }  # fmt: skip
+
+
+def test_what_is_made_on_import_is_judged_anew() -> None:
+    mutant = Mutant("m.py", "forwarded.handle: submit() -> pass", 1, lambda: compile("", "m.py", "exec"))
+    assert runs_on_import(mutant, {("m.py", "forwarded")})
+    assert runs_on_import(mutant, {("m.py", "forwarded.handle")})
+    assert not runs_on_import(mutant, {("m.py", "handle"), ("n.py", "forwarded"), ("m.py", "forwarded.other")})

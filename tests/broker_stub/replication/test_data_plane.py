@@ -359,6 +359,15 @@ async def test_offsets_by_time() -> None:
             assert (await offset(-1, version=version))[0] == code
 
 
+async def test_only_the_leader_says_where_an_epoch_ends() -> None:
+    async with a_node() as node:
+        await node.lead(leader=2, epoch=1)
+        entry = wire.OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
+        request = wire.OffsetForLeaderEpochRequest(topics=(wire.OffsetForLeaderTopic(topic="a", partitions=(entry,)),))
+        (topic,) = (await node.ask(request, 4)).topics
+        assert topic.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 async def test_ends_of_epochs() -> None:
     """Rule B5.24."""
     async with a_node() as node:
