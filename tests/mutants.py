@@ -3,12 +3,16 @@
 It inverts decisions: comparisons (of epochs and versions also their boundaries), `and` and `or`, membership, negations,
 conditions, results of predicates, `any` and `all`, boolean arguments. In functions it also deletes statements, swaps
 neighbours, drops arguments and changes numbers. Modules are all of controller, election, zookeeper and broker_stub,
-but for those in `NOT_MUTATED`; `--sample` mutants of them are chosen by `--seed`. Which tests call a function is
-observed first, in one run of the fast tests (callers.py).
+but for those in `NOT_MUTATED`; `--sample` mutants of them are chosen by `--seed`. What decides nothing is not changed:
+logs, `__repr__`, assertions, what only type checkers see. Which tests call a function is observed first, in one run of
+the fast tests (callers.py); judging.py runs them.
 
-Nothing is written to disk: a forked process imports the mutated module instead of the real one. A mutant that runs four
-times as long as the unchanged tests counts as noticed. At least 95% must be noticed; the others are listed.
-mutants_equivalent.toml lists mutants without any effect, with reasons.
+Nothing is written to disk. A mutant that takes four times the time of the unchanged tests counts as noticed. At least
+95% must be noticed; the others are listed. mutants_equivalent.toml lists mutants without any effect, with reasons.
+Examples of hypothesis are the same in every run.
+
+`make mutants-sample`, which CI runs, judges the mutants whose names have a low hash: it stays the same while other code
+changes. All of them must be noticed, or be listed.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from kce.zookeeper.model import (
     Endpoint,
     LeaderAndIsr,
     Leadership,
+    ProducerIdsBlock,
     ReplicaAssignment,
 )
 from tests.controller.conformance.bench import ids
@@ -342,3 +343,20 @@ def test_paths() -> None:
     ]  # fmt: skip
     with pytest.raises(ValueError, match="begins with /"):
         znodes.absolute("a")
+
+
+def test_blocks_of_producer_ids() -> None:  # rule 1.43
+    block = ProducerIdsBlock(BrokerId(5), 0, 2**63 - 1)
+    data = znodes.encode_producer_id_block(block)
+    assert json.loads(data) == {"version": 1, "broker": 5, "block_start": "0", "block_end": str(2**63 - 1)}
+    assert znodes.decode_producer_id_block(data) == block
+    good = json.loads(data)
+    for bad in (
+        {"broker": None}, {"broker": "5"}, {"block_start": 0}, {"block_start": "-1"}, {"block_end": str(2**63)},
+        {"block_end": "x"}, {"block_end": None},
+    ):  # fmt: skip
+        with pytest.raises(znodes.BadZNode, match="/latest_producer_id_block is malformed"):
+            znodes.decode_producer_id_block(json.dumps({**good, **bad}).encode())
+    for rubbish in (b"", b"[]", b"{}"):
+        with pytest.raises(znodes.BadZNode, match="/latest_producer_id_block is malformed"):
+            znodes.decode_producer_id_block(rubbish)
