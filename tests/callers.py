@@ -44,17 +44,22 @@ class Callers:
     failed: list[str] = field(default_factory=list)
 
     def tests(self, module: str, function: str, budget_s: float) -> list[str]:
-        """Those that call the function, for ``budget_s`` in sum; the module's tests if none calls it.
+        """Those that call the function, for ``budget_s`` in sum. If none does, those that call anything of the module,
+        and its own.
 
         If there is no time for all, they are the module's own tests (test_mirror.py), then the most specific ones, that
         call the fewest functions, and the quickest.
         What a class or a module executes runs on import: nothing calls it.
         """
         found = [test for test, calls in self.calls.items() if (module, function) in calls]
-        found = found or [test for test, calls in self.calls.items() if any(path == module for path, _ in calls)]
+        own = own_tests(module)
+        found = found or [
+            test
+            for test, calls in self.calls.items()
+            if test.partition("::")[0] in own or any(path == module for path, _ in calls)
+        ]
         specific = sorted(found, key=lambda test: (len(self.calls[test]), test))
         quick = sorted(found, key=lambda test: (self.seconds[test], test))
-        own = own_tests(module)
         first = [test for test in quick if test.partition("::")[0] in own]
         chosen: dict[str, float] = {}
         for test in dict.fromkeys([*first, *itertools.chain.from_iterable(zip(specific, quick, strict=True))]):

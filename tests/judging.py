@@ -5,7 +5,7 @@ tests of a file call, or changes functions where they are and runs the tests tha
 cannot judge (code of classes and modules, and of functions that run on import) ``run_from_start`` judges, in a process
 that imports the changed module instead of the real one.
 
-A test that takes four times the processor time of the unchanged code counts as failed.
+A test that takes four times the processor time of the unchanged code, or eight times its time, counts as failed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import importlib.machinery
 import importlib.util
 import inspect
 import json
+import math
 import os
 import resource
 import signal
@@ -294,26 +295,29 @@ class Judge:
         for mutant in self._sample:
             if tests := self.by.tests(mutant.module, mutant.function, BUDGET_S):
                 start = functools.partial(fork, functools.partial(self._run_changed, live, mutant, tests))
-                jobs[mutant.key] = Job(start, 60 + 4 * sum(self.by.seconds[test] for test in tests))
+                jobs[mutant.key] = Job(start, math.inf)
             else:
                 self.unnoticed.append(mutant)
                 print(
                     f"  not noticed, no test runs it: {mutant.module}:{mutant.line}, {mutant.name}", file=self._progress
                 )
-        for key, code in exit_codes(jobs, self._parallel):
+        for number, (key, code) in enumerate(exit_codes(jobs, self._parallel), start=1):
+            if number % 50 == 0:
+                print(f"  {number} of {len(jobs)} are judged", file=self._progress)
             if code in (NOT_CHANGED, BROKEN) or (code == 0 and runs_on_import(mutants[key], on_import)):
                 self.unjudged.append(mutants[key])
             elif code == 0:
                 self.unnoticed.append(mutants[key])
-                print(f"  not noticed: {key[0]}:{mutants[key].line}, {key[1]}", file=self._progress)
 
     def _run_changed(self, live: Live, mutant: Mutant, tests: Sequence[str]) -> int:
         if not live.change(ROOT / mutant.module, mutant.code()):
             return NOT_CHANGED
         items = [self._items[test] for test in tests if test in self._items]
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        for limit in (signal.SIGPROF, signal.SIGALRM):
+            signal.signal(limit, signal.SIG_DFL)
         for i, item in enumerate(items):
             signal.setitimer(signal.ITIMER_PROF, 4 + 4 * self.by.seconds[item.nodeid])
+            signal.setitimer(signal.ITIMER_REAL, 15 + 8 * self.by.seconds[item.nodeid])
             self._run(item, items[i + 1] if i + 1 < len(items) else None)
             if self._failed:
                 return 1

@@ -328,8 +328,6 @@ def judged(
         for key, code in judging.exit_codes(jobs, parallel):
             if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 survivors.remove(key)
-            else:
-                print(f"  not noticed: {key[0]}:{mutants[key].line}, {key[1]}", flush=True)
     return by, survivors
 
 
@@ -375,6 +373,9 @@ def main() -> int:
     for test in by.failed:
         print(f"  fails without any mutant, and so judges none: {test}")
     chosen = {mutant.key for mutant in sample}
+    lines = {mutant.key: mutant.line for mutant in sample}
+    for target, name in sorted(survivors - listed):
+        print(f"  not noticed: {target}:{lines[target, name]}, {name}")
     for target, name in sorted((chosen & listed) - survivors):
         print(f"  noticed, though listed as equivalent: {target}, {name}")
     total, noticed = len(chosen - listed), len(chosen - listed - survivors)

@@ -56,11 +56,13 @@ def test_a_modules_own_tests_come_first() -> None:
     f = ("broker_stub/log/segment.py", "Segment.read")
     own, covering = "tests/broker_stub/log/test_segment.py::test", "tests/broker_stub/log/test_log.py::test"
     by = Callers(
-        calls={"specific": {f}, covering: {f, ("m.py", "1")}, own: {f, ("m.py", "1")}},
-        seconds={"specific": 0.1, covering: 2.0, own: 3.0},
+        calls={"specific": {f}, covering: {f, ("m.py", "1")}, own: {f, ("m.py", "1")}, "other": {("m.py", "1")}},
+        seconds={"specific": 0.1, covering: 2.0, own: 3.0, "other": 0.1},
     )
     assert by.tests(*f, 5.0) == [covering, own]
     assert by.tests(*f, 6.0) == ["specific", covering, own]
+    by.calls[own] = set()  # it reads a table of the module, say
+    assert by.tests("broker_stub/log/segment.py", "", 9.0) == ["specific", covering, own]
 
 
 MODULE = """

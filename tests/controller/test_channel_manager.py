@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from kce import wire
 from kce.controller.channel_manager import ChannelConfig
+from kce.controller.config import ControllerConfig
 from kce.zookeeper.model import BrokerId
 from tests.controller.support import Sent, texts, world
 
@@ -38,6 +39,19 @@ async def test_correlation_ids_count_the_requests_of_a_channel(autojump_clock: M
 def test_timeouts_are_kafkas() -> None:  # rule 8.29
     config = ChannelConfig(broker_id=BrokerId(1), inter_broker_listener="DATA")
     assert (config.request_timeout_ms, config.socket_timeout_ms) == (30_000, 30_000)
+
+
+def test_settings_of_channels() -> None:
+    of_controller = ControllerConfig(
+        broker_id=BrokerId(7), inter_broker_listener_name="DATA", control_plane_listener_name="CONTROL",
+        request_timeout_ms=5, controller_socket_timeout_ms=6,
+    )  # fmt: skip
+    assert of_controller.channels == ChannelConfig(
+        broker_id=BrokerId(7), inter_broker_listener="DATA", control_plane_listener="CONTROL",
+        request_timeout_ms=5, socket_timeout_ms=6,
+    )  # fmt: skip
+    assert (of_controller.channels.client_id, of_controller.channels.listener) == ("7", "CONTROL")
+    assert ChannelConfig(broker_id=BrokerId(7), inter_broker_listener="DATA").listener == "DATA"
 
 
 async def test_a_broker_is_removed_when_its_connection_is_closed(autojump_clock: MockClock) -> None:  # rule 8.36
