@@ -53,11 +53,12 @@ class Callers:
         """
         found = [test for test, calls in self.calls.items() if (module, function) in calls]
         own = own_tests(module)
-        found = found or [
-            test
-            for test, calls in self.calls.items()
-            if test.partition("::")[0] in own or any(path == module for path, _ in calls)
-        ]
+        if not found or not function:  # lambdas of the module itself belong to no function
+            found += [
+                test
+                for test, calls in self.calls.items()
+                if test.partition("::")[0] in own or any(path == module for path, _ in calls)
+            ]
         specific = sorted(found, key=lambda test: (len(self.calls[test]), test))
         quick = sorted(found, key=lambda test: (self.seconds[test], test))
         first = [test for test in quick if test.partition("::")[0] in own]

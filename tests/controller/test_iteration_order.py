@@ -115,6 +115,15 @@ def test_a_table_grows_before_a_key_is_put_and_never_shrinks() -> None:
     assert again.buckets == 32
 
 
+def test_a_set_grows_as_a_table_does() -> None:
+    for count in (1, 11, 12, 13, 24, 25, 100):
+        keys = [f"topic-{i}" for i in range(count)]
+        hashed: HashedSet[Any] = HashedSet()
+        for key in keys:
+            hashed.add(key)
+        assert hashed.order() == table_order(keys)
+
+
 def test_partitions_by_topic() -> None:  # rules 8.4, 8.8, 8.22
     random = Random(3)
     for size in (0, 1, 2, 11, 12, 40, 300):

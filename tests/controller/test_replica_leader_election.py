@@ -72,6 +72,12 @@ async def test_no_preferred_leader(autojump_clock: MockClock) -> None:  # rules 
         await w.stop_broker(2)
         await w.settle()
         assert await elect(w, controller, [TP]) == {TP: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+        answers: list[dict[TopicPartition, BrokerId | OperationResult]] = []
+        requests.elect_leaders(controller, [TP], PREFERRED, answers.append)
+        await w.settle()
+        (result,) = answers[0].values()
+        assert isinstance(result, OperationResult)
+        assert "t-0" in result.message
 
 
 async def test_unclean_election_by_request(autojump_clock: MockClock) -> None:  # rules 11.30, 11.32; 7.6

@@ -241,3 +241,16 @@ def test_a_crash_at_every_point_of_its_life(torn: bool) -> None:
         assert values(reopened(context, clean=True))[-1] == (end, b"after")
         at += 1
     assert at > 150
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_rebuilt_index_has_nothing_of_the_old_one(suffix: str) -> None:
+    context = Context()
+    log = a_log(context)
+    append(log)
+    log.close()
+    path = f"{FOLDER}/{0:020}{suffix}"
+    expected = context.disk.read(path)
+    context.disk.write(path, bytes.fromhex("0000000a00000064") * 3)
+    reopened(context, clean=False).close()
+    assert context.disk.read(path) == expected

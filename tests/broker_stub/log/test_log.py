@@ -6,6 +6,7 @@ broker_stub/log/appending.py.
 
 from __future__ import annotations
 
+import struct
 import uuid
 from random import Random
 
@@ -831,4 +832,6 @@ def test_entries_of_indexes_are_an_interval_apart() -> None:
     (segment,) = log.segments
     positions = [segment.index.lookup(offset).position // ONE for offset in range(9)]
     assert positions == [0, 0, 0, 3, 3, 3, 6, 6, 6]
-    log.close()
+    log.flush()
+    stored = log.context.disk.read(f"{FOLDER}/{0:020}.index")
+    assert stored == struct.pack(">4i", 3, 3 * ONE, 6, 6 * ONE)

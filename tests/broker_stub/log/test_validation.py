@@ -22,6 +22,11 @@ from tests.broker_stub.log.support import NOW_MS, a_log, append, batch, everythi
 kafka = pytest.mark.kafka
 
 
+def test_an_error_says_what_is_wrong() -> None:
+    error = InvalidRecord("bad", ((3, "why"),))
+    assert (str(error), error.records, error.code) == ("bad", ((3, "why"),), wire.ErrorCode.INVALID_RECORD)
+
+
 def refused(log: Log, data: bytes, error: type[Exception], message: str, **more: object) -> None:
     """Nothing of it reaches the log."""
     before = log.log_end_offset

@@ -17,13 +17,13 @@ from trio.testing import MockClock
 from kce import wire
 from kce.broker_stub.handlers import list_offsets
 from kce.broker_stub.handlers.fetch import HANDLER as FETCH
-from kce.broker_stub.log import Isolation
+from kce.broker_stub.log import Isolation, Origin
 from kce.broker_stub.reactor.request import Action
 from kce.broker_stub.replication.fetcher import fetcher_id
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch
 from kce.wire import Codec, ErrorCode, Record, RecordBatch
 from kce.wire.vocabulary import TopicPartition
-from tests.broker_stub.log.support import produced
+from tests.broker_stub.log.support import marker, produced
 from tests.broker_stub.replication.support import A0, a_node, batch, fetch_request, produce_request, values_of
 from tests.broker_stub.support import ID_A, ID_B, stop_replica
 
@@ -91,6 +91,15 @@ async def test_what_is_refused(code: ErrorCode, records: bytes, more: dict[str, 
         answer = await node.produce(records, **more)
         assert (ErrorCode(answer.error_code), answer.base_offset) == (code, -1)
         assert node.log.log_end_offset == 1
+
+
+async def test_only_a_coordinator_writes_markers() -> None:
+    async with a_node() as node:
+        await node.lead()
+        answers: list[Any] = []
+        for origin in (Origin.CLIENT, Origin.COORDINATOR):
+            node.replication.data_plane.append({A0: marker(5, committed=True)}, 1, 0, answers.append, origin=origin)
+        assert [answer[A0][1] for answer in answers] == [ErrorCode.INVALID_RECORD, ErrorCode.NONE]
 
 
 async def test_a_partition_that_is_not_here_has_no_start() -> None:
