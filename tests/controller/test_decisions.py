@@ -178,4 +178,5 @@ async def test_a_controlled_shutdown_that_breaks_a_batch_ends_the_reign(
             await w.settle()
             assert answers.pop() == wire.ControlledShutdownResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
             assert controller.failovers == failovers
-            assert any(record.exc_info and record.exc_info[1] is error for record in caplog.records)
+            logged = any(record.exc_info and record.exc_info[1] is error for record in caplog.records)
+            assert logged == isinstance(error, BrokenBatch)
