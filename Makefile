@@ -38,7 +38,7 @@ test-fast: setup ## run the tests without JVM and Spark on a sample of inputs, o
 
 fuzz: setup ## fuzz every decoder with a million damaged messages, the controller with 100,000 znodes of each kind (FUZZ_INPUTS=n, FUZZ_NODES=n)
 	KCE_FUZZ_INPUTS=$(FUZZ_INPUTS) $(BIN)/python -m pytest tests/wire/test_fuzz.py -q
-	KCE_FUZZ_NODES=$(FUZZ_NODES) $(BIN)/python -m pytest tests/controller/test_malformed_znodes.py -q -p no:logging
+	KCE_FUZZ_NODES=$(FUZZ_NODES) $(BIN)/python -m pytest tests/controller/test_malformed_znodes.py -q
 
 kill-points: setup ## kill -9 a controller at each point of its operations, Ctrl-C each command at 20 moments: 20 minutes
 	KCE_KILL_EVERY=1 KCE_SIGNAL_MOMENTS=20 $(BIN)/python -m pytest tests/harness/test_kill_points.py \
