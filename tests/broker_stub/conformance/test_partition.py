@@ -257,6 +257,7 @@ async def test_one_change_is_in_flight(mock_clock: MockClock) -> None:  # rule 9
         mock_clock.jump(MAX_LAG_SECONDS + 0.001)
         node.shrink()
         assert node.in_flight == len(node.submitter.submitted) == 1
+        assert node.isrs == ((1, 2, 3), (1, 2, 3, 4))
 
 
 @kafka("PT-27")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -63,6 +63,12 @@ class Clients:
         (data,) = answer.responses[0].partitions
         return ErrorCode(data.error_code), values_of(data)
 
+    async def create(self, assignment: Mapping[int, Sequence[int]], config: Mapping[str, str] | None = None) -> None:
+        """The topic; the first replica of each partition leads, and knows it."""
+        await self.cluster.create_topic(TOPIC, assignment=assignment, config=config)
+        for partition, replicas in assignment.items():
+            await self.wait_for_leader(replicas[0], partition)
+
     async def leadership(self, partition: int = 0) -> tuple[int, tuple[int, ...]]:
         """Leader and ISR, as ZooKeeper has them."""
         (found,) = await self.cluster.describe_topics([TOPIC])
@@ -71,13 +77,14 @@ class Clients:
         return known.leader_and_isr.leader, tuple(known.leader_and_isr.isr)
 
     async def wait_for_leader(self, node_id: int, partition: int = 0) -> None:
-        """Until it is written, and the node knows it. -1: until nobody leads."""
+        """Until it is written, and the node knows it and tells it."""
 
         async def leads() -> bool:
             if (await self.leadership(partition))[0] != node_id:
                 return False
             hosted = self.node(node_id).broker.replica_manager.partitions.get(TopicPartition(TOPIC, partition))
-            return hosted is not None and hosted.is_leader
+            cached = self.cached(node_id, partition)
+            return hosted is not None and hosted.is_leader and cached is not None and cached.leader == node_id
 
         await self.cluster.wait_until(leads, f"node {node_id} to lead")
 

@@ -26,7 +26,7 @@ async def wait_for(c: Clients, setting: str, value: object) -> None:
 @kafka("DCC-1")
 async def test_a_change_reaches_the_log() -> None:
     async with clients(1) as c:
-        await c.cluster.create_topic(TOPIC, config={"flush.messages": "100000"})
+        await c.create({0: [1]}, config={"flush.messages": "100000"})
         await wait_for(c, "flush_messages", 100_000)
         await c.change_config(flush_messages="200000")
         await wait_for(c, "flush_messages", 200_000)
@@ -35,7 +35,7 @@ async def test_a_change_reaches_the_log() -> None:
 @kafka("DCC-2")
 async def test_the_next_segment_has_the_new_size() -> None:
     async with clients(1) as c:
-        await c.cluster.create_topic(TOPIC, config={"segment.bytes": "1000"})
+        await c.create({0: [1]}, config={"segment.bytes": "1000"})
         await wait_for(c, "segment_bytes", 1000)
         await c.change_config(segment_bytes="2000")
         await wait_for(c, "segment_bytes", 2000)
@@ -50,8 +50,7 @@ async def test_the_next_segment_has_the_new_size() -> None:
 async def test_the_message_format_version_has_no_effect() -> None:  # rule B3.23
     """What comes as format 1 is kept as format 2."""
     async with clients(1) as c:
-        await c.cluster.create_topic(TOPIC, config={"message.format.version": "0.10.2"})
-        await c.wait_for_leader(1)
+        await c.create({0: [1]}, config={"message.format.version": "0.10.2"})
         await produce_format_1(c)
         await c.change_config(message_format_version="0.11.0", compression_type="lz4")
         await wait_for(c, "compression_type", Codec.LZ4)
@@ -81,7 +80,7 @@ async def test_settings_of_a_topic_in_zookeeper_and_in_its_logs() -> None:  # ru
 
             await c.cluster.wait_until(everywhere, "all logs to have the settings")
 
-        await c.cluster.create_topic(TOPIC, partitions=3, config=one)
+        await c.create({0: [1], 1: [1], 2: [1]}, config=one)
         await applied(1024, 1_000_000)
         await zk.change_config("topics", TOPIC, one)
         await applied(1024, 1_000_000)

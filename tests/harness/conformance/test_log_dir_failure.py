@@ -32,8 +32,7 @@ LEADERS = {number: (1, 2) if number % 2 == 0 else (2, 1) for number in range(12)
 @asynccontextmanager
 async def cluster() -> AsyncIterator[Clients]:
     async with clients(2, controllers=1, properties=PROPERTIES) as c:
-        await c.cluster.create_topic(TOPIC, assignment=LEADERS)
-        await c.wait_for_leader(1)
+        await c.create(LEADERS)
         yield c
 
 
@@ -111,7 +110,7 @@ async def test_a_node_starts_without_a_broken_log_directory(monkeypatch: pytest.
         await c.cluster.stop(1)
         break_folder(c, monkeypatch, 1, DIRS[0])
         await c.cluster.start(1)
-        await c.cluster.create_topic(TOPIC, partitions=3)
+        await c.create({0: [1], 1: [1], 2: [1]})
         logs = c.node(1).logs
         assert logs is not None
         assert {log.folder.rpartition("/")[0] for log in logs.logs.values()} == {*DIRS[1:]}

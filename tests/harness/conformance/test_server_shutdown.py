@@ -15,7 +15,7 @@ from kce.harness.embedded_zookeeper import embedded_zookeeper, free_port
 from kce.harness.node import Node
 from kce.wire import ErrorCode
 from tests.controller.support import texts, world
-from tests.harness.conformance.records import T0, TOPIC, clients
+from tests.harness.conformance.records import T0, clients
 from tests.harness.conformance.test_server_startup import properties
 
 kafka = pytest.mark.kafka
@@ -26,7 +26,7 @@ SOON = {"controlled_shutdown_retry_backoff_ms": "100"}
 @kafka("SHD-1")
 async def test_records_outlive_a_shutdown() -> None:  # rules B6.9, B11.15
     async with clients(1) as c:
-        await c.cluster.create_topic(TOPIC)
+        await c.create({0: [1]})
         for sent in (b"hello", b"there"):
             assert await c.produce(1, sent) == ErrorCode.NONE
         await c.cluster.stop(1)
@@ -47,7 +47,7 @@ async def test_damaged_logs_end_the_start(seed: int) -> None:  # rules B6.6, B11
     """Every file of the log has nonsense at its end: the log directory is offline, and none is left."""
     random = Random(seed)
     async with clients(1) as c:
-        await c.cluster.create_topic(TOPIC)
+        await c.create({0: [1]})
         assert await c.produce(1, b"hello") == ErrorCode.NONE
         await c.cluster.stop(1)
         disk = c.world.disks["node-1"]

@@ -25,8 +25,7 @@ async def cluster(*, by_broker: bool, by_topic: str | None = None) -> AsyncItera
     properties = {UNCLEAN: str(by_broker).lower()}
     async with clients(2, controllers=1, properties=properties) as c:
         config: Mapping[str, str] = {} if by_topic is None else {UNCLEAN: by_topic}
-        await c.cluster.create_topic(TOPIC, assignment={0: [1, 2]}, config=config)
-        await c.wait_for_leader(1)
+        await c.create({0: [1, 2]}, config)
         assert await c.produce(1, b"first") == ErrorCode.NONE
         assert await c.consume(1) == (ErrorCode.NONE, [b"first"])
         yield c
