@@ -3,9 +3,11 @@
     python -m benchmarks.broker [--seconds 2] [--repeats 3] [--only api-versions control ...] [--json FILE]
 
     api-versions/CxN    pipelined ApiVersions requests a second, C connections with N under way on each
-    control/...         an empty LeaderAndIsr, one after the other: idle, and while 64 connections keep 4 Metadata
-                        requests of a 500-partition topic under way each on the data listener; sent to the control
-                        listener of its own, and to the data listener, which it then shares with the load
+    control/...         an empty LeaderAndIsr, one after the other, sent to the control listener of its own, and to the
+                        data listener, which it then shares with the load
+    control/idle        without load
+    control/loaded      while 64 connections keep 4 Metadata requests of a 500-partition topic under way each
+    control/records     while two clients produce records of 100 bytes with acks=all to six partitions and fetch them
     control/hostile     the same on the control listener while one legal but huge Metadata request is worked on
     connections/...     memory of 10,000 idle connections; connections opened, used once and closed a second
 
@@ -18,8 +20,8 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,8 @@ from tests.interop.real_kafka import RealBroker
 MOCK = "librdkafka's mock"
 PARTITIONS = 500
 LOAD = (64, 4)
+CLIENTS = 2
+PRODUCED_PARTITIONS = 6
 JVM = ("-Xmx700m",)
 LIMIT_S = 0.020
 IDLE_CONNECTIONS = 10_000
@@ -121,27 +125,55 @@ async def api_versions(found: dict[str, Server], args: argparse.Namespace) -> li
     return rows
 
 
+@contextmanager
+def metadata_load(server: Server) -> Iterator[None]:
+    with load.in_background(load.hammer, server.data, *LOAD, 1e9, load.METADATA):
+        yield
+
+
+@contextmanager
+def records_load(server: Server) -> Iterator[None]:
+    with ExitStack() as stack:
+        for _ in range(CLIENTS):
+            stack.enter_context(load.in_background(load.produce_and_consume, server.data, PRODUCED_PARTITIONS))
+        yield
+
+
+LOADS = {"loaded": metadata_load, "records": records_load}
+
+
 async def control(found: dict[str, Server], args: argparse.Namespace) -> list[Row]:
     idle = Row("control/idle/own/p50", "ms", KAFKA, less=True)
-    half = Row("control/loaded/own/p50", "ms", KAFKA, less=True)
-    tail = Row("control/loaded/own/p99", "ms", KAFKA, less=True)
-    shared = Row("control/loaded/own-vs-shared/p50", "ms", "our shared listener", less=True)
-    for repeat in range(args.repeats + 1):
+    rows = [idle]
+    for _ in range(args.repeats):
         for name, server in found.items():
             quiet = await elsewhere(load.probe, server.control, args.seconds)
-            with load.in_background(load.hammer, server.data, *LOAD, 1e9, load.METADATA):
+            (idle.values if name == "ours" else idle.peer_values).append(load.quantile(quiet, 0.5) * 1e3)
+    for name, under in LOADS.items():
+        rows += await _loaded(name, under, found, args)
+    return rows
+
+
+async def _loaded(
+    kind: str, under: Callable[[Server], AbstractContextManager[None]], found: dict[str, Server],
+    args: argparse.Namespace,
+) -> list[Row]:  # fmt: skip
+    half, tail = (Row(f"control/{kind}/own/{q}", "ms", KAFKA, less=True) for q in ("p50", "p99"))
+    shared = Row(f"control/{kind}/own-vs-shared/p50", "ms", "our shared listener", less=True)
+    for repeat in range(args.repeats + 1):
+        for name, server in found.items():
+            with under(server):
                 await trio.sleep(args.seconds / 2)
                 own = await elsewhere(load.probe, server.control, 2 * args.seconds)
                 on_shared = await elsewhere(load.probe, server.data, args.seconds)
             if not repeat:  # Java warms up
                 continue
-            for row, values, q in ((idle, quiet, 0.5), (half, own, 0.5), (tail, own, 0.99)):
-                target = row.values if name == "ours" else row.peer_values
-                target.append(load.quantile(values, q) * 1e3)
+            for row, q in ((half, 0.5), (tail, 0.99)):
+                (row.values if name == "ours" else row.peer_values).append(load.quantile(own, q) * 1e3)
             if name == "ours":
                 shared.values.append(load.quantile(own, 0.5) * 1e3)
                 shared.peer_values.append(load.quantile(on_shared, 0.5) * 1e3)
-    return [idle, half, tail, shared]
+    return [half, tail, shared]
 
 
 async def hostile(found: dict[str, Server], args: argparse.Namespace) -> list[Row]:

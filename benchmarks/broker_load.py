@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing.synchronize import Event
 
+import confluent_kafka
+
 from kce import wire
 from kce.wire.codegen import write_uvarint
 
@@ -91,6 +93,40 @@ def hammer(
     for s in sockets:
         s.close()
     return rate
+
+
+def produce_and_consume(address: Address, partitions: int, stopping: Event) -> None:
+    """Produce records of 100 bytes to ``partitions`` of the topic, acks=all, and fetch them at the same time.
+
+    Raises RuntimeError if none was acknowledged and read.
+    """
+    acknowledged = consumed = 0
+
+    def delivered(error: object, message: object) -> None:
+        nonlocal acknowledged
+        acknowledged += error is None
+
+    common = {"bootstrap.servers": "{}:{}".format(*address), "log_level": 0}
+    settings = {"acks": -1, "linger.ms": 5, "queue.buffering.max.messages": 50_000, "on_delivery": delivered}
+    producer = confluent_kafka.Producer({**common, **settings})
+    consumer = confluent_kafka.Consumer({**common, "group.id": "g", "enable.auto.commit": False})
+    end = confluent_kafka.OFFSET_END
+    consumer.assign([confluent_kafka.TopicPartition(TOPIC, partition, end) for partition in range(partitions)])
+    sent, value = 0, bytes(100)
+    while not stopping.is_set():
+        for _ in range(500):
+            try:
+                producer.produce(TOPIC, value, partition=sent % partitions)
+                sent += 1
+            except BufferError:
+                producer.poll(0.01)
+                break
+        producer.poll(0)
+        consumed += sum(message.error() is None for message in consumer.consume(5_000, 0))
+    producer.flush(10)
+    consumer.close()
+    if not acknowledged or not consumed:
+        raise RuntimeError(f"{acknowledged} records were acknowledged, {consumed} were read")
 
 
 def open_and_close(address: Address, seconds: float, at_a_time: int = 40) -> float:
@@ -200,7 +236,7 @@ def send_hostile(address: Address, name: str, sent: Event, answered: Event) -> f
 
 @contextmanager
 def in_background(target: object, *args: object) -> Iterator[Event]:
-    """Run ``target(*args, stopping)`` in a process; the event stops it."""
+    """Run ``target(*args, stopping)`` in a process; the event stops it. Raises RuntimeError if it failed."""
     context = multiprocessing.get_context("spawn")
     stopping = context.Event()
     process = context.Process(target=target, args=(*args, stopping))  # type: ignore[arg-type]
@@ -209,5 +245,8 @@ def in_background(target: object, *args: object) -> Iterator[Event]:
         yield stopping
     finally:
         stopping.set()
-        process.join(10)
+        process.join(20)
+        failed = process.exitcode
         process.kill()
+    if failed:
+        raise RuntimeError(f"{target} ended with {failed}")

@@ -328,49 +328,38 @@ def from_columns(api_key: int, version: int, columns: Mapping[str, npt.NDArray[A
 
 def _write(plan: _Plan, columns: Mapping[str, npt.NDArray[Any]]) -> list[bytes]:
     topic = _of_type(columns["topic"], _INT64, "topic")
-    rows = len(topic)
-    names, name_ends = _lists_of(columns, "topic_name", _UINT8, None)
-    topics, requests = len(name_ends) - 1, len(columns["request_correlation_id"])
-    if topics and writing.longest(name_ends) > kinds.MAX_NAME_BYTES:
-        raise ValueError(f"a topic's name has more than {kinds.MAX_NAME_BYTES} bytes")
-    lists = [_lists_of(columns, name, _INT32, rows) for name, _ in plan.lists]
+    topic_request = _of_type(columns["topic_request"], _INT64, "topic_request")
+    name_ends = _of_type(columns["topic_name_offsets"], _INT64, "topic_name_offsets")
+    names = _of_type(columns["topic_name"], _UINT8, "topic_name")
+    rows, topics, requests = len(topic), len(name_ends) - 1, len(columns["request_correlation_id"])
+    values = tuple([_of_type(columns[name], _INT32, name) for name, _ in plan.lists])
+    ends = tuple([_of_type(columns[offsets], _INT64, offsets) for _, offsets in plan.lists])
     numbers = [_of_type(columns[name], dtype, name) for name, dtype in plan.numbers]
-    for (name, _), values in zip(plan.numbers, numbers, strict=True):
-        if len(values) != rows:
-            raise ValueError(f"{name} has {len(values)} entries for {rows} partition states")
     ids = np.ascontiguousarray(columns["topic_id"], np.uint8) if plan.has_ids else _NO_IDS
-    if plan.has_ids and ids.shape != (topics, 16):
-        raise ValueError(f"topic_id has shape {ids.shape}, not {(topics, 16)}")
-    if len(columns["topic_request"]) != topics:
-        raise ValueError(f"topic_request has {len(columns['topic_request'])} entries for {topics} topics")
-    first_rows = _begins(topic, topics, "topic")
-    first_topics = _begins(_of_type(columns["topic_request"], _INT64, "topic_request"), requests, "topic_request")
-    kept = (name_ends, names, first_rows, topic, ids)
-    name_ends_at, names_at, first_rows_at, topic_at, ids_at = map(reading.address, kept)
-    values_at = [reading.address(values) for values, _ in lists]
-    table = np.array(
-        [
-            name_ends_at, names_at, names_at + len(names), ids_at, first_rows_at, topic_at, *values_at,
-            *(at + 4 * len(values) for at, (values, _) in zip(values_at, lists, strict=True)),
-            *(reading.address(ends) for _, ends in lists), *map(reading.address, numbers),
-        ],
-        np.int64,
-    )  # fmt: skip
+    _check_lengths(plan, rows, topics, topic_request, name_ends, numbers, ends, ids)
+    first_rows, first_topics = np.empty(topics + 1, np.int64), np.empty(requests + 1, np.int64)
+    table = np.empty(writing.COLUMNS // 8 + 3 * len(values) + len(numbers), np.int64)
+    table[writing.COLUMNS // 8 + 3 * len(values) :] = list(map(reading.address, numbers))
+    problem = writing.prepare(table, topic, first_rows, topic_request, first_topics, name_ends, names, ids)
+    if problem == writing.GOOD and values:
+        problem = writing.prepare_lists(table, values, ends)
+    if problem != writing.GOOD:
+        raise ValueError(_problem(plan, problem))
     for name, default in plan.lacking:
         if name in columns and any(value != default for value in columns[name].tolist()):
             raise ValueError(f"{name}: version {plan.version} has no such field")
     frames = []
     for i in range(requests):
         head, tail = _around(plan, columns, i)
-        first, last = int(first_topics[i]), int(first_topics[i + 1])
-        row, end = int(first_rows[first]), int(first_rows[last])
-        listed = sum(int(ends[end] - ends[row]) for _, ends in lists)
+        first, last = first_topics.item(i), first_topics.item(i + 1)
+        row, end = first_rows.item(first), first_rows.item(last)
+        listed = sum([of_list.item(end) - of_list.item(row) for of_list in ends])
         if plan.grouped:
-            name_bytes = int(name_ends[last] - name_ends[first])
+            name_bytes = name_ends.item(last) - name_ends.item(first)
         else:
             name_bytes = int(np.sum(np.diff(name_ends)[topic[row:end]]))
         # at most 5 bytes for a number, or for the length before an array or a name
-        columns_of_state = len(numbers) + len(lists) + 2
+        columns_of_state = len(numbers) + len(values) + 2
         room = 16 + (end - row) * 5 * columns_of_state + 4 * listed + (last - first) * 40 + name_bytes
         out = np.empty(len(head) + room + len(tail) + kinds.SLACK_BYTES, np.uint8)
         begin = reading.address(out)
@@ -386,15 +375,44 @@ _INT64, _INT32, _UINT8 = np.dtype(np.int64), np.dtype(np.int32), np.dtype(np.uin
 _NO_IDS = np.empty((0, 16), np.uint8)
 
 
-def _lists_of(
-    columns: Mapping[str, npt.NDArray[Any]], name: str, dtype: np.dtype[Any], rows: int | None
-) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """The values and offsets of an array field, of ``rows`` arrays if that is given."""
-    values, ends = _of_type(columns[name], dtype, name), _of_type(columns[f"{name}_offsets"], _INT64, f"{name}_offsets")
-    expected = len(ends) if rows is None else rows + 1
-    if not 0 < len(ends) == expected or not writing.ascends(ends, expected, len(values)):
-        raise ValueError(f"{name}_offsets must be {expected} ascending numbers from 0 to {len(values)}")
-    return values, ends
+def _check_lengths(
+    plan: _Plan,
+    rows: int,
+    topics: int,
+    topic_request: npt.NDArray[np.int64],
+    name_ends: npt.NDArray[np.int64],
+    numbers: Sequence[npt.NDArray[Any]],
+    ends: Sequence[npt.NDArray[np.int64]],
+    ids: npt.NDArray[np.uint8],
+) -> None:
+    if not len(name_ends):
+        raise ValueError("topic_name_offsets is empty")
+    for (name, _), values in zip(plan.numbers, numbers, strict=True):
+        if len(values) != rows:
+            raise ValueError(f"{name} has {len(values)} entries for {rows} partition states")
+    for (_, offsets), of_list in zip(plan.lists, ends, strict=True):
+        if len(of_list) != rows + 1:
+            raise ValueError(f"{offsets} has {len(of_list)} entries, not {rows + 1}")
+    if plan.has_ids and ids.shape != (topics, 16):
+        raise ValueError(f"topic_id has shape {ids.shape}, not {(topics, 16)}")
+    if len(topic_request) != topics:
+        raise ValueError(f"topic_request has {len(topic_request)} entries for {topics} topics")
+
+
+def _problem(plan: _Plan, problem: int) -> str:
+    """What a number other than GOOD of `columnar_write_kernels.prepare` and ``prepare_lists`` means."""
+    match problem:
+        case writing.LONG_NAME:
+            return f"a topic's name has more than {kinds.MAX_NAME_BYTES} bytes"
+        case writing.TOPIC_ORDER:
+            return "topic must ascend from 0 to the number of topics"
+        case writing.REQUEST_ORDER:
+            return "topic_request must ascend from 0 to the number of requests"
+        case writing.NAME_ORDER:
+            return "topic_name_offsets must ascend from 0 to the length of topic_name"
+        case _:
+            name, offsets = plan.lists[problem]
+            return f"{offsets} must ascend from 0 to the length of {name}"
 
 
 #: the last tail that was encoded of each message and version: its values, and the bytes
@@ -428,11 +446,3 @@ def _of_type(values: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:
     if array.ndim != 1 or (array.dtype != dtype and not np.array_equal(array, array.astype(dtype))):
         raise ValueError(f"{name} has values that are not {dtype}")
     return np.ascontiguousarray(array, dtype)
-
-
-def _begins(owners: npt.NDArray[np.int64], count: int, name: str) -> npt.NDArray[np.int64]:
-    """The first row of each of ``count`` owners, and the end of the last."""
-    begins = np.empty(count + 1, np.int64)
-    if not writing.find_begins(owners, begins):
-        raise ValueError(f"{name} must ascend from 0 to at most {count - 1}")
-    return begins

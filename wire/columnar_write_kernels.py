@@ -14,6 +14,7 @@ from numba.extending import overload
 
 from kce.wire.columnar_memory import (
     INLINED,
+    MAX_NAME_BYTES,
     compiled,
     inlined,
     load_byte,
@@ -33,11 +34,48 @@ NAME_ENDS, NAMES, NAMES_END, IDS, TOPIC_ROWS, ROW_TOPICS = range(0, 48, 8)
 COLUMNS = 48
 
 
+#: what is wrong with the columns; other numbers are those of an array field
+GOOD, LONG_NAME, NAME_ORDER, TOPIC_ORDER, REQUEST_ORDER = -1, -2, -3, -4, -5
+
+
 @compiled
-def ascends(ends, count, most):
-    """Whether ``count`` offsets ascend within 0 .. ``most``."""
+def prepare(table, topic, first_rows, topic_request, first_topics, name_ends, names, ids):
+    """Check the columns of topics, and fill their part of ``table``, ``first_rows`` of each topic, and ``first_topics``
+    of each request, both with the total at the end. Returns GOOD, or what is wrong."""
+    table[NAME_ENDS // 8] = name_ends.ctypes.data
+    table[NAMES // 8] = names.ctypes.data
+    table[NAMES_END // 8] = names.ctypes.data + len(names)
+    table[IDS // 8] = ids.ctypes.data
+    table[TOPIC_ROWS // 8] = first_rows.ctypes.data
+    table[ROW_TOPICS // 8] = topic.ctypes.data
+    if not _ascends(name_ends, len(names)):
+        return NAME_ORDER
+    for i in range(1, len(name_ends)):
+        if name_ends[i] - name_ends[i - 1] > MAX_NAME_BYTES:
+            return LONG_NAME
+    if not _find_begins(topic, first_rows):
+        return TOPIC_ORDER
+    return GOOD if _find_begins(topic_request, first_topics) else REQUEST_ORDER
+
+
+@compiled
+def prepare_lists(table, values, ends):
+    """Check the array fields, and fill their part of ``table``. Returns GOOD, or the number of one that is wrong."""
+    count, first = len(values), COLUMNS // 8
+    for k in range(count):
+        table[first + k] = values[k].ctypes.data
+        table[first + count + k] = values[k].ctypes.data + 4 * len(values[k])
+        table[first + 2 * count + k] = ends[k].ctypes.data
+        if not _ascends(ends[k], len(values[k])):
+            return k
+    return GOOD
+
+
+@compiled
+def _ascends(ends, most):
+    """Whether offsets ascend within 0 .. ``most``."""
     before = np.int64(0)
-    for i in range(count):
+    for i in range(len(ends)):
         if ends[i] < before:
             return False
         before = ends[i]
@@ -45,16 +83,7 @@ def ascends(ends, count, most):
 
 
 @compiled
-def longest(ends):
-    """The greatest distance of two neighbours."""
-    most = np.int64(0)
-    for i in range(1, len(ends)):
-        most = max(most, ends[i] - ends[i - 1])
-    return most
-
-
-@compiled
-def find_begins(owners, begins):
+def _find_begins(owners, begins):
     """Fill ``begins`` with the first row of each owner, and the number of rows. False if ``owners`` do not ascend
     within 0 .. len(begins) - 2."""
     next_owner = 0
