@@ -219,7 +219,8 @@ def _failed(window: Window, responses: _Frames) -> _Mask:
     """Which responses have an error, at the top level or below."""
     rows = responses.rows
     failed: _Mask = window.present[rows[:, f.PROGRAM], p.ERROR_CODE] & (rows[:, f.NOTED + p.ERROR_CODE] != 0)
-    return failed | (rows[:, f.NOTED + p.PARTITION_ERRORS] != 0)
+    failed |= rows[:, f.NOTED + p.PARTITION_ERRORS] != 0
+    return failed
 
 
 def _accepted(rows: Rows) -> Rows:
