@@ -10,6 +10,7 @@
 one-line ``captures.errors.CaptureError`` for files that it cannot read. Only this package imports pyspark.
 
 source       the data source; levels, pushdown, tail: its rows, filters and stream
+indexing     splits of large files, made in tasks
 reassembly   captures -> exchanges, partitions, endpoints; buckets: its tasks
 analyses     DataFrame -> DataFrame                   job          analyze()
 findings     the results                              report, exports, text: as HTML, JSON, Markdown, text
