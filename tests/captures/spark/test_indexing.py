@@ -6,11 +6,11 @@ import pytest
 
 from kce.captures.files.index import splits
 from kce.captures.files.split import WHOLE
-from kce.captures.spark import indexing, source
+from kce.captures.spark import indexing, reassembly, source
 from kce.captures.spark.source import KafkaCapture
 from kce.captures.spark.work import File
 from tests.captures.samples import CAPTURES, unzipped
-from tests.captures.spark.levels import ZOMBIE
+from tests.captures.spark.levels import ZOMBIE, table
 
 NAMES = ("kafka-3.9.1-zombie", "kafka-2.8.2-tour")  # a pcap and a pcapng
 
@@ -58,3 +58,13 @@ def test_few_pieces_and_compressed_files_are_left_to_the_planner(captures, monke
     assert indexing.indexed(spark, [File(name, str(path)) for name, path in CAPTURES.items()], 1000) == {}
     task, *more = KafkaCapture({"path": str(ZOMBIE), "level": "packets"}).reader(None).partitions()
     assert (task.part, more) == (WHOLE, [])
+
+
+@pytest.mark.slow
+def test_what_is_read_in_splits_that_tasks_made_is_the_whole(spark, captures, monkeypatch):
+    monkeypatch.setattr(indexing, "LEAST_PIECES", 2)
+    given = []
+    monkeypatch.setattr(reassembly, "as_option", lambda made: given.append(made) or indexing.as_option(made))
+    decoded = reassembly.decode(spark, [captures[0].path], 1, names=["api"], maxPartitionBytes="50000")
+    assert decoded.where("api is not null").count() == table("exchanges", ZOMBIE).num_rows
+    assert len(given[0][captures[0].path]) > 2
