@@ -38,7 +38,9 @@ class BackgroundTasks:
 
     def start_soon(self, function: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Like `start_soon` of a nursery."""
-        self._nursery.start_soon(self._run_shielded, function, args)
+        scope = trio.CancelScope(shield=True)
+        self._scopes.add(scope)  # not in the task, which may begin after the end of the block
+        self._nursery.start_soon(self._run_shielded, scope, function, args)
 
     async def _run(
         self, function: Callable[..., Awaitable[None]], args: tuple[Any, ...], task_status: trio.TaskStatus[Any]
@@ -50,13 +52,14 @@ class BackgroundTasks:
             finally:
                 self._scopes.discard(scope)
 
-    async def _run_shielded(self, function: Callable[..., Awaitable[None]], args: tuple[Any, ...]) -> None:
-        with trio.CancelScope(shield=True) as scope:
-            self._scopes.add(scope)
-            try:
+    async def _run_shielded(
+        self, scope: trio.CancelScope, function: Callable[..., Awaitable[None]], args: tuple[Any, ...]
+    ) -> None:
+        try:
+            with scope:
                 await function(*args)
-            finally:
-                self._scopes.discard(scope)
+        finally:
+            self._scopes.discard(scope)
 
 
 class _ShieldWhenStarted(trio.TaskStatus[Any]):

@@ -15,8 +15,14 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -28,7 +34,7 @@ import trio
 from kce.harness.background import BackgroundTasks
 from kce.harness.cluster_config import DATA, ClusterConfig
 from kce.harness.errors import HarnessError, SettingWarning, plain_error
-from kce.harness.faults import CONTROLLER, Rule, hold_control_requests
+from kce.harness.faults import CONTROLLER, Rule, applied, hold_control_requests
 from kce.harness.guard import Guard
 from kce.harness.history import History
 from kce.harness.links import FrameEvent, Links
@@ -388,25 +394,17 @@ class Cluster:
             matched, fired = await process.remove_rule(number)
             rule.matched, rule.fired = rule.matched + matched, rule.fired + fired
 
-    @asynccontextmanager
-    async def faults(self, rule: Rule, *more: Rule, must_fire: bool = True) -> AsyncIterator[Rule]:
+    async def count_rule(self, rule: Rule) -> tuple[int, int]:
+        """How many frames the rule has matched so far, and on how many it acted. Raises KeyError for one that was not
+        added."""
+        number = self._rule_numbers[rule]
+        counts = [(rule.matched, rule.fired), *[await process.count_rule(number) for process in self._processes()]]
+        return sum(matched for matched, _ in counts), sum(fired for _, fired in counts)
+
+    def faults(self, rule: Rule, *more: Rule, must_fire: bool = True) -> AbstractAsyncContextManager[Rule]:
         """Apply rules during the block; yields the first. A rule that has not fired at the end is an AssertionError
         that shows what came instead, unless ``must_fire`` is False."""
-        rules = (rule, *more)
-        for each in rules:
-            await self.add_rule(each)
-        try:
-            yield rule
-        finally:
-            with trio.CancelScope(shield=True):
-                for each in rules:
-                    await self.remove_rule(each)
-        for each in rules:
-            if must_fire and not each.fired:
-                raise AssertionError(
-                    f"the rule for {each.describe()} did not fire, of {each.matched} frames that matched; "
-                    f"{self.history.last_frames()}"
-                )
+        return applied(self, (rule, *more), must_fire=must_fire)
 
     async def delete_controller(self) -> None:
         """Delete /controller by hand (rule 2.22)."""

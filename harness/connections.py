@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 _CHUNK_BYTES = 65536
 #: requests of a connection whose answers are awaited; nodes here have one at a time
 _MAX_UNANSWERED = 64
+_BUSY_S = 0.001
 
 
 class Link:
@@ -64,6 +65,8 @@ class Link:
         self._after_next: list[bytes] = []
         #: a rule lets nothing pass any more
         self._is_half_open = False
+        #: held by who writes frames that somebody looks at: rules reply while another task sends
+        self._writing: trio.Lock | None = None
         self._tap: ConnectionTap | None = None
         if accepted and node.recorder is not None:
             self._tap = node.recorder.connection(self.remote, self.local)
@@ -160,17 +163,26 @@ class Link:
     async def _send_now(self, payloads: Sequence[bytes], segments: int | None = None, cut: int | None = None) -> None:
         """Write frames at once, or in pieces of ``segments`` bytes; only the first ``cut`` bytes."""
         data = wire.frames(payloads)[:cut]
-        try:
-            if self._tap is not None:  # first, so that in a file no answer precedes its request
-                for framed in (data,) if cut is not None else map(wire.frame, payloads):
-                    self._tap.sent("server", framed)
-            step = segments or len(data)
-            for at in range(0, len(data), step):
-                await self._stream.send_all(data[at : at + step])
-        except BaseException:
-            if self._tap is not None:
-                self._tap.abort("server")
-            raise
+        self._writing = self._writing or trio.Lock()
+        async with self._writing:
+            try:
+                if self._tap is not None:  # first, so that in a file no answer precedes its request
+                    for framed in (data,) if cut is not None else map(wire.frame, payloads):
+                        self._tap.sent("server", framed)
+                step = segments or len(data)
+                for at in range(0, len(data), step):
+                    await self._write(data[at : at + step])
+            except BaseException:
+                if self._tap is not None:
+                    self._tap.abort("server")
+                raise
+
+    async def _write(self, data: bytes) -> None:
+        while True:
+            try:
+                return await self._stream.send_all(data)
+            except trio.BusyResourceError:  # by a send that began before there were rules, which does not wait
+                await trio.sleep(_BUSY_S)
 
     async def aclose(self) -> None:
         """Never fails and does not wait for the peer."""

@@ -12,10 +12,11 @@ accepted, or where it is dialled if the other end is not a node of the cluster.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -23,6 +24,7 @@ from kce import wire
 from kce.broker_stub.handlers.kafka_apis import HANDLERS
 from kce.broker_stub.reactor import RequestContext
 from kce.harness.errors import HarnessError
+from kce.harness.history import History
 from kce.harness.links import CLOSE, Ending, FrameEvent, Passage, Selection
 from kce.wire import ErrorCode
 from kce.wire.registry import CONTROL_REQUESTS
@@ -280,6 +282,36 @@ class Rule(Selection):
         elif values.get("error") is not None:
             values["error"] = ErrorCode(values["error"])
         return cls(**values)
+
+
+class TakesRules(Protocol):
+    """A cluster, or a proxy."""
+
+    @property
+    def history(self) -> History: ...
+
+    async def add_rule(self, rule: Rule) -> None: ...
+    async def remove_rule(self, rule: Rule) -> None: ...
+
+
+@asynccontextmanager
+async def applied(target: TakesRules, rules: Sequence[Rule], *, must_fire: bool) -> AsyncIterator[Rule]:
+    """Apply rules during the block; yields the first. A rule that has not fired at the end is an AssertionError that
+    shows what came instead, unless ``must_fire`` is False."""
+    for each in rules:
+        await target.add_rule(each)
+    try:
+        yield rules[0]
+    finally:
+        with trio.CancelScope(shield=True):
+            for each in rules:
+                await target.remove_rule(each)
+    for each in rules:
+        if must_fire and not each.fired:
+            raise AssertionError(
+                f"the rule for {each.describe()} did not fire, of {each.matched} frames that matched; "
+                f"{target.history.last_frames()}"
+            )
 
 
 def hold_control_requests(source: int) -> Rule:

@@ -1,4 +1,4 @@
-"""The client's side of the remote control of `kce up`: finds running clusters, and sends them commands.
+"""The client's side of the remote control of `kce up` and `kce proxy`: finds running ones, and sends them commands.
 
 Commands for a node import nothing more of the project than this.
 """
@@ -49,28 +49,46 @@ def _called(cluster: dict[str, Any]) -> str:
     return str(cluster.get("name") or f"pid {cluster['pid']}")
 
 
+def _is_proxy(cluster: dict[str, Any]) -> bool:
+    return cluster.get("kind") == "proxy"
+
+
+def _where(cluster: dict[str, Any]) -> str:
+    return f"proxy to {cluster['to']}" if _is_proxy(cluster) else f"ZooKeeper {cluster['zookeeper']}"
+
+
+def _no_proxy(cluster: dict[str, Any]) -> dict[str, Any]:
+    if _is_proxy(cluster):
+        raise HarnessError(f"{_called(cluster)} is a proxy: this command needs a cluster of `kce up`")
+    return cluster
+
+
 def named(name: str) -> dict[str, Any] | None:
     """The running cluster of that name."""
     return next((cluster for cluster in running_clusters() if cluster.get("name") == name), None)
 
 
-def find_cluster(ready_file: Path | None) -> dict[str, Any]:
-    """The cluster that ``ready_file`` describes, or of that name, or the only one that runs. Raises HarnessError."""
+def find_cluster(ready_file: Path | None, *, or_proxy: bool = False) -> dict[str, Any]:
+    """The cluster that ``ready_file`` describes, or of that name, or the only one that runs; ``or_proxy``: or a proxy.
+
+    Raises HarnessError.
+    """
     if ready_file is not None:
         if not ready_file.exists() and (found := named(str(ready_file))) is not None:
-            return found
+            return found if or_proxy else _no_proxy(found)
         try:
             cluster: dict[str, Any] = json.loads(ready_file.read_text())
         except OSError as e:
             raise HarnessError(f"{ready_file} cannot be read: {e.strerror or e}") from None
         except ValueError as e:
             raise HarnessError(f"{ready_file} was not written by `kce up --ready-file`: {e}") from None
-        return cluster
-    clusters = running_clusters()
+        return cluster if or_proxy else _no_proxy(cluster)
+    clusters = [cluster for cluster in running_clusters() if or_proxy or not _is_proxy(cluster)]
     if not clusters:
-        raise HarnessError("no cluster of yours is running: start one with `kce up`")
+        also = " or `kce proxy`" if or_proxy else ""
+        raise HarnessError(f"no cluster of yours is running: start one with `kce up`{also}")
     if len(clusters) > 1:
-        listed = ", ".join(f"{_called(c)} (ZooKeeper {c['zookeeper']})" for c in clusters)
+        listed = ", ".join(f"{_called(c)} ({_where(c)})" for c in clusters)
         raise HarnessError(
             f"{len(clusters)} clusters of yours are running: {listed}. Choose one with --cluster: the NAME of "
             "`kce up --name NAME`, or the file that `kce up --ready-file FILE` wrote"

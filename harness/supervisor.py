@@ -1,4 +1,4 @@
-"""The server of `kce up` for other commands: a file with the cluster's addresses, and a socket.
+"""The server of `kce up` and `kce proxy` for other commands: a file with addresses, and a socket.
 
 The socket speaks JSON lines, one request and one response each: {"command": "kill", "node": 2} -> {"ok": true, ...} or
 {"error": text}. The file (see ``describe``) is in a folder of this user, where `kce.harness.running`, the client, finds
@@ -12,34 +12,76 @@ import os
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
 from kce.harness.cluster import Cluster
 from kce.harness.errors import HarnessError
 from kce.harness.faults import Rule
-from kce.harness.guard import birth
+from kce.harness.guard import Guard, birth
 from kce.harness.running import ANSWER_TIMEOUT_S, registry
 
 MAX_REQUEST_BYTES = 65536
 
 
-def describe(cluster: Cluster, socket_path: Path, name: str | None = None) -> dict[str, Any]:
-    """The content of `--ready-file`."""
-    return {
-        "name": name,
-        "pid": os.getpid(),
-        "birth": birth(os.getpid()),
-        "cluster_id": cluster.cluster_id,
-        "zookeeper": cluster.zookeeper,
-        "bootstrap_servers": cluster.bootstrap_servers(),
-        "data": str(cluster.data),
-        "socket": str(socket_path),
-        "nodes": [
-            {"id": m.id, "pid": m.pid, "state": m.state, "listeners": dict(m.addresses)} for m in cluster.members
-        ],
-    }
+class Target(Protocol):
+    """What commands act on: a cluster, or a proxy."""
+
+    async def add_rule(self, rule: Rule) -> None: ...
+    async def remove_rule(self, rule: Rule) -> None: ...
+    async def count_rule(self, rule: Rule) -> tuple[int, int]:
+        """How many frames the rule has matched so far, and on how many it acted."""
+        ...
+
+    def describe(self) -> dict[str, Any]:
+        """Its part of the content of `--ready-file`."""
+        ...
+
+    async def act(self, command: str, request: dict[str, Any]) -> str | None:
+        """Execute a command that changes something; a sentence, or None for an unknown one. Raises HarnessError."""
+        ...
+
+
+class ClusterTarget:
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.add_rule, self.remove_rule, self.count_rule = cluster.add_rule, cluster.remove_rule, cluster.count_rule
+
+    def describe(self) -> dict[str, Any]:
+        cluster = self._cluster
+        return {
+            "kind": "cluster",
+            "cluster_id": cluster.cluster_id,
+            "zookeeper": cluster.zookeeper,
+            "bootstrap_servers": cluster.bootstrap_servers(),
+            "data": str(cluster.data),
+            "nodes": [
+                {"id": m.id, "pid": m.pid, "state": m.state, "listeners": dict(m.addresses)} for m in cluster.members
+            ],
+        }
+
+    async def act(self, command: str, request: dict[str, Any]) -> str | None:
+        cluster = self._cluster
+        node_actions: dict[str, tuple[Callable[[int], Awaitable[None]], str]] = {
+            "kill": (cluster.kill, "killed"),
+            "pause": (cluster.pause, "paused"),
+            "resume": (cluster.resume, "resumed"),
+            "restart": (cluster.restart, "restarted"),
+            "cut": (cluster.cut_from_zookeeper, "cut off from ZooKeeper"),
+            "heal": (cluster.heal, "connected to ZooKeeper"),
+            "hold": (cluster.hold_control_requests, "held back: its control requests wait"),
+            "release": (cluster.release_control_requests, "released"),
+        }
+        match command, request:
+            case _, {"node": int(node)} if command in node_actions:
+                action, done = node_actions[command]
+                await action(node)
+                return f"node {node} is {done}"
+            case "delete-controller", _:
+                await cluster.delete_controller()
+                return "/controller is deleted"
+        return None
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -54,13 +96,13 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 class Supervisor:
-    """Serves the socket of one cluster until cancelled. ``on_change`` is called with a sentence for each action.
+    """Serves the socket of one target until cancelled. ``on_change`` is called with a sentence for each action.
 
-    ``name`` is what the user calls the cluster.
+    ``name`` is what the user calls the target. ``guard`` removes the files if this process is killed.
     """
 
-    def __init__(self, cluster: Cluster, on_change: Callable[[str], None], name: str | None = None) -> None:
-        self._cluster = cluster
+    def __init__(self, target: Target, guard: Guard, on_change: Callable[[str], None], name: str | None = None) -> None:
+        self._target = target
         self._on_change = on_change
         self._name = name
         self.socket_path = registry() / f"{os.getpid()}.sock"
@@ -69,10 +111,15 @@ class Supervisor:
         self._faults: dict[int, Rule] = {}
         self._last_fault = 0
         for path in (self._file, self.socket_path):
-            cluster.guard.remove(path)
+            guard.remove(path)
+
+    def describe(self) -> dict[str, Any]:
+        """The content of `--ready-file`."""
+        process = {"name": self._name, "pid": os.getpid(), "birth": birth(os.getpid()), "socket": str(self.socket_path)}
+        return process | self._target.describe()
 
     def publish(self, ready_file: Path | None) -> None:
-        text = json.dumps(describe(self._cluster, self.socket_path, self._name), indent=2) + "\n"
+        text = json.dumps(self.describe(), indent=2) + "\n"
         write_atomically(self._file, text)
         if ready_file is not None:
             write_atomically(ready_file, text)
@@ -115,37 +162,27 @@ class Supervisor:
     async def _obey(self, request: dict[str, Any]) -> dict[str, Any]:
         command = request["command"]
         if command == "describe":
-            return describe(self._cluster, self.socket_path)
+            return self.describe()
         if command == "fault list":
             return {"faults": {number: rule.to_json() for number, rule in self._faults.items()}}
+        if command == "fault stats":
+            counts = {number: await self._target.count_rule(rule) for number, rule in self._faults.items()}
+            return {
+                "faults": {
+                    number: {"rule": self._faults[number].describe(), "matched": matched, "fired": fired}
+                    for number, (matched, fired) in counts.items()
+                }
+            }
         text = await self._act(command, request)
         self._on_change(text)
         return {"text": text}
 
     async def _act(self, command: str, request: dict[str, Any]) -> str:
         """Execute a command that changes something; returns a sentence. Raises HarnessError."""
-        cluster = self._cluster
-        node_actions: dict[str, tuple[Callable[[int], Awaitable[None]], str]] = {
-            "kill": (cluster.kill, "killed"),
-            "pause": (cluster.pause, "paused"),
-            "resume": (cluster.resume, "resumed"),
-            "restart": (cluster.restart, "restarted"),
-            "cut": (cluster.cut_from_zookeeper, "cut off from ZooKeeper"),
-            "heal": (cluster.heal, "connected to ZooKeeper"),
-            "hold": (cluster.hold_control_requests, "held back: its control requests wait"),
-            "release": (cluster.release_control_requests, "released"),
-        }
         match command, request:
-            case _, {"node": int(node)} if command in node_actions:
-                action, done = node_actions[command]
-                await action(node)
-                return f"node {node} is {done}"
-            case "delete-controller", _:
-                await cluster.delete_controller()
-                return "/controller is deleted"
             case "fault add", {"rule": dict(fields)}:
                 rule = Rule.from_json(fields)
-                await cluster.add_rule(rule)
+                await self._target.add_rule(rule)
                 self._last_fault += 1
                 self._faults[self._last_fault] = rule
                 return f"fault {self._last_fault} is added: {rule.describe()}"
@@ -153,9 +190,12 @@ class Supervisor:
                 if number not in self._faults:
                     raise HarnessError(f"there is no fault {number}; there are {', '.join(map(str, self._faults))}")
                 rule = self._faults.pop(number)
-                await cluster.remove_rule(rule)
+                await self._target.remove_rule(rule)
                 return f"fault {number} is removed: {rule.matched} frames matched, it acted on {rule.fired}"
-        raise HarnessError(f"not a command: {command} of {request}")
+        text = await self._target.act(command, request)
+        if text is None:
+            raise HarnessError(f"not a command: {command} of {request}")
+        return text
 
 
 async def _read_line(stream: trio.SocketStream) -> bytes:

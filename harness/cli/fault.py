@@ -23,7 +23,7 @@ _TEXTS = ("listener", "client_id", "topic", "controller_epoch", "broker_epoch", 
 
 @click.group()
 def fault() -> None:
-    """Delay, drop, change or answer requests in the running cluster; break connections.
+    """Delay, drop, change or answer requests in the running cluster or proxy; break connections.
 
     A fault is a rule: it selects frames, and acts on them until it is removed. Options are the fields of `kce.Rule`.
     """
@@ -69,7 +69,7 @@ def add(
     if changes:
         rule["change"] = dict(map(_change, changes))
     Rule.from_json(rule)  # errors are reported before anything is sent
-    click.echo(command(find_cluster(cluster_file), "fault add", rule=rule)["text"])
+    click.echo(command(find_cluster(cluster_file, or_proxy=True), "fault add", rule=rule)["text"])
     return 0
 
 
@@ -92,7 +92,7 @@ def _change(text: str) -> tuple[str, Any]:
 @cluster_option
 def list_faults(as_json: bool, cluster_file: Path | None) -> int:
     """List the rules of the running cluster."""
-    faults = command(find_cluster(cluster_file), "fault list")["faults"]
+    faults = command(find_cluster(cluster_file, or_proxy=True), "fault list")["faults"]
     if as_json:
         click.echo(json.dumps(faults, indent=2))
         return 0
@@ -102,9 +102,23 @@ def list_faults(as_json: bool, cluster_file: Path | None) -> int:
 
 
 @fault.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@cluster_option
+def stats(as_json: bool, cluster_file: Path | None) -> int:
+    """Print how many frames each rule has matched, and on how many it has acted."""
+    faults = command(find_cluster(cluster_file, or_proxy=True), "fault stats")["faults"]
+    if as_json:
+        click.echo(json.dumps(faults, indent=2))
+        return 0
+    for number, found in faults.items():
+        click.echo(f"{number}  matched {found['matched']}, acted on {found['fired']}: {found['rule']}")
+    return 0
+
+
+@fault.command()
 @click.argument("number", type=int)
 @cluster_option
 def remove(number: int, cluster_file: Path | None) -> int:
     """Remove a rule, and print how often it matched and acted. Frames that it holds go on."""
-    click.echo(command(find_cluster(cluster_file), "fault remove", number=number)["text"])
+    click.echo(command(find_cluster(cluster_file, or_proxy=True), "fault remove", number=number)["text"])
     return 0

@@ -25,7 +25,7 @@ from kce.harness.embedded_zookeeper import spark_jars
 from kce.harness.errors import HarnessError, SettingWarning
 from kce.harness.java import find_java
 from kce.harness.running import named
-from kce.harness.supervisor import Supervisor
+from kce.harness.supervisor import ClusterTarget, Supervisor
 
 _CHECK_EVERY_S = 0.5
 
@@ -149,7 +149,7 @@ async def _run(cluster: Cluster, known_as: _KnownAs, console: Console, begin: fl
         known.update({m.id: m.state for m in cluster.members})
         report(text)
 
-    supervisor = Supervisor(cluster, changed, known_as.name)
+    supervisor = Supervisor(ClusterTarget(cluster), cluster.guard, changed, known_as.name)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(supervisor.run)

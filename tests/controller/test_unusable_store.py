@@ -90,7 +90,7 @@ async def test_the_controller_resigns(zookeeper: str, caplog: pytest.LogCaptureF
         stores = [await connect(f"{address}{chroot}"), await connect(f"{zookeeper}{chroot}")]
         await client(stores[1]).create_top_level_paths()
         await stores[1].write([Create(znodes.topic_path("t"), large_topic())])
-        with trio.fail_after(30):
+        with trio.fail_after(120):
             first = await contend(1, stores[0], nursery)
             await first.granted.wait()
             second = await contend(2, stores[1], nursery)

@@ -34,6 +34,12 @@ async def test_tasks_run_until_the_block_has_cleaned_up(autojump_clock: trio.tes
     assert (scope.cancelled_caught, log) == (True, ["ended", "ended"])
 
 
+async def test_a_task_that_begins_after_the_block_has_ended_is_cancelled() -> None:
+    with trio.fail_after(30):
+        async with BackgroundTasks.running() as tasks:
+            tasks.start_soon(trio.sleep_forever)
+
+
 async def test_a_task_that_has_not_started_is_cancelled_with_its_caller(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

@@ -21,7 +21,7 @@ import trio
 from kce.harness.errors import HarnessError
 from kce.harness.guard import birth
 from kce.harness.running import command, find_cluster, registry, running_clusters
-from kce.harness.supervisor import Supervisor
+from kce.harness.supervisor import ClusterTarget, Supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +35,7 @@ class FakeCluster:
     """Node 1 can be killed; every other id is unknown."""
 
     def __init__(self) -> None:
+        self.count_rule = self.add_rule = self.remove_rule = None
         self.guard = SimpleNamespace(remove=lambda path: None)
         self.cluster_id, self.zookeeper, self.data = "id", "127.0.0.1:2181", Path("/data")
         self.members = [SimpleNamespace(id=1, pid=7, state="running", addresses={"DATA": "127.0.0.1:9092"})]
@@ -53,7 +54,8 @@ class FakeCluster:
 
 async def served(nursery: trio.Nursery, changes: list[str]) -> tuple[Supervisor, FakeCluster]:
     cluster = FakeCluster()
-    supervisor = Supervisor(cluster, changes.append)  # type: ignore[arg-type]
+    target = ClusterTarget(cluster)  # type: ignore[arg-type]
+    supervisor = Supervisor(target, cluster.guard, changes.append)  # type: ignore[arg-type]
     await nursery.start(supervisor.run)
     supervisor.publish(None)
     return supervisor, cluster

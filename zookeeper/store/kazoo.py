@@ -19,13 +19,16 @@ import queue
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
+from random import Random
 from typing import Any, TypeVar
 
 import kazoo.exceptions as kz
+import kazoo.protocol.connection
+import kazoo.retry
 import kazoo.version
 import trio
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import EventType, KazooState, KeeperState, WatchedEvent
 
 from kce.zookeeper import store
@@ -59,6 +62,9 @@ T = TypeVar("T")
 # larger requests are not faster
 _BULK_FROM = 4
 _BULK_FIRST, _GROWTH, _BULK_MOST, _BULK_WINDOW = 32, 8, 1000, 16
+
+# its threads draw random numbers, which must not disturb those that the program has seeded
+kazoo.protocol.connection.random = kazoo.retry.random = Random()
 
 KAZOO_VERSION: str = kazoo.version.__version__
 #: how long closing may take; a server that does not answer ends the session later
@@ -254,24 +260,25 @@ class KazooStore(store.MetadataStore):
         client.add_listener(made._state_changed)
         made._note_connections()
         take_over(client)
+        started = client.start_async()  # not in a thread: whoever is cancelled then finds it started, and stops it
         try:
-            await trio.to_thread.run_sync(client.start, connection_timeout_ms / 1000, abandon_on_cancel=True)
-            await made._settled()
+            await trio.to_thread.run_sync(started.wait, connection_timeout_ms / 1000, abandon_on_cancel=True)
+            if answered := client.connected:
+                await made._settled()
         except trio.Cancelled:
             await made.aclose()
             raise
-        except (KazooTimeoutError, kz.AuthFailedError):
-            if not made._was_refused:
-                encrypted = "" if tls is None else ", does it speak TLS, and do the certificates fit"
-                raise StoreUnavailable(
-                    f"no ZooKeeper answers at {hosts} within {connection_timeout_ms} ms: is it running at that "
-                    f"address{encrypted}?"
-                ) from None
+        if answered and not made._was_refused:
+            return made
+        await made.aclose()
         if made._was_refused:
-            await made.aclose()
             schemes = ", ".join(scheme for scheme, _ in auth)
             raise StoreUnavailable(f"ZooKeeper at {hosts} does not accept our authentication ({schemes})")
-        return made
+        encrypted = "" if tls is None else ", does it speak TLS, and do the certificates fit"
+        raise StoreUnavailable(
+            f"no ZooKeeper answers at {hosts} within {connection_timeout_ms} ms: is it running at that "
+            f"address{encrypted}?"
+        )
 
     @property
     def session_id(self) -> int:

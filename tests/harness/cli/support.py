@@ -36,26 +36,34 @@ def consecutive_free_ports(count: int) -> int:
 
 
 @contextmanager
-def up(tmp_path: Path, env: dict[str, str], *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
-    """A running `kce up`, and the content of its ready file."""
-    ready = tmp_path / "ready.json"
+def background(env: dict[str, str], arguments: list[str], ready: str) -> Iterator[subprocess.Popen[str]]:
+    """A running command, once it has printed ``ready``."""
     process = subprocess.Popen(
-        [*KCE, "up", "--ready-file", str(ready), "--set", "zookeeper.session.timeout.ms=1500", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True,
-    )  # fmt: skip
+        [*KCE, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env, start_new_session=True
+    )
     try:
         assert process.stdout is not None
         watchdog = threading.Timer(60, process.kill)
         watchdog.start()
         seen = ""
-        while "Ctrl-C stops the cluster" not in seen:
+        while ready not in seen:
             line = process.stdout.readline()
             assert line, f"it ended:\n{seen}"
             seen += line
         watchdog.cancel()
-        yield process, json.loads(ready.read_text())
+        yield process
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
             process.wait(30)
+        assert process.stdout is not None
         process.stdout.close()
+
+
+@contextmanager
+def up(tmp_path: Path, env: dict[str, str], *arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+    """A running `kce up`, and the content of its ready file."""
+    ready = tmp_path / "ready.json"
+    command = ["up", "--ready-file", str(ready), "--set", "zookeeper.session.timeout.ms=1500", *arguments]
+    with background(env, command, "Ctrl-C stops the cluster") as process:
+        yield process, json.loads(ready.read_text())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 import threading
 import tomllib
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ import trio
 from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from kce.harness.embedded_zookeeper import four_letter_word
 from kce.zookeeper.store import Create, NodeData, StoreUnavailable
 from kce.zookeeper.store import kazoo as kazoo_store
 from kce.zookeeper.store.kazoo import TESTED_KAZOO, KazooStore
@@ -32,6 +35,52 @@ async def test_another_kazoo_is_refused(version: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(kazoo_store, "KAZOO_VERSION", version)
     with pytest.raises(StoreUnavailable, match=f"kazoo {version} is installed.*pip install 'kazoo==2.11.*'"):
         await KazooStore.connect("127.0.0.1:1", session_timeout_ms=1000, connection_timeout_ms=1000)
+
+
+@pytest.mark.slow
+async def test_a_client_that_is_cancelled_while_it_starts_leaves_no_session(
+    zookeeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its start takes long, as on a busy machine."""
+    start, begun = KazooClient.start_async, []
+
+    def slowly(client: KazooClient) -> object:
+        threading.Event().wait(0.2)
+        live = start(client)
+        begun.append(client)
+        return live
+
+    before = await sessions(zookeeper)
+    with monkeypatch.context() as patched, trio.move_on_after(0.05) as scope:
+        patched.setattr(KazooClient, "start_async", slowly)
+        await KazooStore.connect(zookeeper, session_timeout_ms=20_000, connection_timeout_ms=20_000)
+    assert scope.cancelled_caught
+    with trio.fail_after(15):
+        while not begun or not (begun[0].connected or begun[0]._stopped.is_set()):  # noqa: ASYNC110
+            await trio.sleep(0.01)  # kazoo's thread changes it
+    store = await KazooStore.connect(zookeeper, session_timeout_ms=20_000, connection_timeout_ms=20_000)
+    with trio.fail_after(15):  # less than the timeout of a session
+        while await sessions(zookeeper) > before + 1:  # noqa: ASYNC110 - the server is polled
+            await trio.sleep(0.05)
+    await store.aclose()
+
+
+async def test_the_programs_random_numbers_stay_its_own(zookeeper: str) -> None:
+    """kazoo draws some in its threads whenever it waits, connects and retries."""
+    before = random.getstate()
+    store = await KazooStore.connect(zookeeper, session_timeout_ms=20_000, connection_timeout_ms=20_000)
+    await store.exists(["/"])
+    await store.aclose()
+    assert random.getstate() == before
+
+
+async def sessions(zookeeper: str) -> int:
+    """Sessions that the server knows."""
+    host, _, port = zookeeper.partition("/")[0].rpartition(":")
+    text = await four_letter_word(host, int(port), "mntr")
+    found = re.search(r"zk_global_sessions\s+(\d+)", text)
+    assert found is not None
+    return int(found[1])
 
 
 def public_behaviour(client: KazooClient, other: KazooClient) -> Iterator[object]:

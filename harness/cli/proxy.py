@@ -1,0 +1,142 @@
+"""`kce proxy`: faults and recordings for a cluster that is not ours."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from kce.captures.record.wireshark import write_beside
+from kce.harness import interrupts
+from kce.harness.cli.options import plain_console
+from kce.harness.errors import HarnessError
+from kce.harness.guard import Guard
+from kce.harness.logs import log_to_stderr
+from kce.harness.proxy import Proxy
+from kce.harness.running import named
+from kce.harness.supervisor import Supervisor
+
+#: how many brokers get consecutive ports
+MOST_BROKERS = 100
+
+EPILOG = """\b
+Examples:
+  kce proxy --to 127.0.0.1:9092                   every broker of the cluster gets a free port
+  kce proxy --to broker-1:9092 --port 19092       ports 19092, 19093, ... in the order of broker ids
+  kce proxy --to 127.0.0.1:9092 --record traffic.pcapng
+
+\b
+While it runs, from another terminal:
+  kce fault add --api Produce --error NOT_LEADER_OR_FOLLOWER --every 10
+  kce fault add --api Fetch --to 2 --delay 0.5 --jitter 0.2
+  kce fault list        kce fault remove 1
+
+Clients connect to the Bootstrap address that it prints. Addresses of brokers in responses (Metadata, FindCoordinator,
+DescribeCluster, new leaders in Produce and Fetch) become those of the proxy. For connections between brokers, and from
+the controller to brokers, start it first, with --port, and set advertised.listeners of the brokers to its ports.
+
+Connections are plaintext, with or without SASL. With SASL, brokers are found when a client finds them: the broker of
+--to has the id -1 until then.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--to", required=True, multiple=True, metavar="HOST:PORT",
+    help="A broker of the cluster. Repeatable, for other listeners of the cluster.",
+)  # fmt: skip
+@click.option(
+    "--port", type=click.IntRange(1, 65535 - MOST_BROKERS), help="Port for the first broker; others count up."
+)
+@click.option(
+    "--record", type=click.Path(path_type=Path, dir_okay=False), help="Record all traffic to this pcapng file."
+)
+@click.option("--wireshark", is_flag=True, help="With --record: also write FILE.lua, which tells Wireshark the ports.")
+@click.option("--name", metavar="NAME", help="What other commands call this proxy (--cluster NAME).")
+@click.option(
+    "--ready-file", type=click.Path(path_type=Path, dir_okay=False),
+    help="Write all addresses to this JSON file when ready.",
+)  # fmt: skip
+def proxy(
+    to: tuple[str, ...],
+    port: int | None,
+    record: Path | None,
+    wireshark: bool,
+    name: str | None,
+    ready_file: Path | None,
+) -> int:
+    """Run a proxy in front of a Kafka cluster until Ctrl-C. Everything listens on 127.0.0.1.
+
+    Requests and responses pass as they are, until a fault acts on them (`kce fault`).
+    """
+    if wireshark and record is None:
+        raise click.UsageError("--wireshark needs --record")
+    if name is not None and (taken := named(name)) is not None:
+        raise HarnessError(f"pid {taken['pid']} has the name {name} already")
+    ports = () if port is None else range(port, port + MOST_BROKERS)
+    log_to_stderr("INFO")
+    with contextlib.suppress(interrupts.Interrupted), contextlib.closing(Guard()) as guard:
+        made = Proxy(*to, ports=ports, record=record, history=False)
+        interrupts.run(
+            _serve, made, _Target(made, to), guard, name, ready_file, record if wireshark else None,
+            on_signal=lambda: click.echo("Stopping ...", err=True),
+        )  # fmt: skip
+    return 0
+
+
+class _Target:
+    """The proxy, for `Supervisor`."""
+
+    def __init__(self, made: Proxy, to: tuple[str, ...]) -> None:
+        self._proxy = made
+        self._to = ",".join(to)
+        self.add_rule, self.remove_rule, self.count_rule = made.add_rule, made.remove_rule, made.count_rule
+
+    def describe(self) -> dict[str, Any]:
+        brokers = sorted(self._proxy.brokers.items(), key=lambda item: item[1])
+        return {
+            "kind": "proxy",
+            "to": self._to,
+            "bootstrap_servers": self._proxy.bootstrap_servers,
+            "nodes": [
+                {"id": broker, "address": "{}:{}".format(*theirs), "listener": "{}:{}".format(*ours)}
+                for theirs, (broker, ours) in brokers
+            ],
+        }
+
+    async def act(self, command: str, request: dict[str, Any]) -> str | None:
+        await trio.lowlevel.checkpoint()
+        return None
+
+
+async def _serve(
+    made: Proxy, target: _Target, guard: Guard, name: str | None, ready_file: Path | None, capture: Path | None
+) -> None:
+    """Runs until it is cancelled."""
+    console = plain_console()
+    supervisor = Supervisor(target, guard, lambda text: console.print(f"{time.strftime('%H:%M:%S')} {text}"), name)
+    try:
+        async with made, trio.open_nursery() as nursery:
+            await nursery.start(supervisor.run)
+            supervisor.publish(ready_file)
+            if capture is not None:
+                write_beside(capture, [port for _, (_, port) in made.brokers.values()])
+            _show(console, target.describe())
+            await trio.sleep_forever()
+    finally:
+        supervisor.retract(ready_file)
+
+
+def _show(console: Console, described: dict[str, Any]) -> None:
+    table = Table("Broker", "Address", "Listener", box=None, pad_edge=False)
+    for node in described["nodes"]:
+        table.add_row(str(node["id"]), node["address"], node["listener"])
+    console.print(table)
+    console.print(f"Bootstrap     {described['bootstrap_servers']}")
+    console.print("Ctrl-C stops the proxy.")

@@ -1,0 +1,52 @@
+"""The proxy in front of real Kafka: a producer of librdkafka goes through it while rules disturb it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from kce.harness.embedded_zookeeper import embedded_zookeeper
+from kce.harness.faults import Rule
+from kce.harness.proxy import Proxy
+from kce.wire import ErrorCode
+from tests.interop.real_kafka import SHORT_LIVED, real_brokers
+from tests.interop.records import Ledger, Traffic
+
+pytestmark = pytest.mark.slow
+LIMIT_S = 120
+
+
+def create(bootstrap: str, topic: str) -> None:
+    new = NewTopic(topic, num_partitions=2, replication_factor=2)
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # a client without references ends
+    admin.create_topics([new])[topic].result(60)
+
+
+async def test_nothing_is_lost_behind_a_proxy_that_refuses_resets_and_delays(tmp_path: Path) -> None:
+    async with (
+        embedded_zookeeper(tmp_path / "zookeeper") as zookeeper,
+        real_brokers([1, 2], zookeeper, tmp_path, jvm=SHORT_LIVED) as brokers,
+        Proxy(brokers[1].address) as proxy,
+    ):
+        direct = {brokers[n].address for n in (1, 2)}
+        assert {"{}:{}".format(*theirs) for theirs in proxy.brokers} == direct
+        await trio.to_thread.run_sync(create, proxy.bootstrap_servers, "t")
+        rules = (
+            Rule(api="Produce", error=ErrorCode.NOT_LEADER_OR_FOLLOWER, topic="t", every=7),
+            Rule(api="Produce", reset=True, every=11),
+            Rule(api="Produce", is_request=False, drop=True, nth=5),
+            Rule(api="Produce", delay=0.01, jitter=0.02, probability=0.2),
+        )
+        ledger = Ledger(proxy.bootstrap_servers, "t")
+        with trio.fail_after(LIMIT_S):
+            async with proxy.faults(*rules):
+                with Traffic(ledger):
+                    while not all(rule.fired for rule in rules) or len(ledger.acknowledged) < 500:  # noqa: ASYNC110
+                        await trio.sleep(0.05)
+            await trio.to_thread.run_sync(ledger.flush)
+            assert await trio.to_thread.run_sync(ledger.check) == ledger.sent
+        destinations = {event.destination for event in proxy.history.events(api="Produce")}
+        assert destinations == {1, 2}
