@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import re
 
 from kce.captures.exchanges.quality import Quality
-from kce.captures.spark.findings import ROWS, Findings
+from kce.captures.spark.findings import ROWS, Exchange, Findings
 from kce.captures.spark.incidents import incidents
+from kce.captures.spark.report import render
 from kce.captures.spark.timeline import strip_html
 
 START = datetime.datetime(2026, 11, 21, 2, 45, tzinfo=datetime.UTC)
@@ -46,7 +49,7 @@ def client(name, gap_time, gap_ms, **more):
 def controller(epoch, id, first, last):
     return row(
         "controllers", controller_epoch=epoch, controller_id=id, first_time=at(first), last_time=at(last),
-        packets=(100 * epoch, 100 * epoch + 1), files=("x", "x"),
+        packets=(100 * epoch, 100 * epoch + 1), files=("x", "x"), requests=9, brokers=("1",), decisions=3, fenced=0,
     )  # fmt: skip
 
 
@@ -111,6 +114,24 @@ def test_clients_that_suffered_are_told_with_their_packets():
         "Produce of lost: 0 failed, 1 got no response",
     ]
     assert ("x", 7) in told_of.places
+
+
+def test_every_step_links_to_its_packet_on_the_page():
+    """Also where the packet is no request that is shown: the end of a connection, a response."""
+    shown = Exchange("x", 30, at(13), "LeaderAndIsr", 7, "1", "2", "CONTROL", "NONE", 1.0, 31, "{}")
+    made = found(
+        outages=[outage(0, leaderless=12.9)], news=NEWS, failovers=[failover("hit")],
+        controllers=[controller(1, 1, 0, 9), controller(2, 3, 12.5, 30)],
+    )  # fmt: skip
+    page = render(dataclasses.replace(made, exchanges=(shown,)))
+    story = page[page.index('id="incidents"') : page.index('id="findings"')]
+    steps = re.findall(r"\(packet (.*?)\)</span>", story)
+    assert len(steps) == 6
+    for step in steps:
+        target = re.fullmatch(r'<a href="#(\S+)">\d+</a>', step)
+        assert target is not None, step
+        assert f'<article id="{target[1]}">' in page
+    assert '<li class="client">Produce of hit took up to 3.00 s' in story
 
 
 def test_a_client_that_was_back_before_the_announcement_did_not_wait_for_it():
