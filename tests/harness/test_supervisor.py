@@ -1,6 +1,6 @@
 """Finding a running cluster, and sending it commands.
 
-Covers: harness/running.py.
+Covers: harness/running.py, harness/commands.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 import trio
 
+from kce.harness.commands import ClusterTarget
 from kce.harness.errors import HarnessError
 from kce.harness.guard import birth
 from kce.harness.running import command, find_cluster, registry, running_clusters
-from kce.harness.supervisor import ClusterTarget, Supervisor
+from kce.harness.supervisor import Supervisor
 
 
 @pytest.fixture(autouse=True)
