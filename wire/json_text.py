@@ -65,7 +65,7 @@ def _field_writer(field: Field, version: int, payloads: bool) -> Write:
 
 def _element_writer(kind: Any, version: int, payloads: bool) -> Write:
     if isinstance(kind, type) and issubclass(kind, Struct):
-        return _writer(kind, version, payloads)
+        return _writer(kind, version, payloads)  # type: ignore[arg-type]  # classes are hashable
     if kind in _INTEGERS:
         return str
     if kind is STRING:

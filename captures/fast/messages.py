@@ -72,7 +72,8 @@ class BulkDecoder:
         ):
             if program < 0:
                 continue
-            place = Place(first + packet, *packets[packet], file)
+            time_ns, number = packets[packet]
+            place = Place(first + packet, time_ns, number, file)
             payload = data[at : at + length].tobytes()
             kind = kinds.get((key, version)) or self._kind(key, version)
             request = requests[index] = kind.request(talks[talk], place, payload)
@@ -80,7 +81,8 @@ class BulkDecoder:
         for _, packet, at, length, _, _, correlation_id, program, partner in window.responses[:, columns].tolist():
             if program < 0:
                 continue
-            place = Place(first + packet, *packets[packet], file)
+            time_ns, number = packets[packet]
+            place = Place(first + packet, time_ns, number, file)
             request = requests[partner]
             kind = kinds[request.api_key, request.version]
             yield place.order, correlation_id, kind.response(request, place, data[at : at + length].tobytes())
