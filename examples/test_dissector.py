@@ -3,7 +3,7 @@
     pytest examples/test_dissector.py
 
 The dissector here knows request headers only; replace `dissect` with yours, and compare more fields: `message` has all
-of them. `kce schema LeaderAndIsr 7 --hex` shows the same bytes with offsets.
+of them. `kce schema LeaderAndIsr 7` shows its fields, types and offsets.
 """
 
 import struct
