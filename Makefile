@@ -5,13 +5,14 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 VENV := .venv
 BIN := $(VENV)/bin
 FUZZ_INPUTS ?= 1000000
+MUTANTS_SEED ?= 1
 FUZZ_NODES ?= 100000
 STAMP := $(VENV)/.installed
 # RANDOM=1 runs tests in random order; the seed is printed, and RANDOM=<seed> repeats its order
 RANDOM_ORDER := $(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast fuzz kill-points conformance mutants interop benchmarks check docs format lock clean
+.PHONY: help setup demo test test-fast fuzz kill-points conformance mutants mutants-sample interop benchmarks check docs format lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,8 +51,11 @@ conformance: setup ## count the upstream test cases that have tests here, whole 
 interop: setup ## run real Kafka brokers under our controller and under Kafka's, side by side; write docs/interop.md
 	$(BIN)/python -m tests.interop
 
-mutants: setup ## check that the tests notice changes of the code: a sample of mutants of controller, election, zookeeper, broker_stub
-	$(BIN)/python -m tests.mutants
+mutants: setup ## check that the tests notice changes of the code: a sample of mutants, chosen by MUTANTS_SEED
+	$(BIN)/python -m tests.mutants --seed $(MUTANTS_SEED)
+
+mutants-sample: setup ## check that the tests notice each mutant of a small sample, which stays the same
+	$(BIN)/python -m tests.mutants --stable 5
 
 benchmarks: setup ## measure everything beside its peers, in some 40 minutes on a quiet machine; write docs/performance.md
 	$(BIN)/python -m benchmarks

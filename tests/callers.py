@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import itertools
 import json
-import os
-import sys
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 
 import pytest
 
+from tests.test_mirror import covers, mirrored
+
 ROOT = Path(__file__).parent.parent
-QUIET = ("-q", "--fast", "-p", "no:cacheprovider", "--assert=plain", "--rootdir", str(ROOT))
+QUIET = ("-q", "--fast", "--tb=no", "-p", "no:cacheprovider", "--assert=plain", "--rootdir", str(ROOT))
 
 
 def named(code: CodeType) -> tuple[str, str]:
@@ -23,6 +25,13 @@ def named(code: CodeType) -> tuple[str, str]:
     parts = code.co_qualname.split(".")
     module = Path(code.co_filename).resolve().relative_to(ROOT)
     return str(module), ".".join(part for part in parts if not part.startswith("<"))
+
+
+@functools.cache
+def own_tests(module: str) -> set[str]:
+    """The test files of the module's name, and those that say that they cover it."""
+    covering = {str(path.relative_to(ROOT)) for pattern, path in covers().items() if fnmatch(module, pattern)}
+    return covering | {str(mirrored(Path(module)))}
 
 
 @dataclass
@@ -35,24 +44,36 @@ class Callers:
     failed: list[str] = field(default_factory=list)
 
     def tests(self, module: str, function: str, budget_s: float) -> list[str]:
-        """Those that call the function, for ``budget_s`` in sum; the module's tests if none calls it.
+        """Those that call the function, for ``budget_s`` in sum. If none does, those that call anything of the module,
+        and its own.
 
-        If there is no time for all, they are the most specific ones, that call the fewest functions, and the quickest.
+        If there is no time for all, they are the module's own tests (test_mirror.py), then the most specific ones, that
+        call the fewest functions, and the quickest.
         What a class or a module executes runs on import: nothing calls it.
         """
         found = [test for test, calls in self.calls.items() if (module, function) in calls]
-        found = found or [test for test, calls in self.calls.items() if any(path == module for path, _ in calls)]
+        own = own_tests(module)
+        if not found or not function:  # lambdas of the module itself belong to no function
+            found += [
+                test
+                for test, calls in self.calls.items()
+                if test.partition("::")[0] in own or any(path == module for path, _ in calls)
+            ]
         specific = sorted(found, key=lambda test: (len(self.calls[test]), test))
         quick = sorted(found, key=lambda test: (self.seconds[test], test))
+        first = [test for test in quick if test.partition("::")[0] in own]
         chosen: dict[str, float] = {}
-        for test in itertools.chain.from_iterable(zip(specific, quick, strict=True)):
-            if chosen and sum(chosen.values()) + self.seconds[test] > budget_s:
-                break
-            chosen[test] = self.seconds[test]
+        for test in dict.fromkeys([*first, *itertools.chain.from_iterable(zip(specific, quick, strict=True))]):
+            if not chosen or sum(chosen.values()) + self.seconds[test] <= budget_s:
+                chosen[test] = self.seconds[test]
         return sorted(chosen, key=lambda test: (chosen[test], test))
 
+    def write(self, file: Path) -> None:
+        passed = {test: (self.seconds[test], sorted(calls)) for test, calls in self.calls.items()}
+        file.write_text(json.dumps({"passed": passed, "failed": self.failed}))
+
     def add(self, file: Path) -> None:
-        """What ``observe`` has written."""
+        """What ``write`` has written."""
         content = json.loads(file.read_text())
         self.failed += content["failed"]
         for test, (seconds, functions) in content["passed"].items():
@@ -60,43 +81,23 @@ class Callers:
             self.calls[test] = {(module, function) for module, function in functions}
 
 
-class Observer:
-    """A pytest plugin that notes the functions that each passed test calls, with its fixtures."""
+def with_calls_noted(path: Path, functions: list[tuple[str, str]]) -> CodeType:
+    """A module's code in which each function first calls ``__called__`` with its place in ``functions``."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    module = str(path.relative_to(ROOT))
 
-    def __init__(self, rooms: Iterable[str]) -> None:
-        self._rooms = tuple(f"{path}{os.sep}" for room in rooms for path in (ROOT / room, ROOT / "kce" / room))
-        self._codes: dict[int, CodeType] = {}
-        self.failed: set[str] = set()
-        self._seconds: defaultdict[str, float] = defaultdict(float)
-        self.tests: dict[str, tuple[float, list[tuple[str, str]]]] = {}
+    def note(node: ast.AST, owner: str) -> None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            owner = f"{owner}.{node.name}" if owner else node.name
+        for child in ast.iter_child_nodes(node):
+            note(child, owner)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            called = ast.Expr(ast.Call(ast.Name("__called__", ast.Load()), [ast.Constant(len(functions))], []))
+            functions.append((module, owner))
+            node.body.insert(0, ast.copy_location(called, node.body[0]))
 
-    def _trace(self, frame: FrameType, event: str, arg: object) -> None:
-        self._codes[id(frame.f_code)] = frame.f_code
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> object:
-        self._codes.clear()
-        sys.settrace(self._trace)
-        try:
-            return (yield)
-        finally:
-            sys.settrace(None)
-            if item.nodeid not in self.failed:
-                called = [code for code in self._codes.values() if code.co_filename.startswith(self._rooms)]
-                self.tests[item.nodeid] = self._seconds[item.nodeid], sorted({named(code) for code in called})
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[report.nodeid] += report.duration
-        if not report.passed:
-            self.failed.add(report.nodeid)
-
-
-def observe(folders: Sequence[str], rooms: Sequence[str], file: Path) -> int:
-    """Run the tests of ``folders``; write to ``file`` what each called. Returns pytest's exit code."""
-    observer = Observer(rooms)
-    code = pytest.main([*QUIET, *folders], [observer])
-    file.write_text(json.dumps({"passed": observer.tests, "failed": sorted(observer.failed)}))
-    return int(code)
+    note(tree, "")
+    return compile(ast.fix_missing_locations(tree), str(path), "exec", dont_inherit=True)
 
 
 class Only:

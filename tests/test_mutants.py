@@ -1,16 +1,23 @@
 """The tool behind `make mutants`: its list of equivalents is true, and it chooses tests that can notice.
 
-Covers: tests/mutants.py, tests/callers.py.
+Covers: tests/mutants.py, tests/callers.py, tests/judging.py.
 """
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
+import sys
 import tomllib
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from kce.election.paths import SinglePaths
-from tests.callers import ROOT, Callers, named
+from tests import callers
+from tests.callers import ROOT, Callers, named, with_calls_noted
+from tests.judging import Live, Mutant, runs_on_import
 from tests.mutants import mutants
 
 EQUIVALENT = tomllib.loads((ROOT / "tests/mutants_equivalent.toml").read_text(encoding="utf-8"))
@@ -43,3 +50,122 @@ def test_specific_and_quick_tests_are_chosen_within_the_budget() -> None:
     assert by.tests("m.py", "f", 0.0) == ["specific"]
     assert by.tests("m.py", "Class", 99.0) == ["of g", "quick", "specific", "slow"]  # nothing calls it
     assert by.tests("other.py", "f", 99.0) == []
+
+
+def test_a_modules_own_tests_come_first() -> None:
+    f = ("broker_stub/log/segment.py", "Segment.read")
+    own, covering = "tests/broker_stub/log/test_segment.py::test", "tests/broker_stub/log/test_log.py::test"
+    by = Callers(
+        calls={"specific": {f}, covering: {f, ("m.py", "1")}, own: {f, ("m.py", "1")}, "other": {("m.py", "1")}},
+        seconds={"specific": 0.1, covering: 2.0, own: 3.0, "other": 0.1},
+    )
+    assert by.tests(*f, 5.0) == [covering, own]
+    assert by.tests(*f, 6.0) == ["specific", covering, own]
+    by.calls[own] = set()  # it reads a table of the module, say
+    by.calls["specific"].add((f[0], ""))
+    assert by.tests("broker_stub/log/segment.py", "", 9.0) == ["specific", covering, own]
+
+
+MODULE = """
+from __future__ import annotations
+import contextlib
+import dataclasses
+import logging
+log = logging.getLogger(__name__)
+LIMIT = 2
+
+def plain(x):
+    if x < 0:
+        log.info("negative")
+    return x < LIMIT
+
+def outer(x):
+    def inner():
+        return x < LIMIT
+    return inner
+
+made = outer(1)
+
+@contextlib.contextmanager
+def decorated(x):
+    yield x < LIMIT
+
+@dataclasses.dataclass(slots=True)
+class Class:
+    x: int
+    first = LIMIT < 3
+
+    def method(self):
+        return self.x < LIMIT
+
+    def __repr__(self):
+        return "low" if self.x < LIMIT else "high"
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    path = tmp_path / "example.py"
+    path.write_text(MODULE)
+    spec = importlib.util.spec_from_file_location("example", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "example", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_functions_are_changed_where_they_are(module: ModuleType) -> None:
+    assert module.__file__ is not None
+    path = Path(module.__file__)
+    changed = compile(MODULE.replace("x < LIMIT", "x > LIMIT"), str(path), "exec", dont_inherit=True)
+    with module.decorated(1) as before:
+        assert (module.plain(1), module.outer(1)(), module.Class(1).method(), before) == (True,) * 4
+    assert Live().change(path, changed)
+    with module.decorated(1) as after:
+        assert (module.plain(1), module.outer(1)(), module.Class(1).method(), after) == (False,) * 4
+
+
+@pytest.mark.parametrize(("old", "new"), [("LIMIT = 2", "LIMIT = 1"), ("LIMIT < 3", "LIMIT > 3"), ("inner", "within")])
+def test_what_runs_on_import_is_not_judged_there(module: ModuleType, old: str, new: str) -> None:
+    assert module.__file__ is not None
+    path = Path(module.__file__)
+    changed = compile(MODULE.replace(old, new), str(path), "exec", dont_inherit=True)
+    assert Live().change(path, changed) == (
+        old == "inner"
+    )  # the name of an inner function is its outer function's code
+
+
+def test_calls_are_noted(module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(callers, "ROOT", tmp_path)
+    assert module.__file__ is not None
+    functions: list[tuple[str, str]] = []
+    called: set[int] = set()
+    monkeypatch.setattr(builtins, "__called__", called.add, raising=False)
+    assert Live().change(Path(module.__file__), with_calls_noted(Path(module.__file__), functions))
+    assert module.outer(1)()
+    assert module.Class(1).method()
+    assert {functions[i] for i in called} == {("example.py", f) for f in ("outer", "outer.inner", "Class.method")}
+
+
+def test_no_mutant_of_what_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.mutants.ROOT", tmp_path)
+    (tmp_path / "example.py").write_text(MODULE)
+    names = {mutant.name for mutant in mutants(tmp_path / "example.py")}
+    assert "plain: x < LIMIT -> x >= LIMIT" in names
+    assert "Class.method: self.x < LIMIT -> self.x >= LIMIT" in names
+    assert not any("__repr__" in name or "x < 0" in name for name in names)
+    (tmp_path / "example.py").write_text(
+        "def f(a, b):\n    if TYPE_CHECKING:\n        g(1)\n    h(zip(a, b, strict=True))\n"
+    )
+    assert {mutant.name for mutant in mutants(tmp_path / "example.py")} == {
+        "f: h(zip(a, b, strict=True)) -> pass", "f: zip(a, b, strict=True) -> zip(a, strict=True)",
+    }  # fmt: skip
+
+
+def test_what_is_made_on_import_is_judged_anew() -> None:
+    mutant = Mutant("m.py", "forwarded.handle: submit() -> pass", 1, lambda: compile("", "m.py", "exec"))
+    assert runs_on_import(mutant, {("m.py", "forwarded")})
+    assert runs_on_import(mutant, {("m.py", "forwarded.handle")})
+    assert not runs_on_import(mutant, {("m.py", "handle"), ("n.py", "forwarded"), ("m.py", "forwarded.other")})

@@ -164,7 +164,7 @@ class KafkaZkClient(RegistrationClient):
         await self.delete([zd.delete_topic_path(topic)], expected)
 
     async def existing_partitions(self, topic: str) -> set[int]:
-        names = await self.get_children(zd.partitions_path(topic), watch=False)
+        names = await self.get_children(zd.partitions_path(topic))
         return set(zd.numbered(names))
 
     # partition states

@@ -60,7 +60,7 @@ def _java_hash(text: str) -> int:
     encoded = text.encode("utf-16-be", "surrogatepass")
     result = 0
     for i in range(0, len(encoded), 2):
-        result = (31 * result + int.from_bytes(encoded[i : i + 2], "big")) & 0xFFFFFFFF
+        result = (31 * result + int.from_bytes(encoded[i : i + 2])) & 0xFFFFFFFF
     return result
 
 

@@ -140,6 +140,10 @@ async def test_duplicate_and_invalid_topics_are_refused_and_the_rest_is_created(
         "__cluster_metadata": ErrorCode.INVALID_REQUEST,
     }
     assert [topic.name for topic in answer.topics] == [topic.name for topic in topics]  # "twice" is answered twice
+    assert {topic.name: topic.error_message for topic in answer.topics} == {
+        "twice": "topic twice appears twice", "b": None, "a": "topic a already exists",
+        "__cluster_metadata": "__cluster_metadata is reserved for KRaft",
+    }  # fmt: skip
     ((created, brokers, validate_only),) = node.services.admin.created
     assert (created.name, created.num_partitions, created.replication_factor) == ("b", 1, 1)
     assert (brokers, validate_only) == ({1: "x", 2: None}, False)
@@ -378,9 +382,12 @@ async def test_requests_fail_without_an_active_controller(message, version) -> N
 
 
 async def test_describe_cluster_shows_the_endpoints_of_the_request_listener(node) -> None:  # rule B7.21
-    node.cache.update(update_metadata(alive=(umr_broker(1), umr_broker(9, ["CONTROL"]))))
+    node.cache.update(update_metadata(alive=(umr_broker(1, rack="x"), umr_broker(9, ["CONTROL"]))))
     answer = await node.ask(wire.DescribeClusterRequest(), 1)
     assert ([b.broker_id for b in answer.brokers], answer.controller_id) == ([1], -1)  # 9 lacks this listener
+    (shown,) = answer.brokers
+    assert (shown.host, shown.port, shown.rack) == ("host1", 9011, "x")
+    assert (answer.cluster_id, answer.error_code, answer.cluster_authorized_operations) == ("cluster", 0, -(2**31))
     request = wire.DescribeClusterRequest(include_cluster_authorized_operations=True)
     answer = await node.ask(request, 1, listener="CONTROL")
     assert ([b.broker_id for b in answer.brokers], answer.controller_id) == ([1, 9], 9)
@@ -390,4 +397,6 @@ async def test_describe_cluster_shows_the_endpoints_of_the_request_listener(node
         (1, 3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE),
     ):
         request = wire.DescribeClusterRequest(endpoint_type=kind)
-        assert (await node.ask(request, version)).error_code == error
+        refused = await node.ask(request, version)
+        assert (refused.error_code, refused.endpoint_type, refused.brokers) == (error, 1, ())
+        assert refused.error_message == f"this listener serves brokers, not endpoint type {kind}"

@@ -6,11 +6,15 @@ Covers: broker_stub/replica_manager.py.
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
+import trio
 
 from kce import wire
 from kce.broker_stub import TopicPartition
+from kce.broker_stub.handlers.kafka_apis import KafkaApis
 from kce.wire import ErrorCode
 from tests.broker_stub.logs import FailingLogManager
 from tests.broker_stub.support import (
@@ -401,3 +405,20 @@ async def test_each_decision_is_logged_in_the_state_change_log(caplog) -> None:
     )
     assert request.endswith(accepted)
     assert "UpdateMetadata of controller 9 epoch 1" in third
+
+
+async def test_settings_of_new_topics_are_read_first() -> None:
+    prepared: list[set[str]] = []
+
+    async def prepare(topics: Collection[str]) -> None:
+        await trio.lowlevel.checkpoint()
+        assert not node.replicas.partitions or prepared
+        prepared.append(set(topics))
+
+    node = Node()
+    node.apis = KafkaApis(replace(node.services, prepare_topics=prepare))
+    for _ in range(2):  # of topics that are hosted they are known
+        answer = await node.ask(leader_and_isr(lai_state(replicas=(1,), isr=(1,))))
+        assert answer.error_code == 0
+        assert prepared == [{"a"}]
+    assert node.partition().is_leader

@@ -657,3 +657,16 @@ async def test_each_part_of_the_request_time_is_measured(nursery, autojump_clock
     assert metrics.remote_time == pytest.approx(4 + 3)
     assert metrics.total_time == pytest.approx(5 + 4.5)
     assert metrics.errors == {0: 2}
+
+
+async def test_how_long_a_response_is_sent_is_measured(nursery, autojump_clock) -> None:  # rule B1.33
+    f = Fixture(answer)
+    await nursery.start(f.run)
+    client = f.client(lockstep_stream_pair)  # which sends when the other end receives
+    await client.send(QUESTION)
+    await trio.sleep(3)
+    await client.receive()
+    await wait_all_tasks_blocked()
+    metrics = f.metrics.of("ApiVersions")
+    assert (metrics.requests, metrics.response_send_time) == (1, pytest.approx(3))
+    assert metrics.total_time == pytest.approx(3)

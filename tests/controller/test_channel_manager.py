@@ -8,6 +8,7 @@ from trio.testing import MockClock
 
 from kce import wire
 from kce.controller.channel_manager import ChannelConfig
+from kce.controller.config import ControllerConfig
 from kce.zookeeper.model import BrokerId
 from tests.controller.support import Sent, texts, world
 
@@ -40,6 +41,19 @@ def test_timeouts_are_kafkas() -> None:  # rule 8.29
     assert (config.request_timeout_ms, config.socket_timeout_ms) == (30_000, 30_000)
 
 
+def test_settings_of_channels() -> None:
+    of_controller = ControllerConfig(
+        broker_id=BrokerId(7), inter_broker_listener_name="DATA", control_plane_listener_name="CONTROL",
+        request_timeout_ms=5, controller_socket_timeout_ms=6,
+    )  # fmt: skip
+    assert of_controller.channels == ChannelConfig(
+        broker_id=BrokerId(7), inter_broker_listener="DATA", control_plane_listener="CONTROL",
+        request_timeout_ms=5, socket_timeout_ms=6,
+    )  # fmt: skip
+    assert (of_controller.channels.client_id, of_controller.channels.listener) == ("7", "CONTROL")
+    assert ChannelConfig(broker_id=BrokerId(7), inter_broker_listener="DATA").listener == "DATA"
+
+
 async def test_a_broker_is_removed_when_its_connection_is_closed(autojump_clock: MockClock) -> None:  # rule 8.36
     async with world() as w:
         controller = await w.start_controller(1)
@@ -51,8 +65,13 @@ async def test_a_broker_is_removed_when_its_connection_is_closed(autojump_clock:
             closed.append(True)
 
         connection.aclose = aclose  # type: ignore[method-assign]
+        w.brokers[2].mute = True
+        await w.create_topic("t", {0: [2]})
+        channel = controller.channels._channels[BrokerId(2)]
+        assert channel.queue
         await controller.channels.remove_brokers([BrokerId(2)])
         assert closed == [True]
+        assert not channel.queue  # rule 8.31
 
 
 async def test_resent_unchanged_until_answered(autojump_clock: MockClock) -> None:  # rules 8.31, 8.35

@@ -161,7 +161,7 @@ async def test_leaders_are_rebalanced_at_every_interval(autojump_clock: MockCloc
 
 
 async def test_a_controlled_shutdown_that_breaks_a_batch_ends_the_reign(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:  # rules 2.20, 11.42
     """Other errors do not."""
     async with world() as w:
@@ -178,3 +178,5 @@ async def test_a_controlled_shutdown_that_breaks_a_batch_ends_the_reign(
             await w.settle()
             assert answers.pop() == wire.ControlledShutdownResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
             assert controller.failovers == failovers
+            logged = any(record.exc_info and record.exc_info[1] is error for record in caplog.records)
+            assert logged == isinstance(error, BrokenBatch)

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from kce import wire
 from kce.controller.errors import OperationResult
 from kce.controller.kafka_controller import KafkaController
 from kce.wire import ErrorCode
@@ -66,6 +67,25 @@ async def test_feature_updates(autojump_clock: MockClock) -> None:  # rule 11.83
         assert node == {"version": 2, "status": 1, "features": {"f": {"max_version_level": 2}}}
         idle = await w.start_controller(2, supported_features=supported)
         assert await update(w, idle, good) == OperationResult(ErrorCode.NOT_CONTROLLER)
+
+
+async def test_an_answer_to_an_update_of_features(autojump_clock: MockClock) -> None:  # rule 11.83
+    async with world(brokers=(), features={"f": (1, 5)}) as w:
+        controller = await w.start_controller(1, supported_features={"f": (1, 5)})
+        answers: list[wire.Message | None] = []
+        for level in (3, 9):
+            key = wire.FeatureUpdateKey(feature="f", max_version_level=level, upgrade_type=2)
+            controller.submit(wire.UpdateFeaturesRequest(feature_updates=(key,)), 1, answers.append)
+        await w.settle()
+        for answer, code in zip(answers, (ErrorCode.NONE, ErrorCode.INVALID_REQUEST), strict=True):
+            assert isinstance(answer, wire.UpdateFeaturesResponse)
+            assert (answer.error_code, answer.error_message) == (ErrorCode.NONE, None)
+            (result,) = answer.results
+            assert (result.feature, result.error_code, bool(result.error_message)) == (
+                "f",
+                code,
+                code is not ErrorCode.NONE,
+            )
 
 
 async def test_features_that_cannot_be_written(

@@ -115,6 +115,15 @@ def test_a_table_grows_before_a_key_is_put_and_never_shrinks() -> None:
     assert again.buckets == 32
 
 
+def test_a_set_grows_as_a_table_does() -> None:
+    for count in (1, 11, 12, 13, 24, 25, 100):
+        keys = [f"topic-{i}" for i in range(count)]
+        hashed: HashedSet[Any] = HashedSet()
+        for key in keys:
+            hashed.add(key)
+        assert hashed.order() == table_order(keys)
+
+
 def test_partitions_by_topic() -> None:  # rules 8.4, 8.8, 8.22
     random = Random(3)
     for size in (0, 1, 2, 11, 12, 40, 300):
@@ -130,6 +139,21 @@ def test_partitions_by_topic() -> None:  # rules 8.4, 8.8, 8.22
                 assert list(found) == wanted
                 for topic, of_topic in found.items():
                     assert of_topic == [(tp, str(tp)) for tp in order if tp.topic == topic]
+
+
+def test_topics_of_which_the_last_has_one_partition_or_two() -> None:
+    """A table grows even for a key that it has."""
+    differ = False
+    for count in range(1, 30):
+        for partitions in (1, 2):
+            table = HashTable.of({TopicPartition(f"t{i}", p): None for i in range(count) for p in range(partitions)})
+            order = table.order()
+            is_new = order[-1].topic not in {tp.topic for tp in order[:-1]}
+            added = list(dict.fromkeys(tp.topic for tp in order))
+            orders = {new: java_order(added, last_is_new=new) for new in (True, False)}
+            assert list(by_topic(table, java=True)) == orders[is_new]
+            differ |= orders[True] != orders[False]
+    assert differ
 
 
 @pytest.mark.slow

@@ -8,11 +8,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from kce.controller.errors import OperationResult
+from kce.controller.errors import OperationResult, failure_result
 from kce.controller.kafka_controller import KafkaController
 from kce.controller.replica_leader_election import ElectionResults
 from kce.wire import ErrorCode
 from kce.zookeeper import znodes
+from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.model import BrokerId, ElectionType, TopicPartition
 from kce.zookeeper.store import Create, value
 from tests.controller import requests
@@ -71,6 +72,12 @@ async def test_no_preferred_leader(autojump_clock: MockClock) -> None:  # rules 
         await w.stop_broker(2)
         await w.settle()
         assert await elect(w, controller, [TP]) == {TP: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+        answers: list[dict[TopicPartition, BrokerId | OperationResult]] = []
+        requests.elect_leaders(controller, [TP], PREFERRED, answers.append)
+        await w.settle()
+        (result,) = answers[0].values()
+        assert isinstance(result, OperationResult)
+        assert "t-0" in result.message
 
 
 async def test_unclean_election_by_request(autojump_clock: MockClock) -> None:  # rules 11.30, 11.32; 7.6
@@ -269,3 +276,8 @@ async def test_a_preferred_election_that_is_no_object_is_kept(autojump_clock: Mo
         await w.settle()
         assert await w.get(znodes.PREFERRED_REPLICA_ELECTION) == b"[]"
         assert controller.loop.failures == {}
+
+
+def test_codes_of_failed_elections() -> None:
+    assert failure_result(ControllerMoved("x")) == OperationResult(ErrorCode.STALE_CONTROLLER_EPOCH, "x")
+    assert failure_result(ValueError("y")) == OperationResult(ErrorCode.UNKNOWN_SERVER_ERROR, "y")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
+from uuid import uuid4
 
 import pytest
 from trio.testing import MockClock
 
 from kce import wire
+from kce.controller.topics import _moved
 from kce.zookeeper import admin, znodes
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicPartition
 from kce.zookeeper.store import Create, SetData
-from tests.controller.support import texts, world
+from tests.controller.conformance.bench import ids
+from tests.controller.support import FakeBroker, broker, texts, world
 
 
 async def test_traffic_of_a_fresh_topic(autojump_clock: MockClock) -> None:  # rule 10.29; CI-8
@@ -119,3 +125,32 @@ async def test_create_topic_by_admin(autojump_clock: MockClock) -> None:  # rule
             await admin.delete_topic(w.zk, "nope")
         with pytest.raises(admin.AdminError, match=r"unknown topic nope; existing topics: orders.v1"):
             await admin.describe_topics(w.zk, ["nope"])
+
+
+async def test_replicas_move_from_nodes_that_are_controllers_only(autojump_clock: MockClock) -> None:
+    """Real brokers place topics themselves, and know nothing of such nodes."""
+    async with world() as w:
+        w.brokers[7] = FakeBroker(7, w.log)
+        only = replace(broker(7), controller_only=True)
+        await KafkaZkClient(w.server.connect(), now_ms=lambda: 0).register_broker(only, w.ibp)
+        controller = await w.start_controller(1)
+        await admin.write_topic(w.zk, "t", {0: [1, 7], 1: [7, 2, 3], 2: [7, 1, 2, 3], 3: [3]}, {}, uuid4())
+        await w.settle()
+        found = (await w.zk.get_topic_assignments(["t"]))["t"].partitions
+        assert {p: a.replicas for p, a in found.items()} == {0: (1, 3), 1: (1, 2, 3), 2: (1, 2, 3), 3: (3,)}
+        assert {p: controller.context.replicas(TopicPartition("t", p)) for p in found} == {
+            p: a.replicas for p, a in found.items()
+        }
+
+
+def test_where_replicas_move_to() -> None:
+    def moved(replicas: Sequence[int], partition: int, brokers: Sequence[int]) -> tuple[int, ...]:
+        return _moved(ReplicaAssignment(ids(*replicas)), partition, ids(8, 9), ids(*brokers)).replicas
+
+    assert [moved([9], p, [1, 2, 3]) for p in range(4)] == [(1,), (2,), (3,), (1,)]
+    assert [moved([1, 9], p, [1, 2, 3]) for p in range(3)] == [(1, 3), (1, 2), (1, 3)]
+    assert moved([8, 9], 0, [1, 2, 3]) == (1, 3)
+    assert moved([8, 9, 1], 0, [1, 2]) == (2, 1)
+    assert moved([9], 0, []) == ()
+    unchanged = ReplicaAssignment(ids(1, 2), ids(2), ids(1))
+    assert _moved(unchanged, 0, ids(8, 9), ids(1, 2, 3)) is unchanged

@@ -19,7 +19,7 @@ from kce.election.api import LeaderElectionService, LeaderRetrievalService
 from kce.election.config import HighAvailabilityConfig
 from kce.election.embedded import EmbeddedLeaderService
 from kce.election.errors import ConfigurationError, IllegalElectionState, LeadershipLost
-from kce.election.information import DEFAULT_LEADER_ID
+from kce.election.information import DEFAULT_LEADER_ID, LeaderInformation
 from kce.election.paths import DISPATCHER, RESOURCE_MANAGER
 from kce.election.services import (
     EmbeddedHaServices,
@@ -27,7 +27,11 @@ from kce.election.services import (
     StandaloneHaServices,
     create_high_availability_services,
 )
-from kce.election.standalone import StandaloneLeaderElectionService, StandaloneLeaderRetrievalService
+from kce.election.standalone import (
+    SettableLeaderRetrievalService,
+    StandaloneLeaderElectionService,
+    StandaloneLeaderRetrievalService,
+)
 from kce.zookeeper.store import MetadataStore
 from kce.zookeeper.store.kazoo import KazooStore
 from kce.zookeeper.store.memory import MemoryZooKeeper
@@ -534,3 +538,28 @@ async def test_embedded_participants_may_start_again(nursery: trio.Nursery) -> N
         await election.stop()
     assert contender.calls == ["grant", "revoke"] * 2
     assert [address for address, _ in listener.reports] == [ADDRESS] * 2
+
+
+async def test_a_leader_that_is_set_by_hand() -> None:
+    retrieval, listener, session_id = SettableLeaderRetrievalService(), Listener(), uuid4()
+    with pytest.raises(ValueError, match="needs a listener"):
+        await retrieval.start(None)  # type: ignore[arg-type]
+    await retrieval.start(listener)
+    assert listener.reports == []
+    await retrieval.set_leader(LeaderInformation(session_id, ADDRESS))
+    assert listener.reports == [(ADDRESS, session_id)]
+    with pytest.raises(IllegalElectionState, match="was started before"):
+        await retrieval.start(Listener())
+    known = SettableLeaderRetrievalService(LeaderInformation(session_id, ADDRESS))
+    await known.set_leader(LeaderInformation(session_id, "elsewhere"))
+    late = Listener()
+    await known.start(late)
+    assert late.reports == [("elsewhere", session_id)]
+
+
+async def test_closed_embedded_services_make_nothing(nursery: trio.Nursery) -> None:
+    services = EmbeddedHaServices(nursery)
+    await services.aclose()
+    for make in (services.leader_election, services.leader_retrieval):
+        with pytest.raises(IllegalElectionState, match="services are closed"):
+            make("new")

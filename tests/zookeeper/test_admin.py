@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from uuid import UUID
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from kce.wire import ErrorCode
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import MAX_PARTITIONS, AdminError
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import ReplicaAssignment, TopicAssignment
-from kce.zookeeper.store import MAX_REQUEST_BYTES, Create
-from tests.controller.support import world
+from kce.zookeeper.store import MAX_REQUEST_BYTES, Create, Op, StoreError
+from tests.controller.support import broker, world
 from tests.zookeeper.conformance.topics import refusal
 
 
@@ -88,3 +92,32 @@ async def test_partitions_need_racks_on_all_brokers_or_on_none(autojump_clock: M
             with pytest.raises(AdminError, match="have no rack") as refused:
                 await admin.plan_partitions(w.zk, topic, 2, assignments, random=Random(0))
             assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+async def test_a_node_that_is_only_a_controller_takes_no_replicas(autojump_clock: MockClock) -> None:
+    async with world(brokers=(1,)) as w:
+        only = replace(broker(7), controller_only=True)
+        await KafkaZkClient(w.server.connect(), now_ms=lambda: 0).register_broker(only, w.ibp)
+        assert await refusal(w, "t", {0: [1, 7]}) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        with pytest.raises(AdminError) as refused:
+            await admin.create_topic(w.zk, "t", replication_factor=2, random=Random(0))
+        assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+        await admin.create_topic(w.zk, "t", partitions=9, random=Random(0))
+        found = (await w.zk.get_topic_assignments(["t"]))["t"]
+        assert {a.replicas for a in found.partitions.values()} == {(1,)}
+
+
+async def test_a_topic_that_cannot_be_written(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world() as w:
+
+        async def refused(ops: Sequence[Op], **_: object) -> list[StoreError]:
+            await trio.lowlevel.checkpoint()
+            return [StoreError("no")] * len(ops)
+
+        async def written(*_: object) -> None:
+            await trio.lowlevel.checkpoint()
+
+        monkeypatch.setattr(w.zk, "put_config", written)
+        monkeypatch.setattr(w.zk.store, "write", refused)
+        with pytest.raises(StoreError, match="no"):
+            await admin.write_topic(w.zk, "t", {0: [1]}, {}, None)

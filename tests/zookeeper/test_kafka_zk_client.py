@@ -77,3 +77,23 @@ async def test_a_claim_is_ours_with_the_epoch_of_the_claim_alone() -> None:  # r
     zk = KafkaZkClient(Late(server, 1), now_ms=lambda: 0)
     with pytest.raises(ControllerMoved):
         await zk.register_controller(BrokerId(1))
+
+
+async def test_a_broker_that_goes_while_brokers_are_read(f: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    await f.zk.register_broker(broker(1), LATEST)
+    await f.put("/brokers/ids/3", b"rubbish")
+    listed = f.zk.get_children
+
+    async def with_one_that_is_gone(path: str, *, watch: bool = True) -> list[str]:
+        return ["0", *await listed(path, watch=watch), "9"]
+
+    monkeypatch.setattr(f.zk, "get_children", with_one_that_is_gone)
+    found = await f.zk.get_brokers()
+    assert {id: known.id for id, (known, _) in found.items()} == {1: 1}
+
+
+async def test_partitions_that_exist(f: Fixture) -> None:
+    assert await f.zk.existing_partitions("t") == set()
+    for name in ("0", "12", "x"):
+        await f.put(f"/brokers/topics/t/partitions/{name}")
+    assert await f.zk.existing_partitions("t") == {0, 12}

@@ -114,3 +114,11 @@ def test_aborted_transactions(disk: MemoryDisk) -> None:
     disk.write("/d/x.txnindex", bytes(34))
     with pytest.raises(CorruptIndex):
         TransactionIndex(disk, lambda: "/d/x.txnindex", 1)
+
+
+def test_the_first_entries_may_be_zero(disk: MemoryDisk) -> None:
+    disk.write("/d/x.index", bytes.fromhex("00000000000000000000000500000064"))
+    index = offsets(disk)
+    assert (len(index), index.lookup(1004), index.lookup(1005)) == (2, (1000, 0), (1005, 100))
+    disk.write("/d/x.timeindex", bytes.fromhex("000000000000000000000000"))
+    assert times(disk).last == (0, 1000)

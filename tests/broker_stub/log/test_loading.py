@@ -134,6 +134,7 @@ def test_a_log_start_within_a_segment_and_beyond_the_end() -> None:
     log = reopened(context, log_start_offset=20)
     assert (log.log_start_offset, log.log_end_offset, base_offsets(log)) == (20, 20, [20])
     assert (log.leader_epochs, log.producers.producers) == ((), {})
+    assert not any(name.endswith(".snapshot") for name in context.disk.files(FOLDER))
     append(log)
     assert values(log) == [(20, b"v")]
 
@@ -240,3 +241,16 @@ def test_a_crash_at_every_point_of_its_life(torn: bool) -> None:
         assert values(reopened(context, clean=True))[-1] == (end, b"after")
         at += 1
     assert at > 150
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_rebuilt_index_has_nothing_of_the_old_one(suffix: str) -> None:
+    context = Context()
+    log = a_log(context)
+    append(log)
+    log.close()
+    path = f"{FOLDER}/{0:020}{suffix}"
+    expected = context.disk.read(path)
+    context.disk.write(path, bytes.fromhex("0000000a00000064") * 3)
+    reopened(context, clean=False).close()
+    assert context.disk.read(path) == expected

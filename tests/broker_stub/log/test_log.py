@@ -6,6 +6,7 @@ broker_stub/log/appending.py.
 
 from __future__ import annotations
 
+import struct
 import uuid
 from random import Random
 
@@ -23,7 +24,7 @@ from kce.broker_stub.errors import (
 )
 from kce.broker_stub.log import Isolation, Origin
 from kce.broker_stub.log.appending import UnexpectedOffset
-from kce.broker_stub.log.segments import OffsetMetadata
+from kce.broker_stub.log.segments import FlushableLog, OffsetMetadata
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire import Codec
 from kce.wire.batch_header import read_headers
@@ -779,3 +780,58 @@ def test_settings() -> None:
     assert (found.is_compact, found.is_delete, found.segment_bytes) == (True, True, 2**30)
     assert type(found).of({}, {"log.retention.hours": "2", "log.roll.ms": "5"}).retention_ms == 7_200_000
     assert type(found).of({}, {"log.roll.ms": "5"}).segment_ms == 5
+
+
+def test_what_a_flush_needs_of_a_log() -> None:  # rule B6.13
+    """The segments before the offset, with what of them has files, and the folder."""
+
+    class Lazy(Context):
+        def flush_later(self, log: FlushableLog, end_offset: int) -> None:
+            """Never."""
+
+    log = a_log(Lazy(), segment_bytes=ONE)
+    for _ in range(3):
+        append(log)
+    assert log.to_flush(0) == []
+    one, two = (f"{FOLDER}/{offset:020}" for offset in (0, 1))
+    assert log.to_flush(1) == [f"{one}.log", f"{one}.index", f"{one}.timeindex", FOLDER]
+    log.flushed(1)
+    assert log.to_flush(1) == []
+    assert log.to_flush(2) == [f"{two}.log", f"{two}.index", f"{two}.timeindex", FOLDER]
+    log.flushed(9)
+    assert log.recovery_point == 3
+
+
+def test_a_loaded_segment_rolls_by_the_time_of_its_first_batch() -> None:  # rule B6.11
+    context = Context()
+    log = a_log(context, segment_ms=1000)
+    append(log, timestamp=NOW_MS)
+    append(log, timestamp=NOW_MS + 900)
+    log.close()
+    again = a_log(context, segment_ms=1000)
+    append(again, timestamp=NOW_MS + 1000)
+    assert base_offsets(again) == [0]
+    append(again, timestamp=NOW_MS + 1001)
+    assert base_offsets(again) == [0, 3]
+
+
+def test_a_moved_start_needs_no_snapshot() -> None:
+    log = a_log()
+    for _ in range(3):
+        append(log)
+    log.set_high_watermark(3)
+    log.increment_log_start_offset(3)
+    assert log.producers.map_end_offset == 3
+    assert log.producers.take_snapshot() is None
+
+
+def test_entries_of_indexes_are_an_interval_apart() -> None:
+    log = a_log(index_interval_bytes=2 * ONE)
+    for _ in range(9):
+        append(log)
+    (segment,) = log.segments
+    positions = [segment.index.lookup(offset).position // ONE for offset in range(9)]
+    assert positions == [0, 0, 0, 3, 3, 3, 6, 6, 6]
+    log.flush()
+    stored = log.context.disk.read(f"{FOLDER}/{0:020}.index")
+    assert stored == struct.pack(">4i", 3, 3 * ONE, 6, 6 * ONE)

@@ -253,6 +253,16 @@ async def test_a_directory_that_fails_is_offline_and_the_rest_serves() -> None:
     assert not disk.exists("/l/.kafka_cleanshutdown")
 
 
+async def test_a_written_checkpoint_survives_a_crash(disk: MemoryDisk) -> None:
+    logs = manager(disk)
+    await logs.load()
+    (directory,) = logs.online
+    for offset in (5, 6):
+        await directory.update_checkpoint("recovery-point-offset-checkpoint", {A0: offset})
+        disk.crash()
+        assert read_offsets(disk, "/l/recovery-point-offset-checkpoint") == {A0: offset}
+
+
 async def test_a_directory_that_fails_at_the_start() -> None:
     disk = FailingDisk(clock_ms)
     disk.broken = "/l"

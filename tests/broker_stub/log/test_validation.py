@@ -22,6 +22,11 @@ from tests.broker_stub.log.support import NOW_MS, a_log, append, batch, everythi
 kafka = pytest.mark.kafka
 
 
+def test_an_error_says_what_is_wrong() -> None:
+    error = InvalidRecord("bad", ((3, "why"),))
+    assert (str(error), error.records, error.code) == ("bad", ((3, "why"),), wire.ErrorCode.INVALID_RECORD)
+
+
 def refused(log: Log, data: bytes, error: type[Exception], message: str, **more: object) -> None:
     """Nothing of it reaches the log."""
     before = log.log_end_offset
@@ -265,6 +270,15 @@ def test_up_conversion(magic: int, codec: Codec) -> None:
     assert (found.magic, found.codec, found.partition_leader_epoch, found.producer_id) == (2, codec, 4, -1)
     assert [record.offset for record in found.records] == [1, 2, 3]
     assert {record.timestamp for record in found.records} == {NOW_MS if magic else -1}
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_up_conversion_with_log_append_time(magic: int) -> None:
+    log = a_log(message_timestamp_type="LogAppendTime")
+    appended = log.append_as_leader(batch(b"a", b"b", magic=magic, timestamp=5 if magic else -1), 0)
+    assert appended.log_append_time == NOW_MS
+    (found,) = wire.read_records(everything(log)).batches
+    assert (found.timestamp_type, found.max_timestamp) == (TimestampType.LOG_APPEND_TIME, NOW_MS)
 
 
 def test_a_zip_bomb_stays_closed() -> None:

@@ -175,3 +175,18 @@ async def test_what_was_completed_elsewhere_is_purged(timer: Timer) -> None:
     last.force_complete()
     purgatory.try_complete_or_watch(Operation(), ["key"])
     assert purgatory.watched == 2
+
+
+async def test_a_completion_may_check_the_same_key(purgatory: Purgatory[str, Operation]) -> None:
+    first, second = Operation(), Operation()
+
+    def completed() -> None:
+        second.force_complete()
+        assert purgatory.check_and_complete("key") == 0
+
+    first.on_complete = completed  # type: ignore[method-assign]
+    for operation in (first, second):
+        assert not purgatory.try_complete_or_watch(operation, ["key"])
+    first.completable = True
+    assert purgatory.check_and_complete("key") == 1
+    assert (second.ends, purgatory.watched, purgatory.delayed) == (["completed"], 0, 0)

@@ -104,6 +104,7 @@ class Leader:
         self.versions: list[int] = []
         self.clients: list[str | None] = []
         self.connections = 0
+        self.closed = 0
         self.fetched: list[dict[str, Any]] = []
         self.ends: list[dict[str, Any]] = []
         self.offsets: list[tuple[int, int]] = []
@@ -148,6 +149,7 @@ class Leader:
         self._idle = trio.Event()
 
     async def aclose(self) -> None:
+        self.closed += 1
         await trio.lowlevel.checkpoint()
 
     def _answer(self, request: Any) -> wire.Message | None:

@@ -15,13 +15,17 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from kce import wire
+from kce.broker_stub.handlers import list_offsets
+from kce.broker_stub.handlers.fetch import HANDLER as FETCH
+from kce.broker_stub.log import Isolation, Origin
 from kce.broker_stub.reactor.request import Action
 from kce.broker_stub.replication.fetcher import fetcher_id
+from kce.broker_stub.replication.reading import FetchParams, PartitionFetch
 from kce.wire import Codec, ErrorCode, Record, RecordBatch
 from kce.wire.vocabulary import TopicPartition
-from tests.broker_stub.log.support import produced
+from tests.broker_stub.log.support import marker, produced
 from tests.broker_stub.replication.support import A0, a_node, batch, fetch_request, produce_request, values_of
-from tests.broker_stub.support import ID_A, stop_replica
+from tests.broker_stub.support import ID_A, ID_B, stop_replica
 
 kafka = pytest.mark.kafka
 
@@ -87,6 +91,30 @@ async def test_what_is_refused(code: ErrorCode, records: bytes, more: dict[str, 
         answer = await node.produce(records, **more)
         assert (ErrorCode(answer.error_code), answer.base_offset) == (code, -1)
         assert node.log.log_end_offset == 1
+
+
+async def test_only_a_coordinator_writes_markers() -> None:
+    async with a_node() as node:
+        await node.lead()
+        answers: list[Any] = []
+        for origin in (Origin.CLIENT, Origin.COORDINATOR):
+            node.replication.data_plane.append({A0: marker(5, committed=True)}, 1, 0, answers.append, origin=origin)
+        assert [answer[A0][1] for answer in answers] == [ErrorCode.INVALID_RECORD, ErrorCode.NONE]
+
+
+async def test_a_partition_that_is_not_here_has_no_start() -> None:
+    async with a_node() as node:
+        await node.lead()
+        assert (await node.produce(b"", topic="b")).log_start_offset == -1
+        assert (await node.produce(b"")).log_start_offset == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
+)
+def test_an_offset_that_is_not_available_yet(version: int, expected: ErrorCode) -> None:  # rule B7.15
+    assert list_offsets._code(ErrorCode.OFFSET_NOT_AVAILABLE, version) == expected
+    assert list_offsets._code(ErrorCode.NOT_LEADER_OR_FOLLOWER, version) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_bad_records_are_reported() -> None:
@@ -265,6 +293,32 @@ async def test_what_a_fetch_is_refused() -> None:
         assert (answer.error_code, answer.session_id) == (ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
 
 
+async def test_what_a_fetch_is_refused_as_a_whole() -> None:  # rules B4.22, B4.46
+    async with a_node() as node:
+        await node.lead()
+        request = fetch_request(3, version=12, partitions=(0, 4))
+        response = FETCH.error_response(request, node.request(request, 12)[0].context, ErrorCode.CORRUPT_MESSAGE)
+        assert response.error_code == ErrorCode.CORRUPT_MESSAGE
+        (topic,) = response.responses
+        assert [(topic.topic, p.partition_index, p.error_code, p.high_watermark) for p in topic.partitions] == [
+            ("a", number, ErrorCode.CORRUPT_MESSAGE, -1) for number in (0, 4)
+        ]
+        request = fetch_request(3, version=13)
+        response = FETCH.error_response(request, node.request(request, 13)[0].context, ErrorCode.CORRUPT_MESSAGE)
+        assert (response.error_code, response.responses) == (ErrorCode.CORRUPT_MESSAGE, ())
+
+
+async def test_a_fetch_by_the_id_of_an_earlier_topic() -> None:
+    async with a_node() as node:
+        await node.lead()
+        await node.produce(batch(b"a"))
+        reads: list[Any] = []
+        for topic_id, code in ((ID_B, ErrorCode.INCONSISTENT_TOPIC_ID), (ID_A, 0), (None, 0)):
+            params = FetchParams(replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=100, isolation=Isolation.LOG_END)
+            node.replication.data_plane.fetch(params, [PartitionFetch(A0, topic_id, 0, 100)], reads.append)
+            assert [read.error for read in reads.pop()] == [code]
+
+
 async def test_a_follower_that_catches_up_joins_the_isr_and_one_that_lags_leaves(autojump_clock: MockClock) -> None:
     """Rules 9.43 to 9.47."""
     async with a_node(replica_lag_time_max_ms="1000", replica_fetch_wait_max_ms="500") as node:
@@ -326,6 +380,15 @@ async def test_offsets_by_time() -> None:
         await node.lead(epoch=5, partition_epoch=1, isr=(1, 2))
         for version, code in ((9, ErrorCode.OFFSET_NOT_AVAILABLE), (4, ErrorCode.LEADER_NOT_AVAILABLE)):
             assert (await offset(-1, version=version))[0] == code
+
+
+async def test_only_the_leader_says_where_an_epoch_ends() -> None:
+    async with a_node() as node:
+        await node.lead(leader=2, epoch=1)
+        entry = wire.OffsetForLeaderPartition(partition=0, current_leader_epoch=-1, leader_epoch=0)
+        request = wire.OffsetForLeaderEpochRequest(topics=(wire.OffsetForLeaderTopic(topic="a", partitions=(entry,)),))
+        (topic,) = (await node.ask(request, 4)).topics
+        assert topic.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 async def test_ends_of_epochs() -> None:

@@ -417,3 +417,30 @@ def test_the_version_of_a_session_depends_on_the_ids() -> None:
     assert (version, request.session_epoch, listed(request)) == (17, 0, {0: 0})
     request, version = FollowerSession(100).request({A0: a_fetch()}, (), 5)
     assert (version, request.session_epoch, listed(request)) == (5, -1, {0: 0})
+
+
+def test_a_new_session_tells_of_everything() -> None:
+    sessions = Sessions()
+    context = sessions.full([wanted(0)])
+    assert answers(context, p0=Read()) == [0]  # although it says nothing
+
+
+def test_a_partition_that_is_forgotten_meanwhile_is_not_told_of() -> None:
+    sessions = Sessions()
+    context = sessions.full([wanted(0), wanted(1)])
+    session = context.session
+    assert session is not None
+    del session.partitions[wanted(0).key]
+    assert answers(context, p1=Read()) == [1]
+    known = Requested(wanted(0), PartitionFetch(TopicPartition("foo", 0), FOO, 0, 100), None)
+    assert context.answered([(known, Read())]) == []
+
+
+def test_nothing_is_kept_of_a_removed_session() -> None:
+    sessions = Sessions()
+    context = sessions.full([wanted(0)])
+    assert context.session is not None
+    sessions.rests(context.session, wanted(0).key, A0)
+    sessions._touched[context.session.id] = {wanted(0).key: None}
+    sessions._remove(context.session.id)
+    assert (sessions._touched, sessions._resting, len(sessions)) == ({}, {}, 0)

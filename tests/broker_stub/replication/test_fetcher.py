@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from kce import wire
+from kce.broker_stub.errors import KafkaStorageError
 from kce.broker_stub.log import Log
 from kce.broker_stub.replication.fetcher import FetcherManager, FollowerPort
 from kce.wire import ErrorCode
@@ -149,6 +150,23 @@ async def test_truncation_before_2_7_asks_for_the_end_of_an_epoch(
     assert f.leader.fetches() == [(cut, 6, -1)]
 
 
+async def test_a_leader_that_refuses_to_say_where_an_epoch_ends(
+    follower: MakeFollower, autojump_clock: MockClock
+) -> None:  # rules B5.16, B5.17
+    f = follower(inter_broker_protocol_version="2.6", replica_fetch_backoff_ms="700")
+    f.leader.ends = [
+        {"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER},
+        {"error_code": ErrorCode.FENCED_LEADER_EPOCH, "leader_epoch": 1, "end_offset": 1},
+    ]
+    await f.follow()
+    assert (len(f.leader.requests), f.fetchers.failed_partitions) == (1, 0)
+    await trio.sleep(0.6)
+    assert len(f.leader.requests) == 1
+    await trio.sleep(0.2)
+    assert (len(f.leader.requests), f.fetchers.failed_partitions) == (2, 1)
+    assert f.log.log_end_offset == 2
+
+
 async def test_a_log_without_epochs_starts_at_its_high_watermark(follower: MakeFollower) -> None:  # rules B5.8, B5.9
     f = follower(())
     await f.follow()
@@ -269,8 +287,11 @@ async def test_idle_tasks_end(follower: MakeFollower) -> None:  # rule B5.3
     f.fetchers.stop_idle()
     assert len(f.fetchers._fetchers) == 1
     f.fetchers.stop([PARTITION])
+    assert f.leader.closed == 0
     f.fetchers.stop_idle()
     assert f.fetchers._fetchers == {}
+    await f.settle()
+    assert f.leader.closed == 1
 
 
 async def test_a_leader_at_another_address_or_another_leader(follower: MakeFollower) -> None:  # rules B5.2, B5.4
@@ -289,3 +310,15 @@ async def test_a_leader_at_another_address_or_another_leader(follower: MakeFollo
     state = f.fetchers._fetchers[8, 0].partitions[PARTITION]
     f.fetchers.follow(PARTITION, f.log, 8, 5, AT_LEADER, ID)  # the same epoch again (rule B5.4)
     assert f.fetchers._fetchers[8, 0].partitions[PARTITION] is state
+
+
+async def test_a_disk_that_fails_ends_fetching(follower: MakeFollower, monkeypatch: pytest.MonkeyPatch) -> None:
+    f = follower()
+    f.leader.fetched = [{"records": batch(b"x", base_offset=2, leader_epoch=3)}]
+
+    def fails(records: bytes) -> None:
+        raise KafkaStorageError("the disk is full")
+
+    monkeypatch.setattr(Log, "append_as_follower", lambda log, *_, **__: fails(b""))
+    await f.follow()
+    assert (f.fetchers.failed_partitions, len(f.leader.fetches())) == (1, 1)

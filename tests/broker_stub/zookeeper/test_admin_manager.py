@@ -180,6 +180,7 @@ async def test_partitions_are_added() -> None:  # rules 10.15, 10.16
     assert (tried.error_code, len(numbers), await w.assignment("t")) == (ErrorCode.NONE, 0, {0: (3, 1)})
     result, numbers = await w.admin.create_partitions(more(3), validate_only=False)
     assert (result.error_code, set(numbers)) == (ErrorCode.NONE, {0, 1, 2})  # those that it had before, too
+    assert (tried.name, result.name, created.name) == ("t", "t", "t")
     # start and shift are 2, the position of broker 3; partition numbers continue from 1
     assert await w.assignment("t") == {0: (3, 1), 1: (1, 2), 2: (2, 3)}
     await w.admin.create_partitions(more(5, (2, 1), (1, 3)), validate_only=False)
@@ -206,7 +207,8 @@ async def test_invalid_partitions_are_refused(
     w = await World().start()
     await w.create(topic(assignments=assigned((1, 2), (2, 3))))
     result, numbers = await w.admin.create_partitions(message, validate_only=False)
-    assert (result.error_code, len(numbers)) == (error, 0)
+    assert (result.name, result.error_code, len(numbers)) == (message.name, error, 0)
+    assert result.error_message
     assert await w.assignment("t") == {0: (1, 2), 1: (2, 3)}
 
 

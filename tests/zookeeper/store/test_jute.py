@@ -9,6 +9,7 @@ from kazoo.protocol import serialization as kz
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from kce.zookeeper.store import (
+    Acl,
     BadVersion,
     Check,
     Create,
@@ -119,3 +120,36 @@ def test_absurd_lengths_are_refused() -> None:
     for read in (jute.read_data, jute.read_children):
         with pytest.raises(ValueError, match="a multiRead of 2 has 0 answers"):
             read(END + b"\0" * 90, 0, ["/a", "/b"])
+
+
+def test_acls_that_are_read() -> None:
+    def string(text: str) -> bytes:
+        return struct.pack(">i", len(text.encode())) + text.encode()
+
+    one, two = Acl(31, "world", "anyone"), Acl(1, "sasl", "b\u00fccher")
+    entries = [struct.pack(">i", acl.permissions) + string(acl.scheme) + string(acl.id) for acl in (one, two)]
+    assert jute.read_acls(b"??" + struct.pack(">i", 2) + entries[0] + entries[1] + STAT, 2) == (one, two)
+    assert jute.read_acls(struct.pack(">i", 0) + STAT, 0) == ()
+    for cut in range(len(entries[0])):
+        with pytest.raises((ValueError, struct.error)):
+            jute.read_acls(struct.pack(">i", 1) + entries[0][:cut], 0)
+
+
+def test_operations_are_split_into_multis() -> None:
+    def split(ops: list[Op]) -> list[range]:
+        return list(jute.batches(ops))
+
+    small, half = Delete("/a"), SetData("/a", bytes(jute.REQUEST_BYTES // 2))
+    assert split([]) == []
+    assert split([small]) == [range(1)]
+    assert split([small] * jute._MULTI_MOST) == [range(jute._MULTI_MOST)]
+    assert split([small] * (jute._MULTI_MOST + 1)) == [
+        range(jute._MULTI_MOST),
+        range(jute._MULTI_MOST, jute._MULTI_MOST + 1),
+    ]
+    assert split([half, half, small]) == [range(1), range(1, 3)]
+    huge = SetData("/a", bytes(2 * jute.REQUEST_BYTES))
+    assert split([huge, huge, small]) == [range(1), range(1, 2), range(2, 3)]
+    exact = SetData("/a", bytes(jute.REQUEST_BYTES - jute.op_bytes(small) - jute.op_bytes(SetData("/a", b""))))
+    assert split([exact, small]) == [range(2)]
+    assert split([exact, small, small]) == [range(2), range(2, 3)]
