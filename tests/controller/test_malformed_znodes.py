@@ -304,3 +304,4 @@ async def test_a_malformed_controller_epoch_elects_nobody(autojump_clock: MockCl
                 assert await w.get("/controller") is None
             else:
                 assert (controller.is_active, controller.context.epoch) == (True, elected)
+            assert not controller.loop.failures
