@@ -11,6 +11,8 @@ spark-...     the exchanges by API in Spark's local[2] (``benchmarks.captures_sp
               (the second of two runs in a session, tshark's columns only), warm-all (all columns),
               shuffle (segments shuffled by connection; both the second run, too) and cold (from nothing)
 memory/...    the largest resident size of these processes
+decode/...    `kce decode` and `kce decode --json` of a file of 60 MB against `tshark -Y kafka` and `tshark -Y kafka -T
+              json`, in processor time (user and system), as each is one process
 analyze/...   `kce analyze` of a file of 20 MB, Java's start included, and a further one in the same session; against
               the goals of 10 and 3 seconds
 
@@ -42,7 +44,9 @@ from benchmarks.traffic import CONTROL_PORT, generate
 
 TRAFFIC = {"connections": 20, "request": 300, "acknowledge": True, "again_every": 1000}
 SCAPY_PACKETS = 20_000
-ANALYZED_BYTES = 20_000_000
+ANALYZED_BYTES, DECODED_BYTES = 20_000_000, 60_000_000
+
+KCE = "import sys; from kce.harness.cli import main; sys.exit(main())"
 
 TSHARK_FIELDS = (
     "frame.number", "frame.time_epoch", "kafka.api_key", "kafka.api_version", "kafka.correlation_id", "kafka.client_id",
@@ -53,6 +57,7 @@ class Run(NamedTuple):
     seconds: float
     peak_bytes: int
     output: bytes
+    cpu_seconds: float
 
 
 def run(*command: str) -> Run:
@@ -66,7 +71,7 @@ def run(*command: str) -> Run:
         if process.returncode:
             raise SystemExit(f"{' '.join(command)} failed with {process.returncode}")
         output.seek(0)
-        return Run(seconds, usage.ru_maxrss * 1024, output.read())
+        return Run(seconds, usage.ru_maxrss * 1024, output.read(), usage.ru_utime + usage.ru_stime)
 
 
 def ours(what: str, file: Path) -> Run:
@@ -244,11 +249,31 @@ def packets(name: str, file: Path, truth: dict[str, Any], repeats: int) -> list[
     return rows
 
 
+def decodings(file: Path, repeats: int) -> list[Row]:
+    """Processor time of a line for each message, and of all fields of each message as JSON."""
+    truth = generate(file, DECODED_BYTES, **TRAFFIC)
+    messages = 2 * sum(truth["requests"].values())
+    ours_of = ("-c", KCE, "decode", str(file))
+    theirs_of = ("-r", str(file), "-d", f"tcp.port=={CONTROL_PORT},kafka", "-Y", "kafka")
+    run(sys.executable, *ours_of)  # compiles the kernels
+    rows = []
+    for what, option, of_peer in (("text", (), ()), ("json", ("--json",), ("-T", "json"))):
+        row = Row(f"decode/{what}", "CPU s", "tshark", less=True)
+        for _ in range(repeats):
+            row.peer_values.append(run("tshark", *theirs_of, *of_peer).cpu_seconds)
+            mine = run(sys.executable, *ours_of, *option)
+            if mine.output.count(b"\n") != messages:
+                raise SystemExit(f"{file}: kce decode prints other than {messages} lines")
+            row.values.append(mine.cpu_seconds)
+        rows.append(row)
+    file.unlink()
+    return rows
+
+
 def analyses(file: Path, repeats: int) -> list[Row]:
     generate(file, ANALYZED_BYTES, **TRAFFIC)
     ours("exchanges", file)  # compiles the kernels
-    command = "import sys; from kce.harness.cli import main; sys.exit(main())"
-    first = [run(sys.executable, "-c", command, "analyze", str(file)).seconds for _ in range(repeats)]
+    first = [run(sys.executable, "-c", KCE, "analyze", str(file)).seconds for _ in range(repeats)]
     further = [float(ours("analyze", file).output) for _ in range(repeats)]
     file.unlink()
     return [
@@ -258,7 +283,8 @@ def analyses(file: Path, repeats: int) -> list[Row]:
 
 
 def measure(folder: Path, args: argparse.Namespace) -> list[Row]:
-    rows = analyses(folder / "analyze.pcap", args.repeats)
+    rows = decodings(folder / "decode.pcap", args.repeats)
+    rows += analyses(folder / "analyze.pcap", args.repeats)
     for megabytes, repeats in ((args.small, args.repeats), (args.large, 1)):
         if not megabytes:
             continue

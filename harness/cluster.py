@@ -394,6 +394,13 @@ class Cluster:
             matched, fired = await process.remove_rule(number)
             rule.matched, rule.fired = rule.matched + matched, rule.fired + fired
 
+    async def count_rule(self, rule: Rule) -> tuple[int, int]:
+        """How many frames the rule has matched so far, and on how many it acted. Raises KeyError for one that was not
+        added."""
+        number = self._rule_numbers[rule]
+        counts = [(rule.matched, rule.fired), *[await process.count_rule(number) for process in self._processes()]]
+        return sum(matched for matched, _ in counts), sum(fired for _, fired in counts)
+
     def faults(self, rule: Rule, *more: Rule, must_fire: bool = True) -> AbstractAsyncContextManager[Rule]:
         """Apply rules during the block; yields the first. A rule that has not fired at the end is an AssertionError
         that shows what came instead, unless ``must_fire`` is False."""

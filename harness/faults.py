@@ -281,7 +281,10 @@ class Rule(Selection):
                 raise HarnessError(f"Rule(error={values['error']}): Kafka has no such error") from None
         elif values.get("error") is not None:
             values["error"] = ErrorCode(values["error"])
-        return cls(**values)
+        try:
+            return cls(**values)
+        except TypeError as e:
+            raise HarnessError(f"a rule has no such values: {values} ({e})") from None
 
 
 class TakesRules(Protocol):

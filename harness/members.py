@@ -323,9 +323,16 @@ class ProcessMember(Member):
     async def remove_rule(self, number: int) -> tuple[int, int]:
         """Remove it; returns how many frames matched there, and on how many it acted."""
         self._rules.pop(number, None)
+        return await self._rule("remove rule", number)
+
+    async def count_rule(self, number: int) -> tuple[int, int]:
+        """How many frames matched there, and on how many it acted."""
+        return await self._rule("count rule", number)
+
+    async def _rule(self, command: str, number: int) -> tuple[int, int]:
         if self.state != "running":
             return 0, 0
-        await self._send({"command": "remove rule", "number": number})
+        await self._send({"command": command, "number": number})
         answer = await self._answer()
         return answer["matched"], answer["fired"]
 

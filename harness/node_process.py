@@ -135,6 +135,10 @@ def _add_rule(links: Links, given: dict[str, Any]) -> Rule:
     return rule
 
 
+def _report(rule: Rule) -> None:
+    write({"event": "rule", "matched": rule.matched, "fired": rule.fired})
+
+
 async def _obey(
     commands: Commands, node: Node, rules: dict[int, Rule], reporting: Reporting, everything: trio.CancelScope
 ) -> None:
@@ -146,7 +150,9 @@ async def _obey(
             case {"command": "remove rule", "number": number}:
                 removed = rules.pop(number)
                 links.remove(removed)
-                write({"event": "rule", "matched": removed.matched, "fired": removed.fired})
+                _report(removed)
+            case {"command": "count rule", "number": number}:
+                _report(rules[number])
             case {"command": "subscribe", "wanted": wanted}:
                 reporting.want(wanted)
             case {"command": "status"}:

@@ -7,7 +7,6 @@ existing dashboards and alerts work. Meters are counters; histograms and timers 
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterable
 
@@ -17,20 +16,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
+from kce.harness import http_server
+from kce.harness.http_server import HttpRequest, HttpResponse
 from kce.harness.world import World
 from kce.metrics import Gauge, Histogram, Meter, Metric, MetricName
-
-log = logging.getLogger(__name__)
 
 Source = Callable[[], Iterable[tuple[MetricName, Metric]]]
 
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
-
-#: a request for metrics is a few lines
-MAX_REQUEST_BYTES = 16_384
-REQUEST_TIMEOUT_SECONDS = 10.0
-BACKLOG = 50
-ACCEPT_RETRY_SECONDS = 0.1
 
 
 def families(metrics: Iterable[tuple[MetricName, Metric]]) -> list[Family]:
@@ -84,48 +77,11 @@ async def serve(
     Raises OSError for a port that is taken.
     """
 
-    async def handle(stream: trio.abc.Stream) -> None:
-        try:
-            async with stream:
-                with trio.move_on_after(REQUEST_TIMEOUT_SECONDS):
-                    await _answer(stream, source)
-        except trio.BrokenResourceError:
-            pass
-        except Exception:
-            log.exception("a request for metrics failed")
+    async def answer(request: HttpRequest) -> HttpResponse:
+        if request.method not in ("GET", "HEAD"):
+            return HttpResponse(405, "text/plain", b"GET /metrics\n")
+        if request.path not in ("/metrics", "/"):
+            return HttpResponse(404, "text/plain", b"GET /metrics\n")
+        return HttpResponse(200, CONTENT_TYPE_LATEST, exposition(source))
 
-    listener = await world.bind("127.0.0.1", port)
-    try:
-        listener.listen(BACKLOG)
-        task_status.started(listener.address[1])
-        async with trio.open_nursery() as nursery:
-            while True:
-                try:
-                    accepted = await listener.accept()
-                except OSError as e:
-                    log.warning("a request for metrics cannot be accepted: %s", e)
-                    await trio.sleep(ACCEPT_RETRY_SECONDS)
-                else:
-                    nursery.start_soon(handle, accepted.stream)
-    finally:
-        listener.close()
-
-
-async def _answer(stream: trio.abc.Stream, source: Source) -> None:
-    """One request, one answer, and the connection is closed."""
-    head = b""
-    while b"\r\n\r\n" not in head:
-        if len(head) > MAX_REQUEST_BYTES or not (more := await stream.receive_some(4096)):
-            return
-        head += more
-    method, _, rest = head.partition(b"\r\n")[0].partition(b" ")
-    path = rest.partition(b" ")[0].partition(b"?")[0]
-    if method not in (b"GET", b"HEAD"):
-        status, body = "405 Method Not Allowed", b"GET /metrics\n"
-    elif path not in (b"/metrics", b"/"):
-        status, body = "404 Not Found", b"GET /metrics\n"
-    else:
-        status, body = "200 OK", exposition(source)
-    kind = CONTENT_TYPE_LATEST if status.startswith("200") else "text/plain"
-    headers = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    await stream.send_all(headers.encode() + (b"" if method == b"HEAD" else body))
+    await http_server.serve(answer, world, port, task_status)

@@ -127,6 +127,10 @@ class Proxy:
         """Remove a rule; frames that it holds go on. Raises ValueError for a rule that was not added."""
         self.links.remove(rule)
 
+    async def count_rule(self, rule: Rule) -> tuple[int, int]:
+        """How many frames the rule has matched so far, and on how many it acted."""
+        return rule.matched, rule.fired
+
     def faults(self, rule: Rule, *more: Rule, must_fire: bool = True) -> AbstractAsyncContextManager[Rule]:
         """See `Cluster.faults`."""
         return applied(self, (rule, *more), must_fire=must_fire)

@@ -191,6 +191,7 @@ class SyncCluster:
     release_control_requests = _blocking(Cluster.release_control_requests)
     add_rule = _blocking(Cluster.add_rule)
     remove_rule = _blocking(Cluster.remove_rule)
+    count_rule = _blocking(Cluster.count_rule)
     delete_controller = _blocking(Cluster.delete_controller)
     node_status = _blocking(Cluster.node_status)
     registered = _blocking(Cluster.registered)

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from kce.harness.errors import HarnessError, SettingWarning
     from kce.harness.faults import Rule
     from kce.harness.links import FrameEvent, Selection
+    from kce.harness.proxy import Proxy
     from kce.harness.sync_cluster import SyncCluster
     from kce.harness.world import memory, real
 
 __all__ = [
-    "ActiveController", "Cluster", "FrameEvent", "HarnessError", "Rule", "Selection", "SettingWarning", "SyncCluster",
-    "memory", "real", "wire",
+    "ActiveController", "Cluster", "FrameEvent", "HarnessError", "Proxy", "Rule", "Selection", "SettingWarning",
+    "SyncCluster", "memory", "real", "wire",
 ]  # fmt: skip
 
 #: public name -> the module that defines it; packages of kce are their own
@@ -32,6 +33,7 @@ _DEFINED_IN = {
     "Cluster": "kce.harness.cluster",
     "FrameEvent": "kce.harness.links",
     "HarnessError": "kce.harness.errors",
+    "Proxy": "kce.harness.proxy",
     "Rule": "kce.harness.faults",
     "Selection": "kce.harness.links",
     "SettingWarning": "kce.harness.errors",

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kce import wire
+from kce.captures.exchanges.messages import Request, Response
 from kce.captures.exchanges.ports import NO_PORTS, Ports
 from kce.captures.tcp.segments import Endpoint, address_text
 from kce.wire.control import endpoints, topic_names
@@ -56,15 +57,26 @@ class Cluster:
     def __init__(self, ports: Ports = NO_PORTS) -> None:
         self._ports = ports
         self.listeners: set[Listener] = set()
+        self.revision = 0  # of what is known of addresses
         self._by_address: dict[tuple[str, int], Listener] = {}
         self._by_port: dict[int, Listener] = {}
         self._planes: dict[Endpoint, set[bool]] = {}
         self._topic_names: dict[uuid.UUID, str] = {}
 
+    def observe(self, message: Request | Response) -> None:
+        """Learn from a message."""
+        if isinstance(message, Request):
+            self.learn(message.body)
+            self.observe_request(message.peers.server, message.api_key)
+
     def observe_request(self, server: Endpoint, api_key: int) -> None:
         """Note a request to ``server``."""
-        if api_key not in PREAMBLE_APIS:
-            self._planes.setdefault(server, set()).add(api_key in CONTROL_PLANE_APIS)
+        if api_key in PREAMBLE_APIS:
+            return
+        planes, is_control = self._planes.setdefault(server, set()), api_key in CONTROL_PLANE_APIS
+        if is_control not in planes:
+            planes.add(is_control)
+            self.revision += 1
 
     def plane(self, server: Endpoint) -> str | None:
         """``control``, ``data`` or ``both``, by the requests to an address so far; None if unknown (KIP-291)."""
@@ -78,9 +90,12 @@ class Cluster:
     def learn(self, body: wire.Message | None) -> None:
         if isinstance(body, wire.UpdateMetadataRequest):
             for listener in announced_listeners(body):
+                if self._by_address.get((listener.host, listener.port)) is self._by_port.get(listener.port) == listener:
+                    continue
                 self.listeners.add(listener)
                 self._by_address[listener.host, listener.port] = listener
                 self._by_port[listener.port] = listener
+                self.revision += 1
         if isinstance(body, (wire.UpdateMetadataRequest, wire.LeaderAndIsrRequest)):
             self._topic_names |= {topic_id: name for topic_id, name in topic_names(body).items() if topic_id.int}
 

@@ -88,9 +88,6 @@ class Decoder:
     def _push(self, message: Message) -> None:
         if isinstance(message, NoResponse):
             return
-        if isinstance(message, Request):
-            self.cluster.learn(message.body)
-            self.cluster.observe_request(message.peers.server, message.api_key)
         self._count += 1
         heapq.heappush(self._heap, (message.place, self._count, message))
 
@@ -101,7 +98,9 @@ class Decoder:
             place = self._heap[0][0]
             if not (free or now_ns - place.time_ns > MAX_WAIT_NS or len(self._heap) > MAX_WAITING_MESSAGES):
                 return
-            yield heapq.heappop(self._heap)[2]
+            message = heapq.heappop(self._heap)[2]
+            self.cluster.observe(message)
+            yield message
 
 
 def by_time(capture: CaptureFile) -> Iterator[tuple[Packet, Segment | str]]:

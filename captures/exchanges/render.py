@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import itertools
-import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from json.encoder import encode_basestring as quoted
 
 from kce import wire
 from kce.captures.exchanges.cluster import Cluster
@@ -14,11 +14,15 @@ from kce.captures.exchanges.pairing import Peers, Request, Response
 from kce.captures.tcp.segments import endpoint_text
 from kce.wire import control, error_name
 from kce.wire.control import partition_count, partition_states
+from kce.wire.json_text import compact, json_text
 from kce.wire.outline import outline
 from kce.wire.vocabulary import LEADER_DURING_DELETE
 
 #: Partitions listed in a line; of more, only their number.
 MAX_PARTITIONS = 4
+
+#: Connections whose texts are kept.
+_MAX_CONNECTIONS = 10_000
 
 #: top-level fields that are left out: the error is shown first, throttling is of no interest
 _SHOWN_ELSEWHERE = frozenset({"error_code", "throttle_time_ms"})
@@ -30,10 +34,14 @@ def time_text(time_ns: int) -> str:
     """UTC, ISO 8601, with microseconds."""
     seconds, ns = divmod(time_ns, 1_000_000_000)
     try:
-        moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+        return f"{_second(seconds)}.{ns // 1000:06d}Z"
     except (ValueError, OverflowError, OSError):
         return f"@{seconds}.{ns // 1000:06d}"
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ns // 1000:06d}Z"
+
+
+@functools.lru_cache(maxsize=64)
+def _second(seconds: int) -> str:
+    return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%dT%H:%M:%S}"
 
 
 def printable(text: str) -> str:
@@ -48,34 +56,44 @@ class Renderer:
         self._cluster = cluster
         self._colour = colour
         self._width = 0
+        self._kinds: dict[tuple[str, int, bool], str] = {}
+        self._ends: dict[tuple[Peers, str], str] = {}  # as far as known in the cluster's revision
+        self._revision = cluster.revision
 
     def line(self, message: Request | Response) -> str:
         request = message if isinstance(message, Request) else message.request
         asks = request is message
         peers = self._peers(request.peers, "->" if asks else "<-")
         self._width = max(self._width, len(peers))
-        name = f"{request.api_name} v{request.version}"
         what = self._request(request) if isinstance(message, Request) else self._response(message)
         if message.error is not None:
             what = _join(what, self._paint(_RED, f"not decoded: {message.error}"))
         if message.left_over:
             what = _join(what, self._paint(_RED, f"{message.left_over} bytes left over behind the body"))
-        return " ".join(
-            (
-                self._paint(_DIM, time_text(message.place.time_ns)),
-                f"{message.place.packet:>7}",
-                f"{peers:<{self._width}}",
-                "request " if asks else "response",
-                self._paint(_BOLD if asks else _CYAN, f"{name:<20}"),
-                f"#{request.correlation_id:<5}",
-                what,
-            )
-        ).rstrip()
+        time, kind = time_text(message.place.time_ns), self._kind(request.api_name, request.version, asks)
+        if self._colour:
+            time = self._paint(_DIM, time)
+        line = f"{time} {message.place.packet:>7} {peers:<{self._width}} {kind} #{request.correlation_id:<5} {what}"
+        return line if what else line.rstrip()
+
+    def _kind(self, api: str, version: int, asks: bool) -> str:
+        if (found := self._kinds.get((api, version, asks))) is None:
+            name = self._paint(_BOLD if asks else _CYAN, f"{f'{api} v{version}':<20}")
+            found = self._kinds[api, version, asks] = f"{'request ' if asks else 'response'} {name}"
+        return found
 
     def _paint(self, colour: str, text: str) -> str:
         return f"{colour}{text}{_RESET}" if self._colour else text
 
     def _peers(self, peers: Peers, arrow: str) -> str:
+        if self._revision != self._cluster.revision or len(self._ends) > _MAX_CONNECTIONS:
+            self._ends.clear()
+            self._revision = self._cluster.revision
+        if (found := self._ends.get((peers, arrow))) is None:
+            found = self._ends[peers, arrow] = self._both_ends(peers, arrow)
+        return found
+
+    def _both_ends(self, peers: Peers, arrow: str) -> str:
         listener = self._cluster.listener_at(peers.server)
         whose = "" if listener is None else f" (broker {listener.broker_id} {printable(listener.name)})"
         return f"{endpoint_text(*peers.client)} {arrow} {endpoint_text(*peers.server)}{whose}"
@@ -191,38 +209,46 @@ def partition_errors(response: Response) -> list[tuple[str, int, int]]:
     return control.partition_errors(response.body, control.topic_names(response.request.body))
 
 
-def json_line(message: Request | Response, cluster: Cluster, *, payloads: bool = False) -> str:
-    """One message as a line of JSON, as docs/decode.md describes it; ``payloads`` as in ``wire.as_dict``."""
-    request = message if isinstance(message, Request) else message.request
-    listener = cluster.listener_at(request.peers.server)
+class JsonRenderer:
+    """Lines of JSON, as docs/decode.md describes them; ``payloads`` as in ``wire.as_dict``."""
 
-    line: dict[str, Any] = {
-        "kind": "request" if request is message else "response",
-        "file": message.place.file,
-        "packet": message.place.packet,
-        "time": message.place.time_ns / 1e9,
-        "connection": {
-            "number": request.peers.connection,
-            "client": endpoint_text(*request.peers.client),
-            "server": endpoint_text(*request.peers.server),
-            "broker": None if listener is None else listener.broker_id,
-            "listener": None if listener is None else listener.name,
-            "plane": cluster.plane(request.peers.server),
-        },
-        "api": request.api_name,
-        "api_key": request.api_key,
-        "version": request.version,
-        "correlation_id": request.correlation_id,
-        "client_id": request.client_id,
-        "bytes": message.frame_bytes,
-        "body": None if message.body is None else wire.as_dict(message.body, message.version, payloads=payloads),
-        "error": message.error,
-        "left_over": message.left_over,
-    }
-    if isinstance(message, Response):
-        line["request_packet"] = request.place.packet
-        line["latency_ms"] = message.latency_ns / 1e6
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+    def __init__(self, cluster: Cluster, *, payloads: bool = False) -> None:
+        self._cluster = cluster
+        self._payloads = payloads
+        self._connections: dict[Peers, str] = {}
+        self._revision = cluster.revision
+
+    def line(self, message: Request | Response) -> str:
+        request = message if isinstance(message, Request) else message.request
+        place, body, client_id = message.place, message.body, request.client_id
+        shown = "null" if body is None else json_text(body, message.version, payloads=self._payloads)
+        error = "null" if message.error is None else quoted(message.error)
+        line = (
+            f'{{"kind":"{"request" if request is message else "response"}","file":{quoted(place.file)},"packet":'
+            f'{place.packet},"time":{place.time_ns / 1e9!r},"connection":{self._connection(request.peers)},"api":"'
+            f'{request.api_name}","api_key":{request.api_key},"version":{request.version},"correlation_id":'
+            f'{request.correlation_id},"client_id":{"null" if client_id is None else quoted(client_id)},"bytes":'
+            f'{message.frame_bytes},"body":{shown},"error":{error},"left_over":{message.left_over}'
+        )
+        if isinstance(message, Response):
+            return f'{line},"request_packet":{request.place.packet},"latency_ms":{message.latency_ns / 1e6!r}}}'
+        return line + "}"
+
+    def _connection(self, peers: Peers) -> str:
+        if self._revision != self._cluster.revision or len(self._connections) > _MAX_CONNECTIONS:
+            self._connections.clear()
+            self._revision = self._cluster.revision
+        if (found := self._connections.get(peers)) is None:
+            listener = self._cluster.listener_at(peers.server)
+            found = self._connections[peers] = compact({
+                "number": peers.connection,
+                "client": endpoint_text(*peers.client),
+                "server": endpoint_text(*peers.server),
+                "broker": None if listener is None else listener.broker_id,
+                "listener": None if listener is None else listener.name,
+                "plane": self._cluster.plane(peers.server),
+            })  # fmt: skip
+        return found
 
 
 def _control(body: control.ControlRequest) -> str:
@@ -279,4 +305,4 @@ def _ids(ids: Iterable[int]) -> str:
 
 
 def _join(*parts: str) -> str:
-    return ", ".join(part for part in parts if part)
+    return ", ".join(filter(None, parts))

@@ -1,6 +1,7 @@
 """The fast path: the same rows as the slow path's, by the thousand, as Arrow.
 
 blocks           packets as arrays           bulk             streams, frames and exchanges     columns   their rows
+messages         the decoder, for `kce decode`
 packet_columns   rows of packets             control_columns  contents of control requests
 body_programs    programs that check frames  segment_counts   retransmissions and resets
 *_kernels        their loops, compiled by numba

@@ -61,7 +61,7 @@ class Window:
 
     Rows of ``requests`` and ``responses`` are those of ``captures.fast.frame_kernels``; their PACKET is a row of
     ``packets``, their AT an offset in ``data``, their TALK a place in ``talks``. A request whose response is in
-    ``messages``, or still to come, is IN_FLIGHT.
+    ``messages``, or still to come, is IN_FLIGHT. ``first`` is the order (``Place.order``) of the first packet.
     """
 
     packets: Rows
@@ -70,6 +70,7 @@ class Window:
     responses: Rows
     talks: list[Peers]
     present: npt.NDArray[np.bool_]
+    first: int
     messages: list[Message] = field(default_factory=list)
 
 
@@ -136,7 +137,9 @@ class FastPath:
         messages, self._messages = self._messages, []
         requests, responses = self._requests[: self._request_count], self._responses[: self._response_count]
         talks, self._talks = list(self._talks), {}
-        return Window(self._packets, self._out, requests, responses, talks, self.programs.present, messages)
+        return Window(
+            self._packets, self._out, requests, responses, talks, self.programs.present, self._passed, messages
+        )  # fmt: skip
 
     def _take_block(self, block: Block) -> None:
         self._passed += len(self._packets)

@@ -31,6 +31,7 @@ from kce.captures.files import packet_kernels as k
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.tables.rows import DECODED, EXCHANGES, FRAMES, PARTITIONS, TIME, Table
 from kce.captures.tables.tabulate import (
+    LATE_NS,
     Evidence,
     decoded_row,
     error_list,
@@ -39,6 +40,7 @@ from kce.captures.tables.tabulate import (
     frame_row,
     has_evidence,
     partition_rows,
+    partitions_hit,
     peers_columns,
 )
 from kce.captures.tcp.segments import Place
@@ -134,6 +136,7 @@ class Reading(FastPath):
             "states": lambda: _scattered(len(requests), [(at, c.states()) for at, c in control()]),
             "live_brokers": lambda: _scattered(len(requests), [(at, c.live_brokers()) for at, c in control()]),
             "errors": lambda: pa.array(list(self._errors(window, responses, requests)), kind),
+            "hit": lambda: pa.array(list(self._hit(window, responses, requests)), DECODED.schema.field("hit").type),
         }
         if evidence != "none":
             texts = self._evidence(window, responses, requests, evidence)
@@ -148,19 +151,30 @@ class Reading(FastPath):
             if not has_evidence(int(row[f.KEY]), evidence):
                 yield None
                 continue
-            request = read_request(window.talks[row[f.TALK]], self._frame_of(window, row))
-            yield evidence_of(request, read_response(request, self._frame_of(window, response)), evidence)
+            answer = self._response_of(window, response, row)
+            yield evidence_of(answer.request, answer, evidence)
 
     def _errors(self, window: Window, responses: _Frames, requests: _Frames) -> Iterator[list[dict[str, Any]] | None]:
-        rows = responses.rows
-        has_code = window.present[rows[:, f.PROGRAM], p.ERROR_CODE] & (rows[:, f.NOTED + p.ERROR_CODE] != 0)
-        failed = has_code | (rows[:, f.NOTED + p.PARTITION_ERRORS] != 0)
-        for has_errors, response, row in zip(failed.tolist(), rows, requests.rows, strict=True):
-            if not has_errors:
+        for has_errors, response, row in zip(
+            _failed(window, responses).tolist(), responses.rows, requests.rows, strict=True
+        ):
+            yield error_list(self._response_of(window, response, row)) if has_errors else None
+
+    def _hit(self, window: Window, responses: _Frames, requests: _Frames) -> Iterator[list[dict[str, Any]] | None]:
+        latency_ns, keys = responses.time_ns - requests.time_ns, requests.rows[:, f.KEY]
+        failed, hit = _failed(window, responses), np.zeros(len(keys), np.bool_)
+        for key, late_ns in LATE_NS.items():
+            hit |= (keys == key) & (failed | (latency_ns >= late_ns))
+        for is_hit, response, row in zip(hit.tolist(), responses.rows, requests.rows, strict=True):
+            if not is_hit:
                 yield None
                 continue
-            request = read_request(window.talks[row[f.TALK]], self._frame_of(window, row))
-            yield error_list(read_response(request, self._frame_of(window, response)))
+            answer = self._response_of(window, response, row)
+            yield partitions_hit(answer.request, answer)
+
+    def _response_of(self, window: Window, response: Rows, request: Rows) -> Response:
+        asked = read_request(window.talks[request[f.TALK]], self._frame_of(window, request))
+        return read_response(asked, self._frame_of(window, response))
 
     def _wanted(self, frames: _Frames) -> _Frames:
         if self._wants is None:
@@ -199,6 +213,14 @@ class Reading(FastPath):
         number = int(packet[k.NUMBER])
         place = Place(number, int(packet[k.TIME]), number, self.files[packet[k.FILE]])
         return Frame(window.data[at : at + length].tobytes(), length, 0, place)
+
+
+def _failed(window: Window, responses: _Frames) -> _Mask:
+    """Which responses have an error, at the top level or below."""
+    rows = responses.rows
+    failed: _Mask = window.present[rows[:, f.PROGRAM], p.ERROR_CODE] & (rows[:, f.NOTED + p.ERROR_CODE] != 0)
+    failed |= rows[:, f.NOTED + p.PARTITION_ERRORS] != 0
+    return failed
 
 
 def _accepted(rows: Rows) -> Rows:

@@ -10,11 +10,12 @@
 one-line ``captures.errors.CaptureError`` for files that it cannot read. Only this package imports pyspark.
 
 source       the data source; levels, pushdown, tail: its rows, filters and stream
+indexing     splits of large files, made in tasks
 reassembly   captures -> exchanges, partitions, endpoints; buckets: its tasks
 analyses     DataFrame -> DataFrame                   job          analyze()
 findings     the results                              report, exports, text: as HTML, JSON, Markdown, text
 small        small captures, decoded by the driver    class_archive   Spark's classes, read once
-session      a quiet local Spark                      schemas      captures.tables.rows as Spark types
+session      a quiet local Spark; versions            schemas      captures.tables.rows as Spark types
 """
 
 from __future__ import annotations

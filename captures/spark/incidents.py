@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from kce.captures.spark.analyses import outages
+from kce.captures.spark.analyses import failovers, outages
 from kce.captures.spark.analyses.analysis import Look, Place, Results
-from kce.captures.spark.analyses.words import clock, count, duration, some
+from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, some
 
 #: A controller that begins within this time of an outage belongs to it.
 _NEAR = datetime.timedelta(seconds=5)
@@ -25,16 +25,25 @@ class Step(NamedTuple):
     place: Place | None = None
 
 
+class Suffering(NamedTuple):
+    """What one client suffered, with the worst requests."""
+
+    text: str
+    places: tuple[Place, ...]
+
+
 class Incident(NamedTuple):
-    """``steps`` are in the order of time, the first is the trigger."""
+    """``steps`` are in the order of time, the first is the trigger. ``clients`` tells what they suffered."""
 
     heading: str
     text: str
     steps: tuple[Step, ...]
+    clients: tuple[Suffering, ...] = ()
 
     @property
     def places(self) -> tuple[Place, ...]:
-        return tuple(dict.fromkeys(step.place for step in self.steps if step.place is not None))
+        told = [step.place for step in self.steps if step.place is not None]
+        return tuple(dict.fromkeys([*told, *(place for each in self.clients for place in each.places)]))
 
 
 def incidents(found: Results) -> list[Incident]:
@@ -45,7 +54,9 @@ def incidents(found: Results) -> list[Incident]:
         steps, controller = _steps(found, leader, rows)
         if controller is not None:
             explained.add((controller.controller_epoch, controller.controller_id))
-        told.append(_incident(leader, rows, steps, controller))
+        hit = failovers.of_outage(found, leader, rows)[:MOST]
+        clients = tuple(Suffering(failovers.text_of(row), evidence_of(row)[:MOST]) for row in hit)
+        told.append(_incident(leader, rows, steps, controller)._replace(clients=clients))
     for before, after in pairwise(found.controllers):
         if (after.controller_epoch, after.controller_id) not in explained:
             told.append(_of_controllers(before, after))
@@ -74,7 +85,7 @@ def _steps(found: Results, leader: int, rows: list[Any]) -> tuple[list[Step], An
     controller = next(turned, None)
     if controller is not None:
         what = f"first request of controller {controller.controller_id}, epoch {controller.controller_epoch}"
-        steps.append(Step("election", controller.first_time, what, "silence"))
+        steps.append(Step("election", controller.first_time, what, "silence", evidence_of(controller)[0]))
     leaderless = [row for row in rows if row.leaderless_time is not None]
     if leaderless:
         first = min(leaderless, key=lambda row: row.leaderless_time)
@@ -159,11 +170,11 @@ def _of_controllers(before: Any, after: Any) -> Incident:
         (
             Step(
                 "old controller", before.last_time, f"last request of controller {before.controller_id}, epoch "
-                f"{before.controller_epoch}", "silence",
+                f"{before.controller_epoch}", "silence", evidence_of(before)[-1],
             ),
             Step(
                 "election", after.first_time, f"first request of controller {after.controller_id}, epoch "
-                f"{after.controller_epoch}", "change",
+                f"{after.controller_epoch}", "change", evidence_of(after)[0],
             ),
         ),
         key=lambda step: step.time,

@@ -21,7 +21,7 @@ from kce.captures.exchanges.ports import NO_PORTS, Ports
 from kce.captures.exchanges.quality import Quality
 from kce.captures.files.locations import check_location, expand, location_bytes
 from kce.captures.spark import findings, reassembly, small
-from kce.captures.spark.analyses import ANALYSES, common
+from kce.captures.spark.analyses import ANALYSES, inputs
 from kce.captures.spark.analyses.analysis import THRESHOLDS, Thresholds
 from kce.captures.spark.compare import Comparison, compare
 from kce.captures.spark.exports import check_report, write_report
@@ -175,7 +175,7 @@ class _Job:
         self._progress("analysing")
         endpoints = self._keep(reassembly.endpoints(self._decoded))
         connections = self._keep(reassembly.connections(self._decoded))
-        frames = common.frames(
+        frames = inputs.frames(
             self._keep(reassembly.at_listeners(reassembly.exchanges(self._decoded), endpoints, self._ports)),
             self._keep(reassembly.at_listeners(reassembly.partitions(self._decoded), endpoints, self._ports)),
             self._keep(reassembly.live_brokers(self._decoded)),

@@ -15,8 +15,9 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from kce.captures.exchanges.ports import NO_PORTS, Ports
+from kce.captures.spark.indexing import as_option, indexed
 from kce.captures.spark.schemas import spark_schema
-from kce.captures.spark.source import KafkaCapture
+from kce.captures.spark.source import BYTES_PER_TASK, KafkaCapture, files
 from kce.captures.tables.rows import BLOCKS, DECODED, ENDPOINTS, EXCHANGES, PARTITION_STATE, PARTITIONS
 from kce.captures.tables.tabulate import Evidence
 from kce.wire import ErrorCode
@@ -46,7 +47,9 @@ def decode(
     if ports:
         options["ports"] = ",".join(map(str, ports))
     wanted = None if names is None else frozenset({*names, "tcp", "quality"})
-    source = spark.read.format(KafkaCapture.name()).options(**options)
+    bytes_per_task = int(options.get("maxPartitionBytes", BYTES_PER_TASK))
+    splits = indexed(spark, files(paths, options.get("folder", "")), bytes_per_task)
+    source = spark.read.format(KafkaCapture.name()).options(**options, splits=as_option(splits))
     blocks = source.option("level", BLOCKS.name).option("buckets", tasks * _BUCKETS_PER_TASK).load(list(paths))
     task = functools.partial(_decode, evidence=evidence, names=wanted, ports=frozenset(ports))
     return (
@@ -57,13 +60,14 @@ def decode(
 
 
 def exchanges(decoded: DataFrame) -> DataFrame:
-    """EXCHANGES, with ``content``, a hash of the contents of control requests."""
+    """EXCHANGES, with ``content``, a hash of the contents of control requests, and what DECODED adds."""
     states = f.transform("states", lambda state: state.dropFields("error_code", "error"))
     contents = f.xxhash64("api_key", states, "live_brokers")
     return decoded.where(f.col("quality").isNull() & f.col("tcp").isNull()).select(
         *(c.name for c in EXCHANGES.columns),
         f.when(f.col("is_control") & f.col("request_error").isNull(), contents).alias("content"),
         "errors",
+        "hit",
         "evidence",
     )
 

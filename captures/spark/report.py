@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from markupsafe import Markup
 from kce.captures.spark.analyses import ANALYSES
 from kce.captures.spark.analyses.analysis import Chart, Finding, Kind, Place, Section
 from kce.captures.spark.findings import SECTIONS, Findings
-from kce.captures.spark.incidents import Incident, incidents
+from kce.captures.spark.incidents import Incident, Step, incidents
 from kce.captures.spark.timeline import Axis, axis_of, chart_html, since_trigger, strip_html
 from kce.captures.tables.rows import SCHEMA_VERSION
 from kce.wire.vocabulary import LEADER_DURING_DELETE, NO_LEADER
@@ -60,12 +60,14 @@ def render(findings: Findings) -> str:
     """The page."""
     anchors = {(e.file, e.packet): f"packet-{number}" for number, e in enumerate(findings.exchanges, 1)}
     cell = partial(_cell, files=frozenset(findings.files))
+    told = incidents(findings)
+    others = _other_packets(told, anchors)
+    anchors |= {place: f"moment-{number}" for number, place in enumerate(others, 1)}
     templates = environment()
     templates.filters["cell"] = cell
     templates.filters["anchor"] = lambda place: anchors.get(tuple(place))
     begin, end = _span(findings)
     drawn = [_drawn(findings, name, section, cell) for name, section in SECTIONS]
-    told = incidents(findings)
     axis = axis_of([each.chart for each in drawn if each.chart is not None], told)
 
     def anchor(place: Place) -> str | None:
@@ -89,12 +91,22 @@ def render(findings: Findings) -> str:
         sections=[each for each in drawn if each.picture or each.chart or each.rows or each.section.without_rows],
         chart=lambda of: None if axis is None else chart_html(of, axis, anchor),
         tables=[(table, getattr(findings, table.name)) for table in other_tables if getattr(findings, table.name)],
+        others=others,
         several_files=len(findings.files) > 1,
         hidden={"files", "topic_id"} | ({"file"} if len(findings.files) == 1 else set()),
         max_shown=MAX_SHOWN,
         schema_version=SCHEMA_VERSION,
     )
     return escaped(page)
+
+
+def _other_packets(told: Iterable[Incident], shown: Container[Place]) -> dict[Place, Step]:
+    """Steps whose packets are no shown requests, such as responses and the ends of connections."""
+    found: dict[Place, Step] = {}
+    for step in (step for incident in told for step in incident.steps):
+        if step.place is not None and step.place not in shown:
+            found.setdefault(step.place, step)
+    return found
 
 
 def environment() -> jinja2.Environment:

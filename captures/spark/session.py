@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 from kce.captures.errors import CaptureError
 from kce.captures.spark import class_archive
+from kce.captures.spark.versions import check_versions
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +82,9 @@ def local_session(
 
     ``event_log`` is a folder for Spark's event log. A ``brief`` session is for little data: it saves time on compiling
     and planning. The JVM's stderr goes to a file in the session's folder. Raises CaptureError with its last line if
-    Spark cannot be started.
+    Spark cannot be started, and for versions that do not fit.
     """
+    check_versions()
     with tempfile.TemporaryDirectory(prefix="kce-spark-", ignore_cleanup_errors=True) as folder:
         log4j = Path(folder, "log4j2.properties")
         log4j.write_text(_LOG4J)

@@ -17,8 +17,9 @@ import contextlib
 import functools
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -31,6 +32,7 @@ from kce.captures.exchanges.ports import listener_ports
 from kce.captures.files.index import splits
 from kce.captures.files.locations import check_location, expand, is_uri, location_bytes
 from kce.captures.files.split import WHOLE, Split
+from kce.captures.spark.indexing import from_option
 from kce.captures.spark.pushdown import Wanted, conditions
 from kce.captures.spark.schemas import spark_schema
 from kce.captures.spark.work import Bodies, File, Share
@@ -56,7 +58,8 @@ class KafkaCapture(DataSource):
     the same with records and credentials instead of their sizes. ``ports``: listener ports, ``9092,9093``; other
     connections are left out, and the client side is certain also in connections older than the capture (levels other
     than packets). ``pushFilters``: apply filters while reading. Only for a DataFrame with a single query: Spark 4 keeps
-    the filters of one query in the DataFrame, and later queries would get them, too. ``folder`` is where relative paths
+    the filters of one query in the DataFrame, and later queries would get them, too. ``splits`` are those that
+    ``captures.spark.indexing`` made; without them the planner makes them. ``folder`` is where relative paths
     start; by default the working directory of the workers.
     """
 
@@ -73,7 +76,7 @@ class KafkaCapture(DataSource):
             fail_fast=self._fail_fast(), bodies=self._bodies(), tasks=self._number("tasks", MAX_TASKS_OPTION),
             bytes_per_task=self._number("maxPartitionBytes", 2**62) or BYTES_PER_TASK,
             buckets=self._number("buckets", 2**31 - 1) or 1, names=self._names(schema), ports=self._ports(),
-            takes_filters=self._flag("pushFilters"),
+            takes_filters=self._flag("pushFilters"), splits=from_option(self.options.get("splits", "{}")),
         )  # fmt: skip
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -195,9 +198,10 @@ class CaptureReader(DataSourceReader):
     def __init__(
         self, level: str, files: Sequence[File], *, fail_fast: bool, bodies: Bodies, tasks: int | None,
         bytes_per_task: int, buckets: int = 1, names: Sequence[str] | None = None, ports: Collection[int] = (),
-        takes_filters: bool = False,
+        takes_filters: bool = False, splits: Mapping[str, Sequence[Split]] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self._takes_filters = takes_filters
+        self._splits = splits
         self._buckets = buckets
         self._ports = ports
         self._names = names
@@ -232,7 +236,7 @@ class CaptureReader(DataSourceReader):
             return [
                 _Task([file], split, number)
                 for number, file in enumerate(self._files)
-                for split in _splits(file, self._bytes_per_task)
+                for split in self._splits.get(file.path) or _splits(file, self._bytes_per_task)
             ]
         size = sum(location_bytes(file.path) for file in self._files)
         tasks = self._tasks or max(1, min(MAX_TASKS, size // self._bytes_per_task))

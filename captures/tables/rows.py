@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 #: Packets that a row lists; others are only counted.
 MAX_EVIDENCE = 100
@@ -259,6 +259,12 @@ ERROR = (
     Column("error_code", pa.int16(), ""),
 )
 
+#: a partition that a request names
+NAMED = (
+    Column("topic", pa.string(), "its name, or its id in versions without names"),
+    Column("partition", pa.int32(), ""),
+)
+
 #: output of reassembly: exchanges with their contents; rows with only ``tcp``, one per connection; a row with only
 #: ``quality`` per task
 DECODED = Table(
@@ -269,6 +275,11 @@ DECODED = Table(
         Column("states", pa.list_(pa.struct([(c.name, c.type) for c in PARTITION_STATE])), ""),
         Column("live_brokers", pa.list_(pa.struct([(c.name, c.type) for c in LIVE_BROKER])), ""),
         Column("errors", pa.list_(pa.struct([(c.name, c.type) for c in ERROR])), ""),
+        Column(
+            "hit",
+            pa.list_(pa.struct([(c.name, c.type) for c in NAMED])),
+            "partitions of a Produce or Fetch request that failed, was late or got no response",
+        ),
         Column("evidence", pa.string(), ""),
         Column("tcp", pa.struct([(c.name, c.type) for c in CONNECTIONS.columns]), ""),
         Column("quality", pa.string(), ""),

@@ -12,7 +12,7 @@ from kce.captures.exchanges.errors import nested_errors
 from kce.captures.exchanges.pairing import Peers, Request, Response
 from kce.captures.exchanges.render import describe_request, describe_response, partition_errors
 from kce.captures.files.pcap import Packet
-from kce.captures.tables.rows import CONNECTIONS, DECODED, ERROR, LIVE_BROKER, PARTITION_STATE, Column
+from kce.captures.tables.rows import CONNECTIONS, DECODED, ERROR, LIVE_BROKER, NAMED, PARTITION_STATE, Column
 from kce.captures.tcp.segments import Place, Segment, address_text, connection_text
 from kce.wire import error_name
 from kce.wire.control import ControlRequest, partition_count, partition_states
@@ -27,6 +27,9 @@ BROKERS_TO_CONTROLLER = (wire.ControlledShutdownRequest, wire.AlterPartitionRequ
 
 #: requests of group rebalances
 JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP = (BY_NAME[name].key for name in ("JoinGroup", "LeaveGroup", "SyncGroup"))
+
+#: From which latency on a request is late. A Fetch waits half a second by default.
+LATE_NS = {BY_NAME["Produce"].key: 100_000_000, BY_NAME["Fetch"].key: 1_000_000_000}
 
 #: requests of the control plane and of groups
 _OF_INTEREST = frozenset({
@@ -159,6 +162,7 @@ def decoded_row(request: Request, response: Response | None, evidence: Evidence 
         None if states is None else [_struct(PARTITION_STATE, state) for state in states],
         None if live is None else [_struct(LIVE_BROKER, broker) for broker in live],
         error_list(response),
+        partitions_hit(request, response),
         evidence_of(request, response, evidence),
         None,
         None,
@@ -231,6 +235,22 @@ def error_list(response: Response | None) -> list[dict[str, Any]] | None:
     if response is not None and response.error_code:
         errors.insert(0, (None, None, response.error_code))
     return [_struct(ERROR, error) for error in errors] or None
+
+
+def partitions_hit(request: Request, response: Response | None) -> list[dict[str, Any]] | None:
+    """NAMED structs of a Produce or Fetch request that failed, was late or got no response; otherwise None."""
+    if request.api_key not in LATE_NS or not request.answered:
+        return None
+    if response is not None and response.latency_ns < LATE_NS[request.api_key] and error_list(response) is None:
+        return None
+    match request.body:
+        case wire.ProduceRequest() as body:
+            named = [(topic.name, each.index) for topic in body.topic_data for each in topic.partition_data]
+        case wire.FetchRequest() as body:
+            named = [(t.topic or str(t.topic_id), each.partition) for t in body.topics for each in t.partitions]
+        case _:
+            return None
+    return [_struct(NAMED, each) for each in named]
 
 
 def has_evidence(api_key: int, evidence: Evidence) -> bool:

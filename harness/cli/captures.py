@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 from rich.console import Console
@@ -20,17 +21,24 @@ from kce.captures.exchanges.cluster import Cluster
 from kce.captures.exchanges.decode import Decoder, Source
 from kce.captures.exchanges.pairing import Request, Response
 from kce.captures.exchanges.ports import Ports
-from kce.captures.exchanges.render import Renderer, json_line
+from kce.captures.exchanges.render import JsonRenderer, Renderer
 from kce.captures.exchanges.summary import Summary
 from kce.captures.files.following import Following
-from kce.captures.files.locations import expand
+from kce.captures.files.locations import expand, location_bytes
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.tcp.incident import Incident
 from kce.captures.tcp.tls import Decrypted
+from kce.extras import MissingExtra
 from kce.harness.cli.options import ports_option
+
+if TYPE_CHECKING:
+    from kce.captures.fast.messages import BulkDecoder
 
 #: Maximum size of a capture on stdin that must be read twice (for --broker) and is kept on disk.
 MAX_SPOOLED_BYTES = 4 * 1024**3
+
+#: Smaller files are decoded before the fast path has been loaded.
+BULK_FROM_BYTES = 16 * 1024**2
 
 #: Smaller files are read before a progress bar would show.
 _PROGRESS_FROM_BYTES = 8 * 1024**2
@@ -130,20 +138,19 @@ def decode(
             )
         except ValueError as e:
             raise click.UsageError(f"{', '.join(names)}: {e}") from None
-        with closing(open_capture()) as capture:
-            decoder = Decoder(capture, ports)
+        with closing(open_capture()) as capture, few_collections():
+            decoder = decoder_of(capture, ports)
             if summary:
                 return _summarise(capture, decoder, wanted)
-            renderer = Renderer(decoder.cluster, colour=sys.stdout.isatty())
+            renderer = (
+                JsonRenderer(decoder.cluster, payloads=show_payloads)
+                if as_json
+                else Renderer(decoder.cluster, colour=sys.stdout.isatty())
+            )
             try:
                 for message in _with_progress(capture, decoder.messages()):
                     if message in wanted:
-                        line = (
-                            json_line(message, decoder.cluster, payloads=show_payloads)
-                            if as_json
-                            else renderer.line(message)
-                        )
-                        sys.stdout.write(line + "\n")
+                        sys.stdout.write(renderer.line(message) + "\n")
                         if follow or file == _FILE:
                             sys.stdout.flush()  # for a live capture
                 sys.stdout.flush()
@@ -155,7 +162,30 @@ def decode(
     return 0 if decoder.quality.sound else 1
 
 
-def _summarise(capture: CaptureFile | Source, decoder: Decoder, wanted: selection.Selection) -> int:
+def decoder_of(capture: CaptureFile | Source, ports: Ports) -> Decoder | BulkDecoder:
+    """What decodes the capture: the fast path, if it is large enough to repay its start, and if it is installed."""
+    if isinstance(capture, CaptureFile) and capture.is_complete and location_bytes(capture.name) >= BULK_FROM_BYTES:
+        try:
+            from kce.captures.fast.messages import BulkDecoder
+
+            return BulkDecoder(capture, ports)
+        except MissingExtra:
+            pass
+    return Decoder(capture, ports)
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Collect garbage rarely: messages are many and free of cycles."""
+    before = gc.get_threshold()
+    gc.set_threshold(500_000, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def _summarise(capture: CaptureFile | Source, decoder: Decoder | BulkDecoder, wanted: selection.Selection) -> int:
     counted = Summary()
     counted.count(message for message in _with_progress(capture, decoder.messages()) if message in wanted)
     for line in counted.lines(decoder.cluster, decoder.quality):

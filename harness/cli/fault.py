@@ -102,6 +102,20 @@ def list_faults(as_json: bool, cluster_file: Path | None) -> int:
 
 
 @fault.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@cluster_option
+def stats(as_json: bool, cluster_file: Path | None) -> int:
+    """Print how many frames each rule has matched, and on how many it has acted."""
+    faults = command(find_cluster(cluster_file, or_proxy=True), "fault stats")["faults"]
+    if as_json:
+        click.echo(json.dumps(faults, indent=2))
+        return 0
+    for number, found in faults.items():
+        click.echo(f"{number}  matched {found['matched']}, acted on {found['fired']}: {found['rule']}")
+    return 0
+
+
+@fault.command()
 @click.argument("number", type=int)
 @cluster_option
 def remove(number: int, cluster_file: Path | None) -> int:

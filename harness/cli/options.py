@@ -47,6 +47,14 @@ def zookeeper_option(function: F) -> F:
     )(function)
 
 
+def http_port_option(function: F) -> F:
+    return click.option(
+        "--http-port", type=click.IntRange(0, 65535),
+        help="Serve commands over HTTP (docs/http.md) on this port of 127.0.0.1; 0 is a free one. --ready-file has the "
+        "address and the token.",
+    )(function)  # fmt: skip
+
+
 def settings_options(function: F) -> F:
     """Add the options that ``node_settings`` reads."""
     function = click.option(

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from kce.captures.record.wireshark import write_beside
 from kce.harness import interrupts
-from kce.harness.cli.options import plain_console
-from kce.harness.errors import HarnessError
+from kce.harness.cli.options import http_port_option, plain_console
+from kce.harness.errors import HarnessError, plain_error
 from kce.harness.guard import Guard
 from kce.harness.logs import log_to_stderr
 from kce.harness.proxy import Proxy
@@ -58,6 +58,7 @@ Connections are plaintext, with or without SASL. With SASL, brokers are found wh
     "--record", type=click.Path(path_type=Path, dir_okay=False), help="Record all traffic to this pcapng file."
 )
 @click.option("--wireshark", is_flag=True, help="With --record: also write FILE.lua, which tells Wireshark the ports.")
+@http_port_option
 @click.option("--name", metavar="NAME", help="What other commands call this proxy (--cluster NAME).")
 @click.option(
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False),
@@ -68,6 +69,7 @@ def proxy(
     port: int | None,
     record: Path | None,
     wireshark: bool,
+    http_port: int | None,
     name: str | None,
     ready_file: Path | None,
 ) -> int:
@@ -84,7 +86,7 @@ def proxy(
     with contextlib.suppress(interrupts.Interrupted), contextlib.closing(Guard()) as guard:
         made = Proxy(*to, ports=ports, record=record, history=False)
         interrupts.run(
-            _serve, made, _Target(made, to), guard, name, ready_file, record if wireshark else None,
+            _serve, made, guard, _Target(made, to), (name, http_port), ready_file, record if wireshark else None,
             on_signal=lambda: click.echo("Stopping ...", err=True),
         )  # fmt: skip
     return 0
@@ -96,7 +98,7 @@ class _Target:
     def __init__(self, made: Proxy, to: tuple[str, ...]) -> None:
         self._proxy = made
         self._to = ",".join(to)
-        self.history, self.add_rule, self.remove_rule = made.history, made.add_rule, made.remove_rule
+        self.add_rule, self.remove_rule, self.count_rule = made.add_rule, made.remove_rule, made.count_rule
 
     def describe(self) -> dict[str, Any]:
         brokers = sorted(self._proxy.brokers.items(), key=lambda item: item[1])
@@ -116,19 +118,26 @@ class _Target:
 
 
 async def _serve(
-    made: Proxy, target: _Target, guard: Guard, name: str | None, ready_file: Path | None, capture: Path | None
+    made: Proxy,
+    guard: Guard,
+    target: _Target,
+    known_as: tuple[str | None, int | None],
+    ready_file: Path | None,
+    capture: Path | None,
 ) -> None:
-    """Runs until it is cancelled."""
+    """Runs until it is cancelled. ``known_as``: a name, and an HTTP port. Raises HarnessError."""
     console = plain_console()
-    supervisor = Supervisor(target, guard, lambda text: console.print(f"{time.strftime('%H:%M:%S')} {text}"), name)
+    supervisor = Supervisor(target, guard, lambda text: console.print(f"{time.strftime('%H:%M:%S')} {text}"), *known_as)
     try:
         async with made, trio.open_nursery() as nursery:
             await nursery.start(supervisor.run)
             supervisor.publish(ready_file)
             if capture is not None:
                 write_beside(capture, [port for _, (_, port) in made.brokers.values()])
-            _show(console, target.describe())
+            _show(console, supervisor.commands.describe())
             await trio.sleep_forever()
+    except BaseExceptionGroup as e:
+        raise plain_error(e) from None
     finally:
         supervisor.retract(ready_file)
 
@@ -139,4 +148,6 @@ def _show(console: Console, described: dict[str, Any]) -> None:
         table.add_row(str(node["id"]), node["address"], node["listener"])
     console.print(table)
     console.print(f"Bootstrap     {described['bootstrap_servers']}")
+    if "http" in described:
+        console.print(f"HTTP          {described['http']['url']}, token {described['http']['token']}")
     console.print("Ctrl-C stops the proxy.")

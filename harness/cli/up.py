@@ -18,14 +18,15 @@ from rich.table import Table
 
 from kce.captures.record.wireshark import write_beside
 from kce.harness import interrupts
-from kce.harness.cli.options import node_settings, plain_console, settings_options
+from kce.harness.cli.options import http_port_option, node_settings, plain_console, settings_options
 from kce.harness.cluster import Cluster
 from kce.harness.cluster_config import CONTROL, DATA
+from kce.harness.commands import ClusterTarget
 from kce.harness.embedded_zookeeper import spark_jars
 from kce.harness.errors import HarnessError, SettingWarning
 from kce.harness.java import find_java
 from kce.harness.running import named
-from kce.harness.supervisor import ClusterTarget, Supervisor
+from kce.harness.supervisor import Supervisor
 
 _CHECK_EVERY_S = 0.5
 
@@ -77,6 +78,7 @@ While it runs, from another terminal:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write all addresses to this JSON file when ready.",
 )
+@http_port_option
 @settings_options
 @click.option(
     "--log-level",
@@ -92,6 +94,7 @@ def up(
     settings: tuple[str, ...],
     zookeeper: str | None,
     wireshark: bool,
+    http_port: int | None,
     **options: Any,
 ) -> int:
     """Run ZooKeeper and a cluster of nodes until Ctrl-C.
@@ -114,7 +117,7 @@ def up(
     for warning in caught:
         status.print(f"kce: warning: {warning.message}", style="yellow", markup=False)
     with contextlib.suppress(interrupts.Interrupted):
-        known_as = _KnownAs(name, ready_file, options["record"] if wireshark else None)
+        known_as = _KnownAs(name, ready_file, options["record"] if wireshark else None, http_port)
         interrupts.run(_serve, cluster, known_as, status, on_signal=lambda: status.print("Stopping ..."))
     for problem in cluster.record_problems:
         status.print(f"recording: {problem}", style="yellow", markup=False)
@@ -122,11 +125,12 @@ def up(
 
 
 class _KnownAs(NamedTuple):
-    """What is written about the cluster once it is ready: ``capture`` gets a script for Wireshark beside it."""
+    """How others find the cluster once it is ready: ``capture`` gets a script for Wireshark beside it."""
 
     name: str | None
     ready_file: Path | None
     capture: Path | None
+    http_port: int | None
 
 
 async def _serve(cluster: Cluster, known_as: _KnownAs, status: Console) -> None:
@@ -149,7 +153,7 @@ async def _run(cluster: Cluster, known_as: _KnownAs, console: Console, begin: fl
         known.update({m.id: m.state for m in cluster.members})
         report(text)
 
-    supervisor = Supervisor(ClusterTarget(cluster), cluster.guard, changed, known_as.name)
+    supervisor = Supervisor(ClusterTarget(cluster), cluster.guard, changed, known_as.name, known_as.http_port)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(supervisor.run)
@@ -162,6 +166,8 @@ async def _run(cluster: Cluster, known_as: _KnownAs, console: Console, begin: fl
             console.print(f"ZooKeeper     {cluster.zookeeper}")
             console.print(f"Bootstrap     {cluster.bootstrap_servers()}")
             console.print(f"Logs          {cluster.logs}")
+            if (http := supervisor.commands.process.get("http")) is not None:
+                console.print(f"HTTP          {http['url']}, token {http['token']}")
             took = time.monotonic() - begin
             console.print(f"Ready in {took:.1f} s. Node {controller.id} is controller, epoch {controller.epoch}.")
             console.print("Ctrl-C stops the cluster.")

@@ -1,6 +1,6 @@
 """Finding a running cluster, and sending it commands.
 
-Covers: harness/running.py.
+Covers: harness/running.py, harness/commands.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 import trio
 
+from kce.harness.commands import ClusterTarget
 from kce.harness.errors import HarnessError
 from kce.harness.guard import birth
 from kce.harness.running import command, find_cluster, registry, running_clusters
-from kce.harness.supervisor import ClusterTarget, Supervisor
+from kce.harness.supervisor import Supervisor
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ class FakeCluster:
     """Node 1 can be killed; every other id is unknown."""
 
     def __init__(self) -> None:
-        self.history = self.add_rule = self.remove_rule = None
+        self.count_rule = self.add_rule = self.remove_rule = None
         self.guard = SimpleNamespace(remove=lambda path: None)
         self.cluster_id, self.zookeeper, self.data = "id", "127.0.0.1:2181", Path("/data")
         self.members = [SimpleNamespace(id=1, pid=7, state="running", addresses={"DATA": "127.0.0.1:9092"})]

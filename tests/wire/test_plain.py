@@ -1,7 +1,12 @@
-"""Messages as plain data, and summaries of record sets."""
+"""Messages as plain data and as JSON, and summaries of record sets.
+
+Covers: kce.wire.json_text
+"""
 
 from __future__ import annotations
 
+import json
+import random
 import struct
 import uuid
 
@@ -10,7 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kce import wire
+from kce.wire.json_text import json_text
 from kce.wire.outline import outline
+from tests.wire import seeded
+from tests.wire.strategies import MESSAGES
 
 
 def batch(base_offset: int, count: int, payload: bytes = b"") -> bytes:
@@ -85,3 +93,14 @@ def test_as_dict_hides_records_and_credentials() -> None:
     assert wire.as_dict(wire.SaslAuthenticateRequest(auth_bytes=b"\0alice\0secret"), 2) == {"auth_bytes": {"bytes": 13}}
     assert wire.as_dict(wire.EnvelopeResponse(), 0)["response_data"] is None
     assert wire.as_dict(wire.SyncGroupResponse(assignment=b"\0\1"), 3)["assignment"] == "0001"
+
+
+@pytest.mark.parametrize("payloads", [False, True])
+def test_json_text_is_that_of_as_dict(payloads: bool) -> None:
+    """Every message in every version, with random values."""
+    for cls, version in MESSAGES:
+        chance = random.Random(f"{cls.__name__} {version}")
+        for message in (cls(), *(seeded.message(chance, cls, version) for _ in range(4))):
+            plain = wire.as_dict(message, version, payloads=payloads)
+            expected = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+            assert json_text(message, version, payloads=payloads) == expected, (cls.__name__, version)

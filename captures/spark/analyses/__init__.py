@@ -4,7 +4,7 @@ To add one, write ``captures/spark/analyses/<name>.py`` with an ``ANALYSIS`` (``
 to ``NAMES``. Command, findings, report, exports, Parquet and docs/schema.md (`make docs`) follow from that.
 
 analysis   what an analysis declares          common   expressions that several queries share
-words      phrases of findings
+words      phrases of findings                inputs   what analyses are made of
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kce.captures.spark.analyses.analysis import Analysis
 
 #: In the order of their tables in docs/schema.md and in everything that is printed.
 NAMES = (
-    "requests", "controllers", "leadership", "outages", "clients", "errors", "slow_controls", "departures",
+    "requests", "controllers", "leadership", "outages", "failovers", "clients", "errors", "slow_controls", "departures",
     "latency", "fenced",
     "stale_partitions", "zombies", "overlaps", "churn", "unclean_elections", "isr_changes", "isr_storms", "bounces",
     "control_behind_data", "metadata_cost", "propagation", "disagreements", "resends", "unanswered", "rebalances",

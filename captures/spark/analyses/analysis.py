@@ -28,8 +28,8 @@ class Frames(NamedTuple):
     """The input of an analysis: see ``captures.spark.reassembly``.
 
     ``exchanges`` and ``partitions`` have the columns that ``at_listeners`` adds: ``broker_id``, ``listener``,
-    ``broker``. Several analyses share ``states`` (``common.accepted_states``), ``leaders`` (``common.leader_changes``)
-    and ``versions`` (``common.state_versions``). ``common.frames`` makes them.
+    ``broker``. Several analyses share ``states`` (``common.accepted_states``), ``leaders`` (``common.leader_changes``),
+    ``versions`` (``common.state_versions``) and ``moves`` (``outages.moves``). ``inputs.frames`` makes them.
     """
 
     exchanges: DataFrame
@@ -39,6 +39,7 @@ class Frames(NamedTuple):
     states: DataFrame
     leaders: DataFrame
     versions: DataFrame
+    moves: DataFrame
 
 
 @dataclass(frozen=True, slots=True)

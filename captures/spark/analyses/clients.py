@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
-from kce.captures.spark.analyses.common import as_table, milliseconds
+from kce.captures.spark.analyses.common import FETCHER, as_table, milliseconds
 from kce.captures.spark.analyses.words import MOST, clock, count, duration, packets, some
 from kce.captures.tables.rows import SPAN, TIME, Column, Table, evidence_columns
 
@@ -65,9 +65,7 @@ def run(of: Frames) -> DataFrame:
     both = f.filter(f.array("gap.place_before", "gap.place"), lambda each: each.isNotNull())
     joined = counted.join(gaps, [counted[name].eqNullSafe(gaps[name]) for name in key], "left").select(
         *(counted[name] for name in counted.columns),
-        f.coalesce(counted["client_id"].rlike(r"^(broker-\d+-fetcher-|ReplicaFetcherThread-)"), f.lit(False)).alias(
-            "is_replica"
-        ),
+        f.coalesce(counted["client_id"].rlike(FETCHER), f.lit(False)).alias("is_replica"),
         f.col("gap.gap_ms").alias("gap_ms"),
         f.col("gap.before").alias("gap_time"),
         f.coalesce(f.transform(both, lambda each: each.getField("packet")), f.array()).alias("packets"),

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from kce.captures.spark.analyses.analysis import Frames
 from kce.captures.spark.reassembly import STALE as STALE
 from kce.captures.spark.schemas import spark_schema
 from kce.captures.tables.rows import MAX_EVIDENCE, Table
@@ -15,16 +12,6 @@ from kce.wire.vocabulary import LEADER_DURING_DELETE
 
 #: Identifies a partition, also where a deleted topic had the same name.
 PARTITION_KEY = ("topic", "topic_id", "partition", "incarnation")
-
-
-def frames(
-    exchanges: DataFrame, partitions: DataFrame, live_brokers: DataFrame, connections: DataFrame,
-    keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
-) -> Frames:  # fmt: skip
-    """The input of analyses; ``keep`` caches what several of them share."""
-    states = keep(accepted_states(partitions))
-    leaders, versions = keep(leader_changes(states)), keep(state_versions(states))
-    return Frames(exchanges, partitions, live_brokers, connections, states, leaders, versions)
 
 
 def accepted_states(partitions: DataFrame) -> DataFrame:
@@ -86,6 +73,11 @@ def state_versions(states: DataFrame) -> DataFrame:
     )
 
 
+def topic_names(partitions: DataFrame) -> DataFrame:
+    """(topic_id, topic_name) of the topics with an id that control requests name."""
+    return partitions.where("topic_id is not null").groupBy("topic_id").agg(f.first("topic").alias("topic_name"))
+
+
 def milliseconds(earlier: str, later: str) -> Column:
     return (f.unix_micros(later) - f.unix_micros(earlier)) / 1000.0
 
@@ -110,6 +102,15 @@ def in_order(column: str) -> Column:
     """The values of a column, in the order of the requests."""
     value = f.when(f.col("nth") <= MAX_EVIDENCE, f.struct("time", "packet", f.col(column).alias("value")))
     return f.array_sort(f.collect_list(value)).getField("value")
+
+
+#: Client ids of replicas, before Kafka 0.11 and since.
+FETCHER = r"^(broker-\d+-fetcher-|ReplicaFetcherThread-)"
+
+
+def is_replica() -> Column:
+    """Whether the client of a request is a broker that replicates."""
+    return f.coalesce(f.col("client_id").rlike(FETCHER), f.lit(False))
 
 
 def as_table(table: Table, frame: DataFrame) -> DataFrame:

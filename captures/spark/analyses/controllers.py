@@ -24,7 +24,7 @@ from kce.captures.spark.analyses.analysis import (
 )
 from kce.captures.spark.analyses.common import as_table
 from kce.captures.spark.analyses.words import brokers, clock, count
-from kce.captures.tables.rows import SENDER, TIME, TIME_COLUMN, Column, Table
+from kce.captures.tables.rows import SENDER, TIME, TIME_COLUMN, Column, Table, evidence_columns
 from kce.wire import ErrorCode
 
 TABLE = Table(
@@ -40,6 +40,7 @@ TABLE = Table(
         Column("brokers", pa.list_(pa.string()), "whom it reached: broker ids, or addresses where they are not known"),
         Column("decisions", pa.int64(), "partition states of its own epoch that it sent, each counted once"),
         Column("fenced", pa.int64(), "requests answered STALE_CONTROLLER_EPOCH"),
+        *evidence_columns("its first and its last request"),
     ),
 )
 
@@ -61,6 +62,8 @@ _STEPS = 1000
 
 def run(of: Frames) -> DataFrame:
     sent = of.exchanges.where("is_control and controller_epoch is not null")
+    place = f.struct("time", "packet", "file")
+    ends = f.array(f.min(place), f.max(place))
     seen = sent.groupBy("controller_epoch", "controller_id").agg(
         f.max("is_kraft_controller").alias("is_kraft_controller"),
         f.min("time").alias("first_time"),
@@ -68,6 +71,8 @@ def run(of: Frames) -> DataFrame:
         f.count("*").alias("requests"),
         f.sort_array(f.collect_set("broker")).alias("brokers"),
         f.count_if(f.col("error_code") == ErrorCode.STALE_CONTROLLER_EPOCH).alias("fenced"),
+        ends.getField("packet").alias("packets"),
+        ends.getField("file").alias("files"),
     )
     decision = ("topic", "topic_id", "partition", "leader", "leader_epoch", "partition_epoch")
     decided = (

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
-from kce.captures.spark.analyses.common import as_table, evidence, numbered, span
+from kce.captures.spark.analyses.analysis import (
+    BROKER_LOOKS,
+    MOST_LANES,
+    Analysis,
+    Auxiliary,
+    Chart,
+    Finding,
+    Frames,
+    Lane,
+    Look,
+    Mark,
+    Results,
+    Section,
+    Shown,
+)
+from kce.captures.spark.analyses.common import FETCHER, as_table, evidence, numbered, span, topic_names
 from kce.captures.spark.analyses.words import MOST, clock, count, evidence_of, listed, packets, some
-from kce.captures.tables.rows import BROKER_TEXT, SPAN, Column, Table, evidence_columns
+from kce.captures.tables.rows import BROKER_TEXT, FILE, SPAN, Column, Table, evidence_columns
 from kce.wire import ErrorCode, error_name
 
 TABLE = Table(
@@ -36,6 +51,24 @@ TABLE = Table(
     ),
 )
 
+BURSTS = Table(
+    "error_bursts",
+    "Errors of one API and partition without a pause between them: for the chart.",
+    (
+        Column("api", pa.string(), ""),
+        Column("topic", pa.string(), ""),
+        Column("partition", pa.int32(), ""),
+        Column("error", pa.string(), ""),
+        Column("count", pa.int64(), ""),
+        *SPAN,
+        FILE,
+        Column("packet", pa.int64(), "the first request's"),
+    ),
+)
+
+#: Errors with a longer pause between them are two bursts; and how many bursts are drawn.
+_PAUSE_MS, _MOST_BURSTS = 200, 2000
+
 #: Errors that are part of a protocol, not of an incident.
 _ORDINARY = (
     ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.UNSUPPORTED_VERSION, ErrorCode.REBALANCE_IN_PROGRESS,
@@ -52,15 +85,42 @@ _LOOKUPS = frozenset({"Metadata", "FindCoordinator"})
 #: Requests of brokers to the controller.
 _OF_BROKERS = frozenset({"AlterPartition", "ControlledShutdown", "AllocateProducerIds", "UpdateFeatures"})
 
-#: Client ids of replicas, before Kafka 0.11 and since.
-_FETCHER = re.compile(r"broker-\d+-fetcher-|ReplicaFetcherThread-")
+_FETCHER = re.compile(FETCHER)
 
 
 def run(of: Frames) -> DataFrame:
-    names = (
-        of.partitions.where("topic_id is not null").groupBy("topic_id").agg(f.first("topic").alias("topic_name"))
-    )  # fmt: skip
-    failed = (
+    keys = ("api", "error_code", "broker", "client_id", "client", "topic", "partition", "is_control")
+    counted = (
+        numbered(_failed(of), *keys)
+        .groupBy(*keys)
+        .agg(f.count("*").alias("count"), f.max("latency_ms").alias("max_latency_ms"), *span(), *evidence())
+    )
+    return as_table(TABLE, _with_names(counted)).orderBy(f.desc("count"), "first_time", "api", "topic", "partition")
+
+
+def bursts(of: Frames) -> DataFrame:
+    """Errors without a pause between them, the longest bursts of a large capture."""
+    keys = ("api", "topic", "partition", "error_code")
+    in_order = Window.partitionBy(*keys).orderBy("time", "packet")
+    pause = f.unix_micros("time") - f.unix_micros(f.lag("time").over(in_order)) > _PAUSE_MS * 1000
+    counted = (
+        _failed(of)
+        .where("time is not null")
+        .withColumn("apart", f.coalesce(pause, f.lit(False)).cast("int"))
+        .withColumn("number", f.sum("apart").over(in_order))
+        .groupBy(*keys, "number")
+        .agg(f.count("*").alias("count"), f.min(f.struct("time", "packet", "file")).alias("first"), span()[1])
+        .orderBy(f.desc("count"))
+        .limit(_MOST_BURSTS)
+        .withColumn("first_time", f.col("first.time"))
+        .select("*", "first.packet", "first.file")
+    )
+    return as_table(BURSTS, _with_names(counted)).orderBy("first_time", "packet", *keys)
+
+
+def _failed(of: Frames) -> DataFrame:
+    """Each error of each response, at its time."""
+    return (
         of.exchanges.where("errors is not null")
         .select(
             "api", "broker", "client_id", "client", "is_control", "latency_ms", f.col("response_time").alias("time"),
@@ -68,19 +128,48 @@ def run(of: Frames) -> DataFrame:
             f.explode("errors").alias("of"),
         )
         .select("*", "of.topic", "of.partition", "of.error_code")
-        .join(f.broadcast(names), f.col("topic") == f.col("topic_id"), "left")
+        .join(topic_names(of.partitions), f.col("topic") == f.col("topic_id"), "left")
         .withColumn("topic", f.coalesce("topic_name", "topic"))
     )  # fmt: skip
-    keys = ("api", "error_code", "broker", "client_id", "client", "topic", "partition", "is_control")
-    counted = (
-        numbered(failed, *keys)
-        .groupBy(*keys)
-        .agg(f.count("*").alias("count"), f.max("latency_ms").alias("max_latency_ms"), *span(), *evidence())
-    )
+
+
+def _with_names(counted: DataFrame) -> DataFrame:
     codes = {int(code): error_name(code) for code in ErrorCode}
     text = f.create_map(*(f.lit(each) for pair in codes.items() for each in pair))
-    named = counted.withColumn("error", f.coalesce(text[f.col("error_code").cast("int")], f.lit("unknown")))
-    return as_table(TABLE, named).orderBy(f.desc("count"), "first_time", "api", "topic", "partition")
+    return counted.withColumn("error", f.coalesce(text[f.col("error_code").cast("int")], f.lit("unknown")))
+
+
+def chart(found: Results) -> Chart | None:
+    """Errors over time: a lane for each API and partition, the most errors first; a colour for each error."""
+    rows = found.error_bursts
+    lanes: dict[str, list[Any]] = {}
+    errors: Counter[str] = Counter()
+    for row in rows:
+        lanes.setdefault(_lane(row), []).append(row)
+        errors[row.error] += row.count
+    if not lanes:
+        return None
+    colours = dict(zip((error for error, _ in errors.most_common()), BROKER_LOOKS[:-1], strict=False))
+    drawn = sorted(lanes.items(), key=lambda lane: (-sum(row.count for row in lane[1]), lane[0]))[:MOST_LANES]
+    legend = [(look, error) for error, look in colours.items()]
+    if len(errors) > len(colours):
+        legend.append((BROKER_LOOKS[-1], "other errors"))
+    return Chart(
+        tuple(Lane(name, tuple(_mark(row, colours.get(row.error, BROKER_LOOKS[-1])) for row in of_it))
+              for name, of_it in drawn),
+        tuple(legend),
+    )  # fmt: skip
+
+
+def _lane(row: Any) -> str:
+    return row.api if row.topic is None else f"{row.api} {row.topic}-{row.partition}"
+
+
+def _mark(row: Any, look: Look) -> Mark:
+    title = f"{_lane(row)}: {row.count:,} x {row.error} from {clock(row.first_time)}"
+    if row.last_time == row.first_time:
+        return Mark(look, row.first_time, None, title, (row.file, row.packet))
+    return Mark(look, row.first_time, row.last_time, f"{title} to {clock(row.last_time)}", (row.file, row.packet))
 
 
 def findings(found: Results) -> Iterator[Finding]:
@@ -141,7 +230,9 @@ ANALYSIS = Analysis(
     section=Section(
         position=47,
         heading="Errors",
-        hint="Error codes in responses, at the top level and of partitions, the most frequent first.",
+        hint="Error codes in responses, at the top level and of partitions, the most frequent first. A bar of the "
+        "chart is a burst of one error, without a pause of 0.2 s.",
+        chart=chart,
         columns=(
             Shown("API", "text", lambda r: r.api),
             Shown("error", "text", lambda r: r.error),
@@ -153,4 +244,5 @@ ANALYSIS = Analysis(
             Shown("last", "time", lambda r: r.last_time),
         ),
     ),
+    auxiliary=(Auxiliary(BURSTS, bursts),),
 )

@@ -68,12 +68,17 @@ def news(of: Frames) -> DataFrame:
 
 
 def run(of: Frames) -> DataFrame:
-    changes = of.leaders.where(f.col("to_leader") != LEADER_DURING_DELETE)
+    return of.moves.orderBy(f.coalesce("leader_time", "leaderless_time"), "topic", "partition")
+
+
+def moves(exchanges: DataFrame, connections: DataFrame, leaders: DataFrame) -> DataFrame:
+    """Each change of a leader; ``leaders`` are ``common.leader_changes``."""
+    changes = leaders.where(f.col("to_leader") != LEADER_DURING_DELETE)
     key = Window.partitionBy("topic", "topic_id", "partition").orderBy("time", "packet")
     before = key.rowsBetween(Window.unboundedPreceding, -1)
     leader = f.when(f.col("to_leader") >= 0, f.col("to_leader"))
     place = f.struct("time", "packet", "file")
-    moves = (
+    changed = (
         changes.withColumns(
             {
                 "old": f.last(leader, ignorenulls=True).over(before),
@@ -94,10 +99,10 @@ def run(of: Frames) -> DataFrame:
     )
     # the last sign before a move is found by one pass over both, by broker
     life = f.struct("time", "packet", "file", "kind")
-    signs = _signs(of).select(
+    signs = _signs(exchanges, connections).select(
         f.col("broker_id").alias("old"), f.col("time").alias("at"), life.alias("life"), f.lit(None).alias("move")
     )
-    moved = moves.select(
+    moved = changed.select(
         "old", f.col("time").alias("at"), f.lit(None).alias("life"),
         f.struct("topic", "topic_id", "partition", "new", "none", "news").alias("move"),
     )  # fmt: skip
@@ -127,7 +132,7 @@ def run(of: Frames) -> DataFrame:
                 "files": f.transform(places, lambda each: each.getField("file")),
             }
         ),
-    ).orderBy(f.coalesce("leader_time", "leaderless_time"), "topic", "partition")
+    )
 
 
 def _place(name: str) -> SqlColumn:
@@ -135,9 +140,8 @@ def _place(name: str) -> SqlColumn:
     return f.when(f.col(name).isNotNull(), place)
 
 
-def _signs(of: Frames) -> DataFrame:
+def _signs(exchanges: DataFrame, connections: DataFrame) -> DataFrame:
     """(broker_id, time, packet, file, kind) of everything that a broker did."""
-    exchanges = of.exchanges
     answers = exchanges.where("response_time is not null and broker_id is not null").select(
         "broker_id", f.col("response_time").alias("time"), f.col("response_packet").alias("packet"),
         f.col("response_file").alias("file"), f.concat(f.lit("answered "), "api").alias("kind"),
@@ -152,7 +156,7 @@ def _signs(of: Frames) -> DataFrame:
     )  # fmt: skip
     # only addresses that received requests have a known broker
     listeners = exchanges.where("broker_id is not null").select("server", "server_port", "broker_id").distinct()
-    ended = of.connections.where("end is not null")
+    ended = connections.where("end is not null")
     at_listener = (f.col("end_address") == f.col("server")) & (f.col("end_port") == f.col("server_port"))
     ends = ended.join(f.broadcast(listeners), at_listener).select(
         "broker_id", f.col("end_time").alias("time"), f.col("end_packet").alias("packet"),

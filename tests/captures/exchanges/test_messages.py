@@ -15,7 +15,7 @@ from kce import wire
 from kce.captures.exchanges.cluster import Cluster
 from kce.captures.exchanges.decode import Decoder
 from kce.captures.exchanges.errors import nested_errors
-from kce.captures.exchanges.render import Renderer, json_line
+from kce.captures.exchanges.render import JsonRenderer, Renderer
 from kce.captures.files.pcap import CaptureFile
 from kce.captures.files.pcapng_writer import PcapngWriter
 from kce.captures.tables.rows import EXCHANGES
@@ -72,10 +72,10 @@ def test_neither_records_nor_credentials_are_shown():
     messages, _ = talk.decode()
     assert [m.error for m in messages] == [None] * 5
     for message in messages:
-        for text in (json_line(message, Cluster()), Renderer(Cluster()).line(message)):
+        for text in (JsonRenderer(Cluster()).line(message), Renderer(Cluster()).line(message)):
             assert secret.hex() not in text
             assert secret.decode() not in text
-        assert '{"bytes":14' in json_line(message, Cluster())
+        assert '{"bytes":14' in JsonRenderer(Cluster()).line(message)
 
 
 def test_unknown_apis_and_versions_are_reported_and_keep_their_place():

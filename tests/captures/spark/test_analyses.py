@@ -4,7 +4,7 @@ Covers: kce.captures.spark.analyses.analysis, kce.captures.spark.analyses.contro
 kce.captures.spark.analyses.control_behind_data, kce.captures.spark.analyses.latency,
 kce.captures.spark.analyses.leadership, kce.captures.spark.analyses.regressions,
 kce.captures.spark.analyses.errors, kce.captures.spark.analyses.outages, kce.captures.spark.analyses.clients,
-kce.captures.spark.analyses.common
+kce.captures.spark.analyses.common, kce.captures.spark.analyses.failovers
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from kce.captures.spark import analyses
-from kce.captures.spark.analyses import ANALYSES, common, outages
+from kce.captures.spark.analyses import ANALYSES, inputs, outages
 from kce.captures.spark.reassembly import at_listeners
 from kce.captures.spark.schemas import spark_schema, spark_type
 from kce.captures.tables.rows import CONNECTIONS, DECODED, ENDPOINTS, EXCHANGES, PARTITIONS
@@ -171,8 +171,11 @@ def of(spark, given=(), states=(), live=(), connections=()):
     errors = spark_type(DECODED.schema.field("errors").type)
     given_errors = f.array(f.struct(f.lit("t").alias("topic"), f.lit(1).alias("partition"), f.col("error_code")))
     failed = f.when(f.col("error_code") != 0, given_errors).cast(errors)
-    return common.frames(
-        at_listeners(made, none).withColumn("content", content.cast("bigint")).withColumn("errors", failed),
+    hit_partitions = f.array(f.struct(f.lit("t").alias("topic"), f.lit(1).alias("partition")))
+    is_hit = failed.isNotNull() | (f.col("latency_ms") >= 100) | f.col("response_time").isNull()
+    hit = f.when(is_hit, hit_partitions).cast(spark_type(DECODED.schema.field("hit").type))
+    return inputs.frames(
+        at_listeners(made, none).withColumns({"content": content.cast("bigint"), "errors": failed, "hit": hit}),
         at_listeners(partitions, none), named, frame(spark, CONNECTIONS, connections),
     )  # fmt: skip
 
@@ -183,6 +186,18 @@ def columns(rows, names):
 
 def run(name, frames):
     return ANALYSES[name].run(frames).collect()
+
+
+def told_rows(name, query):
+    """Rows as findings have them, with times in UTC."""
+    made = [{k: tuple(v) if isinstance(v, list) else v for k, v in row.items()} for row in query.toArrow().to_pylist()]
+    return [row_of(name, **row) for row in made]
+
+
+def moves(frames):
+    """The outages of frames that were changed after they were made."""
+    found = outages.moves(frames.exchanges, frames.connections, frames.leaders)
+    return run("outages", frames._replace(moves=found))
 
 
 def test_an_outage_lasts_from_the_last_sign_of_life_to_the_next_leader(spark):
@@ -200,14 +215,14 @@ def test_an_outage_lasts_from_the_last_sign_of_life_to_the_next_leader(spark):
     frames = of(spark, exchanges, states)
     known = f.when(f.col("server") == "10.0.0.1", 1).otherwise(2)
     frames = frames._replace(exchanges=frames.exchanges.withColumn("broker_id", known))
-    first, last = run("outages", frames)
+    first, last = moves(frames)
     assert (first.from_leader, first.to_leader, first.sign) == (1, 2, "sent AlterPartition")
     assert (first.announced_ms, first.real_ms) == (1000, 7000)
     assert (last.from_leader, last.to_leader, last.sign, last.real_ms) == (2, None, "answered Fetch", None)
     ended = {"end": "RST", "end_time": START + datetime.timedelta(seconds=5), "end_packet": 77, "end_file": "x",
              "end_address": "10.0.0.1", "end_port": 9093}  # fmt: skip
     closed = frames._replace(connections=frame(spark, CONNECTIONS, [{"connection": "c", **ended}]))
-    first, _ = run("outages", closed)
+    first, _ = moves(closed)
     assert (first.sign, first.real_ms) == ("closed a connection with RST", 5000)
     assert first.packets == [77, 2, 3]
 
@@ -280,6 +295,67 @@ def test_clients_are_told_in_the_order_of_damage():
     assert [text.split()[1].rstrip(":") for text in texts] == ["worst", "gap", "also"]
     errors = "Errors: 4 NOT_LEADER_OR_FOLLOWER (orders-0, orders-1), 2 REQUEST_TIMED_OUT (packets 5, 50)."
     assert texts[0].endswith(errors)
+
+
+def test_what_clients_felt_of_a_failover(spark):
+    """The old leader's last sign of life is at 20, the next is announced at 23."""
+
+    def call(client_id, time, seconds=None, **more):
+        answer = {} if seconds is None else {"response_time": time + seconds, "latency_ms": seconds * 1000.0,
+                                             "response_packet": 1, "response_file": "x"}  # fmt: skip
+        return {"api": "Produce", "is_control": False, "client_id": client_id, "client": "a", "time": time,
+                **answer, **more}  # fmt: skip
+
+    given = [
+        {"time": 20, "api": "AlterPartition", "is_control": False, "sender_broker_id": 1},
+        call("p", 5, 1), call("p", 12, 0.01), call("p", 13, 0.03), call("p", 14, 0.02),  # the first is too old
+        call("p", 19.5, 4.0), call("p", 21), call("p", 22, 0.1, error_code=6), call("p", 22.5, 0.002),
+        call("p", 24, 0.005), call("p", 40, 9),  # the last is too late
+        call("calm", 12, 0.15), call("calm", 21, 0.2), call("early", 12, 0.01),
+        call("broker-3-fetcher-0", 21, api="Fetch"),
+    ]  # fmt: skip
+    states = [{"time": 1, "leader": 1, "leader_epoch": 0}, {"time": 22, "leader": -1, "leader_epoch": 1},
+              {"time": 23, "leader": 2, "leader_epoch": 2}]  # fmt: skip
+    frames = of(spark, given, states)
+    rows, moved = (told_rows(name, ANALYSES[name].run(frames)) for name in ("failovers", "outages"))
+    counts = ["client_id", "before_requests", "during_requests", "after_requests", "failed", "unanswered"]
+    assert [tuple(getattr(row, name) for name in counts) for row in rows] == [
+        ("p", 3, 4, 1, 1, 1), ("broker-3-fetcher-0", 0, 1, 0, 0, 1), ("calm", 1, 1, 0, 0, 0),
+    ]  # fmt: skip
+    producer, _, calm = rows
+    assert (producer.from_leader, producer.moved) == (1, 1)
+    assert [(moment - START).total_seconds() for moment in (producer.begin, producer.until)] == [20, 23]
+    assert (producer.before_p50_ms, producer.before_max_ms) == (20, 30)
+    assert (producer.during_max_ms, producer.after_p50_ms) == (4000, 5)
+    assert (producer.hit, producer.hit_ms) == (("t",), (4000.0,))  # from 19.5 to 23.5
+    assert producer.packets == (7, 8, 6)  # no answer, an error, the late one
+    told = found(failovers=rows, outages=moved)
+    assert [finding.text for finding in ANALYSES["failovers"].findings(told)] == [
+        "Failover of broker 1 at 02:45:20.000: Produce of p took up to 4.00 s (median 20 ms before, 5.0 ms after), 1 "
+        "failed, 1 got no response; hit: t for 4.00 s (packets 7, 8, 6)."
+    ]
+    assert calm.hit == ("t",)  # late, but as ever
+
+
+def test_errors_over_time(spark):
+    answered = {"api": "Produce", "is_control": False, "response_packet": 1, "response_file": "x"}
+    moments = [(1, 6), (1.1, 6), (1.25, 6), (1.3, 3), (1.6, 6)]
+    frames = of(
+        spark, [{**answered, "time": at - 0.5, "response_time": at, "error_code": code} for at, code in moments]
+    )
+    (bursts,) = [extra for extra in ANALYSES["errors"].auxiliary if extra.table.name == "error_bursts"]
+    rows = told_rows("error_bursts", bursts.run(frames))
+    assert [(r.error, r.count, r.packet, (r.last_time - r.first_time).total_seconds()) for r in rows] == [
+        ("NOT_LEADER_OR_FOLLOWER", 3, 1, 0.25), ("UNKNOWN_TOPIC_OR_PARTITION", 1, 4, 0),
+        ("NOT_LEADER_OR_FOLLOWER", 1, 5, 0),  # after a pause
+    ]  # fmt: skip
+    of_chart = ANALYSES["errors"].section.chart(found(error_bursts=rows))
+    (lane,) = of_chart.lanes
+    assert lane.label == "Produce t-1"
+    assert [(mark.look, mark.end is None, mark.place) for mark in lane.marks] == [
+        ("leader-0", False, ("x", 1)), ("leader-1", True, ("x", 4)), ("leader-0", True, ("x", 5)),
+    ]  # fmt: skip
+    assert of_chart.legend == (("leader-0", "NOT_LEADER_OR_FOLLOWER"), ("leader-1", "UNKNOWN_TOPIC_OR_PARTITION"))
 
 
 def test_a_broker_that_leaves_and_stays_away(spark):

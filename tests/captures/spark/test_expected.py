@@ -11,6 +11,7 @@ import re
 
 import pytest
 
+from kce.captures.spark.incidents import incidents
 from tests.captures.samples import CAPTURES, scenario
 
 pytestmark = pytest.mark.slow
@@ -118,3 +119,24 @@ def test_a_finding_cites_packets_that_there_are(findings_of, name):
     for finding in found.findings():
         assert all(1 <= packet <= found.quality.packets for _, packet in finding.evidence)
         assert len(set(finding.evidence)) == len(finding.evidence)
+
+
+def test_what_the_producer_suffered_of_the_failover_under_load(findings_of):
+    """It wrote to the killed broker until its last sign of life, and again to the next leader."""
+    found = [f for f in findings_of("kafka-3.9.1-load").findings() if f.analysis == "failovers"]
+    (finding,) = found
+    assert re.match(
+        r"Failover of broker 2 at 02:47:35\.847: Produce of tour-producer took up to 3\.34 s \(median 49 ms before, "
+        r"17 ms after\), 0 failed, 1 got no response; hit: orders for 3\.34 s \(packets 1565, 1609\)\.",
+        finding.text,
+    )
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_every_step_of_an_incident_names_its_packet(findings_of, name):
+    found = findings_of(name)
+    told = incidents(found)
+    assert told
+    for step in (step for incident in told for step in incident.steps):
+        assert step.place is not None, step
+        assert 1 <= step.place[1] <= found.quality.packets

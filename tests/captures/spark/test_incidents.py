@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import re
 
 from kce.captures.exchanges.quality import Quality
-from kce.captures.spark.findings import ROWS, Findings
+from kce.captures.spark.findings import ROWS, Exchange, Findings
 from kce.captures.spark.incidents import incidents
+from kce.captures.spark.report import render
 from kce.captures.spark.timeline import strip_html
 
 START = datetime.datetime(2026, 11, 21, 2, 45, tzinfo=datetime.UTC)
@@ -44,7 +47,10 @@ def client(name, gap_time, gap_ms, **more):
 
 
 def controller(epoch, id, first, last):
-    return row("controllers", controller_epoch=epoch, controller_id=id, first_time=at(first), last_time=at(last))
+    return row(
+        "controllers", controller_epoch=epoch, controller_id=id, first_time=at(first), last_time=at(last),
+        packets=(100 * epoch, 100 * epoch + 1), files=("x", "x"), requests=9, brokers=("1",), decisions=3, fenced=0,
+    )  # fmt: skip
 
 
 def found(**tables):
@@ -71,7 +77,7 @@ def test_the_steps_of_a_failed_broker_that_was_the_controller():
     )  # fmt: skip
     assert [(step.name, (step.time - START).total_seconds(), step.place) for step in told_of.steps] == [
         ("trigger", 10.1, ("x", 10)),
-        ("election", 12.5, None),
+        ("election", 12.5, ("x", 200)),
         ("detection", 12.9, ("x", 20)),
         ("first LeaderAndIsr", 13.0, ("x", 30)),
         ("last LeaderAndIsr", 13.2, ("x", 32)),
@@ -83,8 +89,49 @@ def test_the_steps_of_a_failed_broker_that_was_the_controller():
         "up to 3.00 s, announced for 100 ms", "Client slow: first good Produce response after 5.00 s at 02:45:14.000",
     ):  # fmt: skip
         assert part in told_of.text
-    assert told_of.places == (("x", 10), ("x", 20), ("x", 30), ("x", 32), ("x", 34), ("x", 50))
+    assert told_of.places == (("x", 10), ("x", 200), ("x", 20), ("x", 30), ("x", 32), ("x", 34), ("x", 50))
     assert strip_html(told_of).count("<i class") == 6
+
+
+def failover(name, **more):
+    values = {
+        "from_leader": 1, "begin": at(10), "until": at(13), "client_id": name, "api": "Produce", "is_replica": False,
+        "before_max_ms": 9.0, "during_max_ms": 3000.0, "failed": 0, "unanswered": 0, "hit": ("orders",),
+        "hit_ms": (3000.0,), "packets": (7,), "files": ("x",), **more,
+    }  # fmt: skip
+    return row("failovers", **values)
+
+
+def test_clients_that_suffered_are_told_with_their_packets():
+    rows = [
+        failover("hit"), failover("usual", before_max_ms=2000.0), failover("replica", is_replica=True),
+        failover("lost", unanswered=1, hit=(), during_max_ms=None), failover("unharmed", hit=()),
+        failover("other", from_leader=2), failover("later", begin=at(60), until=at(61)),
+    ]  # fmt: skip
+    (told_of,) = incidents(found(outages=[outage(0)], news=NEWS, failovers=rows))
+    assert [each.text for each in told_of.clients] == [
+        "Produce of hit took up to 3.00 s, 0 failed, 0 got no response; hit: orders for 3.00 s",
+        "Produce of lost: 0 failed, 1 got no response",
+    ]
+    assert ("x", 7) in told_of.places
+
+
+def test_every_step_links_to_its_packet_on_the_page():
+    """Also where the packet is no request that is shown: the end of a connection, a response."""
+    shown = Exchange("x", 30, at(13), "LeaderAndIsr", 7, "1", "2", "CONTROL", "NONE", 1.0, 31, "{}")
+    made = found(
+        outages=[outage(0, leaderless=12.9)], news=NEWS, failovers=[failover("hit")],
+        controllers=[controller(1, 1, 0, 9), controller(2, 3, 12.5, 30)],
+    )  # fmt: skip
+    page = render(dataclasses.replace(made, exchanges=(shown,)))
+    story = page[page.index('id="incidents"') : page.index('id="findings"')]
+    steps = re.findall(r"\(packet (.*?)\)</span>", story)
+    assert len(steps) == 6
+    for step in steps:
+        target = re.fullmatch(r'<a href="#(\S+)">\d+</a>', step)
+        assert target is not None, step
+        assert f'<article id="{target[1]}">' in page
+    assert '<li class="client">Produce of hit took up to 3.00 s' in story
 
 
 def test_a_client_that_was_back_before_the_announcement_did_not_wait_for_it():
@@ -108,6 +155,7 @@ def test_a_change_of_the_controller_alone_is_an_incident_too():
     )
     assert handed.heading == "Controller 3 takes over from broker 1 at 02:45:12.000"
     assert handed.text.endswith("3.00 s later.")
+    assert [step.place for step in handed.steps] == [("x", 101), ("x", 200)]
     assert at_once.heading == "Controller 3 takes over again at 02:45:25.000"
     assert "at the same time" in at_once.text
 

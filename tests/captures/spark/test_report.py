@@ -57,8 +57,8 @@ FULL = found(
     requests=rows("requests", (6, "UpdateMetadata", 8, 90, 89, 2, 1000, 2000), (1, "Fetch", 17, 10, 10, 0, 1, 1)),
     controllers=rows(
         "controllers",
-        (1, 2, False, at(0), at(30), 40, ("1", "2"), 3, 2),
-        (2, 1, False, at(20), at(50), 50, ("1", "2"), 4, 0),
+        (1, 2, False, at(0), at(30), 40, ("1", "2"), 3, 2, (1, 2), ("x", "x")),
+        (2, 1, False, at(20), at(50), 50, ("1", "2"), 4, 0, (3, 4), ("x", "x")),
     ),
     leadership=(
         change(1, 0, None, 1), change(1, 1, None, 2), change(21, 0, 1, -1), change(22, 0, -1, 2),
@@ -172,8 +172,8 @@ def test_pictures_and_charts_of_nothing_are_none():
     sections = {name: analysis.section for name, analysis in ANALYSES.items() if analysis.section}
     drawn = [name for name, section in sections.items() if section.picture]
     charts = [name for name, section in sections.items() if section.chart]
-    assert (drawn, charts) == (["requests", "latency"], ["controllers", "leadership", "isr_changes"])
-    assert [picture(name, EMPTY) for name in drawn] + [chart(name, EMPTY) for name in charts] == [None] * 5
+    assert (drawn, charts) == (["requests", "latency"], ["controllers", "leadership", "errors", "isr_changes"])
+    assert [picture(name, EMPTY) for name in drawn] + [chart(name, EMPTY) for name in charts] == [None] * 6
     assert chart("leadership", found(Quality(), leadership=(change(1, 0, None, 1),))) is None  # nothing changed
 
 
@@ -193,7 +193,7 @@ def test_charts_say_what_they_are_of():
 
 @pytest.mark.parametrize("seconds", [0, 0.01, 3, 600, 86400 * 3])
 def test_any_span_of_time_can_be_drawn(seconds):
-    controllers = rows("controllers", (1, 2, False, at(0), at(seconds), 1, ("1",), 0, 0))
+    controllers = rows("controllers", (1, 2, False, at(0), at(seconds), 1, ("1",), 0, 0, (1, 1), ("x", "x")))
     ticks = rows("ticks", (1, 2, "LeaderAndIsr", False, at(0), 1))
     page = render(found(Quality(), controllers=controllers, ticks=ticks))
     end = "1" if seconds else "0"

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from kce.captures.errors import CaptureError
@@ -10,6 +15,7 @@ from kce.captures.spark.tail import FolderTail
 from kce.captures.tables.rows import LEVELS
 from tests.captures.samples import unzipped
 from tests.captures.spark.levels import ZOMBIE, same, table
+from tests.tools import require
 
 
 class TestTail:
@@ -134,3 +140,63 @@ def test_in_spark_a_folder_is_followed(spark, tmp_path, halves):
     assert sorted((r.time, r.api, r.correlation_id) for r in found) == sorted(
         (r["time"].replace(tzinfo=None), r["api"], r["correlation_id"]) for r in wanted.to_pylist()
     )
+
+
+#: A driver whose sink has a file for each batch, as sinks that are exactly once do. It kills itself while the batch
+#: that is given is written but not committed.
+DRIVER = """
+import os, signal, sys
+from pathlib import Path
+import pyarrow.parquet
+from kce.captures.spark.session import local_session
+from kce.captures.spark.source import register
+
+folder, checkpoint, sink, dies_in = sys.argv[1:]
+
+def write(rows, batch):
+    pyarrow.parquet.write_table(rows.toArrow(), Path(sink, f"{batch}.parquet"))
+    if batch == int(dies_in):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if batch == 0:  # the capture goes on
+        whole = Path(folder, "x.pcap.rest").read_bytes()
+        with Path(folder, "x.pcap").open("ab") as file:
+            file.write(whole)
+
+with local_session(brief=True) as spark:
+    register(spark)
+    stream = spark.readStream.format("kafka-capture").option("level", "frames").load(folder)
+    query = stream.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint).start()
+    query.processAllAvailable()
+    query.processAllAvailable()
+    query.stop()
+"""
+
+
+@pytest.mark.slow
+def test_a_stream_goes_on_after_kill_9_of_its_driver_exactly_once(tmp_path):
+    """Batch 1 was written, but not committed: it comes again with the same rows, though the capture has grown since."""
+    require("java")
+    folder, sink = tmp_path / "captured", tmp_path / "sink"
+    folder.mkdir()
+    sink.mkdir()
+    whole = unzipped("kafka-3.9.1-zombie")
+    (folder / "x.pcap").write_bytes(whole[:50_000])
+    (folder / "x.pcap.rest").write_bytes(whole[50_000:100_001])
+
+    def run(dies_in):
+        command = [sys.executable, "-c", DRIVER, str(folder), str(tmp_path / "checkpoint"), str(sink), str(dies_in)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+
+    killed = run(1)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    before = pq.read_table(sink / "1.parquet")
+    (sink / "1.parquet").unlink()
+    with (folder / "x.pcap").open("ab") as file:
+        file.write(whole[100_001:])
+    ended = run(-1)
+    assert ended.returncode == 0, ended.stderr
+    written = {path.stem: pq.read_table(path) for path in sink.iterdir()}
+    assert written["1"].to_pylist() == before.to_pylist() != []
+    found = [row for batch in written.values() for row in batch.to_pylist()]
+    places = ("file", "request_file")
+    assert same("frames", found, *places) == same("frames", table("frames", ZOMBIE).to_pylist(), *places)

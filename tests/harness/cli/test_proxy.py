@@ -5,22 +5,29 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from kce.captures.exchanges import messages
 from kce.captures.exchanges.decode import Decoder
-from kce.captures.exchanges.messages import Request
 from kce.captures.files.pcap import CaptureFile
 from tests.harness.cli.support import background, kce, up
 from tests.harness.conftest import Here
+
+
+def bearer(ready: dict[str, Any]) -> dict[str, str]:
+    return {"Authorization": f"Bearer {ready['http']['token']}"}
 
 
 @pytest.mark.slow
 def test_a_proxy_in_front_of_a_cluster(env: dict[str, str], here: Here, tmp_path: Path) -> None:
     record, ready_file = tmp_path / "proxy.pcapng", tmp_path / "proxy.json"
     with up(tmp_path, env, "--brokers", "2") as (_, cluster):
-        arguments = ("--record", str(record), "--wireshark", "--name", "front", "--ready-file", str(ready_file))
+        arguments = ("--record", str(record), "--wireshark", "--name", "front", "--ready-file", str(ready_file),
+                     "--http-port", "0")  # fmt: skip
         command = ["proxy", "--to", cluster["nodes"][0]["listeners"]["DATA"], *arguments]
         with background(env, command, "Ctrl-C stops the proxy") as process:
             ready = json.loads(ready_file.read_text())
@@ -41,6 +48,11 @@ def test_a_proxy_in_front_of_a_cluster(env: dict[str, str], here: Here, tmp_path
             AdminClient({"bootstrap.servers": ready["bootstrap_servers"]}).list_topics(timeout=30)
             removed = here("fault", "remove", "1", "--cluster", "front").out
             assert "it acted on 0" not in removed
+            with urlopen(
+                Request(f"{ready['http']['url']}/faults", b'{"api": "Fetch", "drop": true}', bearer(ready))
+            ) as r:
+                assert json.load(r)["number"] == 2
+            assert here("fault", "list", "--cluster", "front").out == "2  requests api='Fetch' drop=True\n"
             no_cluster = here("kill", "1", "--cluster", "front")
             assert no_cluster.err == "kce: front is a proxy: this command needs a cluster of `kce up`\n"
             taken = kce("proxy", "--to", ready["bootstrap_servers"], "--name", "front", env=env)
@@ -50,7 +62,7 @@ def test_a_proxy_in_front_of_a_cluster(env: dict[str, str], here: Here, tmp_path
     assert not ready_file.exists()
     assert Path(f"{record}.lua").exists()
     with CaptureFile(record) as capture:
-        assert "Metadata" in {m.api_name for m in Decoder(capture).messages() if isinstance(m, Request)}
+        assert "Metadata" in {m.api_name for m in Decoder(capture).messages() if isinstance(m, messages.Request)}
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import psutil
 import pytest
@@ -153,18 +154,25 @@ def test_settings_that_have_no_effect_are_reported(arguments: list[str], error: 
 
 @pytest.mark.slow
 def test_faults_from_the_shell(env: dict[str, str], here: Here, tmp_path: Path) -> None:
-    with up(tmp_path, env, "--brokers", "2"):
+    with up(tmp_path, env, "--brokers", "2", "--http-port", "0") as (_, ready):
         added = here("fault", "add", "--api", "LeaderAndIsr", "--to", "2", "--nth", "1", "--delay", "0.2")
         assert added.out == "fault 1 is added: requests api=['LeaderAndIsr'] to=2 nth=1 delay=0.2\n"
         assert here("topic", "create", "t", "--replica-assignment", "2").code == 0
         assert json.loads(here("fault", "list", "--json").out) == {
             "1": {"api": ["LeaderAndIsr"], "to": 2, "nth": 1, "delay": 0.2}
         }
+        assert json.loads(here("fault", "stats", "--json").out)["1"].items() >= {"matched": 1, "fired": 1}.items()
+        assert here("fault", "stats").out.startswith("1  matched 1, acted on 1: requests api=")
         assert here("fault", "remove", "1").out == "fault 1 is removed: 1 frames matched, it acted on 1\n"
-        assert here("fault", "remove", "1").err == "kce: there is no fault 1; there are \n"
+        assert here("fault", "remove", "1").err == "kce: there is no fault 1; there are none\n"
         assert here("fault", "add", "--api", "Leader").err == (
             "kce: api=Leader: Kafka has no such API; names are like LeaderAndIsr\n"
         )
+        headers = {"Authorization": f"Bearer {ready['http']['token']}"}
+        with urlopen(Request(f"{ready['http']['url']}/nodes/1/pause", headers=headers, method="POST")) as response:
+            assert json.load(response) == {"text": "node 1 is paused"}
+        assert here("resume", "1").code == 0
+        assert (tmp_path / "ready.json").stat().st_mode & 0o077 == 0  # it has the token
         controller = json.loads(here("describe", "--json").out)["controller"]
         assert here("hold", str(controller)).out.startswith(f"node {controller} is held back")
         assert here("cut", str(controller)).code == 0

@@ -1,0 +1,147 @@
+"""``exchanges.decode.Decoder`` on the fast path: the same messages in the same order, for large captures."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from operator import itemgetter
+
+from kce.captures.exchanges.cluster import Cluster
+from kce.captures.exchanges.decode import MAX_WAIT_NS, MAX_WAITING_MESSAGES
+from kce.captures.exchanges.framing import Frame
+from kce.captures.exchanges.pairing import NoResponse, Peers, Request, Response, read_request, read_response
+from kce.captures.exchanges.ports import NO_PORTS, Ports
+from kce.captures.exchanges.quality import Quality
+from kce.captures.exchanges.recognise import PRODUCE, produce_acks
+from kce.captures.fast import frame_kernels as f
+from kce.captures.fast.blocks import dissected
+from kce.captures.fast.bulk import FastPath, Window
+from kce.captures.files import packet_kernels as k
+from kce.captures.files.pcap import WINDOW_BYTES, CaptureFile
+from kce.captures.tcp.segments import Place
+from kce.wire.codec import REFUSALS, codec_for
+from kce.wire.codegen import Decode
+from kce.wire.primitives import UNLIMITED
+from kce.wire.registry import API_VERSIONS, BY_KEY, ApiKey, Direction, message_class
+
+#: (order of the packet, correlation id, message): several messages of one packet are in the order of their ids
+_Item = tuple[int, int, Request | Response]
+
+_INT16, _INT32 = struct.Struct(">h").unpack_from, struct.Struct(">i").unpack_from
+
+
+class BulkDecoder:
+    """Decodes one capture, once, some MiB at a time. ``quality`` and ``cluster`` as in ``Decoder``."""
+
+    def __init__(self, capture: CaptureFile, ports: Ports = NO_PORTS, *, window_bytes: int = WINDOW_BYTES) -> None:
+        self.quality = Quality()
+        self.cluster = Cluster(ports)
+        self._file = capture.name
+        blocks = dissected(capture, self.quality, window_bytes=window_bytes, ports=ports)
+        self._kinds: dict[tuple[int, int], _Kind] = {}
+        self._path = FastPath(blocks, [capture.name], self.quality, ports=ports)
+
+    def messages(self) -> Iterator[Request | Response]:
+        held: list[_Item] = []
+        for window in self._path.windows():
+            held += self._items(window)
+            if self._path.assembly.waiting and not _is_long(held):
+                continue  # a hole may be filled: an older message may come
+            yield from self._sorted(held)
+            held.clear()
+        yield from self._sorted(held)
+
+    def _sorted(self, items: list[_Item]) -> Iterator[Request | Response]:
+        items.sort(key=itemgetter(0, 1))
+        for *_, message in items:
+            self.cluster.observe(message)
+            yield message
+
+    def _items(self, window: Window) -> Iterator[_Item]:
+        for message in window.messages:
+            if isinstance(message, NoResponse):
+                continue
+            request = message if isinstance(message, Request) else message.request
+            yield message.place.order, request.correlation_id, message
+        packets = window.packets[:, [k.TIME, k.NUMBER]].tolist()
+        data, first, file, talks, kinds = window.data, window.first, self._file, window.talks, self._kinds
+        columns = [f.TALK, f.PACKET, f.AT, f.LENGTH, f.KEY, f.VERSION, f.CORRELATION, f.PROGRAM, f.PARTNER]
+        requests: dict[int, Request] = {}
+        for index, (talk, packet, at, length, key, version, correlation_id, program, _) in enumerate(
+            window.requests[:, columns].tolist()
+        ):
+            if program < 0:
+                continue
+            time_ns, number = packets[packet]
+            place = Place(first + packet, time_ns, number, file)
+            payload = data[at : at + length].tobytes()
+            kind = kinds.get((key, version)) or self._kind(key, version)
+            request = requests[index] = kind.request(talks[talk], place, payload)
+            yield place.order, correlation_id, request
+        for _, packet, at, length, _, _, correlation_id, program, partner in window.responses[:, columns].tolist():
+            if program < 0:
+                continue
+            time_ns, number = packets[packet]
+            place = Place(first + packet, time_ns, number, file)
+            request = requests[partner]
+            kind = kinds[request.api_key, request.version]
+            yield place.order, correlation_id, kind.response(request, place, data[at : at + length].tobytes())
+
+    def _kind(self, key: int, version: int) -> _Kind:
+        made = self._kinds[key, version] = _Kind(key, version)
+        return made
+
+
+class _Kind:
+    """Reads messages of one API and version that a program has accepted; what is unusual is left to the slow path."""
+
+    def __init__(self, key: int, version: int) -> None:
+        api = BY_KEY[key]
+        self._key, self._version, self._api = key, version, api
+        self._has_client_id = api.request_header_version(version) >= 1
+        self._request_tags = api.request_header_version(version) >= 2
+        self._response_tags = api.response_header_version(version) >= 1
+        self._decode_request = _decoder(api, version, "request")
+        self._decode_response = _decoder(api, version, "response")
+
+    def request(self, peers: Peers, place: Place, payload: bytes) -> Request:
+        client_id, at = None, 8
+        if self._decode_request is not None:
+            try:
+                if self._has_client_id:
+                    size = _INT16(payload, 8)[0]
+                    at = 10 + max(size, 0)
+                    client_id = None if size < 0 else payload[10:at].decode()
+                if not self._request_tags or payload[at] == 0:
+                    body, end = self._decode_request(payload, at + self._request_tags, UNLIMITED)
+                    if end == len(payload):
+                        answered = self._key != PRODUCE or body.acks != 0 or produce_acks(payload) != 0
+                        return Request(
+                            peers, place, self._key, self._api, self._version, _INT32(payload, 4)[0], client_id, body,
+                            None, end, 0, answered,
+                        )  # fmt: skip
+            except REFUSALS:
+                pass
+        return read_request(peers, Frame(payload, len(payload), 0, place))
+
+    def response(self, request: Request, place: Place, payload: bytes) -> Response:
+        if self._decode_response is not None and (not self._response_tags or payload[4] == 0):
+            try:
+                body, end = self._decode_response(payload, 4 + self._response_tags, UNLIMITED)
+                if end == len(payload):
+                    return Response(request, place, self._version, body, None, end, 0)
+            except REFUSALS:
+                pass
+        return read_response(request, Frame(payload, len(payload), 0, place))
+
+
+def _decoder(api: ApiKey, version: int, direction: Direction) -> Decode | None:
+    cls = message_class(api.key, direction)
+    if cls is None or version not in api.versions or api.key == API_VERSIONS:
+        return None  # the answer to an ApiVersions request may be of another version
+    return codec_for(cls, version, version in api.flexible).decode
+
+
+def _is_long(items: list[_Item]) -> bool:
+    times = [message.place.time_ns for *_, message in items]
+    return len(items) > MAX_WAITING_MESSAGES or (bool(times) and max(times) - min(times) > MAX_WAIT_NS)

@@ -1,0 +1,251 @@
+"""What clients felt of a failover: latency before, during and after it, and which topics were hit for how long."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column as SqlColumn
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as f
+
+from kce.captures.spark.analyses import outages
+from kce.captures.spark.analyses.analysis import Analysis, Finding, Frames, Results, Section, Shown
+from kce.captures.spark.analyses.common import as_table, is_replica, topic_names
+from kce.captures.spark.analyses.words import MOST, clock, count, duration, evidence_of, packets, some
+from kce.captures.tables.rows import TIME, Column, Table, evidence_columns
+
+#: Moves of one leader's partitions within this time are one failover; before and after it are so long, too.
+_TOGETHER_S, _AROUND_S = 5, 10
+
+#: How long a request may be in flight, and how long a failover without a new leader is looked at.
+_MOST_IN_FLIGHT_S, _OPEN_S = 120, 60
+
+#: Requests that a row names.
+_NAMED = 20
+
+TABLE = Table(
+    "failovers",
+    "A client and one API around a failover: before and after it (10 s each), and during it, which is from the last "
+    "sign of life of the old leader to the last announcement of a next one, and for all requests in flight meanwhile.",
+    (
+        Column("from_leader", pa.int32(), "the old leader"),
+        Column("begin", TIME, "its last sign of life, or the first announcement, if there was none"),
+        Column("until", TIME, "the last announcement of a next leader; null if a partition got none"),
+        Column("moved", pa.int64(), "partitions that changed their leader"),
+        Column("client_id", pa.string(), ""),
+        Column("client", pa.string(), "IP address"),
+        Column("api", pa.string(), "Produce or Fetch"),
+        Column("is_replica", pa.bool_(), "whether it is a broker that replicates"),
+        *(
+            column
+            for phase in ("before", "during", "after")
+            for column in (
+                Column(f"{phase}_requests", pa.int64(), f"requests {phase} it"),
+                Column(f"{phase}_p50_ms", pa.float64(), "median latency"),
+                Column(f"{phase}_p99_ms", pa.float64(), "99th percentile"),
+                Column(f"{phase}_max_ms", pa.float64(), "longest"),
+            )
+        ),
+        Column("failed", pa.int64(), "requests during it with an error, at the top level or of a partition"),
+        Column("unanswered", pa.int64(), "requests during it without a response"),
+        Column("hit", pa.list_(pa.string()), "topics whose requests failed, were late or got no response during it, "
+               "the longest hit first"),
+        Column("hit_ms", pa.list_(pa.float64()), "of each topic, from the first such request to the last one's "
+               "response or, without one, the next leader"),
+        *evidence_columns("requests during it that failed, got no response or were late, the worst first"),
+    ),
+)  # fmt: skip
+
+_KEY = ("from_leader", "begin", "until", "moved", "client_id", "client", "api")
+
+
+def run(of: Frames) -> DataFrame:
+    calls = _calls(of)
+    during = f.col("phase") == "during"
+    is_bad = f.col("errors").isNotNull() | f.col("response_time").isNull()
+    is_hit = during & (is_bad | f.col("hit").isNotNull())
+    damage = f.when(is_hit, f.when(is_bad, 1e12).otherwise(f.col("latency_ms"))).otherwise(-1.0)
+    worst = Window.partitionBy(*_KEY).orderBy(damage.desc(), "time", "packet")
+    named = is_hit & (f.col("nth") <= _NAMED)
+    places = f.array_sort(f.collect_list(f.when(named, f.struct("nth", "packet", "file"))))
+    shares = f.array(f.lit(0.5), f.lit(0.99))
+    measured = [f.count_if(during & f.col("errors").isNotNull()).alias("failed"),
+                f.count_if(during & f.col("response_time").isNull()).alias("unanswered")]  # fmt: skip
+    for phase in ("before", "during", "after"):
+        latency = f.when(f.col("phase") == phase, f.col("latency_ms"))
+        measured += [
+            f.count_if(f.col("phase") == phase).alias(f"{phase}_requests"),
+            f.percentile(latency, shares).alias(phase),
+            f.max(latency).alias(f"{phase}_max_ms"),
+        ]
+    counted = (
+        calls.withColumn("nth", f.row_number().over(worst))
+        .groupBy(*_KEY)
+        .agg(*measured, places.alias("places"))
+        .where("during_requests > 0")
+        .withColumns(
+            {f"{phase}_{name}": f.col(phase)[i] for phase in ("before", "during", "after")
+             for i, name in enumerate(("p50_ms", "p99_ms"))}
+        )
+        .withColumns({"packets": f.col("places.packet"), "files": f.col("places.file"), "is_replica": is_replica()})
+    )  # fmt: skip
+    topics = _topics(calls.where(is_hit), topic_names(of.partitions))
+    joined = counted.join(topics, [counted[name].eqNullSafe(topics[name]) for name in _KEY], "left").select(
+        *(counted[name] for name in counted.columns),
+        f.coalesce(topics["hit"], f.array()).alias("hit"),
+        f.coalesce(topics["hit_ms"], f.array()).alias("hit_ms"),
+    )
+    lost = f.col("failed") + f.col("unanswered")
+    return as_table(TABLE, joined).orderBy("begin", lost.desc(), f.desc_nulls_last("during_max_ms"), "client_id", "api")
+
+
+def _calls(of: Frames) -> DataFrame:
+    """Requests of clients around each failover, with its columns and their ``phase``."""
+    moment = f.coalesce("leader_time", "leaderless_time")
+    in_order = Window.partitionBy("from_leader").orderBy("moment")
+    apart = f.unix_micros("moment") - f.unix_micros(f.lag("moment").over(in_order)) > _TOGETHER_S * 1_000_000
+    failovers = (
+        of.moves.withColumn("moment", moment)
+        .withColumn("apart", f.coalesce(apart, f.lit(False)).cast("int"))
+        .withColumn("number", f.sum("apart").over(in_order))
+        .groupBy("from_leader", "number")
+        .agg(
+            f.least(f.max("sign_time"), f.min("moment")).alias("begin"),
+            f.max("moment").alias("last"),
+            f.bool_or(f.col("leader_time").isNull()).alias("is_open"),
+            f.count("*").alias("moved"),
+        )
+        .withColumn("until", f.when(~f.col("is_open"), f.col("last")))
+        .withColumn("end", f.coalesce("until", _later("last", _OPEN_S)))
+        .drop("number", "last", "is_open")
+    )
+    # joined by slots of time, for there may be many of both
+    slot = f.sequence(
+        _slot(_later("begin", -_AROUND_S - _MOST_IN_FLIGHT_S)), _slot(_later("end", _AROUND_S)), f.lit(1).cast("bigint")
+    )
+    calls = of.exchanges.where("api in ('Produce', 'Fetch') and answered").select(
+        "client_id", "client", "api", "time", "packet", "file", "response_time", "latency_ms", "errors", "hit",
+        _slot("time").alias("slot"),
+    )  # fmt: skip
+    answered = f.col("response_time")
+    phase = (
+        f.when(f.col("time") > f.col("end"), "after")
+        .when(answered.isNull() & (f.col("time") >= _later("begin", -_AROUND_S)), "during")
+        .when(answered >= f.col("begin"), "during")
+        .when(f.col("time") >= _later("begin", -_AROUND_S), "before")
+    )
+    return (
+        calls.join(f.broadcast(failovers.withColumn("slot", f.explode(slot))), "slot")
+        .where(f.col("time") <= _later("end", _AROUND_S))
+        .withColumn("phase", phase)
+        .where("phase is not null")
+    )
+
+
+def _later(time: str, seconds: int) -> SqlColumn:
+    return f.col(time) + f.expr(f"interval {seconds} seconds")
+
+
+def _slot(time: str | SqlColumn) -> SqlColumn:
+    return f.floor(f.unix_seconds(time) / _AROUND_S)
+
+
+def _topics(calls: DataFrame, names: DataFrame) -> DataFrame:
+    """Which topics were hit, and how long."""
+    lasting = (
+        f.unix_micros(f.max(f.coalesce("response_time", f.greatest("until", "time")))) - f.unix_micros(f.min("time"))
+    ) / 1000.0  # fmt: skip
+    by_topic = (
+        calls.select(*_KEY, "time", "response_time", f.explode("hit.topic").alias("topic"))
+        .join(names, f.col("topic") == f.col("topic_id"), "left")
+        .withColumn("topic", f.coalesce("topic_name", "topic"))
+        .groupBy(*_KEY, "topic")
+        .agg(lasting.alias("ms"))
+        .groupBy(*_KEY)
+        .agg(f.array_sort(f.collect_list(f.struct((-f.col("ms")).alias("less"), "topic"))).alias("topics"))
+    )
+    return by_topic.select(
+        *_KEY, f.col("topics.topic").alias("hit"), f.transform("topics.less", lambda less: -less).alias("hit_ms")
+    )
+
+
+def suffered(row: Any) -> bool:
+    """Whether a client lost requests, or waited twice as long as before."""
+    if row.is_replica:
+        return False
+    if row.failed or row.unanswered:
+        return True
+    return bool(row.hit) and (row.before_max_ms is None or row.during_max_ms >= 2 * row.before_max_ms)
+
+
+def of_outage(found: Results, leader: int, rows: list[Any]) -> list[Any]:
+    """What clients suffered of an outage of ``outages.incidents``, the worst first."""
+    moments = [row.leader_time or row.leaderless_time for row in rows]
+    slack = datetime.timedelta(seconds=_TOGETHER_S)
+    return [
+        row for row in found.failovers
+        if row.from_leader == leader and suffered(row)
+        and row.begin <= max(moments) and (row.until is None or row.until + slack >= min(moments))
+    ]  # fmt: skip
+
+
+def findings(found: Results) -> Iterator[Finding]:
+    for leader, rows in outages.incidents(found)[:MOST]:
+        hit = of_outage(found, leader, rows)
+        for row in hit[:MOST]:
+            text = f"Failover of broker {leader} at {clock(row.begin)}: {text_of(row)} ({packets(row.packets)})."
+            yield Finding("note", text, evidence_of(row))
+        if len(hit) > MOST:
+            others = count(len(hit) - MOST, "other client")
+            yield Finding("note", f"{others} of broker {leader} suffered, too: see the table of failovers.")
+
+
+def text_of(row: Any) -> str:
+    """What the client suffered."""
+    text = f"{row.api} of {row.client_id or row.client}"
+    if row.during_max_ms is not None:
+        text += f" took up to {duration(row.during_max_ms)}"
+        usual = [
+            f"{duration(value)} {when}"
+            for value, when in ((row.before_p50_ms, "before"), (row.after_p50_ms, "after")) if value is not None
+        ]  # fmt: skip
+        text += f" (median {', '.join(usual)})" if usual else ""
+        text += f", {row.failed:,} failed, {row.unanswered:,} got no response"
+    else:
+        text += f": {row.failed:,} failed, {row.unanswered:,} got no response"
+    if row.hit:
+        hit = [f"{topic} for {duration(ms)}" for topic, ms in zip(row.hit, row.hit_ms, strict=True)]
+        text += f"; hit: {some(hit, MOST)}"
+    return text
+
+
+ANALYSIS = Analysis(
+    table=TABLE,
+    run=run,
+    rank=22,
+    findings=findings,
+    section=Section(
+        position=46,
+        heading="Clients around failovers",
+        hint="Latency of Produce and Fetch 10 s before, during and 10 s after each change of leaders, and the topics "
+        "whose requests failed, were late or got no response meanwhile.",
+        columns=(
+            Shown("leader lost", "number", lambda r: r.from_leader),
+            Shown("at", "time", lambda r: r.begin),
+            Shown("client", "text", lambda r: r.client_id or r.client),
+            Shown("API", "text", lambda r: r.api),
+            Shown("median before", "ms", lambda r: r.before_p50_ms),
+            Shown("longest before", "ms", lambda r: r.before_max_ms, wide=True),
+            Shown("median during", "ms", lambda r: r.during_p50_ms),
+            Shown("longest during", "ms", lambda r: r.during_max_ms),
+            Shown("median after", "ms", lambda r: r.after_p50_ms),
+            Shown("longest after", "ms", lambda r: r.after_max_ms, wide=True),
+            Shown("failed", "count", lambda r: r.failed),
+            Shown("no response", "count", lambda r: r.unanswered),
+            Shown("topics hit", "text", lambda r: some(r.hit, MOST) or "–"),
+        ),
+    ),
+)

@@ -1,0 +1,22 @@
+"""The input of analyses, and what several of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+
+from kce.captures.spark.analyses import outages
+from kce.captures.spark.analyses.analysis import Frames
+from kce.captures.spark.analyses.common import accepted_states, leader_changes, state_versions
+
+
+def frames(
+    exchanges: DataFrame, partitions: DataFrame, live_brokers: DataFrame, connections: DataFrame,
+    keep: Callable[[DataFrame], DataFrame] = lambda frame: frame,
+) -> Frames:  # fmt: skip
+    """``keep`` caches what several analyses share."""
+    states = keep(accepted_states(partitions))
+    leaders, versions = keep(leader_changes(states)), keep(state_versions(states))
+    moves = keep(outages.moves(exchanges, connections, leaders))
+    return Frames(exchanges, partitions, live_brokers, connections, states, leaders, versions, moves)

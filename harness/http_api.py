@@ -1,0 +1,80 @@
+"""The commands of `kce up` and `kce proxy` over HTTP, with JSON, for tests in any language (docs/http.md).
+
+    GET    /cluster               addresses and nodes: the content of --ready-file
+    POST   /nodes/2/kill          kill, pause, resume, restart, cut, heal, hold, release
+    DELETE /controller            delete /controller by hand
+    GET    /faults                the rules, and how often they matched and acted
+    POST   /faults                add a rule: its fields as JSON, as in {"api": "LeaderAndIsr", "to": 2, "delay": 5}
+    GET    /faults/1              one rule
+    DELETE /faults/1              remove it: how often it matched and acted
+
+Requests need the header `Authorization: Bearer TOKEN`, with the token that --ready-file has. Errors are
+{"error": text}, with status 400, 401, 404, 405 or 409.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from kce.harness.errors import HarnessError
+from kce.harness.http_server import HttpRequest, HttpResponse
+
+#: executes a command of the supervisor; raises HarnessError
+Execute = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+
+
+class HttpApi:
+    def __init__(self, execute: Execute, token: str) -> None:
+        self._execute = execute
+        self._token = token
+
+    async def __call__(self, request: HttpRequest) -> HttpResponse:
+        given = request.headers.get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+            return _json(401, {"error": "the header Authorization: Bearer TOKEN is missing or wrong"})
+        allowed = []
+        for method, pattern, command in ROUTES:
+            match = re.fullmatch(pattern, request.path)
+            if match is not None and method == request.method:
+                return await self._answer(command, match, request)
+            if match is not None:
+                allowed.append(method)
+        if allowed:
+            return _json(405, {"error": f"{request.path} takes {', '.join(allowed)}, not {request.method}"})
+        return _json(404, {"error": f"there is no {request.path}; docs/http.md lists what there is"})
+
+    async def _answer(self, command: str, match: re.Match[str], request: HttpRequest) -> HttpResponse:
+        try:
+            fields: Any = json.loads(request.body) if request.body else {}
+        except ValueError as e:
+            return _json(400, {"error": f"the body is not JSON: {e}"})
+        if not isinstance(fields, dict):
+            return _json(400, {"error": f"the body is not an object: {fields!r}"})
+        groups = match.groupdict()
+        command = groups.pop("action", command)
+        arguments = {"rule": fields} if command == "fault add" else {name: int(n) for name, n in groups.items()}
+        try:
+            return _json(200, await self._execute({"command": command, **arguments}))
+        except HarnessError as e:
+            unknown = str(e).startswith(("there is no ", "not a command: "))
+            return _json(404 if unknown else 409 if groups else 400, {"error": str(e)})
+
+
+#: method, path, command; the action of a path is a command, too
+ROUTES = (
+    ("GET", "/cluster", "describe"),
+    ("POST", r"/nodes/(?P<node>\d+)/(?P<action>kill|pause|resume|restart|cut|heal|hold|release)", ""),
+    ("DELETE", "/controller", "delete-controller"),
+    ("GET", "/faults", "fault stats"),
+    ("POST", "/faults", "fault add"),
+    ("GET", r"/faults/(?P<number>\d+)", "fault stats"),
+    ("DELETE", r"/faults/(?P<number>\d+)", "fault remove"),
+)
+
+
+def _json(status: int, content: Any) -> HttpResponse:
+    return HttpResponse(status, "application/json", json.dumps(content).encode() + b"\n")

@@ -1,0 +1,62 @@
+"""The fast decoder against the decoder: the same messages in the same order, the same lines, the same quality."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from kce.captures.exchanges.decode import Decoder
+from kce.captures.exchanges.render import JsonRenderer, Renderer
+from kce.captures.fast.messages import BulkDecoder
+from kce.captures.files.pcap import CaptureFile
+from kce.harness.cli import captures as cli
+from tests.captures.exchanges.test_decode import in_process
+from tests.captures.exchanges.test_exactness import CASES, tap_of
+from tests.captures.samples import CAPTURES, unzipped
+from tests.captures.wiretap import observe
+
+#: so small that messages, connections and holes span windows
+SMALL_WINDOW = 20_000
+
+
+def lines(decoder):
+    text, as_json = Renderer(decoder.cluster), JsonRenderer(decoder.cluster)
+    return [(text.line(message), as_json.line(message)) for message in decoder.messages()], decoder.quality
+
+
+def both(capture, window_bytes):
+    expected, quality = lines(Decoder(CaptureFile(io.BytesIO(capture), "x")))
+    found, counted = lines(BulkDecoder(CaptureFile(io.BytesIO(capture), "x"), window_bytes=window_bytes))
+    assert found == expected
+    assert counted.to_json() == quality.to_json()
+    return found
+
+
+@pytest.mark.parametrize("name", CAPTURES)
+def test_samples(name):
+    assert both(unzipped(name), SMALL_WINDOW)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("window_bytes", [SMALL_WINDOW, 1 << 20])
+def test_imperfect_captures(case, window_bytes):
+    assert both(observe(tap_of(0), 0, **CASES[case]).pcap, window_bytes)
+
+
+def test_the_command_takes_it_for_large_files(monkeypatch):
+    path = str(CAPTURES["kafka-2.8.2-tour"])
+    expected = in_process(path)
+    taken = []
+
+    class Noticed(BulkDecoder):
+        def __init__(self, *args, **options):
+            taken.append(args)
+            super().__init__(*args, **options)
+
+    monkeypatch.setattr("kce.captures.fast.messages.BulkDecoder", Noticed)
+    assert (in_process(path), taken) == (expected, [])
+    monkeypatch.setattr(cli, "BULK_FROM_BYTES", 1)
+    assert in_process(path) == expected
+    assert len(taken) == 1

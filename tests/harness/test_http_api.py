@@ -1,0 +1,116 @@
+"""Commands over HTTP."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from kce.harness.commands import Commands
+from kce.harness.errors import HarnessError
+from kce.harness.faults import Rule
+from kce.harness.http_api import HttpApi
+from kce.harness.http_server import HttpRequest
+
+
+class FakeTarget:
+    """Node 1 can be killed."""
+
+    def __init__(self) -> None:
+        self.rules: list[Rule] = []
+
+    async def add_rule(self, rule: Rule) -> None:
+        self.rules.append(rule)
+
+    async def remove_rule(self, rule: Rule) -> None:
+        self.rules.remove(rule)
+
+    async def count_rule(self, rule: Rule) -> tuple[int, int]:
+        return 3, 2
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "cluster"}
+
+    async def act(self, command: str, request: dict[str, Any]) -> str | None:
+        if command == "hold":  # as of a proxy
+            return None
+        if command == "delete-controller":
+            return "/controller is deleted"
+        if request.get("node") == 2:
+            raise HarnessError("node 2 is not running")
+        if request.get("node") != 1:
+            raise HarnessError("there is no node 9 in this cluster")
+        return f"node 1 is {command}ed"
+
+
+class Client:
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+        self.target = FakeTarget()
+        self._api = HttpApi(Commands(self.target, {"pid": 7}, self.changes.append).execute, "secret")
+
+    async def __call__(
+        self, method: str, path: str, body: object = None, *, token: str = "Bearer secret"
+    ) -> tuple[int, dict[str, Any]]:
+        sent = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        response = await self._api(HttpRequest(method, path, {"authorization": token}, sent))
+        assert response.content_type == "application/json"
+        return response.status, json.loads(response.body)
+
+
+async def test_nodes_and_the_controller() -> None:
+    client = Client()
+    assert await client("GET", "/cluster") == (200, {"pid": 7, "kind": "cluster"})
+    assert await client("POST", "/nodes/1/kill") == (200, {"text": "node 1 is killed"})
+    assert await client("DELETE", "/controller") == (200, {"text": "/controller is deleted"})
+    assert client.changes == ["node 1 is killed", "/controller is deleted"]
+
+
+async def test_a_fault_from_its_beginning_to_its_end() -> None:
+    client = Client()
+    rule = {"api": "LeaderAndIsr", "to": 2, "error": "STALE_BROKER_EPOCH"}
+    status, added = await client("POST", "/faults", rule)
+    assert (status, added["number"]) == (200, 1)
+    assert client.target.rules[0].to == 2
+    stats = {"rule": client.target.rules[0].describe(), "matched": 3, "fired": 2}
+    assert await client("GET", "/faults/1") == (200, stats)
+    assert await client("GET", "/faults") == (200, {"faults": {"1": stats}})
+    status, removed = await client("DELETE", "/faults/1")
+    assert (status, client.target.rules) == (200, [])
+    assert removed["text"].startswith("fault 1 is removed")
+    assert await client("GET", "/faults") == (200, {"faults": {}})
+    assert (await client("DELETE", "/faults/1"))[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "error"),
+    [
+        ("POST", "/nodes/2/kill", None, 409, "node 2 is not running"),
+        ("POST", "/nodes/9/kill", None, 404, "there is no node 9 in this cluster"),
+        ("POST", "/nodes/1/hold", None, 404, "not a command: hold"),
+        ("POST", "/nodes/1/explode", None, 404, "there is no /nodes/1/explode"),
+        ("POST", "/nodes/x/kill", None, 404, "there is no /nodes/x/kill"),
+        ("GET", "/nodes/1/kill", None, 405, "takes POST, not GET"),
+        ("PUT", "/faults", None, 405, "takes GET, POST, not PUT"),
+        ("POST", "/faults", b"{", 400, "the body is not JSON"),
+        ("POST", "/faults", b"\xff", 400, "the body is not JSON"),
+        ("POST", "/faults", [1], 400, "the body is not an object"),
+        ("POST", "/faults", {"apo": "Fetch"}, 400, "a rule has no apo"),
+        ("POST", "/faults", {"api": "Fetsch"}, 400, "Kafka has no such API"),
+        ("POST", "/faults", {"delay": "long"}, 400, "a rule has no such values"),
+        ("GET", "/faults/7", None, 404, "there is no fault 7; there are none"),
+        ("GET", "/", None, 404, "there is no /"),
+    ],
+)
+async def test_errors(method: str, path: str, body: object, status: int, error: str) -> None:
+    found, answer = await Client()(method, path, body)
+    assert found == status
+    assert error in answer["error"]
+
+
+@pytest.mark.parametrize("token", ["", "secret", "Bearer wrong", "Bearer secret2", "Bearer sécret"])
+async def test_the_token_is_needed(token: str) -> None:
+    client = Client()
+    status, answer = await client("POST", "/nodes/1/kill", token=token)
+    assert (status, "Bearer" in answer["error"], client.changes) == (401, True, [])
