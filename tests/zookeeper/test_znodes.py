@@ -137,6 +137,7 @@ def test_a_registration_at_its_bounds() -> None:  # rules 1.15-1.19
     assert znodes.decode_broker(3, registration(endpoints=[])).endpoints == ()
     first = znodes.decode_broker(3, registration(version=1, endpoints=..., rack=...))
     assert first.endpoints == (Endpoint("PLAINTEXT", "PLAINTEXT", "h", 1),)
+    assert znodes.decode_broker(3, registration(version=1, port=0)).endpoints[0].port == 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from kce import wire
-from kce.broker_stub.handlers import list_offsets
+from kce.broker_stub.handlers import list_offsets, offset_for_leader_epoch
 from kce.broker_stub.handlers.fetch import HANDLER as FETCH
 from kce.broker_stub.log import Isolation, Origin
 from kce.broker_stub.reactor.request import Action
@@ -389,6 +389,24 @@ async def test_only_the_leader_says_where_an_epoch_ends() -> None:
         request = wire.OffsetForLeaderEpochRequest(topics=(wire.OffsetForLeaderTopic(topic="a", partitions=(entry,)),))
         (topic,) = (await node.ask(request, 4)).topics
         assert topic.partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+async def test_errors_of_whole_requests_name_their_partitions() -> None:  # rule B1.41
+    async with a_node() as node:
+        code = ErrorCode.CORRUPT_MESSAGE
+        offsets = wire.ListOffsetsRequest(
+            replica_id=-1,
+            topics=(wire.ListOffsetsTopic(name="a", partitions=(wire.ListOffsetsPartition(partition_index=4),)),),
+        )
+        context = node.request(offsets, 9)[0].context
+        (topic,) = list_offsets.HANDLER.error_response(offsets, context, code).topics
+        assert (topic.name, topic.partitions[0].partition_index, topic.partitions[0].error_code) == ("a", 4, code)
+        ends = wire.OffsetForLeaderEpochRequest(
+            topics=(wire.OffsetForLeaderTopic(topic="a", partitions=(wire.OffsetForLeaderPartition(partition=4),)),)
+        )
+        context = node.request(ends, 4)[0].context
+        (found,) = offset_for_leader_epoch.HANDLER.error_response(ends, context, code).topics
+        assert (found.topic, found.partitions[0].partition, found.partitions[0].error_code) == ("a", 4, code)
 
 
 async def test_ends_of_epochs() -> None:
