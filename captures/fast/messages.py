@@ -63,7 +63,7 @@ class BulkDecoder:
                 continue
             request = message if isinstance(message, Request) else message.request
             yield message.place.order, request.correlation_id, message
-        packets = window.packets[:, [k.TIME, k.NUMBER]].tolist()
+        times, numbers = window.packets[:, k.TIME].tolist(), window.packets[:, k.NUMBER].tolist()
         data, first, file, talks, kinds = window.data, window.first, self._file, window.talks, self._kinds
         columns = [f.TALK, f.PACKET, f.AT, f.LENGTH, f.KEY, f.VERSION, f.CORRELATION, f.PROGRAM, f.PARTNER]
         requests: dict[int, Request] = {}
@@ -72,7 +72,7 @@ class BulkDecoder:
         ):
             if program < 0:
                 continue
-            place = Place(first + packet, *packets[packet], file)
+            place = Place(first + packet, times[packet], numbers[packet], file)
             payload = data[at : at + length].tobytes()
             kind = kinds.get((key, version)) or self._kind(key, version)
             request = requests[index] = kind.request(talks[talk], place, payload)
@@ -80,7 +80,7 @@ class BulkDecoder:
         for _, packet, at, length, _, _, correlation_id, program, partner in window.responses[:, columns].tolist():
             if program < 0:
                 continue
-            place = Place(first + packet, *packets[packet], file)
+            place = Place(first + packet, times[packet], numbers[packet], file)
             request = requests[partner]
             kind = kinds[request.api_key, request.version]
             yield place.order, correlation_id, kind.response(request, place, data[at : at + length].tobytes())
