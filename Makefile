@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FUZZ_INPUTS ?= 1000000
 MUTANTS_SEED ?= 1
+FUZZ_NODES ?= 100000
 STAMP := $(VENV)/.installed
 # RANDOM=1 runs tests in random order; the seed is printed, and RANDOM=<seed> repeats its order
 RANDOM_ORDER := $(if $(RANDOM),-p randomly $(if $(filter-out 1,$(RANDOM)),--randomly-seed=$(RANDOM)))
@@ -36,8 +37,9 @@ test: setup ## run the whole suite (RANDOM=1: in random order)
 test-fast: setup ## run the tests without JVM and Spark on a sample of inputs, on all cores (RANDOM=1: in random order)
 	$(BIN)/python -m pytest --fast --numprocesses=auto --dist=worksteal $(RANDOM_ORDER)
 
-fuzz: setup ## fuzz every decoder with a million damaged messages, in some ten minutes (FUZZ_INPUTS=n for another number)
+fuzz: setup ## fuzz every decoder with a million damaged messages, the controller with 100,000 znodes of each kind (FUZZ_INPUTS=n, FUZZ_NODES=n)
 	KCE_FUZZ_INPUTS=$(FUZZ_INPUTS) $(BIN)/python -m pytest tests/wire/test_fuzz.py -q
+	KCE_FUZZ_NODES=$(FUZZ_NODES) $(BIN)/python -m pytest tests/controller/test_malformed_znodes.py -q
 
 kill-points: setup ## kill -9 a controller at each point of its operations, Ctrl-C each command at 20 moments: 20 minutes
 	KCE_KILL_EVERY=1 KCE_SIGNAL_MOMENTS=20 $(BIN)/python -m pytest tests/harness/test_kill_points.py \

@@ -24,6 +24,8 @@ class Follower:
     fetched_ms: float = -math.inf
     #: the end of the leader's log at that fetch
     leader_end_offset: int = UNKNOWN_OFFSET
+    #: when the leader's epoch began
+    since_ms: float = -math.inf
 
     def fetched(self, end: OffsetMetadata, log_start_offset: int, now_ms: float, leader_end_offset: int) -> None:
         """Record a fetch: the follower has everything before ``end``."""
@@ -37,7 +39,12 @@ class Follower:
         self.fetched_ms = now_ms
 
     def was_idle_until(self, now_ms: float) -> None:
-        """It had everything all the time, and its last fetch, of which it was not part, was then."""
+        """It had everything all the time, and its last fetch, of which it was not part, was then.
+
+        That says nothing if the leader's epoch is newer.
+        """
+        if now_ms <= self.since_ms:
+            return
         self.caught_up_ms = max(self.caught_up_ms, now_ms)
         self.fetched_ms = max(self.fetched_ms, now_ms)
 
@@ -68,9 +75,9 @@ class Followers:
             is_in_sync = broker_id in in_sync
             since = now_ms if is_in_sync else -math.inf
             self._by_id[broker_id] = (
-                Follower(caught_up_ms=since)
+                Follower(caught_up_ms=since, since_ms=now_ms)
                 if is_new_leader
-                else Follower(known.end, known.log_start_offset, since, since, leader_end_offset)
+                else Follower(known.end, known.log_start_offset, since, since, leader_end_offset, now_ms)
             )
 
     def high_watermark(

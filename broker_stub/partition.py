@@ -61,7 +61,7 @@ class Partition:
     __slots__ = (
         "_broker_id", "_log_manager", "adding_replicas", "controller_epoch", "epoch_start_offset", "followers", "isr",
         "leader", "leader_epoch", "log", "partition_epoch", "pending", "removing_replicas", "replicas",
-        "topic_partition",
+        "requested_topic_id", "topic_partition",
     )  # fmt: skip
 
     def __init__(self, topic_partition: TopicPartition, broker_id: int, log_manager: LogManager) -> None:
@@ -79,6 +79,8 @@ class Partition:
         self.pending: AlterPartitionItem | None = None
         #: None before the first LeaderAndIsr
         self.log: Log | None = None
+        #: of the last LeaderAndIsr: a follower fetches with it (rule 9.19)
+        self.requested_topic_id: uuid.UUID | None = None
         self.followers = Followers()
         #: as a leader: where the log ended when its epoch began
         self.epoch_start_offset = 0
@@ -122,6 +124,7 @@ class Partition:
         if state.partition_epoch < self.partition_epoch:
             return False
         self.create_log_if_not_exists(state, topic_id)
+        self.requested_topic_id = topic_id
         self.controller_epoch = state.controller_epoch
         self.replicas = state.replicas
         self.adding_replicas = state.adding_replicas

@@ -38,6 +38,9 @@ class IsrPolicy(Protocol):
     def partition_changed(self, partition: Partition) -> None:
         """A LeaderAndIsr changed the partition, or the partition is no longer hosted (and not led)."""
 
+    def topic_id_changed(self, partition: Partition) -> None:
+        """A LeaderAndIsr added or removed only the topic id of a partition that is followed (rule 9.19)."""
+
     def partition_stopped(self, partition: Partition) -> None:
         """A StopReplica without deletion: the partition is hosted, but no longer fetched (rules 9.31, 9.34)."""
 
@@ -104,14 +107,18 @@ class ReplicaManager:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if state.leader_epoch > partition.leader_epoch or is_kraft_controller:
             return None if self.broker_id in state.replicas else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        # an epoch that is known already: only the topic id can be new (rule 9.19)
-        if topic_id is not None and log_topic_id is None:
-            if self._log_manager.has_log(partition.topic_partition):
-                self._log_manager.assign_topic_id(partition.topic_partition, topic_id)
-            return ErrorCode.NONE
-        if topic_id is None and log_topic_id is not None and state.leader != self.broker_id:
-            return ErrorCode.NONE  # a fetcher would continue without the id
-        return ErrorCode.STALE_CONTROLLER_EPOCH
+        # an epoch that is known already: only the topic id can be new, or gone (rule 9.19)
+        is_follower = state.leader != self.broker_id
+        is_new = topic_id is not None and log_topic_id is None
+        is_gone = topic_id is None and log_topic_id is not None and is_follower
+        if not is_new and not is_gone:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if topic_id is not None and self._log_manager.has_log(partition.topic_partition):
+            self._log_manager.assign_topic_id(partition.topic_partition, topic_id)
+        if is_follower:
+            partition.requested_topic_id = topic_id
+            self._isr_policy.topic_id_changed(partition)
+        return ErrorCode.NONE
 
     def _apply(
         self,

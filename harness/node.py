@@ -43,6 +43,7 @@ from kce.harness.world import RealWorld, World, uuids
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.metrics import Histogram, Metric, MetricName
 from kce.wire.configuration import ConfigError, Properties
+from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -63,6 +64,8 @@ _SESSION_NEWS = {
     SessionState.ESTABLISHED: "a new session at ZooKeeper %s is established",
     SessionState.AUTH_FAILED: "ZooKeeper at %s rejects our authentication",
 }
+#: since then controllers learn of failed log directories
+_IBP_1_0_IV0 = MetadataVersion.parse("1.0-IV0")
 #: the log directory of a node that has none configured, on a disk in memory
 _IN_MEMORY = "/kafka-logs"
 #: errors that end a node with one line
@@ -90,9 +93,9 @@ def controller_config(
     )
 
 
-async def _halt(path: str) -> None:
+async def _halt(reason: str) -> None:
     """Rule 9.68. Raises BrokerFailure."""
-    raise BrokerFailure(f"log directory {path} has failed, and none is left")
+    raise BrokerFailure(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,8 @@ class Node:
         self.is_up = False
         self.logs: LogManager | None = None
         self._open_logs: LogManager | None = None
+        #: before the logs are loaded
+        self._failed_log_dirs: dict[str, OSError] = {}
         #: port of the metrics' HTTP server
         self.metrics_port: int | None = None
 
@@ -248,10 +253,15 @@ class Node:
     async def _load_logs(self, nursery: trio.Nursery) -> LogManager:
         """Without log directories records are kept in memory, until the node ends. Raises BrokerFailure."""
 
+        is_serving = False
+
         def failed(path: str, partitions: list[TopicPartition]) -> None:
-            self.broker.log_directory_failed(partitions)
-            if not logs.online:
-                nursery.start_soon(_halt, path)
+            if not self._survives_failed_log_dirs:
+                nursery.start_soon(_halt, f"log directory {path} has failed, and {_IBP_1_0_IV0} is needed to go on")
+            elif not logs.online:
+                nursery.start_soon(_halt, f"log directory {path} has failed, and none is left")
+            if is_serving:
+                self.broker.log_directory_failed(partitions)
 
         logs = LogManager(
             self.world.disk if self.config.log_dirs else MemoryDisk(self.now_ms),
@@ -263,9 +273,14 @@ class Node:
             on_offline=failed,
         )
         self._open_logs = logs
-        await logs.load()
+        await logs.load(self._failed_log_dirs)
+        is_serving = True
         await nursery.start(logs.run)
         return logs
+
+    @property
+    def _survives_failed_log_dirs(self) -> bool:
+        return self.config.inter_broker_protocol_version >= _IBP_1_0_IV0
 
     def _topic_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
         self._topics.changed(topic, config)
@@ -299,10 +314,11 @@ class Node:
 
         Raises HarnessError.
         """
-        known = read_metadata(self.world.disk, self.config.log_dirs)
+        disk, log_dirs = self.world.disk, self.config.log_dirs
+        known = read_metadata(disk, log_dirs, self._failed_log_dirs)
         check_cluster_id(self.config, cluster_id, known)
         broker_id = await choose_broker_id(zk, self.config, known)
-        write_metadata(self.world.disk, self.config.log_dirs, BrokerMetadata(cluster_id, broker_id))
+        write_metadata(disk, log_dirs, BrokerMetadata(cluster_id, broker_id), self._failed_log_dirs)
         self.config = replace(self.config, broker_id=broker_id)
         self.links.node_id = broker_id
         self._controller_config = replace(self._controller_config, broker_id=BrokerId(broker_id))

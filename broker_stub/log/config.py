@@ -12,6 +12,8 @@ from kce.wire.record import Codec, TimestampType
 _CODECS = {codec.name.lower(): codec for codec in Codec} | {"uncompressed": Codec.NONE}
 _TIMESTAMP_TYPES = {"CreateTime": TimestampType.CREATE_TIME, "LogAppendTime": TimestampType.LOG_APPEND_TIME}
 
+_NO_LIMIT_MS = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
@@ -59,6 +61,11 @@ class LogConfig:
         def limit(name: str) -> int | None:
             return None if number(name) < 0 else number(name)
 
+        def timestamp_limit(name: str) -> int:
+            """Rule B3.28: the deprecated setting counts where this one has its default."""
+            own = number(name)
+            return number("message.timestamp.difference.max.ms") if own == _NO_LIMIT_MS else own
+
         policies = values["cleanup.policy"]
         assert isinstance(policies, tuple)
         return cls(
@@ -77,8 +84,8 @@ class LogConfig:
             is_delete="delete" in policies,
             compression_type=_CODECS.get(str(values["compression.type"])),
             message_timestamp_type=_TIMESTAMP_TYPES[str(values["message.timestamp.type"])],
-            message_timestamp_before_max_ms=number("message.timestamp.before.max.ms"),
-            message_timestamp_after_max_ms=number("message.timestamp.after.max.ms"),
+            message_timestamp_before_max_ms=timestamp_limit("message.timestamp.before.max.ms"),
+            message_timestamp_after_max_ms=timestamp_limit("message.timestamp.after.max.ms"),
             min_insync_replicas=number("min.insync.replicas"),
             message_downconversion_enable=bool(values["message.downconversion.enable"]),
         )

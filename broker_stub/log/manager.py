@@ -90,6 +90,7 @@ class LogManager:
         self._random = random
         self._on_offline = on_offline
         self._work = trio.Event()
+        self._log_dirs = log_dirs
         self.logs: dict[TopicPartition, Log] = {}
         self._deleted_in: set[LogDirectory] = set()
         self.directories = [
@@ -117,10 +118,15 @@ class LogManager:
 
     # loading
 
-    async def load(self) -> None:
-        """Load every log. Raises BrokerFailure if a directory is locked, or has what no broker has made."""
-        for directory in self.directories:
+    async def load(self, failed: Mapping[str, OSError] | None = None) -> None:
+        """Load every log; directories that have ``failed`` already are offline.
+
+        Raises BrokerFailure if a directory is locked, or has what no broker has made, or if none is left.
+        """
+        for path, directory in zip(self._log_dirs, self.directories, strict=True):
             try:
+                if failed and path in failed:
+                    raise failed[path]
                 directory.open()
                 await self._load(directory)
             except OSError as e:

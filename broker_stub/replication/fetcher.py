@@ -46,12 +46,10 @@ class FetchState:
     leader_epoch: int
     offset: int
     is_truncating: bool
+    #: of the last LeaderAndIsr
+    topic_id: UUID | None
     #: trio.current_time() until which it is not fetched (rule B5.17)
     delayed_until: float = -math.inf
-
-    @property
-    def topic_id(self) -> UUID | None:
-        return self.log.topic_id
 
     @property
     def last_fetched_epoch(self) -> int:
@@ -94,7 +92,7 @@ class ReplicaFetcher:
     def __repr__(self) -> str:
         return f"<fetcher of {self.leader}, {len(self.partitions)} partitions>"
 
-    def add(self, partition: TopicPartition, log: Log, leader_epoch: int) -> None:
+    def add(self, partition: TopicPartition, log: Log, leader_epoch: int, topic_id: UUID | None) -> None:
         """Rules B5.4, B5.5, B5.8."""
         known = self.partitions.get(partition)
         if known is not None and known.leader_epoch == leader_epoch:
@@ -103,8 +101,15 @@ class ReplicaFetcher:
         version = self._port.config.inter_broker_protocol_version
         has_epoch = version.truncates_on_fetch and log.latest_epoch is not None
         offset = log.log_end_offset if has_epoch else log.high_watermark
-        self.partitions[partition] = FetchState(log, leader_epoch, offset, is_truncating=not has_epoch)
+        self.partitions[partition] = FetchState(log, leader_epoch, offset, not has_epoch, topic_id)
         self.reconsider(partition)
+
+    def update_topic_id(self, partition: TopicPartition, topic_id: UUID | None) -> None:
+        """Rule B5.41."""
+        state = self.partitions.get(partition)
+        if state is not None and state.topic_id != topic_id:
+            state.topic_id = topic_id
+            self.reconsider(partition)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
@@ -366,7 +371,15 @@ class FetcherManager:
                 nursery.start_soon(fetcher.run)
             await trio.sleep_forever()
 
-    def follow(self, partition: TopicPartition, log: Log, leader: int, leader_epoch: int, endpoint: Endpoint) -> None:
+    def follow(
+        self,
+        partition: TopicPartition,
+        log: Log,
+        leader: int,
+        leader_epoch: int,
+        endpoint: Endpoint,
+        topic_id: UUID | None,
+    ) -> None:
         """Fetch the partition from that leader from now on."""
         key = leader, fetcher_id(partition, self._port.config.num_replica_fetchers)
         fetcher = self._fetchers.get(key)
@@ -382,7 +395,7 @@ class FetcherManager:
         for other in self._fetchers.values():
             if other is not fetcher and (partition in other.partitions or partition in other.failed):
                 other.remove([partition])
-        fetcher.add(partition, log, leader_epoch)
+        fetcher.add(partition, log, leader_epoch, topic_id)
 
     def _start(self, key: tuple[int, int], endpoint: Endpoint) -> ReplicaFetcher:
         leader, number = key
@@ -390,6 +403,10 @@ class FetcherManager:
         if self._nursery is not None:
             self._nursery.start_soon(fetcher.run)
         return fetcher
+
+    def update_topic_id(self, partition: TopicPartition, topic_id: UUID | None) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.update_topic_id(partition, topic_id)
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch these no more."""

@@ -84,12 +84,17 @@ class Replication:
             endpoint = self._metadata_cache.snapshot.endpoint(partition.leader, self._listener)
             if endpoint is not None:
                 self.fetchers.follow(
-                    partition.topic_partition, partition.log, partition.leader, partition.leader_epoch, endpoint
-                )
+                    partition.topic_partition, partition.log, partition.leader, partition.leader_epoch, endpoint,
+                    partition.requested_topic_id,
+                )  # fmt: skip
                 self.fetchers.stop_idle()
                 return
         self.fetchers.stop([partition.topic_partition])
         self.fetchers.stop_idle()
+
+    def topic_id_changed(self, partition: Partition) -> None:
+        """Rule B5.41."""
+        self.fetchers.update_topic_id(partition.topic_partition, partition.requested_topic_id)
 
     def partition_stopped(self, partition: Partition) -> None:
         """A StopReplica without deletion: it is hosted, but not fetched (rules 9.31, 9.34)."""

@@ -5,6 +5,7 @@ Without directories a broker forgets a generated id.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,8 @@ from kce.broker_stub.disk import Disk, replace
 from kce.broker_stub.errors import BrokerFailure
 from kce.zookeeper.admin_nodes import generate_broker_id
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
+
+log = logging.getLogger(__name__)
 
 FILE_NAME = "meta.properties"
 #: the format of clusters with ZooKeeper
@@ -27,12 +30,21 @@ class BrokerMetadata:
     broker_id: int | None = None
 
 
-def read_metadata(disk: Disk, log_dirs: Sequence[str]) -> BrokerMetadata:
-    """Read the ids from the directories that have a file.
+def read_metadata(disk: Disk, log_dirs: Sequence[str], failed: dict[str, OSError]) -> BrokerMetadata:
+    """Read the ids from the directories that have a file; ``failed`` gets those whose file cannot be read (rule B11.9).
 
-    Raises BrokerFailure if they differ, or for a file that cannot be read.
+    Raises BrokerFailure if they differ, or for a file with other contents.
     """
-    found = {path: known for path in _files(log_dirs) if (known := _read(disk, path)) is not None}
+    found: dict[str, BrokerMetadata] = {}
+    for log_dir, path in _files(log_dirs):
+        try:
+            known = _read(disk, path)
+        except OSError as e:
+            log.error("%s cannot be read: %s", path, e)
+            failed[log_dir] = e
+        else:
+            if known is not None:
+                found[path] = known
     cluster_ids = {path: known.cluster_id for path, known in found.items() if known.cluster_id is not None}
     broker_ids = {path: known.broker_id for path, known in found.items() if known.broker_id is not None}
     for what, values in (("cluster.id", cluster_ids), ("broker.id", broker_ids)):
@@ -42,18 +54,20 @@ def read_metadata(disk: Disk, log_dirs: Sequence[str]) -> BrokerMetadata:
     return BrokerMetadata(next(iter(cluster_ids.values()), None), next(iter(broker_ids.values()), None))
 
 
-def write_metadata(disk: Disk, log_dirs: Sequence[str], metadata: BrokerMetadata) -> None:
+def write_metadata(disk: Disk, log_dirs: Sequence[str], metadata: BrokerMetadata, failed: dict[str, OSError]) -> None:
     """Write the file where it says something else or is missing, before registration (rules B6.8, B11.1).
 
-    Creates the directories. Each file is written atomically. Raises BrokerFailure.
+    Creates the directories. Each file is written atomically. ``failed`` gets the directories where that is not possible
+    (rule B11.10); those that are there already are left alone.
     """
     text = f"version={VERSION}\ncluster.id={metadata.cluster_id}\nbroker.id={metadata.broker_id}\n"
-    for path in _files(log_dirs):
+    for log_dir, path in _files([log_dir for log_dir in log_dirs if log_dir not in failed]):
         try:
             if _read(disk, path) != metadata:
                 replace(disk, path, text.encode())
         except OSError as e:
-            raise BrokerFailure(f"{path} cannot be written: {e}") from None
+            log.error("%s cannot be written: %s", path, e)
+            failed[log_dir] = e
 
 
 async def choose_broker_id(zk: KafkaZkClient, config: BrokerConfig, known: BrokerMetadata) -> int:
@@ -82,18 +96,19 @@ def check_cluster_id(config: BrokerConfig, cluster_id: str, known: BrokerMetadat
         )
 
 
-def _files(log_dirs: Sequence[str]) -> list[str]:
-    return [f"{log_dir.rstrip('/')}/{FILE_NAME}" for log_dir in log_dirs]
+def _files(log_dirs: Sequence[str]) -> list[tuple[str, str]]:
+    """Directory and file of each."""
+    return [(log_dir, f"{log_dir.rstrip('/')}/{FILE_NAME}") for log_dir in log_dirs]
 
 
 def _read(disk: Disk, path: str) -> BrokerMetadata | None:
-    """None where there is no such file."""
+    """None where there is no such file. Raises OSError, BrokerFailure."""
+    content = disk.read(path)
+    if content is None:
+        return None
     try:
-        content = disk.read(path)
-        if content is None:
-            return None
         lines = content.decode().splitlines()
-    except (OSError, UnicodeDecodeError) as e:
+    except UnicodeDecodeError as e:
         raise BrokerFailure(f"{path} cannot be read: {e}") from None
     entries = {
         key.strip(): text.strip() for key, _, text in (line.partition("=") for line in lines) if not key.startswith("#")

@@ -32,7 +32,7 @@ from kce.harness.connections import Link, NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, RealWorld
 from kce.wire.steps import Steps
-from kce.wire.transport import ConnectionLost, FramedConnection
+from kce.wire.transport import ConnectionLost, Dial, FramedConnection
 from tests.broker_stub.logs import MemoryLogManager
 
 ID_A = uuid.UUID(int=0xA)
@@ -228,6 +228,7 @@ class Node:
         channel: ControllerChannel | None = None,
         submitter: ItemSubmitter | None = None,
         isr_policy: IsrPolicy | None = None,
+        dial: Dial | None = None,
         **properties: str,
     ) -> None:
         self.config = config(broker_id, **properties)
@@ -237,7 +238,7 @@ class Node:
         self.submitter = RecordingSubmitter()
         self.quotas = ClientQuotas()
         self.replication = Replication(
-            self.config, self.cache, submitter or self.submitter, lambda: self.replicas, no_dial,
+            self.config, self.cache, submitter or self.submitter, lambda: self.replicas, dial or no_dial,
             lambda: self.broker_epoch, Random(1),
         )  # fmt: skip
         self.replicas = ReplicaManager(broker_id, self.cache, self.logs, isr_policy or self.replication)

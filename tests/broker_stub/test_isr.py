@@ -9,13 +9,9 @@ Covers: broker_stub/partition.py.
 from __future__ import annotations
 
 import pytest
-from trio.testing import wait_all_tasks_blocked
 
-from kce import wire
 from kce.broker_stub import TopicPartition
-from kce.broker_stub.alter_partition_manager import AlterPartitionManager
 from kce.wire import ErrorCode
-from kce.wire.metadata_version import LATEST
 from kce.zookeeper.model import BrokerId, LeaderAndIsr
 from tests.broker_stub.replication.support import fetch_request
 from tests.broker_stub.support import (
@@ -61,7 +57,6 @@ def _written(isr=(1, 2, 3), *, leader_epoch=5, partition_epoch=8) -> LeaderAndIs
     return LeaderAndIsr(leader=BrokerId(1), isr=isr, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
 
 
-@pytest.mark.kafka("PT-9")
 async def test_a_follower_that_has_everything_joins() -> None:
     node = await _node(isr=(1, 2))
     assert node.submitter.proposed == []
@@ -88,35 +83,6 @@ async def test_the_joining_replica_is_appended() -> None:  # rule 9.49
     node = await _node(alive=(1, 2, 3, 5), isr=(1, 2), replicas=(5, 1, 3, 2, 4))
     await _fetches(node, 5)
     assert node.submitter.proposed == [(1, 2, 5)]
-
-
-@pytest.mark.parametrize(
-    "not_eligible",
-    [
-        pytest.param({"alive": (1,)}, marks=pytest.mark.kafka("PT-12"), id="dead"),
-        pytest.param({"alive": (1, 2)}, marks=pytest.mark.kafka("PT-13"), id="refused"),
-    ],
-)
-async def test_a_replica_joins_when_it_is_eligible_again(not_eligible) -> None:  # rules 9.47, 9.58
-    """A dead broker is not proposed; one that shuts down is, and the controller refuses it."""
-
-    def known() -> tuple[object, ...]:
-        partition = node.partition()
-        return partition.isr, partition.maximal_isr, partition.pending is not None, len(node.submitter.unanswered)
-
-    node = await _node(**not_eligible)
-    await _fetches(node, 2)
-    if not_eligible["alive"] == (1,):
-        assert known() == ((1,), (1,), False, 0)
-        await _learns(node, alive=(1, 2))
-    else:
-        assert known() == ((1,), (1, 2), True, 1)
-        node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
-    assert known() == ((1,), (1,), False, 0)
-    await _fetches(node, 2)
-    assert known() == ((1,), (1, 2), True, 1)
-    node.submitter.answer(A0, _written((1, 2)))
-    assert known() == ((1, 2), (1, 2), False, 0)
 
 
 async def test_a_broker_without_a_replica_does_not_join() -> None:  # rules 9.47, B4.10
@@ -146,7 +112,6 @@ async def test_a_follower_proposes_nothing() -> None:
     assert node.submitter.proposed == []
 
 
-@pytest.mark.kafka("PT-26")
 async def test_one_proposal_is_in_flight() -> None:  # rule 9.48
     node = await _proposing()
     await _fetches(node, 3)
@@ -173,13 +138,12 @@ async def test_a_refused_replica_is_proposed_again_with_its_next_fetch(error) ->
 @pytest.mark.parametrize(
     "error",
     [
-        pytest.param(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, marks=pytest.mark.kafka("PT-22")),
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.FENCED_LEADER_EPOCH,
-        pytest.param(ErrorCode.INVALID_UPDATE_VERSION, marks=pytest.mark.kafka("PT-23")),
-        pytest.param(ErrorCode.INVALID_UPDATE_VERSION, marks=pytest.mark.kafka("PT-10"), id="of an expansion"),
-        pytest.param(ErrorCode.INVALID_REQUEST, marks=pytest.mark.kafka("PT-8")),
-        pytest.param(ErrorCode.NEW_LEADER_ELECTED, marks=pytest.mark.kafka("PT-21")),
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
     ],
 )
 async def test_some_errors_leave_the_change_pending_until_a_leader_and_isr_comes(error) -> None:  # rule 9.58
@@ -196,7 +160,6 @@ async def test_some_errors_leave_the_change_pending_until_a_leader_and_isr_comes
     assert node.submitter.submitted[1][0].leader_and_isr.leader_epoch == 6
 
 
-@pytest.mark.kafka("PT-24")
 @pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT, 999])
 async def test_other_errors_are_retried_until_committed(error) -> None:  # rule 9.58
     node = await _proposing()
@@ -207,37 +170,6 @@ async def test_other_errors_are_retried_until_committed(error) -> None:  # rule 
     assert node.partition().isr == (1, 2)
 
 
-@pytest.mark.kafka("PT-25")
-async def test_a_refused_request_is_sent_again_and_committed(nursery) -> None:  # rule 9.58
-    sent = []
-
-    class Channel:
-        async def request(self, api_key, max_version, build, error_codes):
-            (topic,) = build(max_version).topics
-            (partition,) = topic.partitions
-            sent.append(partition)
-            written = wire.AlterPartitionResponsePartitionData(
-                partition_index=0,
-                error_code=ErrorCode.UNKNOWN_SERVER_ERROR if len(sent) == 1 else ErrorCode.NONE,
-                leader_id=1,
-                leader_epoch=partition.leader_epoch,
-                isr=tuple(member.broker_id for member in partition.new_isr_with_epochs),
-                partition_epoch=partition.partition_epoch + 1,
-            )
-            answered = wire.AlterPartitionResponseTopicData(topic_id=topic.topic_id, partitions=(written,))
-            return wire.AlterPartitionResponse(topics=(answered,))
-
-    manager = AlterPartitionManager(1, lambda: 70, Channel(), LATEST)
-    nursery.start_soon(manager.run)
-    node = await _node(isr=(1, 2), submitter=manager)
-    await _fetches(node, 3)
-    await wait_all_tasks_blocked()
-    partition = node.partition()
-    assert (partition.isr, partition.partition_epoch, partition.pending) == ((1, 2, 3), 8, None)
-    assert len(sent) == 2
-
-
-@pytest.mark.kafka("PT-17")
 async def test_a_leader_and_isr_supersedes_an_older_proposal() -> None:  # rule 9.59
     node = await _proposing()
     await node.ask(leader_and_isr(lai_state(isr=(1, 3), leader_epoch=6, partition_epoch=9)))

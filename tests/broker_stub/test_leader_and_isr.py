@@ -112,23 +112,6 @@ async def test_an_unchanged_leader_is_followed_again_in_a_larger_leader_epoch_on
     assert applied == [1, 4]
 
 
-@pytest.mark.kafka("PT-31")
-async def test_assignment_and_isr_follow_the_requests() -> None:  # rules 9.16, 9.22, 9.23
-    node = await _node()
-
-    def known() -> tuple[object, ...]:
-        it = node.partition()
-        return it.replicas, it.isr, it.adding_replicas, it.removing_replicas
-
-    moving = lai_state(isr=(1, 2), replicas=(1, 2, 3, 4, 5), adding_replicas=(4, 5), removing_replicas=(1, 2))
-    await _code(node, moving)
-    assert known() == ((1, 2, 3, 4, 5), (1, 2), (4, 5), (1, 2))
-    await _code(node, lai_state(leader_epoch=1, isr=(1, 3, 4), replicas=(1, 3, 4, 5)))
-    assert known() == ((1, 3, 4, 5), (1, 3, 4), (), ())
-    await _code(node, lai_state(leader=2, leader_epoch=2, isr=(2, 1), replicas=(1, 2, 3, 4)))
-    assert known() == ((1, 2, 3, 4), (), (), ())
-
-
 async def test_a_follower_stores_leader_and_assignment_but_no_isr() -> None:  # rules 9.16, 9.23
     node = await _following(leader_epoch=3, partition_epoch=5)
     partition = node.partition()

@@ -120,7 +120,6 @@ async def test_a_failed_notification_is_resent(autojump_clock: MockClock, nurser
     assert [partitions for _, partitions in h.store.notifications] == [[0]]
 
 
-@pytest.mark.kafka("PT-27")
 async def test_an_old_protocol_makes_brokers_write_isrs(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     store = Store()
     broker = make_broker(

@@ -329,7 +329,7 @@ class World:
 
     async def settle(self) -> None:
         """Wait until nothing is pending."""
-        await trio.testing.wait_all_tasks_blocked(0.0001)
+        await trio.testing.wait_all_tasks_blocked()
 
     async def create_topic(self, topic: str, assignment: dict[int, Sequence[int]]) -> uuid.UUID:
         topic_id = self.new_uuid()

@@ -1,14 +1,15 @@
 """Malformed znodes of every kind that the controller reads: it ignores them, and serves the next good topic.
 
-Each round puts ten mutated nodes into ZooKeeper, some before a failover, and then creates a topic. The suite runs a
+Each round puts some mutated nodes into ZooKeeper, some before a failover, and then creates a topic. The suite runs a
 sample; KCE_FUZZ_NODES=100000 runs so many nodes of each kind.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from copy import deepcopy
 from random import Random
 from typing import Any
@@ -18,14 +19,15 @@ from trio.testing import MockClock
 
 from kce import wire
 from kce.zookeeper import znodes
+from kce.zookeeper.model import incremented
 from kce.zookeeper.store import Create, Delete, NodeError, Op, SetData, value
 from tests.controller.support import World, world
 
 NODES = int(os.environ.get("KCE_FUZZ_NODES", "0"))
 #: rounds of each kind in the suite
 SAMPLE = 60
-#: mutated nodes of a round
-AT_ONCE = 10
+#: mutated nodes of a round; a long run would spend most of its time on good topics
+AT_ONCE = 50 if NODES else 10
 
 #: values that have gone wrong somewhere
 ODD: tuple[Any, ...] = (
@@ -91,6 +93,15 @@ def _containers(node: Any) -> list[Any]:
     return [c for child in children if isinstance(child, (dict, list)) for c in (child, *_containers(child))]
 
 
+@pytest.fixture(autouse=True)
+def unlogged() -> Iterator[None]:
+    """A long run would log gigabytes, which pytest keeps."""
+    if NODES:
+        logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
+
+
 Put = Callable[[World, Random], Awaitable[list[Op]]]
 
 
@@ -125,7 +136,6 @@ def in_turn(put_one: Put) -> Put:
                 await w.store.write([Delete("/controller")])
             await w.settle()
             await w.store.write(undo)
-            await w.settle()
         return []
 
     return several
@@ -156,7 +166,7 @@ async def names(w: World, random: Random) -> list[Op]:
     """Odd names of children."""
     odd = [str(name) for name in ODD if not {"/", "\0"} & {*str(name)} and str(name) not in ("", "..", "1", "2")]
     parents = ("/brokers/topics", "/admin/delete_topics", "/brokers/ids", "/isr_change_notification")
-    chosen = random.sample(odd, AT_ONCE)
+    chosen = random.sample(odd, min(AT_ONCE, len(odd)))
     return await put(w, {f"{random.choice(parents)}/{name}": mutated(random, TOPIC) for name in chosen})
 
 
@@ -195,8 +205,9 @@ KINDS: dict[str, Put] = {
     "feature": in_turn(feature),
     "producer ids": in_turn(producer_ids),
 }
-#: rounds in the suite that are enough of kinds whose nodes are put in turn
-OF_THOSE_IN_TURN = {"reassignment": 12, "preferred election": 12, "feature": 12, "producer ids": 12}
+#: kinds whose nodes are put in turn, and enough rounds of those in the suite
+IN_TURN = {"reassignment", "preferred election", "feature", "producer ids"}
+SAMPLE_IN_TURN = 12
 
 
 @pytest.mark.heavy
@@ -212,7 +223,7 @@ async def test_the_next_good_topic_is_served(kind: str, autojump_clock: MockCloc
             await w.create_topic(f"c{i}", {0: [3]})  # elected uncleanly, if its configuration says so
         await w.stop_broker(3)
         await w.settle()
-        for number in range(NODES // AT_ONCE or OF_THOSE_IN_TURN.get(kind, SAMPLE)):
+        for number in range(NODES // AT_ONCE or (SAMPLE_IN_TURN if kind in IN_TURN else SAMPLE)):
             undo = await KINDS[kind](w, random)
             if random.random() < 0.3:
                 await w.store.write([Delete("/controller")])
@@ -229,22 +240,67 @@ async def test_the_next_good_topic_is_served(kind: str, autojump_clock: MockCloc
             w.take()
 
 
-@pytest.mark.parametrize(("path", "good"), [("/controller", CONTROLLER), ("/controller_epoch", {})])
-async def test_a_repaired_election_node_is_used(path: str, good: dict[str, Any], autojump_clock: MockClock) -> None:
+def mutated_number(random: Random) -> bytes:
+    if random.random() < 0.3:
+        return str(random.choice(ODD)).encode()
+    digits = bytearray(str(random.choice((1, -1)) * random.getrandbits(random.choice((3, 8, 31, 32, 33, 64)))).encode())
+    for _ in range(random.randrange(3)):
+        digits.insert(random.randrange(len(digits) + 1), random.choice(b"0 -+.eE_\x00\xff"))
+    return bytes(digits)
+
+
+async def controllers(w: World, random: Random) -> None:
+    await w.store.write([SetData("/controller", mutated(random, CONTROLLER))])
+
+
+async def controller_epochs(w: World, random: Random) -> None:
+    """The next election reads it; the end of another broker's leadership starts one."""
+    other = Create("/controller", json.dumps(CONTROLLER | {"brokerid": 9}).encode())
+    await w.store.write([SetData("/controller_epoch", mutated_number(random)), Delete("/controller"), other])
+    await w.store.write([Delete("/controller")])
+
+
+@pytest.mark.parametrize("put_one", [controllers, controller_epochs])
+async def test_a_repaired_election_node_is_used(
+    put_one: Callable[[World, Random], Awaitable[None]], autojump_clock: MockClock
+) -> None:
     """Nobody can be elected by malformed nodes, as in Kafka."""
-    random = Random(path)
+    random = Random(put_one.__name__)
     async with world(brokers=(2,)) as w:
         controller = await w.start_controller(1)
-        for number in range(NODES or SAMPLE):
-            epoch = controller.context.epoch
-            data = mutated(random, good) if good else str(random.choice(ODD)).encode()
-            await w.store.write([SetData(path, data)])
+        epoch = 1
+        for number in range(NODES // AT_ONCE or SAMPLE_IN_TURN):
+            for _ in range(AT_ONCE):
+                await put_one(w, random)
+                await w.settle()
+            epoch += 1
+            repaired = SetData("/controller_epoch", str(epoch).encode())
+            await w.store.write([repaired, Delete("/controller"), Create("/controller", b"{}"), Delete("/controller")])
             await w.settle()
-            await w.store.write([SetData("/controller_epoch", str(epoch + 1).encode()), Delete("/controller")])
-            await w.settle()
+            epoch += 1
+            assert (controller.is_active, controller.context.epoch) == (True, epoch)
             await w.create_topic(f"good-{number}", {0: [1, 2]})
             assert (await w.state(f"good-{number}"))[0] == 1
             assert controller.is_settled
             await w.store.write([Create(f"/admin/delete_topics/good-{number}")])
             await w.settle()
+            assert await w.get(f"/brokers/topics/good-{number}") is None
             w.take()
+
+
+async def test_a_malformed_controller_epoch_elects_nobody(autojump_clock: MockClock) -> None:
+    random = Random(2)
+    async with world(brokers=(2,)) as w:
+        controller = await w.start_controller(1)
+        for _ in range(SAMPLE):
+            await controller_epochs(w, random)
+            data = await w.get("/controller_epoch")
+            assert data is not None
+            await w.settle()
+            try:
+                elected = incremented(znodes.decode_controller_epoch(data))
+            except znodes.BadZNode:
+                assert not controller.is_active
+                assert await w.get("/controller") is None
+            else:
+                assert (controller.is_active, controller.context.epoch) == (True, elected)

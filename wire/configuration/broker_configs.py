@@ -69,6 +69,7 @@ log.initial.task.delay.ms long 30000 0.. static hidden logs
 log.message.downconversion.enable boolean true any cluster described topics
 log.message.timestamp.after.max.ms long max 0.. cluster described topics
 log.message.timestamp.before.max.ms long max 0.. cluster described topics
+log.message.timestamp.difference.max.ms long max 0.. cluster described topics
 log.message.timestamp.type string CreateTime CreateTime|LogAppendTime cluster described topics
 log.retention.bytes long -1 any cluster described topics
 log.retention.check.interval.ms long 300000 1.. static described logs
@@ -217,7 +218,6 @@ log.dir.failure.timeout.ms long 30000 1.. static hidden
 log.local.retention.bytes long -2 -2.. cluster described
 log.local.retention.ms long -2 -2.. cluster described
 log.message.format.version string 3.0-IV1 any static described
-log.message.timestamp.difference.max.ms long max 0.. cluster described
 log.preallocate boolean false any cluster described
 max.incremental.fetch.session.cache.slots int 1000 0.. static described broker
 max.request.partition.size.limit int 2000 1.. static hidden

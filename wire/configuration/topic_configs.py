@@ -70,6 +70,7 @@ _LIVE: Final = frozenset(
         "message.downconversion.enable",
         "message.timestamp.after.max.ms",
         "message.timestamp.before.max.ms",
+        "message.timestamp.difference.max.ms",
         "message.timestamp.type",
         "min.insync.replicas",
         "retention.bytes",

@@ -1,8 +1,7 @@
 """PL: concurrent operations on one partition (section 14 of docs/controller-semantics.md; rules 9.11, 9.48-9.59).
 
 Kafka guards a partition with a lock, and tests that appends and fetches rarely wait for it. Here nothing awaits while
-it reads or changes a partition, so there is no lock; these tests check that. The concurrent operations are control
-requests, Metadata requests, followers' fetches and ISR changes.
+it reads or changes a partition, so there is no lock; these tests check that.
 """
 
 from __future__ import annotations
@@ -13,45 +12,118 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kce import wire
 from kce.broker_stub import TopicPartition
 from kce.wire import ErrorCode
 from kce.zookeeper.model import LeaderAndIsr
-from tests.broker_stub.replication.support import fetch_request
+from tests.broker_stub.conformance.host import EPOCH, Host, host
+from tests.broker_stub.replication.support import batch, fetch_request, values_of
 from tests.broker_stub.support import (
     Node,
-    answer_of,
     lai_state,
     leader_and_isr,
-    stop_replica,
     umr_state,
     update_metadata,
 )
 
+kafka = pytest.mark.kafka
 A0 = TopicPartition("a", 0)
+PRODUCERS, BATCHES = 3, 5
+RECORDS = PRODUCERS * BATCHES * 2
 ROUNDS = 200
 REFUSALS = [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_SERVER_ERROR]
 
 
-def immediate_response(node: Node, message: wire.Message) -> Any:
-    """The response; the handler must not wait for anything."""
-    version = message.__versions__.last
-    request, captured = node.request(message, version)
-    assert node.apis.handle(request) is None
-    return answer_of(captured, message.__api_key__, version)
+class Load:
+    """Three producers append five batches each, two followers fetch a batch at a time, and the ISR is checked."""
+
+    def __init__(self, node: Host, clock: MockClock) -> None:
+        self.node = node
+        self._clock = clock
+        self.appended = 0
+        self.fetched = [0, 0]
+        self.checks = 0
+
+    async def run(self, *, followers_stop_before: int, seconds_between_checks: float) -> None:
+        """Until all is appended and fetched; every operation gives way to the others after each step."""
+        with trio.fail_after(3600):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._check, seconds_between_checks)
+                async with trio.open_nursery() as others:
+                    for _ in range(PRODUCERS):
+                        others.start_soon(self._append)
+                    for follower in (2, 3):
+                        others.start_soon(self._fetch, follower, RECORDS - followers_stop_before)
+                async with trio.open_nursery() as others:
+                    for follower in (2, 3):
+                        others.start_soon(self._fetch, follower, RECORDS)
+                nursery.cancel_scope.cancel()
+
+    async def _append(self) -> None:
+        for _ in range(BATCHES):
+            assert (await self.node.produce(batch(b"v1", b"v2"))).error_code == ErrorCode.NONE
+            self.appended += 2
+            await trio.lowlevel.checkpoint()
+
+    async def _fetch(self, follower: int, until: int) -> None:
+        while (offset := self.fetched[follower - 2]) < until:
+            data = await self.node.fetch(offset, replica=follower, epoch=EPOCH, partition_max_bytes=1, max_bytes=1)
+            assert data.error_code == ErrorCode.NONE
+            assert data.diverging_epoch.epoch == -1
+            found = len(values_of(data))
+            assert found in (0, 2)  # a batch
+            self.fetched[follower - 2] += found
+            await trio.lowlevel.checkpoint()
+
+    async def _check(self, seconds: float) -> None:
+        while True:
+            self._clock.jump(seconds)
+            self.node.shrink()
+            self.checks += 1
+            await trio.lowlevel.checkpoint()
 
 
-def send_all_requests(node: Node, partition_epoch: int) -> None:
-    """Send one request of each kind; none waits."""
-    state = lai_state(isr=(1,), leader_epoch=5, partition_epoch=partition_epoch)
-    assert immediate_response(node, leader_and_isr(state)).error_code == ErrorCode.NONE
-    assert immediate_response(node, update_metadata(umr_state(isr=(1,)), alive=(1, 2, 3))).error_code == ErrorCode.NONE
-    assert immediate_response(node, stop_replica((1, 0, False))).error_code == ErrorCode.NONE
-    (topic,) = immediate_response(node, wire.MetadataRequest(topics=None)).topics
-    assert topic.partitions[0].leader_id == 1
-    (topic,) = immediate_response(node, fetch_request(0, replica=2, version=17)).responses
-    assert topic.partitions[0].error_code == ErrorCode.NONE
+@pytest.mark.parametrize(
+    "checks_isr", [pytest.param(False, marks=kafka("PL-1")), pytest.param(True, marks=kafka("PL-2"))]
+)
+async def test_appends_and_fetches_do_not_wait_for_each_other(checks_isr: bool, mock_clock: MockClock) -> None:
+    """The last append waits for followers, which go on; so it ends, too."""
+    async with host() as node, trio.open_nursery() as nursery:
+        await node.become(isr=(1, 2, 3), replicas=(1, 2, 3), is_new=True)
+        load = Load(node, mock_clock)
+        if not checks_isr:
+            node.shrink = lambda: None  # type: ignore[method-assign]
+        await load.run(followers_stop_before=2, seconds_between_checks=0)
+        answers: list[int] = []
+
+        async def append_last() -> None:
+            answers.append((await node.produce(batch(b"v1", b"v2"), acks=-1, timeout_ms=60_000)).error_code)
+
+        nursery.start_soon(append_last)
+        await wait_all_tasks_blocked()
+        assert answers == []
+        for follower in (2, 3):
+            for offset in (RECORDS, RECORDS + 2):
+                assert (await node.fetch(offset, replica=follower, epoch=EPOCH)).error_code == ErrorCode.NONE
+        await wait_all_tasks_blocked()
+        assert answers == [ErrorCode.NONE]
+        assert (load.appended, load.fetched) == (RECORDS, [RECORDS, RECORDS])
+        assert load.checks > 0
+        assert node.submitter.proposed == []
+
+
+@kafka("PL-3")
+async def test_appends_and_fetches_go_on_while_the_isr_changes(mock_clock: MockClock) -> None:  # rule 9.48
+    """Time passes between the checks, so that followers fall out; nobody answers the proposal."""
+    async with host() as node:
+        await node.become(isr=(1, 2, 3), replicas=(1, 2, 3), is_new=True)
+        load = Load(node, mock_clock)
+        await load.run(followers_stop_before=0, seconds_between_checks=10)
+        assert (load.appended, load.fetched, node.log.log_end_offset) == (RECORDS, [RECORDS, RECORDS], RECORDS)
+        assert len(node.submitter.proposed) == node.in_flight == 1
+        assert node.a0.isr == (1, 2, 3)
 
 
 async def leading(isr: tuple[int, ...]) -> Node:
@@ -60,26 +132,6 @@ async def leading(isr: tuple[int, ...]) -> Node:
     await node.ask(leader_and_isr(lai_state(isr=isr, leader_epoch=5, partition_epoch=7)))
     await node.ask(update_metadata(umr_state(isr=isr), alive=(1, 2, 3)))
     return node
-
-
-@pytest.mark.kafka("PL-1")
-async def test_requests_do_not_wait_for_a_partition() -> None:
-    node = await leading((1, 2, 3))
-    for _ in range(ROUNDS):
-        send_all_requests(node, 7)
-    assert node.submitter.proposed == []
-
-
-@pytest.mark.kafka("PL-2")
-async def test_requests_do_not_wait_for_a_proposed_isr() -> None:  # rule 9.48
-    node = await leading((1,))
-    for _ in range(ROUNDS):
-        send_all_requests(node, 7)  # each fetch checks the ISR again
-    assert node.submitter.proposed == [(1, 2)]
-    partition = node.partition()
-    assert (partition.isr, partition.maximal_isr) == ((1,), (1, 2))
-    node.submitter.answer(A0, ErrorCode.INELIGIBLE_REPLICA)
-    assert partition.pending is None
 
 
 class Environment:
@@ -149,7 +201,6 @@ async def concurrently(*operations: Callable[[], Any]) -> None:
                 nursery.start_soon(repeat, operation)
 
 
-@pytest.mark.kafka("PL-3")
 @pytest.mark.parametrize("seed", range(5))
 async def test_isr_changes_interleave_with_requests(seed: int) -> None:  # rules 9.48, 9.49, 9.58, 9.59
     node = await leading((1,))
@@ -190,7 +241,7 @@ async def test_isr_changes_interleave_with_requests(seed: int) -> None:  # rules
     assert partition.isr == environment.isr
 
 
-@pytest.mark.kafka("PL-4")
+@kafka("PL-4")
 async def test_a_changing_partition_can_be_described() -> None:
     """Replicas, ISR and epochs in one response belong to one decision."""
     node = await leading((1,))

@@ -1,4 +1,4 @@
-"""ReplicaManagerTest.scala, StopReplicaRequestTest.scala, PartitionTest.scala (RMT, SRR, PT): cases about logs' files.
+"""ReplicaManagerTest.scala, StopReplicaRequestTest.scala, PartitionTest.scala (RMT, SRR, PT): cases about logs.
 
 Covers: broker_stub/log/manager.py.
 """
@@ -6,9 +6,13 @@ Covers: broker_stub/log/manager.py.
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kce import wire
 from kce.broker_stub.log.checkpoints import read_offsets, read_topic_id
@@ -16,7 +20,7 @@ from kce.broker_stub.replication.fetcher import FetchState
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import batch
-from tests.broker_stub.replication.support import A0, RecordNode, a_node, produce_request
+from tests.broker_stub.replication.support import A0, Leader, RecordNode, a_node, produce_request
 from tests.broker_stub.support import (
     ID_A,
     ID_B,
@@ -217,3 +221,106 @@ async def test_records_of_a_client_without_an_id(client_id: str | None) -> None:
         (topic,) = answer.responses
         (partition,) = topic.partition_responses
         assert partition.error_code == ErrorCode.NONE
+
+
+# requests that wait
+
+
+@asynccontextmanager
+async def led() -> AsyncIterator[RecordNode]:
+    """Broker 1 leads, 2 is in the ISR and does not fetch."""
+    async with a_node() as node:
+        await node.lead(epoch=1, isr=(1, 2), replicas=(1, 2))
+        yield node
+
+
+@kafka("RMT-1")
+async def test_a_produce_ends_when_its_broker_follows(
+    nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:  # B2.14
+    async with led() as node:
+        answered = waiting(nursery, node.produce(batch(b"first message"), acks=-1, timeout_ms=60_000))
+        await wait_all_tasks_blocked()
+        assert answered == []
+        assert await become(node, leader=2, leader_epoch=2, isr=(1, 2), replicas=(1, 2)) == ErrorCode.NONE
+        await wait_all_tasks_blocked()
+        assert [data.error_code for data in answered] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+@pytest.mark.parametrize(
+    "request_name", [pytest.param("fetch", marks=kafka("RMT-5")), pytest.param("produce", marks=kafka("RMT-6"))]
+)
+async def test_a_request_ends_when_its_partition_is_deleted(
+    request_name: str, nursery: trio.Nursery, autojump_clock: MockClock
+) -> None:  # B2.14, B2.18
+    async with led() as node:
+        answered = waiting(
+            nursery,
+            node.fetch(0, max_wait_ms=60_000, epoch=1)
+            if request_name == "fetch"
+            else node.produce(batch(b"message"), acks=-1, timeout_ms=60_000),
+        )
+        await wait_all_tasks_blocked()
+        assert answered == []
+        answer = await node.ask(stop_replica((0, -2, True)))
+        assert codes(answer) == {("a", 0): ErrorCode.NONE}
+        await wait_all_tasks_blocked()
+        assert [data.error_code for data in answered] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def waiting(nursery: trio.Nursery, request: Awaitable[Any]) -> list[Any]:
+    """Gets the answer."""
+    answers: list[Any] = []
+
+    async def ask() -> None:
+        answers.append(await request)
+
+    nursery.start_soon(ask)
+    return answers
+
+
+# who follows again
+
+
+@pytest.mark.parametrize(
+    ("protocol", "asked", "end"),
+    [pytest.param("3.9", [], 10, marks=kafka("RMT-3")), pytest.param("2.6", [(3, 1)], 5, marks=kafka("RMT-4"))],
+)
+async def test_an_unchanged_leader_whose_epoch_was_missed(
+    protocol: str, asked: list[tuple[int, int]], end: int
+) -> None:  # B5.8, B5.9
+    """Since 2.7 the leader says with its records what diverges; before, the follower asks first, and truncates."""
+    leader = Leader(("host2", 9021, 2, "DATA"), ID_A)
+    leader.ends = [{"leader_epoch": 1, "end_offset": 5}]
+    async with a_node(dial=leader.dial, inter_broker_protocol_version=protocol) as node:
+        await node.ask(update_metadata())
+        log = node.record_logs.get_or_create_log(A0, is_new=True, topic_id=None)
+        log.append_as_leader(batch(*[b"v"] * 10), 1)
+        node.replication.hold(A0)  # it becomes a follower without a fetch
+        followed = {"leader": 2, "isr": (1, 2), "replicas": (1, 2)}
+        assert await become(node, leader_epoch=1, **followed) == ErrorCode.NONE
+        node.replication.release(A0)
+        assert await become(node, leader_epoch=3, **followed) == ErrorCode.NONE
+        await wait_all_tasks_blocked()
+        ends = [r.topics[0].partitions[0] for r in leader.requests if isinstance(r, wire.OffsetForLeaderEpochRequest)]
+        assert [(entry.current_leader_epoch, entry.leader_epoch) for entry in ends] == asked
+        assert log.log_end_offset == end
+        assert leader.fetches() == [(end, 3, 1 if protocol == "3.9" else -1)]
+
+
+@kafka("RMT-35")
+@pytest.mark.parametrize("ids", [(ID_A, NO_ID), (NO_ID, ID_A)])
+async def test_a_repeated_leader_epoch_adds_and_removes_the_topic_id_of_a_fetch(
+    ids: tuple[uuid.UUID, uuid.UUID],
+) -> None:  # rules 9.19, B5.41
+    leader = Leader(("host2", 9021, 2, "DATA"), ID_A)
+    async with a_node(dial=leader.dial) as node:
+        await node.ask(update_metadata())
+        for topic_id in ids:
+            assert await become(node, leader=2, isr=(1, 2), replicas=(1, 2), topic_id=topic_id) == ErrorCode.NONE
+            (fetcher,) = node.replication.fetchers._fetchers.values()
+            assert fetcher.partitions[A0].topic_id == (topic_id if topic_id != NO_ID else None)
+            await wait_all_tasks_blocked()
+            leader.end_wait()
+            await wait_all_tasks_blocked()
+        assert [leader.versions[i] > 12 for i in (0, -1)] == [topic_id != NO_ID for topic_id in ids]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from uuid import UUID
 
 import trio
 
@@ -13,6 +14,7 @@ from kce.broker_stub.log import Isolation, Log
 from kce.broker_stub.replication.data_plane import DataPlane
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch
 from kce.harness.world.memory_disk import MemoryDisk
+from kce.wire.transport import Dial
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import batch
 from tests.broker_stub.logs import MemoryLogManager
@@ -21,11 +23,13 @@ from tests.broker_stub.support import (
     Node,
     lai_state,
     leader_and_isr,
+    no_dial,
     umr_state,
     update_metadata,
 )
 
 A0 = TopicPartition("a", 0)
+ID = UUID(int=5)
 
 
 class RecordNode(Node):
@@ -37,12 +41,14 @@ class RecordNode(Node):
         topic: dict[str, str],
         disk: MemoryDisk | None,
         log_dirs: tuple[str, ...],
+        *,
+        dial: Dial = no_dial,
         **properties: str,
     ) -> None:
         self.record_logs = MemoryLogManager(topic, disk, log_dirs)
         self.topic = self.record_logs.topic
         self.disk = self.record_logs.disk
-        super().__init__(log_manager=self.record_logs, nursery=nursery, **properties)
+        super().__init__(log_manager=self.record_logs, nursery=nursery, dial=dial, **properties)
 
     @property
     def log(self) -> Log:
@@ -73,14 +79,107 @@ async def a_node(
     *,
     disk: MemoryDisk | None = None,
     log_dirs: tuple[str, ...] = ("/logs",),
+    dial: Dial = no_dial,
     **properties: str,
 ) -> AsyncIterator[RecordNode]:
     async with trio.open_nursery() as nursery:
-        node = RecordNode(nursery, topic or {}, disk, log_dirs, **properties)
+        node = RecordNode(nursery, topic or {}, disk, log_dirs, dial=dial, **properties)
         await node.record_logs.load()
         nursery.start_soon(node.replication.run)
         yield node
         nursery.cancel_scope.cancel()
+
+
+class Leader:
+    """A leader, which answers with the next of ``fetched``, ``ends`` and ``offsets``.
+
+    A fetch without an answer waits, as a leader without new records does.
+    """
+
+    def __init__(self, address: tuple[str, int, int, str] = ("leader", 9, 9, "DATA"), topic_id: UUID = ID) -> None:
+        """``address``: host, port, broker, listener."""
+        self._address = address
+        self._topic_id = topic_id
+        self.requests: list[Any] = []
+        self.versions: list[int] = []
+        self.clients: list[str | None] = []
+        self.connections = 0
+        self.closed = 0
+        self.fetched: list[dict[str, Any]] = []
+        self.ends: list[dict[str, Any]] = []
+        self.offsets: list[tuple[int, int]] = []
+        self.refuse = False
+        self._frames: list[bytes] = []
+        self._idle = trio.Event()
+        self._last_id = 0
+
+    async def dial(self, host: str, port: int, *, to: int, listener: str) -> Leader:
+        assert (host, port, to, listener) == self._address
+        await trio.lowlevel.checkpoint()
+        if self.refuse:
+            raise ConnectionRefusedError("refused")
+        self.connections += 1
+        self._frames.clear()
+        return self
+
+    async def send_frame(self, payload: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        header, request = wire.decode_request(payload)
+        self.requests.append(request)
+        self.versions.append(header.api_version)
+        self._last_id = header.correlation_id
+        self.clients.append(header.client_id)
+        if (response := self._answer(request)) is not None:
+            self._frames.append(
+                wire.encode_response(response, api_version=header.api_version, correlation_id=header.correlation_id)
+            )
+
+    async def receive_frame(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if not self._frames:
+            await self._idle.wait()
+        return self._frames.pop()
+
+    def end_wait(self) -> None:
+        """Answer the fetch that waits: nothing is new."""
+        self._frames.append(
+            wire.encode_response(wire.FetchResponse(), api_version=self.versions[-1], correlation_id=self._last_id)
+        )
+        self._idle.set()
+        self._idle = trio.Event()
+
+    async def aclose(self) -> None:
+        self.closed += 1
+        await trio.lowlevel.checkpoint()
+
+    def _answer(self, request: Any) -> wire.Message | None:
+        match request:
+            case wire.FetchRequest() if self.fetched:
+                data = wire.FetchResponsePartitionData(partition_index=0, **self.fetched.pop(0))
+                return wire.FetchResponse(
+                    responses=(wire.FetchableTopicResponse(topic="a", topic_id=self._topic_id, partitions=(data,)),)
+                )
+            case wire.OffsetForLeaderEpochRequest():
+                end = wire.OffsetForLeaderEpochResponseEpochEndOffset(partition=0, **self.ends.pop(0))
+                return wire.OffsetForLeaderEpochResponse(
+                    topics=(wire.OffsetForLeaderTopicResult(topic="a", partitions=(end,)),)
+                )
+            case wire.ListOffsetsRequest():
+                code, offset = self.offsets.pop(0)
+                found = wire.ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=offset)
+                return wire.ListOffsetsResponse(topics=(wire.ListOffsetsTopicResponse(name="a", partitions=(found,)),))
+        return None
+
+    def fetches(self) -> list[tuple[int, int, int]]:
+        """(offset, leader epoch, last fetched epoch) of each fetch of the partition a-0."""
+        return [
+            (p.fetch_offset, p.current_leader_epoch, p.last_fetched_epoch)
+            for request in self.requests
+            if isinstance(request, wire.FetchRequest)
+            for topic in request.topics
+            for p in topic.partitions
+            if p.partition == 0
+        ]
 
 
 def produce_request(
@@ -146,4 +245,4 @@ def values_of(data: wire.FetchResponsePartitionData) -> list[bytes | None]:
     return [record.value for found in wire.read_records(data.records or b"").batches for record in found.records]
 
 
-__all__ = ["A0", "RecordNode", "a_node", "batch", "fetch_request", "produce_request", "values_of"]
+__all__ = ["A0", "ID", "Leader", "RecordNode", "a_node", "batch", "fetch_request", "produce_request", "values_of"]

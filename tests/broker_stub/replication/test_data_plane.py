@@ -153,6 +153,20 @@ async def test_acks_all_waits_for_the_isr(autojump_clock: MockClock) -> None:
         assert node.log.log_end_offset == 2
 
 
+async def test_an_idle_follower_that_left_the_isr_is_not_waited_for(autojump_clock: MockClock) -> None:
+    """Rules 9.43, 9.50: its last fetch was before the leader's epoch. Its broker is still alive."""
+    async with a_node() as node:
+        await node.lead(isr=(1, 2), replicas=(1, 2))
+        await node.produce(batch(b"a"))
+        began = await node.ask(fetch_request(1, replica=2, epoch=0, session_epoch=0), 12)
+        assert began.session_id > 0
+        nothing_new: dict[str, Any] = {"session_id": began.session_id, "session_epoch": 1, "partitions": ()}
+        await node.ask(fetch_request(replica=2, **nothing_new), 12)
+        await node.lead(isr=(1,), replicas=(1, 2), epoch=1, partition_epoch=1)
+        answer = await node.produce(batch(b"b"), acks=-1, timeout_ms=1000)
+        assert (answer.error_code, node.log.high_watermark) == (ErrorCode.NONE, 2)
+
+
 @pytest.mark.parametrize("what", ["follower", "deleted"])
 async def test_who_waits_learns_that_the_leader_is_gone(what: str, autojump_clock: MockClock) -> None:
     """Section 2f."""

@@ -6,8 +6,6 @@ Covers: broker_stub/replication/fetcher.py, broker_stub/replication/leader_conne
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-from uuid import UUID
 
 import pytest
 import trio
@@ -20,89 +18,11 @@ from kce.broker_stub.replication.fetcher import FetcherManager, FollowerPort
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import Endpoint, TopicPartition
 from tests.broker_stub.log.support import PARTITION, a_log, append, batch, values
+from tests.broker_stub.replication.support import ID, Leader
 from tests.broker_stub.support import config
 
-ID = UUID(int=5)
 AT_LEADER = Endpoint("DATA", "PLAINTEXT", "leader", 9)
 OTHER = TopicPartition("b", 1)
-
-
-class Leader:
-    """Broker 9, whose answers ``fetched``, ``ends`` and ``offsets`` are functions of the requested partition.
-
-    A fetch without an answer waits, as a leader without new records does.
-    """
-
-    def __init__(self) -> None:
-        self.requests: list[Any] = []
-        self.versions: list[int] = []
-        self.clients: list[str | None] = []
-        self.connections = 0
-        self.closed = 0
-        self.fetched: list[dict[str, Any]] = []
-        self.ends: list[dict[str, Any]] = []
-        self.offsets: list[tuple[int, int]] = []
-        self.refuse = False
-        self._frames: list[bytes] = []
-
-    async def dial(self, host: str, port: int, *, to: int, listener: str) -> Leader:
-        assert (host, port, to, listener) == ("leader", 9, 9, "DATA")
-        await trio.lowlevel.checkpoint()
-        if self.refuse:
-            raise ConnectionRefusedError("refused")
-        self.connections += 1
-        self._frames.clear()
-        return self
-
-    async def send_frame(self, payload: bytes) -> None:
-        await trio.lowlevel.checkpoint()
-        header, request = wire.decode_request(payload)
-        self.requests.append(request)
-        self.versions.append(header.api_version)
-        self.clients.append(header.client_id)
-        if (response := self._answer(request)) is not None:
-            self._frames.append(
-                wire.encode_response(response, api_version=header.api_version, correlation_id=header.correlation_id)
-            )
-
-    async def receive_frame(self) -> bytes:
-        await trio.lowlevel.checkpoint()
-        if not self._frames:
-            await trio.sleep_forever()
-        return self._frames.pop()
-
-    async def aclose(self) -> None:
-        self.closed += 1
-        await trio.lowlevel.checkpoint()
-
-    def _answer(self, request: Any) -> wire.Message | None:
-        match request:
-            case wire.FetchRequest() if self.fetched:
-                data = wire.FetchResponsePartitionData(partition_index=0, **self.fetched.pop(0))
-                return wire.FetchResponse(
-                    responses=(wire.FetchableTopicResponse(topic="a", topic_id=ID, partitions=(data,)),)
-                )
-            case wire.OffsetForLeaderEpochRequest():
-                end = wire.OffsetForLeaderEpochResponseEpochEndOffset(partition=0, **self.ends.pop(0))
-                return wire.OffsetForLeaderEpochResponse(
-                    topics=(wire.OffsetForLeaderTopicResult(topic="a", partitions=(end,)),)
-                )
-            case wire.ListOffsetsRequest():
-                code, offset = self.offsets.pop(0)
-                found = wire.ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=offset)
-                return wire.ListOffsetsResponse(topics=(wire.ListOffsetsTopicResponse(name="a", partitions=(found,)),))
-        return None
-
-    def fetches(self) -> list[tuple[int, int, int]]:
-        """(offset, leader epoch, last fetched epoch) of each fetch of the partition a-0."""
-        return [
-            (p.fetch_offset, p.current_leader_epoch, p.last_fetched_epoch)
-            for request in self.requests
-            if isinstance(request, wire.FetchRequest)
-            for topic in request.topics
-            for p in topic.partitions
-            if p.partition == 0
-        ]
 
 
 class Follower:
@@ -120,7 +40,7 @@ class Follower:
         nursery.start_soon(self.fetchers.run)
 
     async def follow(self, epoch: int = 3) -> None:
-        self.fetchers.follow(PARTITION, self.log, 9, epoch, AT_LEADER)
+        self.fetchers.follow(PARTITION, self.log, 9, epoch, AT_LEADER, self.log.topic_id)
         await trio.testing.wait_all_tasks_blocked()
 
     async def settle(self) -> None:
@@ -380,15 +300,15 @@ async def test_a_leader_at_another_address_or_another_leader(follower: MakeFollo
     await f.follow()
     (first,) = f.fetchers._fetchers.values()
     moved = Endpoint("DATA", "PLAINTEXT", "leader", 10)
-    f.fetchers.follow(PARTITION, f.log, 9, 4, moved)
+    f.fetchers.follow(PARTITION, f.log, 9, 4, moved, ID)
     (second,) = f.fetchers._fetchers.values()
     assert (second.endpoint, second.partitions[PARTITION].leader_epoch) == (moved, 4)
     assert first.scope.cancel_called
-    f.fetchers.follow(PARTITION, f.log, 8, 5, AT_LEADER)
+    f.fetchers.follow(PARTITION, f.log, 8, 5, AT_LEADER, ID)
     assert PARTITION not in second.partitions
     assert [fetcher.leader for fetcher in f.fetchers._fetchers.values() if fetcher.partitions] == [8]
     state = f.fetchers._fetchers[8, 0].partitions[PARTITION]
-    f.fetchers.follow(PARTITION, f.log, 8, 5, AT_LEADER)  # the same epoch again (rule B5.4)
+    f.fetchers.follow(PARTITION, f.log, 8, 5, AT_LEADER, ID)  # the same epoch again (rule B5.4)
     assert f.fetchers._fetchers[8, 0].partitions[PARTITION] is state
 
 

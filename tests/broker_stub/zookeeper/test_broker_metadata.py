@@ -48,16 +48,16 @@ class Cluster:
         config = BrokerConfig.from_properties({"log.dirs": directories, **given})
         zk = KafkaZkClient(self.server.connect(), now_ms=lambda: 0)
         await zk.create_top_level_paths()
-        known = read_metadata(DISK, config.log_dirs)
+        known = read_metadata(DISK, config.log_dirs, {})
         check_cluster_id(config, cluster_id, known)
         broker_id = await choose_broker_id(zk, config, known)
-        write_metadata(DISK, config.log_dirs, BrokerMetadata(cluster_id, broker_id))
+        write_metadata(DISK, config.log_dirs, BrokerMetadata(cluster_id, broker_id), {})
         await zk.register_broker(broker(broker_id), LATEST)
         await zk.store.aclose()
         return broker_id
 
     def known(self, *log_dirs: str) -> list[BrokerMetadata]:
-        return [read_metadata(DISK, [str(self.folder / log_dir)]) for log_dir in log_dirs]
+        return [read_metadata(DISK, [str(self.folder / log_dir)], {}) for log_dir in log_dirs]
 
     def write(self, log_dir: str, text: str) -> None:
         (self.folder / log_dir).mkdir(exist_ok=True)
@@ -128,7 +128,7 @@ async def test_an_id_that_could_not_be_registered_is_stored(zookeeper: str, tmp_
         )
 
     def stored(log_dir: str) -> int | None:
-        return read_metadata(DISK, [str(tmp_path / log_dir)]).broker_id
+        return read_metadata(DISK, [str(tmp_path / log_dir)], {}).broker_id
 
     first, third = node("a", 1), node("b", 3)
     async with trio.open_nursery() as nursery:
@@ -194,13 +194,17 @@ def test_invalid_meta_properties_are_refused(cluster: Cluster, text: str, proble
         cluster.known("a")
 
 
-def test_unreadable_and_unwritable_files_are_refused(cluster: Cluster) -> None:
+def test_directories_whose_file_cannot_be_read_or_written_have_failed(cluster: Cluster) -> None:  # B11.9, B11.10
     (cluster.folder / "a" / FILE_NAME).mkdir(parents=True)
-    with pytest.raises(BrokerFailure, match="cannot be read"):
-        cluster.known("a")
     (cluster.folder / "b" / f"{FILE_NAME}.tmp").mkdir(parents=True)
-    with pytest.raises(BrokerFailure, match="cannot be written"):
-        write_metadata(DISK, [str(cluster.folder / "b")], BrokerMetadata(CLUSTER, 1))
+    cluster.write("c", f"version=0\nbroker.id=1\ncluster.id={CLUSTER}\n")
+    log_dirs = [str(cluster.folder / name) for name in "abcd"]
+    failed: dict[str, OSError] = {}
+    metadata = read_metadata(DISK, log_dirs, failed)
+    assert (metadata, [*failed]) == (BrokerMetadata(CLUSTER, 1), log_dirs[:1])
+    write_metadata(DISK, log_dirs, metadata, failed)
+    assert [*failed] == log_dirs[:2]
+    assert cluster.known("d") == [metadata]
 
 
 def test_kafkas_meta_properties_is_read(cluster: Cluster) -> None:
@@ -227,4 +231,4 @@ async def test_nodes_without_a_configured_id_generate_one(zookeeper: str, tmp_pa
             assert node.controller.config.broker_id == 1001
             assert await node._zk.get_broker(1001) is not None
             await node.shutdown(controlled=False)
-    assert read_metadata(DISK, [str(tmp_path / "logs")]).broker_id == 1001
+    assert read_metadata(DISK, [str(tmp_path / "logs")], {}).broker_id == 1001

@@ -36,7 +36,7 @@ async def reassign(node: Node, targets: Mapping[TopicPartition, Sequence[int] | 
             topics=tuple(wire.ReassignableTopic(name=t, partitions=tuple(ps)) for t, ps in topics.items())
         )
     )
-    await wait_all_tasks_blocked(0.0001)  # the answer confirms only the submission
+    await wait_all_tasks_blocked()  # the answer confirms only the submission
     assert answer.error_code == 0
     return {TopicPartition(t.name, p.partition_index): p.error_code for t in answer.responses for p in t.partitions}
 

@@ -120,17 +120,6 @@ async def changed(w: World, kind: str, name: str, config: Mapping[str, str]) -> 
     return path, json.loads(await w.get(f"{znodes.CONFIG_CHANGES}/{notification}") or b"")
 
 
-@pytest.mark.kafka("AZC-7")
-async def test_topic_configuration(autojump_clock: MockClock) -> None:  # rules 1.34, 1.35
-    async with world([]) as w:
-        path, notification = await changed(w, "topics", "t", {"max.message.bytes": "1024", "retention.ms": "1000000"})
-        assert path == znodes.topic_config_path("t")
-        assert notification == {"version": 2, "entity_path": "topics/t"}
-        for config in ({"max.message.bytes": "2048", "retention.ms": "2000000"}, {}, {"max.message.bytes": "1024"}):
-            await w.zk.change_config("topics", "t", config)
-            assert await w.zk.get_config("topics", "t") == config
-
-
 @pytest.mark.kafka("AZC-8")
 @pytest.mark.parametrize("broker", ["1", znodes.DEFAULT_ENTITY])
 async def test_broker_configuration(autojump_clock: MockClock, broker: str) -> None:  # rules 1.34, 1.35

@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
+from kce.broker_stub.log import LogConfig
+from kce.broker_stub.topic_configs import TopicConfigs
 from kce.broker_stub.zookeeper.isr_store import ZkIsrStore
 from kce.wire.metadata_version import LATEST
 from kce.zookeeper import admin, admin_nodes, znodes
@@ -524,16 +526,31 @@ async def test_changes_of_configuration_as_they_are_written(f: Fixture) -> None:
     assert len(await f.zk.get_children(znodes.CONFIG_CHANGES)) == 2
 
 
+def log_configs(found: Mapping[str, object], **broker: str) -> dict[str, LogConfig]:
+    """What a broker makes of the settings of topics."""
+    configs = TopicConfigs({key.replace("_", "."): text for key, text in broker.items()})
+    for name, config in found.items():
+        assert isinstance(config, Mapping)
+        configs.changed(name, config)
+    return {name: configs.of(name) for name in found}
+
+
 @pytest.mark.kafka("ZKCT-31")
 async def test_configurations_of_many_topics(f: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:  # rule 7.4
     assert await f.zk.get_topic_configs(["t"]) == {"t": {}}
-    await f.zk.put_config("topics", "t", {"cleanup.policy": "compact"})
-    assert await f.zk.get_topic_configs(["t", "u"]) == {"t": {"cleanup.policy": "compact"}, "u": {}}
-    await f.zk.put_config("topics", "u", {"segment.bytes": "2048"})
-    assert await f.zk.get_topic_configs(["t", "u"]) == {
-        "t": {"cleanup.policy": "compact"},
-        "u": {"segment.bytes": "2048"},
-    }
+    assert log_configs(await f.zk.get_topic_configs(["t"])) == {"t": LogConfig.of({})}
+    first = {"segment.bytes": "1024", "cleanup.policy": "compact"}
+    await f.zk.put_config("topics", "t", first)
+    found = await f.zk.get_topic_configs(["t", "u"])
+    assert found == {"t": first, "u": {}}
+    assert log_configs(found) == {"t": LogConfig.of(first), "u": LogConfig.of({})}
+    second = {"segment.bytes": "2048", "cleanup.policy": "compact"}
+    await f.zk.put_config("topics", "u", second)
+    found = await f.zk.get_topic_configs(["t", "u"])
+    assert found == {"t": first, "u": second}
+    assert log_configs(found) == {"t": LogConfig.of(first), "u": LogConfig.of(second)}
+    with_defaults = log_configs(await f.zk.get_topic_configs(["t"]), log_roll_jitter_ms="100", log_segment_bytes="128")
+    assert with_defaults == {"t": LogConfig.of({**first, "segment.jitter.ms": "100"})}
     get_data = f.zk.get_data
     broken = NodeExists("an error of ZooKeeper")
 
@@ -543,7 +560,7 @@ async def test_configurations_of_many_topics(f: Fixture, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(f.zk, "get_data", one_fails)
     assert await f.zk.get_topic_configs(["t", "none", "bad"]) == {
-        "t": {"cleanup.policy": "compact"},
+        "t": first,
         "none": {},
         "bad": broken,
     }
