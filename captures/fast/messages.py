@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import struct
 from collections.abc import Iterator
 from operator import itemgetter
@@ -45,14 +46,13 @@ class BulkDecoder:
         held: list[_Item] = []
         for window in self._path.windows():
             held += self._items(window)
-            if self._path.assembly.waiting and not _is_long(held):
-                continue  # a hole may be filled: an older message may come
-            yield from self._sorted(held)
-            held.clear()
-        yield from self._sorted(held)
+            held.sort(key=itemgetter(0, 1))
+            due = _due(held) if self._path.assembly.waiting else len(held)
+            yield from self._observed(held[:due])
+            del held[:due]
+        yield from self._observed(held)
 
-    def _sorted(self, items: list[_Item]) -> Iterator[Request | Response]:
-        items.sort(key=itemgetter(0, 1))
+    def _observed(self, items: list[_Item]) -> Iterator[Request | Response]:
         for *_, message in items:
             self.cluster.observe(message)
             yield message
@@ -140,6 +140,10 @@ def _decoder(api: ApiKey, version: int, direction: Direction) -> Decode | None:
     return codec_for(cls, version, version in api.flexible).decode
 
 
-def _is_long(items: list[_Item]) -> bool:
+def _due(items: list[_Item]) -> int:
+    """How many of the sorted items no older one can precede any more, though a hole may still be filled."""
+    if not items:
+        return 0
     times = [message.place.time_ns for *_, message in items]
-    return len(items) > MAX_WAITING_MESSAGES or (bool(times) and max(times) - min(times) > MAX_WAIT_NS)
+    old = bisect.bisect_left(times, max(times) - MAX_WAIT_NS)
+    return max(old, len(items) - MAX_WAITING_MESSAGES)
