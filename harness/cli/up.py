@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import time
 import warnings
@@ -78,6 +79,10 @@ While it runs, from another terminal:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write all addresses to this JSON file when ready.",
 )
+@click.option(
+    "--json", "as_json", is_flag=True,
+    help="When ready, print what --ready-file has as one line of JSON, and all else on stderr.",
+)  # fmt: skip
 @http_port_option
 @settings_options
 @click.option(
@@ -95,6 +100,7 @@ def up(
     zookeeper: str | None,
     wireshark: bool,
     http_port: int | None,
+    as_json: bool,
     **options: Any,
 ) -> int:
     """Run ZooKeeper and a cluster of nodes until Ctrl-C.
@@ -117,7 +123,7 @@ def up(
     for warning in caught:
         status.print(f"kce: warning: {warning.message}", style="yellow", markup=False)
     with contextlib.suppress(interrupts.Interrupted):
-        known_as = _KnownAs(name, ready_file, options["record"] if wireshark else None, http_port)
+        known_as = _KnownAs(name, ready_file, options["record"] if wireshark else None, http_port, as_json)
         interrupts.run(_serve, cluster, known_as, status, on_signal=lambda: status.print("Stopping ..."))
     for problem in cluster.record_problems:
         status.print(f"recording: {problem}", style="yellow", markup=False)
@@ -131,6 +137,7 @@ class _KnownAs(NamedTuple):
     ready_file: Path | None
     capture: Path | None
     http_port: int | None
+    as_json: bool
 
 
 async def _serve(cluster: Cluster, known_as: _KnownAs, status: Console) -> None:
@@ -139,7 +146,8 @@ async def _serve(cluster: Cluster, known_as: _KnownAs, status: Console) -> None:
     async with AsyncExitStack() as stack:
         with status.status("Starting ZooKeeper and the nodes ..."):
             await stack.enter_async_context(cluster)
-        await _run(cluster, known_as, plain_console(), begin)
+        console = Console(stderr=True, highlight=False, soft_wrap=True) if known_as.as_json else plain_console()
+        await _run(cluster, known_as, console, begin)
 
 
 async def _run(cluster: Cluster, known_as: _KnownAs, console: Console, begin: float) -> None:
@@ -162,6 +170,8 @@ async def _run(cluster: Cluster, known_as: _KnownAs, console: Console, begin: fl
             if known_as.capture is not None:
                 addresses = [address for member in cluster.members for address in dict(member.addresses).values()]
                 write_beside(known_as.capture, [int(address.rpartition(":")[2]) for address in addresses])
+            if known_as.as_json:
+                click.echo(json.dumps(supervisor.commands.describe()))
             console.print(_table(cluster, controller.id))
             console.print(f"ZooKeeper     {cluster.zookeeper}")
             console.print(f"Bootstrap     {cluster.bootstrap_servers()}")

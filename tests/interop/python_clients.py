@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
@@ -265,7 +266,9 @@ class AioKafka:
 
 def work(client: Client) -> None:
     client.create_topic()
-    assert TOPIC in client.topics()
+    deadline = time.monotonic() + LIMIT_S
+    while TOPIC not in client.topics():  # each broker learns of it at its own time
+        assert time.monotonic() < deadline
     numbers = [b"%d" % i for i in range(EACH * (len(client.codecs) + 1))]
     for i, codec in enumerate(client.codecs):
         client.produce(codec, numbers[i * EACH : (i + 1) * EACH])

@@ -5,10 +5,14 @@ Covers: harness/cli/fault.py.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import subprocess
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -18,7 +22,7 @@ import pytest
 from kce.harness.cli.options import node_settings
 from kce.harness.embedded_zookeeper import free_port
 from kce.harness.errors import HarnessError
-from tests.harness.cli.support import consecutive_free_ports, kce, up
+from tests.harness.cli.support import KCE, consecutive_free_ports, kce, up
 from tests.harness.conftest import Here
 from tests.harness.processes import family, wait_gone
 
@@ -63,6 +67,33 @@ def test_a_day_with_a_cluster(env: dict[str, str], here: Here, tmp_path: Path) -
     assert not Path(ready["data"]).exists()
     assert not (tmp_path / "ready.json").exists()
     assert here("describe").code == 1
+
+
+@pytest.mark.slow
+def test_json_for_scripts(env: dict[str, str]) -> None:
+    """One line on stdout: what a script reads to know that the cluster is ready, and where."""
+    with started([*KCE, "up", "--brokers", "1", "--json"], env) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert (ready["kind"], [n["state"] for n in ready["nodes"]]) == ("cluster", ["running"])
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60)[0] == ""
+        assert process.returncode == 0
+
+
+@contextlib.contextmanager
+def started(command: list[str], env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env, start_new_session=True
+    )
+    watchdog = threading.Timer(120, process.kill)
+    watchdog.start()
+    try:
+        yield process
+    finally:
+        watchdog.cancel()
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.slow
