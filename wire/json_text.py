@@ -13,7 +13,7 @@ from typing import Any
 
 from kce.wire.outline import outline
 from kce.wire.plain import SECRETS, as_dict
-from kce.wire.primitives import BOOL, BYTES, INT8, INT16, INT32, INT64, RECORDS, STRING, UINT16, UUID
+from kce.wire.primitives import BOOL, BYTES, INT8, INT16, INT32, INT64, RECORDS, STRING, UINT16, UUID, Primitive
 from kce.wire.schema import Field, Struct
 
 _INTEGERS = (INT8, INT16, UINT16, INT32, INT64)
@@ -64,8 +64,8 @@ def _field_writer(field: Field, version: int, payloads: bool) -> Write:
 
 
 def _element_writer(kind: Any, version: int, payloads: bool) -> Write:
-    if isinstance(kind, type) and issubclass(kind, Struct):
-        return _writer(kind, version, payloads)  # type: ignore[arg-type]  # classes are hashable
+    if not isinstance(kind, Primitive):
+        return _writer(kind, version, payloads)
     if kind in _INTEGERS:
         return str
     if kind is STRING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import struct
 from collections.abc import Iterator
 from operator import itemgetter
@@ -45,14 +46,13 @@ class BulkDecoder:
         held: list[_Item] = []
         for window in self._path.windows():
             held += self._items(window)
-            if self._path.assembly.waiting and not _is_long(held):
-                continue  # a hole may be filled: an older message may come
-            yield from self._sorted(held)
-            held.clear()
-        yield from self._sorted(held)
+            held.sort(key=itemgetter(0, 1))
+            due = _due(held) if self._path.assembly.waiting else len(held)
+            yield from self._observed(held[:due])
+            del held[:due]
+        yield from self._observed(held)
 
-    def _sorted(self, items: list[_Item]) -> Iterator[Request | Response]:
-        items.sort(key=itemgetter(0, 1))
+    def _observed(self, items: list[_Item]) -> Iterator[Request | Response]:
         for *_, message in items:
             self.cluster.observe(message)
             yield message
@@ -63,7 +63,7 @@ class BulkDecoder:
                 continue
             request = message if isinstance(message, Request) else message.request
             yield message.place.order, request.correlation_id, message
-        packets = window.packets[:, [k.TIME, k.NUMBER]].tolist()
+        times, numbers = window.packets[:, k.TIME].tolist(), window.packets[:, k.NUMBER].tolist()
         data, first, file, talks, kinds = window.data, window.first, self._file, window.talks, self._kinds
         columns = [f.TALK, f.PACKET, f.AT, f.LENGTH, f.KEY, f.VERSION, f.CORRELATION, f.PROGRAM, f.PARTNER]
         requests: dict[int, Request] = {}
@@ -72,8 +72,7 @@ class BulkDecoder:
         ):
             if program < 0:
                 continue
-            time_ns, number = packets[packet]
-            place = Place(first + packet, time_ns, number, file)
+            place = Place(first + packet, times[packet], numbers[packet], file)
             payload = data[at : at + length].tobytes()
             kind = kinds.get((key, version)) or self._kind(key, version)
             request = requests[index] = kind.request(talks[talk], place, payload)
@@ -81,8 +80,7 @@ class BulkDecoder:
         for _, packet, at, length, _, _, correlation_id, program, partner in window.responses[:, columns].tolist():
             if program < 0:
                 continue
-            time_ns, number = packets[packet]
-            place = Place(first + packet, time_ns, number, file)
+            place = Place(first + packet, times[packet], numbers[packet], file)
             request = requests[partner]
             kind = kinds[request.api_key, request.version]
             yield place.order, correlation_id, kind.response(request, place, data[at : at + length].tobytes())
@@ -142,6 +140,10 @@ def _decoder(api: ApiKey, version: int, direction: Direction) -> Decode | None:
     return codec_for(cls, version, version in api.flexible).decode
 
 
-def _is_long(items: list[_Item]) -> bool:
+def _due(items: list[_Item]) -> int:
+    """How many of the sorted items no older one can precede any more, though a hole may still be filled."""
+    if not items:
+        return 0
     times = [message.place.time_ns for *_, message in items]
-    return len(items) > MAX_WAITING_MESSAGES or (bool(times) and max(times) - min(times) > MAX_WAIT_NS)
+    old = bisect.bisect_left(times, max(times) - MAX_WAIT_NS)
+    return max(old, len(items) - MAX_WAITING_MESSAGES)

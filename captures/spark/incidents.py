@@ -99,7 +99,10 @@ def _steps(found: Results, leader: int, rows: list[Any]) -> tuple[list[Step], An
     steps += _news(found, [row for row in rows if row.leader_time is not None])
     announced = min(row.leader_time or row.leaderless_time for row in rows)
     steps += _clients_back(found, begin, announced, max(step.time for step in steps))
-    return sorted(steps, key=lambda step: step.time), controller
+    steps.sort(key=lambda step: step.time)
+    if len(steps) > 1 and steps[0].name == "trigger":
+        steps[1] = steps[1]._replace(look="silence")
+    return steps, controller
 
 
 def _news(found: Results, rows: list[Any]) -> Iterator[Step]:

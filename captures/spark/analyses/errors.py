@@ -162,7 +162,13 @@ def chart(found: Results) -> Chart | None:
 
 
 def _lane(row: Any) -> str:
-    return row.api if row.topic is None else f"{row.api} {row.topic}-{row.partition}"
+    return row.api if row.topic is None else f"{row.api} {_partition(row)}"
+
+
+def _partition(row: Any) -> str:
+    if row.topic is None:
+        return "–"
+    return str(row.topic) if row.partition is None else f"{row.topic}-{row.partition}"
 
 
 def _mark(row: Any, look: Look) -> Mark:
@@ -238,7 +244,7 @@ ANALYSIS = Analysis(
             Shown("error", "text", lambda r: r.error),
             Shown("broker", "text", lambda r: r.broker),
             Shown("client", "text", lambda r: r.client_id or r.client),
-            Shown("partition", "text", lambda r: "–" if r.topic is None else f"{r.topic}-{r.partition}"),
+            Shown("partition", "text", _partition),
             Shown("count", "count", lambda r: r.count),
             Shown("first", "time", lambda r: r.first_time),
             Shown("last", "time", lambda r: r.last_time),

@@ -99,7 +99,8 @@ def run(of: Frames) -> DataFrame:
         f.coalesce(topics["hit_ms"], f.array()).alias("hit_ms"),
     )
     lost = f.col("failed") + f.col("unanswered")
-    return as_table(TABLE, joined).orderBy("begin", lost.desc(), f.desc_nulls_last("during_max_ms"), "client_id", "api")
+    worst_first = (lost.desc(), f.desc_nulls_last("during_max_ms"))
+    return as_table(TABLE, joined).orderBy("begin", "is_replica", *worst_first, "client_id", "api")
 
 
 def _calls(of: Frames) -> DataFrame:
@@ -222,6 +223,10 @@ def text_of(row: Any) -> str:
     return text
 
 
+def _latency(median: float | None, longest: float | None) -> str:
+    return "–" if median is None or longest is None else f"{duration(median)}, {duration(longest)}"
+
+
 ANALYSIS = Analysis(
     table=TABLE,
     run=run,
@@ -230,19 +235,16 @@ ANALYSIS = Analysis(
     section=Section(
         position=46,
         heading="Clients around failovers",
-        hint="Latency of Produce and Fetch 10 s before, during and 10 s after each change of leaders, and the topics "
-        "whose requests failed, were late or got no response meanwhile.",
+        hint="Median and longest latency of Produce and Fetch 10 s before, during and 10 s after each change of "
+        "leaders, and the topics whose requests failed, were late or got no response meanwhile.",
         columns=(
             Shown("leader lost", "number", lambda r: r.from_leader),
             Shown("at", "time", lambda r: r.begin),
             Shown("client", "text", lambda r: r.client_id or r.client),
             Shown("API", "text", lambda r: r.api),
-            Shown("median before", "ms", lambda r: r.before_p50_ms),
-            Shown("longest before", "ms", lambda r: r.before_max_ms, wide=True),
-            Shown("median during", "ms", lambda r: r.during_p50_ms),
-            Shown("longest during", "ms", lambda r: r.during_max_ms),
-            Shown("median after", "ms", lambda r: r.after_p50_ms),
-            Shown("longest after", "ms", lambda r: r.after_max_ms, wide=True),
+            Shown("before", "text", lambda r: _latency(r.before_p50_ms, r.before_max_ms)),
+            Shown("during", "text", lambda r: _latency(r.during_p50_ms, r.during_max_ms)),
+            Shown("after", "text", lambda r: _latency(r.after_p50_ms, r.after_max_ms)),
             Shown("failed", "count", lambda r: r.failed),
             Shown("no response", "count", lambda r: r.unanswered),
             Shown("topics hit", "text", lambda r: some(r.hit, MOST) or "–"),

@@ -14,7 +14,7 @@ from kce.harness.cli import captures as cli
 from tests.captures.exchanges.test_decode import in_process
 from tests.captures.exchanges.test_exactness import CASES, tap_of
 from tests.captures.samples import CAPTURES, unzipped
-from tests.captures.wiretap import observe
+from tests.captures.wiretap import Wiretap, observe
 
 #: so small that messages, connections and holes span windows
 SMALL_WINDOW = 20_000
@@ -43,6 +43,15 @@ def test_samples(name):
 @pytest.mark.parametrize("window_bytes", [SMALL_WINDOW, 1 << 20])
 def test_imperfect_captures(case, window_bytes):
     assert both(observe(tap_of(0), 0, **CASES[case]).pcap, window_bytes)
+
+
+@pytest.mark.heavy
+def test_holes_that_span_windows():
+    """A window has 4,096 packets at least. Messages behind a hole are older than others of the next window."""
+    capture = observe(Wiretap(7, talks=4, exchanges=2_500), 7, loss=0.01).pcap
+    windows = list(BulkDecoder(CaptureFile(io.BytesIO(capture), "x"), window_bytes=SMALL_WINDOW)._path.windows())
+    assert len(windows) > 3
+    assert both(capture, SMALL_WINDOW)
 
 
 def test_the_command_takes_it_for_large_files(monkeypatch):

@@ -320,9 +320,9 @@ def test_what_clients_felt_of_a_failover(spark):
     rows, moved = (told_rows(name, ANALYSES[name].run(frames)) for name in ("failovers", "outages"))
     counts = ["client_id", "before_requests", "during_requests", "after_requests", "failed", "unanswered"]
     assert [tuple(getattr(row, name) for name in counts) for row in rows] == [
-        ("p", 3, 4, 1, 1, 1), ("broker-3-fetcher-0", 0, 1, 0, 0, 1), ("calm", 1, 1, 0, 0, 0),
+        ("p", 3, 4, 1, 1, 1), ("calm", 1, 1, 0, 0, 0), ("broker-3-fetcher-0", 0, 1, 0, 0, 1),
     ]  # fmt: skip
-    producer, _, calm = rows
+    producer, calm, _ = rows
     assert (producer.from_leader, producer.moved) == (1, 1)
     assert [(moment - START).total_seconds() for moment in (producer.begin, producer.until)] == [20, 23]
     assert (producer.before_p50_ms, producer.before_max_ms) == (20, 30)
@@ -356,6 +356,15 @@ def test_errors_over_time(spark):
         ("leader-0", False, ("x", 1)), ("leader-1", True, ("x", 4)), ("leader-0", True, ("x", 5)),
     ]  # fmt: skip
     assert of_chart.legend == (("leader-0", "NOT_LEADER_OR_FOLLOWER"), ("leader-1", "UNKNOWN_TOPIC_OR_PARTITION"))
+
+
+def test_a_lane_of_errors_has_the_name_of_what_they_are_of():
+    def lane(topic, partition):
+        row = row_of("error_bursts", api="Metadata", topic=topic, partition=partition, error="X", count=1,
+                     first_time=START, last_time=START, file="x", packet=1)  # fmt: skip
+        return ANALYSES["errors"].section.chart(found(error_bursts=[row])).lanes[0].label
+
+    assert [lane("t", 1), lane("t", None), lane(None, None)] == ["Metadata t-1", "Metadata t", "Metadata"]
 
 
 def test_a_broker_that_leaves_and_stays_away(spark):

@@ -136,6 +136,9 @@ def test_every_step_links_to_its_packet_on_the_page():
 
 def test_a_client_that_was_back_before_the_announcement_did_not_wait_for_it():
     (told_of,) = incidents(found(outages=[outage(0)], news=NEWS, clients=[client("early", 9, 2000)]))
+    assert [(step.name, step.look) for step in told_of.steps[:3]] == [
+        ("trigger", "silence"), ("first LeaderAndIsr", "silence"), ("last LeaderAndIsr", "change"),
+    ]  # fmt: skip
     assert "clients back" not in [step.name for step in told_of.steps]
 
 
