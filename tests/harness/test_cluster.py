@@ -76,7 +76,7 @@ async def scraped(cluster: Cluster, node_id: int) -> str:
     port = node(cluster, node_id).metrics_port
     assert port is not None
     async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-        await stream.send_all(b"GET /metrics HTTP/1.1\r\n\r\n")
+        await stream.send_all(b"GET /metrics HTTP/1.0\r\n\r\n")
         return b"".join([chunk async for chunk in stream]).decode()
 
 

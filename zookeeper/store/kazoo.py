@@ -265,7 +265,7 @@ class KazooStore(store.MetadataStore):
             await trio.to_thread.run_sync(started.wait, connection_timeout_ms / 1000, abandon_on_cancel=True)
             if answered := client.connected:
                 await made._settled()
-        except trio.Cancelled:
+        except BaseException:  # trio.Cancelled, or a group of them
             await made.aclose()
             raise
         if answered and not made._was_refused:

@@ -65,6 +65,24 @@ async def test_a_client_that_is_cancelled_while_it_starts_leaves_no_session(
     await store.aclose()
 
 
+@pytest.mark.slow
+async def test_a_client_that_is_cancelled_when_it_is_connected_leaves_no_session(
+    zookeeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settled = KazooStore._settled
+
+    async def cancelled(store: KazooStore) -> None:
+        scope.cancel()
+        await settled(store)
+
+    before = await sessions(zookeeper)
+    with monkeypatch.context() as patched, trio.CancelScope() as scope:
+        patched.setattr(KazooStore, "_settled", cancelled)
+        await KazooStore.connect(zookeeper, session_timeout_ms=20_000, connection_timeout_ms=20_000)
+    assert scope.cancelled_caught
+    assert await sessions(zookeeper) == before
+
+
 async def test_the_programs_random_numbers_stay_its_own(zookeeper: str) -> None:
     """kazoo draws some in its threads whenever it waits, connects and retries."""
     before = random.getstate()
