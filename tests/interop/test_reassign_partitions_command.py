@@ -57,12 +57,13 @@ class Kafka:
         self._running.call(self._peers.cluster.wait_until, gone, f"topic {topic} to be deleted")
         self._running.call(self._peers.until_known, topic)
 
-    def until_compacted(self, topic: str) -> None:
-        """The log cleaner has been there."""
+    def until_compacted(self, topic: str, broker: int, offset: int) -> None:
+        """The broker's log cleaner has been there, up to that offset."""
 
         async def noted() -> bool:
-            checkpoints = (path.read_text() for b in self._peers.brokers.values() for path in b.folder.glob(_CLEANED))
-            return any(f"\n{topic} 0 " in text for text in checkpoints)
+            checkpoints = [path.read_text() for path in self._peers.brokers[broker].folder.glob(_CLEANED)]
+            found = [line.split() for text in checkpoints for line in text.splitlines()]
+            return any(line[:2] == [topic, "0"] and int(line[2]) >= offset for line in found)
 
         self._running.call(self._peers.cluster.wait_until, noted, f"{topic} to be compacted")
 
@@ -290,7 +291,7 @@ def test_a_topic_that_is_compacted_can_be_deleted(kafka: Kafka) -> None:  # rule
     kafka.create("compacted", (1, 2), cleanup_policy="compact", segment_bytes="1000", min_cleanable_dirty_ratio="0.01")
     for _ in range(3):
         kafka.produce("compacted", 20)
-    kafka.until_compacted("compacted")
+    kafka.until_compacted("compacted", 1, 20)  # the leader, which the consumer asks
     end, left = kafka.consume("compacted")
     assert end == 60
     assert 2 <= len(left) < 60
