@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections.abc import Collection, Iterable, Sequence
 
@@ -17,6 +18,9 @@ from kce.zookeeper.model import BrokerId, ReplicaAssignment, TopicAssignment, To
 from kce.zookeeper.store import StoreError
 
 log = logging.getLogger(__name__)
+
+#: names in a line of the log
+MOST_LOGGED = 20
 
 
 class Topics:
@@ -73,7 +77,7 @@ class Topics:
         """Names of the topics, without names that Kafka does not allow."""
         names = await self._runtime.zk.get_topics()
         if invalid := {name for name in names if not is_valid_topic_name(name)}:
-            log.error("ignoring invalid names of topics: %s", sorted(invalid))
+            log.error("ignoring %d invalid names of topics: %s", len(invalid), heapq.nsmallest(MOST_LOGGED, invalid))
         return names - invalid
 
     def _watch(self, topics: Iterable[str]) -> None:
