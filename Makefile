@@ -54,7 +54,7 @@ interop: setup ## run real Kafka brokers under our controller and under Kafka's,
 mutants: setup ## check that the tests notice changes of the code: a sample of mutants, chosen by MUTANTS_SEED
 	$(BIN)/python -m tests.mutants --seed $(MUTANTS_SEED)
 
-mutants-sample: setup ## check that the tests notice each mutant of a small sample, which stays the same
+mutants-sample: setup ## check that the tests notice a small sample of mutants, which stays the same, in three minutes
 	$(BIN)/python -m tests.mutants --stable 5
 
 benchmarks: setup ## measure everything beside its peers, in some 40 minutes on a quiet machine; write docs/performance.md

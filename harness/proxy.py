@@ -159,7 +159,8 @@ class Proxy:
 
     async def _front(self, target: Address, broker: int) -> _Front:
         """The listener for a broker's address. Raises HarnessError for a port that is taken."""
-        front = self._fronts.get(target)
+        ours = (front for front in self._fronts.values() if front.address == target)
+        front = self._fronts.get(target) or next(ours, None)  # of a broker that advertises its listener here
         if front is None:
             links = NodeLinks(self._world, self.links, broker)
             links.recorder = self._recorder

@@ -15,7 +15,7 @@ from rich.table import Table
 from kce.captures.record.wireshark import write_beside
 from kce.harness import interrupts
 from kce.harness.cli.options import http_port_option, plain_console
-from kce.harness.errors import HarnessError, plain_error
+from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
 from kce.harness.logs import log_to_stderr
 from kce.harness.proxy import Proxy
@@ -38,8 +38,8 @@ While it runs, from another terminal:
   kce fault list        kce fault remove 1
 
 Clients connect to the Bootstrap address that it prints. Addresses of brokers in responses (Metadata, FindCoordinator,
-DescribeCluster, new leaders in Produce and Fetch) become those of the proxy. For connections between brokers, and from
-the controller to brokers, start it first, with --port, and set advertised.listeners of the brokers to its ports.
+DescribeCluster, new leaders in Produce and Fetch) become those of the proxy. What brokers say to each other, and the
+controller to brokers, does not pass it.
 
 Connections are plaintext, with or without SASL. With SASL, brokers are found when a client finds them: the broker of
 --to has the id -1 until then.
@@ -136,8 +136,6 @@ async def _serve(
                 write_beside(capture, [port for _, (_, port) in made.brokers.values()])
             _show(console, supervisor.commands.describe())
             await trio.sleep_forever()
-    except BaseExceptionGroup as e:
-        raise plain_error(e) from None
     finally:
         supervisor.retract(ready_file)
 

@@ -166,6 +166,22 @@ async def test_several_listeners_of_a_cluster() -> None:
             assert not found[0] & found[1]
 
 
+async def test_a_broker_that_advertises_its_listener_here() -> None:
+    """As an author of a proxy has it: its address is no other broker's, which would get a listener of its own."""
+    async with proxied() as (cluster, proxy, world):
+        host, port = fronts(proxy)[2]
+        assert host == "127.0.0.1"
+        await cluster.proxy(2, port)
+        await cluster.wait_until(lambda: _registered(cluster, {1, 2, 3}), "broker 2 to be back")
+
+        async def named() -> bool:
+            response = await metadata(world, fronts(proxy)[1])
+            return {b.node_id: (b.host, b.port) for b in response.brokers}.get(2) == (host, port)
+
+        await cluster.wait_until(named, "broker 1 to know broker 2's new address")
+        assert len(proxy.brokers) == 3
+
+
 @asynccontextmanager
 async def a_server(world: MemoryClusterWorld, answer: bytes | None) -> AsyncIterator[str]:
     """Answers every frame with ``answer``, or closes the connection."""
