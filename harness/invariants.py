@@ -9,10 +9,25 @@ one leader        a partition has at most one leader in each leader epoch
 ISR               the ISR is a part of the assignment
 persisted         LeaderAndIsr has no state that ZooKeeper does not have (only in memory, where it can be read at once)
 fenced            no state in ZooKeeper was written by an older controller than the state before it (as above)
+high watermark    a leader's high watermark never goes back while it leads (only nodes of this process; likewise below)
+committed         a leader has everything before the high watermark of the leaders before it
 epochs            the epochs that a broker has accepted never go back while it runs
 bounced           a broker accepts no request for an earlier life of it (KIP-380)
 no crash          no node ends by an error that it does not handle
 converged         settled: every broker knows what ZooKeeper has, and no control request is pending
+
+`kce.harness.simulated_clients` adds these:
+
+acknowledged      settled: every record that was acknowledged by all of the ISR is where it was acknowledged
+once              settled: each record of an idempotent producer is there once, and they are in order
+consumed          what a consumer has read at an offset is what every consumer reads there
+logs              settled: the logs of all replicas are equal up to their high watermarks
+
+Kafka itself does not hold "converged" when a broker gets an UpdateMetadata after a newer one of the same controller,
+because that request has no order within a controller epoch: the older one was delayed, the controller gave it up after
+its timeout and sent it again on another connection. ``overtaken`` says so; only another controller mends it. Nor does
+an ISR converge after a former controller has refused it because it does not know the topic: the leader waits for the
+next LeaderAndIsr with a new leader epoch (rule 9.58). Such ISRs are left out.
 """
 
 from __future__ import annotations
@@ -23,6 +38,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from kce import wire
+from kce.broker_stub.partition import WAIT_FOR_CONTROLLER
 from kce.harness.cluster import Cluster
 from kce.harness.history import line
 from kce.harness.links import FrameEvent
@@ -47,11 +63,11 @@ class Violation:
 
 
 class Invariants:
-    """Collects violations in ``found``, each kind once for the same subject."""
+    """Collects violations in ``found``, each kind once for the same subject. The cluster is running."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, found: list[Violation] | None = None) -> None:
         self._cluster = cluster
-        self.found: list[Violation] = []
+        self.found: list[Violation] = [] if found is None else found
         self._seen: set[tuple[str, object]] = set()
         self._controller_of: dict[int, int] = {}
         self._leader_of: dict[tuple[object, int, int], int] = {}
@@ -61,10 +77,26 @@ class Invariants:
         self._leader_epoch_of: dict[tuple[Node, TopicPartition, object], int] = {}
         #: (source, destination, listener, correlation id) -> whether the request was for an earlier life
         self._for_earlier_life: dict[tuple[object, ...], bool] = {}
+        #: of the last UpdateMetadata by controller, its epoch, broker, and broker's epoch: the correlation id
+        self._latest_metadata: dict[tuple[object, ...], int] = {}
+        #: leaders whose ISR was refused by a node that is not the controller any more
+        self._refused_by_former: set[int | None] = set()
+        #: whether a broker has got a control request after a newer one
+        self.overtaken = False
+        self._high_watermark_of: dict[tuple[Node, TopicPartition, UUID | None, int], int] = {}
+        #: the greatest high watermark of a leader, and the greatest leader epoch
+        self._committed: dict[tuple[UUID | None, TopicPartition], tuple[int, int]] = {}
+        world = cluster.world
+        self._server = world.server if isinstance(world, MemoryClusterWorld) else None
+        if self._server is not None:
+            self._server.on_set = self._written
 
     def observe(self, event: FrameEvent) -> None:
         """Check a frame; a listener for `Links.listen`."""
         if event.header.api_key not in CONTROL_REQUESTS:
+            if event.header.api_key == wire.AlterPartitionResponse.__api_key__ and not event.is_request:
+                self._isr_answer(event)
+            self._check_leaders()
             return
         try:
             message = event.message()
@@ -79,10 +111,10 @@ class Invariants:
         else:
             earlier = self._for_earlier_life.pop((event.destination, event.source, *exchange), False)
             if earlier and getattr(message, "error_code", None) == 0:
-                self._violated("bounced", event.source, f"accepted by broker {event.source}: {line(event)}")
+                self.violated("bounced", event.source, f"accepted by broker {event.source}: {line(event)}")
         self._check_nodes()
 
-    def _violated(self, invariant: str, subject: object, text: str) -> None:
+    def violated(self, invariant: str, subject: object, text: str) -> None:
         if (invariant, subject) not in self._seen:
             self._seen.add((invariant, subject))
             self.found.append(Violation(invariant, text))
@@ -102,9 +134,14 @@ class Invariants:
         epoch, controller = getattr(message, "controller_epoch", -1), getattr(message, "controller_id", -1)
         known = self._controller_of.setdefault(epoch, controller)
         if known != controller:
-            self._violated("one controller", epoch, f"epoch {epoch} is that of nodes {known} and {controller}")
+            self.violated("one controller", epoch, f"epoch {epoch} is that of nodes {known} and {controller}")
         if not isinstance(message, (wire.LeaderAndIsrRequest, wire.UpdateMetadataRequest)):
             return
+        if isinstance(message, wire.UpdateMetadataRequest):
+            key = event.source, epoch, event.destination, message.broker_epoch
+            latest = self._latest_metadata.get(key, -1)
+            self.overtaken |= event.header.correlation_id < latest
+            self._latest_metadata[key] = max(latest, event.header.correlation_id)
         for state in control.partition_states(message):
             self._leader(state)
             if event.header.api_key == LEADER_AND_ISR:
@@ -117,34 +154,83 @@ class Invariants:
         known = self._leader_of.setdefault(key, state.leader)
         if known != state.leader:
             text = f"{state.topic}-{state.partition} epoch {state.leader_epoch}: {known} and {state.leader}"
-            self._violated("one leader", key, text)
+            self.violated("one leader", key, text)
 
     def _leader_and_isr(self, event: FrameEvent, state: control.PartitionState) -> None:
         isr, replicas = state.isr or (), state.replicas or ()
         if not set(isr) <= set(replicas):
-            self._violated("ISR", state.topic, f"{state.topic}-{state.partition}: ISR {isr} of replicas {replicas}")
-        world = self._cluster.world
-        if not isinstance(world, MemoryClusterWorld) or state.partition_epoch is None:
+            self.violated("ISR", state.topic, f"{state.topic}-{state.partition}: ISR {isr} of replicas {replicas}")
+        server = self._server
+        if server is None or state.partition_epoch is None:
             return
-        topic = world.server.peek(znodes.topic_path(state.topic))
+        topic = server.peek(znodes.topic_path(state.topic))
         if topic is None or self._topic_id(topic[0]) != state.topic_id:
             return  # it was deleted since
         tp = TopicPartition(state.topic, state.partition)
-        stored = world.server.peek(znodes.partition_state_path(tp))
+        stored = server.peek(znodes.partition_state_path(tp))
         found = None if stored is None else znodes.decode_partition_state(*stored)
-        if found is not None:
-            key = state.topic_id, state.partition
-            before = self._written_by.get(key, 0)
-            if found.controller_epoch < before:
-                text = f"{tp} was written by controller epoch {found.controller_epoch} after {before}"
-                self._violated("fenced", key, text)
-            self._written_by[key] = max(before, found.controller_epoch)
         if found is None or found.leader_and_isr.partition_epoch < state.partition_epoch:
-            self._violated("persisted", tp, f"{line(event)}, but ZooKeeper has {found}")
+            self.violated("persisted", tp, f"{line(event)}, but ZooKeeper has {found}")
         elif found.leader_and_isr.partition_epoch == state.partition_epoch:
             kept = found.leader_and_isr
             if (kept.leader, kept.isr, kept.leader_epoch) != (state.leader, isr, state.leader_epoch):
-                self._violated("persisted", tp, f"{line(event)}, but ZooKeeper has {found}")
+                self.violated("persisted", tp, f"{line(event)}, but ZooKeeper has {found}")
+
+    def _written(self, path: str) -> None:
+        """ZooKeeper has new data at a path."""
+        if not path.endswith("/state") or not path.startswith(f"{znodes.TOPICS}/"):
+            return
+        assert self._server is not None
+        stored = self._server.peek(path)
+        found = None if stored is None else znodes.decode_partition_state(*stored)
+        _, _, _, topic, _, partition, _ = path.split("/")
+        described = self._server.peek(znodes.topic_path(topic))
+        if found is None or described is None:
+            return
+        key = self._topic_id(described[0]), int(partition)
+        before = self._written_by.get(key, 0)
+        if found.controller_epoch < before:
+            text = f"{topic}-{partition} was written by controller epoch {found.controller_epoch} after {before}"
+            self.violated("fenced", key, text)
+        self._written_by[key] = max(before, found.controller_epoch)
+
+    def _isr_answer(self, event: FrameEvent) -> None:
+        if self._server is None:
+            return
+        controller = self._server.peek(znodes.CONTROLLER)
+        if controller is not None and znodes.decode_controller(controller[0]) == event.source:
+            return
+        message = event.message()
+        assert isinstance(message, wire.AlterPartitionResponse)
+        if any(p.error_code in WAIT_FOR_CONTROLLER for topic in message.topics for p in topic.partitions):
+            self._refused_by_former.add(event.destination)
+
+    def _waits_for_controller(self, tp: TopicPartition, leader: int) -> bool:
+        """Whether the leader has proposed an ISR that a former controller has refused."""
+        if leader not in self._refused_by_former:
+            return False
+        partitions = (node.broker.replica_manager.partitions.get(tp) for node in self._nodes() if node.id == leader)
+        return any(partition is not None and partition.pending is not None for partition in partitions)
+
+    def _check_leaders(self) -> None:
+        for node in self._nodes():
+            for tp, partition in node.broker.replica_manager.partitions.items():
+                log = partition.log
+                if log is None or not partition.is_leader:
+                    continue
+                high_watermark, epoch = log.high_watermark, partition.leader_epoch
+                life = node, tp, log.topic_id, epoch
+                before = self._high_watermark_of.get(life, 0)
+                if high_watermark < before:
+                    text = f"broker {node.id} went back from high watermark {before} to {high_watermark} of {tp}"
+                    self.violated("high watermark", (node.id, tp), text)
+                self._high_watermark_of[life] = high_watermark
+                committed, latest = self._committed.get((log.topic_id, tp), (0, 0))
+                if epoch >= latest:
+                    if log.log_end_offset < committed:
+                        text = f"broker {node.id} leads {tp} with {log.log_end_offset} of {committed} committed records"
+                        self.violated("committed", tp, text)
+                    self._committed[log.topic_id, tp] = max(committed, high_watermark), epoch
 
     @staticmethod
     def _topic_id(data: bytes) -> UUID | None:
@@ -156,14 +242,14 @@ class Invariants:
             known = self._controller_epoch_of.get(node, 0)
             if manager.controller_epoch < known:
                 text = f"broker {node.id} went back from controller epoch {known} to {manager.controller_epoch}"
-                self._violated("epochs", node.id, text)
+                self.violated("epochs", node.id, text)
             self._controller_epoch_of[node] = manager.controller_epoch
             for tp, partition in manager.partitions.items():
                 key = node, tp, partition
                 before = self._leader_epoch_of.get(key, -1)
                 if partition.leader_epoch < before:
                     text = f"broker {node.id} went back from leader epoch {before} to {partition.leader_epoch} of {tp}"
-                    self._violated("epochs", (node.id, tp), text)
+                    self.violated("epochs", (node.id, tp), text)
                 self._leader_epoch_of[key] = partition.leader_epoch
 
     # settled
@@ -187,7 +273,9 @@ class Invariants:
             for p in topic.partitions:
                 if p.state is None or p.state.leader not in alive:
                     return f"{topic.name}-{p.partition} has no leader: {p.state}"
-                if set(p.state.isr) != set(p.assignment.replicas) & alive:
+                tp = TopicPartition(topic.name, p.partition)
+                waits = self._waits_for_controller(tp, p.state.leader)
+                if set(p.state.isr) != set(p.assignment.replicas) & alive and not waits:
                     return f"{topic.name}-{p.partition}: the ISR is {p.state.isr}"
                 wanted[topic.name, p.partition] = p.state.leader, tuple(p.state.isr), p.state.leader_epoch
         for node in self._nodes():
@@ -209,12 +297,13 @@ class Invariants:
                 return f"broker {node.id} has {known.get(first)} of {first[0]}-{first[1]}, not {wanted.get(first)}"
         return None
 
-    def crashed(self, error: Exception) -> None:
-        """A node has ended by an error that it does not handle."""
-        self._violated("no crash", type(error), f"{type(error).__name__}: {error}")
-
     def not_converged(self, reason: str) -> None:
-        self._violated("converged", None, reason)
+        self.violated("converged", None, reason)
+
+
+def crash(error: Exception) -> Violation:
+    """A node has ended by an error that it does not handle."""
+    return Violation("no crash", f"{type(error).__name__}: {error}")
 
 
 @contextmanager

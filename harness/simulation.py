@@ -1,4 +1,4 @@
-"""Deterministic simulation: a cluster in memory, random operations and faults from one seed, invariants.
+"""Deterministic simulation: a cluster and clients in memory, random operations and faults from one seed, invariants.
 
 The same seed gives the same run on every machine. A violation is reported with its seed; `shrunk` finds a shorter
 schedule with the same violation.
@@ -17,20 +17,25 @@ import trio
 from kce.harness.cluster import Cluster
 from kce.harness.errors import HarnessError
 from kce.harness.faults import Rule
-from kce.harness.invariants import Invariants, Violation
-from kce.harness.world import memory
+from kce.harness.invariants import Invariants, Violation, crash
+from kce.harness.node import Lag
+from kce.harness.simulated_clients import ASSIGNMENT, TOPIC, SimulatedClients
+from kce.harness.world import MemoryClusterWorld, memory
+from kce.wire.vocabulary import TopicPartition
 
 NODES: Final = 3
 STEPS: Final = 12
 #: shorter than the pauses between steps, so that sessions expire within a schedule
-_PROPERTIES: Final = {"zookeeper.session.timeout.ms": "2000", "request.timeout.ms": "3000"}
-_SETTLE_TIMEOUT_S: Final = 300.0
+_PROPERTIES: Final = {
+    "zookeeper.session.timeout.ms": "2000", "request.timeout.ms": "3000", "replica.lag.time.max.ms": "3000",
+}  # fmt: skip
+_SETTLE_TIMEOUT_S: Final = 100.0
 _STEP_TIMEOUT_S: Final = 60.0
 _TOPICS: Final = ("a", "b", "c")
 #: operation -> how often it is chosen
 _WEIGHTS: Final = {
     "create": 5, "delete": 2, "kill": 4, "start": 5, "restart": 2, "cut": 3, "heal": 3, "hold": 3, "release": 3,
-    "delete controller": 2, "break": 2, "delay": 2, "duplicate": 1,
+    "delete controller": 2, "break": 2, "delay": 2, "duplicate": 1, "expire": 2, "lag": 1, "slow": 2,
 }  # fmt: skip
 MAX_SHRINKING_RUNS: Final = 100
 
@@ -51,12 +56,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of one run; ``frames`` counts the frames that passed."""
+    """The result of one run; ``frames`` counts the frames that passed, ``records`` those that were acknowledged,
+    ``consumed`` those that were read."""
 
     seed: int
     steps: tuple[Step, ...]
     violations: tuple[Violation, ...]
     frames: int
+    records: int = 0
+    consumed: int = 0
 
 
 def schedule(seed: int, steps: int = STEPS) -> tuple[Step, ...]:
@@ -99,34 +107,56 @@ def shrunk(result: Result) -> Result:
 
 async def _run(seed: int, steps: tuple[Step, ...], trace: Path | None, record: Path | None) -> Result:
     cluster = Cluster(NODES, world=memory(seed), properties=_PROPERTIES, record=record, history=trace is not None)
-    invariants = Invariants(cluster)
+    found: list[Violation] = []
+    frames = records = consumed = 0
     try:
         async with cluster:
+            invariants = Invariants(cluster, found)
             player = _Player(cluster, Random(f"play/{seed}"))
+            clients = SimulatedClients(cluster, Random(f"clients/{seed}"), invariants.violated)
             with cluster.links.listen(invariants.observe), cluster.links.listen(player.count):
-                for step in steps:
-                    await player.play(step)
-                await _settle(cluster, invariants)
+                try:
+                    await _play(steps, cluster, invariants, player, clients)
+                finally:
+                    frames, records, consumed = player.frames, clients.acknowledged, clients.consumed
             if trace is not None:
                 cluster.history.write(trace)
     except HarnessError as e:
-        invariants.not_converged(str(e))
+        found.append(Violation("converged", str(e)))
     except BaseExceptionGroup as e:
         first: BaseException = e
         while isinstance(first, BaseExceptionGroup):
             first = first.exceptions[0]
         if not isinstance(first, Exception):
             raise
-        invariants.crashed(first)
-    return Result(seed, steps, tuple(invariants.found), player.frames)
+        found.append(crash(first))
+    return Result(seed, steps, tuple(found), frames, records, consumed)
+
+
+async def _play(
+    steps: Sequence[Step], cluster: Cluster, invariants: Invariants, player: _Player, clients: SimulatedClients
+) -> None:
+    """Its nursery holds the clients."""
+    await clients.create_topic()
+    async with trio.open_nursery() as nursery:
+        clients.start(nursery)
+        for step in steps:
+            await player.play(step)
+        await cluster.repair()
+        await clients.finish()
+        await _settle(cluster, invariants)
+        nursery.cancel_scope.cancel()
+    await clients.check()
 
 
 async def _settle(cluster: Cluster, invariants: Invariants) -> None:
-    """End all faults, and wait until every broker knows what ZooKeeper has."""
-    await cluster.repair()
+    """Wait until every broker knows what ZooKeeper has."""
     reason: str | None = None
     with trio.move_on_after(_SETTLE_TIMEOUT_S):
-        while (reason := await invariants.unsettled()) is not None:  # noqa: ASYNC110 - nodes change without notice
+        while (reason := await invariants.unsettled()) is not None:
+            if invariants.overtaken:
+                invariants.overtaken = False
+                await cluster.delete_controller()
             await trio.sleep(0.5)
     if reason is not None:
         invariants.not_converged(reason)
@@ -171,6 +201,15 @@ class _Player:
                 await cluster.hold_control_requests(step.node)
             case "release":
                 await cluster.release_control_requests(step.node)
+            case "expire" if step.node in await cluster.registered():
+                await cluster.expire_session(step.node)
+            case "lag":
+                lag = Lag(TopicPartition(TOPIC, self._random.choice(list(ASSIGNMENT))), step.node)
+                for each in cluster.members:
+                    await each.lag(lag, True)
+            case "slow":
+                assert isinstance(cluster.world, MemoryClusterWorld)
+                cluster.world.delay_zookeeper(step.node, 0.3 * self._random.random())
             case "delete controller" if await cluster.controller() is not None:
                 await cluster.delete_controller()
             case "break":

@@ -102,8 +102,14 @@ class MemoryClusterWorld(ClusterWorld):
 
     def heal(self, node_id: int) -> None:
         self._cut.discard(_name(node_id))
+        self.delay_zookeeper(node_id, 0)
         for store in self._living_sessions(node_id):
             self.server.reconnect(store)
+
+    def delay_zookeeper(self, node_id: int, seconds: float) -> None:
+        """The node's operations take that long to reach ZooKeeper, until `heal`; watches fire at once."""
+        for store in self._living_sessions(node_id):
+            store.delay_s = seconds
 
     def _living_sessions(self, node_id: int) -> list[MemoryStore]:
         """The node's sessions, except those of a killed client, which last until they expire."""

@@ -7,12 +7,19 @@ from typing import Any
 
 import pytest
 
+from kce.broker_stub.followers import Followers
 from kce.broker_stub.handlers.base import Services
+from kce.broker_stub.log import Isolation, Log
+from kce.broker_stub.log.leader_epochs import UNDEFINED
+from kce.broker_stub.log.producer_state import ProducerAppend, ProducerState
 from kce.broker_stub.metadata_cache import MetadataCache
+from kce.broker_stub.partition import Partition
 from kce.broker_stub.replica_manager import ReplicaManager
+from kce.broker_stub.replication.fetcher import FetchState, ReplicaFetcher
 from kce.controller import partition_state_machine
 from kce.controller.brokers import Brokers
 from kce.controller.topics import Topics
+from kce.wire import ErrorCode
 from kce.zookeeper.kafka_zk_client import KafkaZkClient, UpdateResult
 from kce.zookeeper.model import LeaderAndIsr
 
@@ -142,11 +149,102 @@ def new_topics_not_noticed(patch: Patch) -> None:
     patch.setattr(Topics, "changed", changed)
 
 
+def zombie_writes_unfenced(patch: Patch) -> None:
+    """Writes of a controller are executed whatever the version of /controller_epoch (rule 1.55)."""
+
+    async def write(self: KafkaZkClient, ops: Any, expected: Any) -> Any:
+        return await self.store.write(ops)
+
+    patch.setattr(KafkaZkClient, "fenced", write)
+
+
+def high_watermark_too_early(patch: Patch) -> None:
+    """A leader does not wait for its followers (rule 9.50)."""
+    patch.setattr(Followers, "high_watermark", lambda self, end, *_: end)
+
+
+def truncation_to_the_high_watermark_only(patch: Patch) -> None:
+    """A follower does not ask the leader where their logs diverge (KIP-101)."""
+    add = ReplicaFetcher.add
+
+    def add_at_high_watermark(self: ReplicaFetcher, partition: Any, log: Any, epoch: int, topic_id: Any) -> None:
+        is_known = partition in self.partitions and self.partitions[partition].leader_epoch == epoch
+        add(self, partition, log, epoch, topic_id)
+        if not is_known:
+            state = self.partitions[partition]
+            state.offset, state.is_truncating = log.high_watermark, True
+
+    patch.setattr(ReplicaFetcher, "add", add_at_high_watermark)
+    patch.setattr(FetchState, "last_fetched_epoch", property(lambda self: UNDEFINED))
+
+
+def nothing_is_truncated(patch: Patch) -> None:
+    """A follower keeps what the leader does not have."""
+
+    def ignore(self: ReplicaFetcher, partition: Any, state: FetchState, *_: Any) -> None:
+        state.is_truncating = False
+
+    patch.setattr(ReplicaFetcher, "_truncate_by_epoch", ignore)
+    patch.setattr(FetchState, "last_fetched_epoch", property(lambda self: UNDEFINED))
+
+
+def acknowledged_at_once(patch: Patch) -> None:
+    """With acks=all a leader answers without its followers (rule B2.14)."""
+    patch.setattr(Partition, "is_acknowledged", lambda self, end_offset: ErrorCode.NONE)
+
+
+def duplicates_appended(patch: Patch) -> None:
+    """A leader appends what an idempotent producer sends again (rules B3.45, B3.48)."""
+    patch.setattr(ProducerState, "duplicate_of", lambda self, header: None)
+    patch.setattr(ProducerAppend, "_check_sequence", lambda self, header: None)
+
+
+def followers_join_the_isr_early(patch: Patch) -> None:
+    """A follower joins that has not what the ISR has (rule 9.47)."""
+
+    def may_join(self: Partition, broker_id: int) -> bool:
+        return self.pending is None and broker_id not in self.isr and self.followers.get(broker_id) is not None
+
+    patch.setattr(Partition, "may_join_isr", may_join)
+
+
+def leader_outside_the_isr(patch: Patch) -> None:
+    """Unclean election, though it is off (rule 7.6)."""
+    elect = partition_state_machine.elect_offline
+
+    def elect_any(state: LeaderAndIsr, replicas: Any, online: Any, **more: Any) -> Any:
+        return elect(state, replicas, online, **(more | {"unclean_allowed": True}))
+
+    patch.setattr(partition_state_machine, "elect_offline", elect_any)
+
+
+def consumers_read_beyond_the_high_watermark(patch: Patch) -> None:
+    """A consumer sees what not all of the ISR has (rule B4.1)."""
+    located = Log.located_end
+    patch.setattr(Log, "located_end", lambda self, isolation: located(self, Isolation.LOG_END))
+
+
+def isr_shrinks_without_the_controller(patch: Patch) -> None:
+    """A leader counts on an ISR that it has only proposed (rule 9.48)."""
+    propose = Partition.propose_isr
+
+    def at_once(self: Partition, isr: tuple[int, ...]) -> Any:
+        item = propose(self, isr)
+        self.isr = isr
+        return item
+
+    patch.setattr(Partition, "propose_isr", at_once)
+
+
 #: each with a seed that found it, which is tried first
 BUGS: tuple[tuple[Callable[[Patch], None], int], ...] = (
     (no_broker_epoch_check, 208), (no_controller_epoch_check, 19), (leader_epoch_not_raised, 2),
     (dead_leader_elected, 3), (sent_without_being_persisted, 2), (new_partitions_not_persisted, 0),
     (isr_not_persisted, 2), (broker_outside_the_assignment_in_the_isr, 2), (stale_version_is_success, 2),
     (deaths_not_noticed, 21), (returns_not_noticed, 1), (controller_epoch_not_raised, 3), (metadata_not_updated, 0),
-    (new_topics_not_noticed, 0), (partition_states_obeyed_in_any_order, 190),
+    (new_topics_not_noticed, 0), (partition_states_obeyed_in_any_order, 190), (zombie_writes_unfenced, 0),
+    (high_watermark_too_early, 0), (truncation_to_the_high_watermark_only, 0), (nothing_is_truncated, 0),
+    (acknowledged_at_once, 0), (duplicates_appended, 0), (followers_join_the_isr_early, 0),
+    (leader_outside_the_isr, 0), (consumers_read_beyond_the_high_watermark, 0),
+    (isr_shrinks_without_the_controller, 0),
 )  # fmt: skip

@@ -107,6 +107,8 @@ class MemoryZooKeeper:
         self._zxid = 0
         self._sessions = itertools.count(0x1000)
         self._nodes: dict[str, _Node] = {"/": _Node(b"", 0, 0, 0, 0, 0)}
+        #: called with each path whose data has changed
+        self.on_set: Callable[[str], None] = lambda path: None
         #: (children?, path) -> watching stores, in the order of their reads
         self._watches: dict[tuple[bool, str], dict[MemoryStore, None]] = {}
 
@@ -261,7 +263,12 @@ class MemoryZooKeeper:
                 undo.append(restore)
                 node.data, node.mzxid, node.mtime, node.version = data, self._zxid, self._now_ms(), node.version + 1
                 results[-1] = node.stat()
-                return lambda: self._fire(WatchType.CHANGED, path)
+
+                def changed() -> None:
+                    self.on_set(path)
+                    self._fire(WatchType.CHANGED, path)
+
+                return changed
             case Delete(path, version):
                 self._read(path)
                 self._permit(client, self._nodes[_split(path)[0]], Permission.DELETE, path)
@@ -351,6 +358,8 @@ class MemoryStore(store.Session):
         self.on_session: Callable[[SessionState], None] = lambda state: None
         self.identities = identities
         self.acls_of = acls_of
+        #: how long an operation takes to reach the server
+        self.delay_s = 0.0
         self._server = server
         self._session_id = session_id
         self._session_timeout_ms = session_timeout_ms
@@ -374,6 +383,8 @@ class MemoryStore(store.Session):
     async def _turn(self) -> None:
         """A checkpoint; waits for the connection. Raises SessionExpired."""
         session = self._session_id
+        if self.delay_s:
+            await trio.sleep(self.delay_s)
         await trio.lowlevel.checkpoint()
         await self._connected.wait()
         if self._abandoned:
