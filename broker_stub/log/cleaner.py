@@ -210,7 +210,7 @@ class _Pass:
                     counts = not transactions.is_discarded(batch) and not batch.is_control
                     if not keys.add(batch, one.first_dirty, counts=counts):
                         if keys.latest < one.first_dirty:
-                            raise Uncleanable(f"one batch has more keys than log.cleaner.dedupe.buffer.size: {capacity}")
+                            raise Uncleanable(f"a batch has more keys than log.cleaner.dedupe.buffer.size: {capacity}")
                         return keys, keys.latest + 1
         keys.latest = max(keys.latest, one.end - 1)
         return keys, one.end
