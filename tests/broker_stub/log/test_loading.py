@@ -84,6 +84,20 @@ def test_a_damaged_index_is_rebuilt(suffix: str, damage: bytes | None) -> None:
     assert values(log)[-1] == (11, b"b")
 
 
+def test_a_rebuilt_index_survives_a_crash() -> None:
+    """Also that of a segment before the recovery point, which nothing flushes any more."""
+    context = Context()
+    log = filled(context)
+    log.close()
+    expected = files(context)
+    for suffix in (".index", ".timeindex"):
+        context.disk.delete(f"{FOLDER}/{0:020d}{suffix}")
+    for _ in range(2):  # neither broker ends well
+        log = reopened(context, recovery_point=10)
+        assert log.segments[0].max_timestamp == (NOW_MS + 4, 4)
+    assert files(context) == expected
+
+
 @pytest.mark.parametrize("at", [1, 8, 16, 17, 30, 58, 61, ONE - 1, ONE])
 def test_a_damaged_batch_is_the_end_of_the_log(at: int) -> None:
     """Rule B6.27: the later segments go, too."""

@@ -554,6 +554,17 @@ def test_a_log_cut_within_a_segment_finds_its_largest_timestamp_again() -> None:
     assert [offset for offset, _ in values(log)] == [0, 1, 2, 3]
 
 
+def test_a_replicated_transaction_stays_replicated_when_the_log_is_cut_behind_it() -> None:  # rule B3.65
+    log = a_log()
+    log.append_as_leader(produced(1, 0, transactional=True), 0)
+    log.append_as_leader(marker(1, committed=True), 0, origin=Origin.COORDINATOR)
+    log.set_high_watermark(2)
+    append(log)
+    append(log)
+    log.truncate_to(3)
+    assert log.last_stable_offset == 2
+
+
 # retention
 
 
