@@ -200,8 +200,17 @@ class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self._code, module.__dict__)
 
 
-def run_from_start(mutant: Mutant, tests: Sequence[str]) -> int:
-    """pytest's exit code. For a process that has imported none of the rooms."""
+def _limit_time(processor_s: float, real_s: float, unchanged_s: float) -> None:
+    """End this process unless it is limited anew in time. The real time is generous: the machine may be busy."""
+    for end in (signal.SIGPROF, signal.SIGALRM):
+        signal.signal(end, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_PROF, processor_s + 4 * unchanged_s)
+    signal.setitimer(signal.ITIMER_REAL, real_s + 8 * unchanged_s)
+
+
+def run_from_start(mutant: Mutant, tests: Sequence[str], seconds: float) -> int:
+    """pytest's exit code. For a process that has imported none of the rooms. ``seconds``: of the unchanged tests."""
+    _limit_time(60, 600, seconds)
     sys.meta_path.insert(0, Mutated(mutant.module, mutant.code()))
     return callers.run(tests)
 
@@ -230,7 +239,8 @@ class Judge:
 
     def note_call(self, frame: FrameType, event: str, arg: object) -> None:
         """For sys.settrace while modules are imported."""
-        self._on_import[id(frame.f_code)] = frame.f_code
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # no body of a module or a class
+            self._on_import[id(frame.f_code)] = frame.f_code
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds += report.duration
@@ -313,11 +323,8 @@ class Judge:
         if not live.change(ROOT / mutant.module, mutant.code()):
             return NOT_CHANGED
         items = [self._items[test] for test in tests if test in self._items]
-        for limit in (signal.SIGPROF, signal.SIGALRM):
-            signal.signal(limit, signal.SIG_DFL)
         for i, item in enumerate(items):
-            signal.setitimer(signal.ITIMER_PROF, 4 + 4 * self.by.seconds[item.nodeid])
-            signal.setitimer(signal.ITIMER_REAL, 15 + 8 * self.by.seconds[item.nodeid])
+            _limit_time(4, 30, self.by.seconds[item.nodeid])
             self._run(item, items[i + 1] if i + 1 < len(items) else None)
             if self._failed:
                 return 1

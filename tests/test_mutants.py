@@ -164,6 +164,31 @@ def test_no_mutant_of_what_decides_nothing(tmp_path: Path, monkeypatch: pytest.M
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("statements", "are_swapped"),
+    [
+        (("self.a.add(x)", "self.b.pop(x, None)"), False),
+        (("self.a.clear()", "self.b.set()"), False),
+        (("self.a.add(x)", "self.b.pop(x)"), True),  # which may fail
+        (("self.a.add(x)", "self.b.add(self.a.pop(x, None))"), True),
+        (("self.a.add(x)", "self.a.clear()"), True),
+        (("self.a.add(x)", "other.a.clear()"), True),  # may be the same one
+        (("self.a.add(x)", "self.b.append(self.a)"), True),
+        (("self.a.add(x)", "self.b.add(f(x))"), True),
+        (("self.a.add(x)", "self.b.close()"), True),
+        (("a.add(x)", "self.b.clear()"), True),
+    ],
+)
+def test_changes_of_two_containers_are_not_swapped(
+    statements: tuple[str, str], are_swapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.mutants.ROOT", tmp_path)
+    first, second = statements
+    (tmp_path / "example.py").write_text(f"def f(self, x, a):\n    {first}\n    {second}\n")
+    names = {mutant.name for mutant in mutants(tmp_path / "example.py")}
+    assert (f"f: {first} -> {second} & {second} -> {first}" in names) == are_swapped
+
+
 def test_what_is_made_on_import_is_judged_anew() -> None:
     mutant = Mutant("m.py", "forwarded.handle: submit() -> pass", 1, lambda: compile("", "m.py", "exec"))
     assert runs_on_import(mutant, {("m.py", "forwarded")})
