@@ -347,6 +347,27 @@ async def test_leaving_deletes_the_nodes_of_lost_replies(memory: Memory) -> None
     await latch._leave()  # the directory is gone, too
 
 
+async def test_closing_before_the_first_check(memory: Memory) -> None:
+    session = await memory.session()
+    latch = Latch(session)
+    await latch.latch.aclose()
+    await wait_all_tasks_blocked()
+    assert (latch.reports, latch.latch.checks) == ([], 0)
+
+
+async def test_who_unsubscribed_hears_nothing(memory: Memory) -> None:
+    session = await memory.session()
+    seen: list[object] = []
+    unsubscribe, unwatch = session.subscribe(seen.append), session.watch("/x", seen.append)
+    unsubscribe()
+    unwatch()
+    await session.store.exists(["/x"], watch=True)
+    await session.store.write([Create("/x")])
+    await memory.disconnect(session)
+    await wait_all_tasks_blocked()
+    assert seen == []
+
+
 async def test_closing_while_the_create_is_under_way(memory: Memory) -> None:  # rule E1.12
     session = await memory.session()
     proceed = trio.Event()

@@ -200,7 +200,7 @@ class Modelled:
 
     def truncate_fully(self) -> None:
         offset = self.end + self.chance.randrange(-3, 4)
-        if offset >= 0 and self.chance.random() < 0.2:
+        if offset >= 0 and self.chance.random() < 0.6:
             self.log.truncate_fully(offset)
             self.segments, self.deleted, self.epochs, self.sequences = [Segment(offset)], [], [], {}
             self.start = self.end = self.high_watermark = self.forgotten = offset
