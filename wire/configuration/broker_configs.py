@@ -101,6 +101,7 @@ replica.fetch.response.max.bytes int 10485760 0.. static described broker
 replica.fetch.wait.max.ms int 500 0.. static described broker
 replica.high.watermark.checkpoint.interval.ms long 5000 any static described logs
 replica.lag.time.max.ms long 30000 1.. static described broker
+replica.selector.class string - org.apache.kafka.common.replica.RackAwareReplicaSelector static described broker
 replica.socket.timeout.ms int 30000 any static described broker
 request.timeout.ms int 30000 1.. static described broker
 reserved.broker.max.id int 1000 0.. static described broker
@@ -282,7 +283,6 @@ remote.log.storage.manager.class.path string - any static hidden
 remote.log.storage.manager.impl.prefix string rsm.config. any static hidden
 remote.log.storage.system.enable boolean false any static hidden
 replica.alter.log.dirs.io.max.bytes.per.second long max any broker described
-replica.selector.class string - any static described
 replica.socket.receive.buffer.bytes int 65536 any static described
 replication.quota.window.num int 11 1.. static hidden
 replication.quota.window.size.seconds int 1 1.. static hidden
