@@ -567,3 +567,17 @@ async def test_fetchers_end_with_their_last_partition(autojump_clock: MockClock)
         assert [leader for leader, _ in fetchers] == [3]
         await node.ask(stop_replica((0, 1, False)))
         assert fetchers == {}
+
+
+@pytest.mark.parametrize(("hard_limit", "sizes"), [(True, [30, 30]), (False, [170, 0])])
+async def test_only_old_consumers_get_a_part_of_a_batch(hard_limit: bool, sizes: list[int]) -> None:  # rule B4.15
+    """Others get the first batch whole, and of the next partition nothing."""
+    async with a_node() as node:
+        await node.lead()
+        await node.produce(batch(b"x" * 100))
+        params = FetchParams(
+            replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=200, isolation=Isolation.LOG_END, hard_limit=hard_limit
+        )
+        fetch = PartitionFetch(A0, None, 0, 30)
+        reads = node.replication.data_plane.read(params, [fetch, fetch], record_progress=False)
+        assert [len(read.records) for read in reads] == sizes
