@@ -367,6 +367,7 @@ class Log(LogFiles):
             clean=False,
             now_ms=self.context.now_ms(),
         )
+        self.producers.replicated(self.high_watermark)
         self._update_first_unstable()
 
     def _delete(self, segments: list[Segment]) -> None:

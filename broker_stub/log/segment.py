@@ -300,6 +300,7 @@ class Segment:
             end = position + header.size
         self._bytes_since_index_entry = end - last_entry
         time_index.maybe_append(*self._max)
+        self._store_indexes()  # before the recovery point nothing else does: the next start would find them empty
         return end
 
     def to_flush(self) -> list[str]:

@@ -142,8 +142,6 @@ class Segments:
             if self.active.size:
                 raise ValueError(f"a segment at {base_offset} exists already")
             self._segments.pop()
-        elif base_offset < self.active.base_offset:
-            raise ValueError(f"a segment at {base_offset} after one at {self.active.base_offset}")
         else:
             self.active.complete()
         self._segments.append(self._create(base_offset, config))

@@ -297,6 +297,10 @@ async def test_a_directory_that_fails_at_the_start() -> None:
     logs = manager(disk, "/l", "/m")
     await logs.load()
     assert [directory.path for directory in logs.online] == ["/m"]
+    early = manager(MemoryDisk(clock_ms), "/l", "/m")
+    await early.load({"/l": OSError("no such device")})
+    assert [directory.path for directory in early.online] == ["/m"]
+    assert early.offline == [("/l", [])]  # type: ignore[attr-defined]
     disk.broken = "/"
     with pytest.raises(BrokerFailure, match="no log directory can be used: /l, /m"):
         await manager(disk, "/l", "/m").load()
