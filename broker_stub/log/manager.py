@@ -119,6 +119,14 @@ class LogManager:
     def online(self) -> list[LogDirectory]:
         return [directory for directory in self.directories if not directory.is_offline]
 
+    def fail(self, path: str) -> None:
+        """Let a directory fail, as an I/O error does. Raises ValueError for one that does not exist, or is offline."""
+        for directory in self.online:
+            if directory.path == path.rstrip("/"):
+                directory.failed(OSError("it fails on command"))
+                return
+        raise ValueError(path)
+
     def _failed(self, directory: LogDirectory) -> None:
         partitions = [partition for partition, found in self.logs.items() if found.context is directory]
         for partition in partitions:
