@@ -295,8 +295,7 @@ class Node:
         return self.config.inter_broker_protocol_version >= _IBP_1_0_IV0
 
     def _topic_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
-        self._topics.changed(topic, config)
-        if self.logs is not None:
+        if self._topics.changed(topic, config) and self.logs is not None:
             self.logs.update_config([topic])
 
     async def _follow_features(self, nursery: trio.Nursery) -> None:

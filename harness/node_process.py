@@ -25,7 +25,7 @@ import trio
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.faults import Rule
 from kce.harness.links import Links
-from kce.harness.logs import log_to_folder, log_to_stderr
+from kce.harness.logs import log_only_what_is_shown, log_to_folder, log_to_stderr
 from kce.harness.node import Lag, Node
 from kce.wire.vocabulary import TopicPartition
 
@@ -48,6 +48,7 @@ async def serve() -> int:
     """Its nursery holds the node, the reader of commands and the watcher of signals."""
     commands = Commands()
     begin = json.loads(await commands.next())
+    log_only_what_is_shown()
     log_to_stderr(begin["log_level"])
     if begin["log_folder"]:
         log_to_folder(Path(begin["log_folder"]))
