@@ -10,7 +10,7 @@ ISR               the ISR is a part of the assignment
 persisted         LeaderAndIsr has no state that ZooKeeper does not have (only in memory, where it can be read at once)
 fenced            no state in ZooKeeper was written by an older controller than the state before it (as above)
 high watermark    a leader's high watermark never goes back while it leads (only nodes of this process; likewise below)
-committed         a leader has everything before the high watermark of the leaders before it
+committed         a leader has everything before the high watermark of the leaders before it, and so has all of its ISR
 epochs            the epochs that a broker has accepted never go back while it runs
 bounced           a broker accepts no request for an earlier life of it (KIP-380)
 no crash          no node ends by an error that it does not handle
@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from kce import wire
+from kce.broker_stub.log import Log
 from kce.broker_stub.partition import WAIT_FOR_CONTROLLER
 from kce.harness.cluster import Cluster
 from kce.harness.history import line
@@ -231,6 +232,17 @@ class Invariants:
                         text = f"broker {node.id} leads {tp} with {log.log_end_offset} of {committed} committed records"
                         self.violated("committed", tp, text)
                     self._committed[log.topic_id, tp] = max(committed, high_watermark), epoch
+                    self._check_isr(tp, log, partition.isr)
+
+    def _check_isr(self, tp: TopicPartition, leader: Log, isr: tuple[int, ...]) -> None:
+        for node in self._nodes():
+            log = node.logs.logs.get(tp) if node.id in isr and node.logs is not None else None
+            if log is None or log.topic_id != leader.topic_id:
+                continue
+            if log.log_end_offset < leader.high_watermark:
+                ends = f"{log.log_end_offset} of {leader.high_watermark}"
+                text = f"broker {node.id} is in the ISR of {tp} with {ends} committed records"
+                self.violated("committed", (node.id, tp), text)
 
     @staticmethod
     def _topic_id(data: bytes) -> UUID | None:
