@@ -581,3 +581,13 @@ async def test_only_old_consumers_get_a_part_of_a_batch(hard_limit: bool, sizes:
         fetch = PartitionFetch(A0, None, 0, 30)
         reads = node.replication.data_plane.read(params, [fetch, fetch], record_progress=False)
         assert [len(read.records) for read in reads] == sizes
+
+
+async def test_holding_a_partition_reaches_its_fetcher() -> None:
+    async with a_node() as node:
+        await node.lead(leader=2, isr=(2,))
+        (fetcher,) = node.replication.fetchers._fetchers.values()
+        fetcher._forgotten.clear()
+        node.replication.hold(A0)
+        assert fetcher._forgotten == {A0}
+        assert A0 in node.replication.held
