@@ -17,7 +17,7 @@ from typing import Any, Final
 import trio
 
 from kce.broker_stub.control_requests import endpoints_of, update_metadata_states
-from kce.wire import UpdateMetadataPartitionState, UpdateMetadataRequest
+from kce.wire import UpdateMetadataBroker, UpdateMetadataPartitionState, UpdateMetadataRequest
 from kce.wire.control import NO_TOPIC_ID
 from kce.wire.vocabulary import LEADER_DURING_DELETE, Endpoint, TopicPartition
 
@@ -98,6 +98,11 @@ class MetadataCache:
         self.broker_id = broker_id
         self.encoded_topics = EncodedTopics()
         self.snapshot = MetadataSnapshot()
+        self._live_brokers: tuple[UpdateMetadataBroker, ...] = ()
+        # those of the snapshot, which are never changed; the copy of a dict is fast, that of a view is not
+        self._topics: dict[str, Mapping[int, UpdateMetadataPartitionState]] = {}
+        self._topic_ids: dict[str, uuid.UUID] = {}
+        self._topic_names: dict[uuid.UUID, str] = {}
         self._updated = trio.Event()
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
@@ -106,18 +111,24 @@ class MetadataCache:
         Epochs are not compared: the last accepted request wins (rule 9.36).
         """
         old = self.snapshot
-        topics, topic_ids, deleted = _merged(old, request)
-        alive = {b.id: AliveBroker(b.id, MappingProxyType(endpoints_of(b)), b.rack) for b in request.live_brokers}
+        topics, changed_ids, deleted = self._merged(request)
+        topic_ids, topic_names = self._with_ids(changed_ids)
+        if request.live_brokers == self._live_brokers:
+            alive = old.alive_brokers  # the very same: see EncodedTopics
+        else:
+            described = {
+                b.id: AliveBroker(b.id, MappingProxyType(endpoints_of(b)), b.rack) for b in request.live_brokers
+            }
+            alive = old.alive_brokers if described == dict(old.alive_brokers) else MappingProxyType(described)
         self._check_listeners(alive)
-        unchanged = alive == dict(old.alive_brokers)
+        self._live_brokers = request.live_brokers
+        self._topics, self._topic_ids, self._topic_names = topics, topic_ids, topic_names
         self.snapshot = MetadataSnapshot(
             controller_id=request.controller_id if request.controller_id >= 0 else None,
-            alive_brokers=old.alive_brokers if unchanged else MappingProxyType(alive),  # see EncodedTopics
+            alive_brokers=alive,
             topics=MappingProxyType(topics),
-            topic_ids=old.topic_ids if topic_ids is None else MappingProxyType(topic_ids),
-            topic_names=(
-                old.topic_names if topic_ids is None else MappingProxyType({i: name for name, i in topic_ids.items()})
-            ),
+            topic_ids=MappingProxyType(topic_ids),
+            topic_names=MappingProxyType(topic_names),
         )
         self._updated.set()
         self._updated = trio.Event()
@@ -140,36 +151,47 @@ class MetadataCache:
                     self.broker_id, sorted(own.endpoints), sorted(broker.endpoints), broker.broker_id,
                 )  # fmt: skip
 
-
-def _merged(
-    old: MetadataSnapshot, request: UpdateMetadataRequest
-) -> tuple[dict[str, Mapping[int, UpdateMetadataPartitionState]], dict[str, uuid.UUID] | None, list[TopicPartition]]:
-    """Topics, topic ids (None: unchanged) and deleted partitions. Only topics in the request are copied."""
-    topics = dict(old.topics)
-    topic_ids = dict(old.topic_ids)
-    for topic in request.topic_states:  # rule 9.37: versions 5 and 6 have no ids, which removes known ones
-        if topic.topic_id == NO_TOPIC_ID:
-            topic_ids.pop(topic.topic_name, None)
-        else:
-            topic_ids[topic.topic_name] = topic.topic_id
-    deleted: list[TopicPartition] = []
-    changed: dict[str, dict[int, UpdateMetadataPartitionState]] = {}
-    for name, states in update_metadata_states(request):
-        if not states:
-            continue
-        partitions = changed.get(name)
-        if partitions is None:
-            partitions = changed[name] = dict(topics.get(name, _EMPTY))
-        for state in states:
-            if state.leader == LEADER_DURING_DELETE:
-                partitions.pop(state.partition_index, None)
-                deleted.append(TopicPartition(name, state.partition_index))
+    def _merged(
+        self, request: UpdateMetadataRequest
+    ) -> tuple[dict[str, Mapping[int, UpdateMetadataPartitionState]], dict[str, uuid.UUID], list[TopicPartition]]:
+        """Topics, the topic ids that change (zero: there is none any more) and deleted partitions."""
+        topics, topic_ids = self._topics.copy(), self._topic_ids
+        # rule 9.37: versions 5 and 6 have no ids, which removes known ones
+        given = {topic.topic_name: topic.topic_id for topic in request.topic_states}
+        changed_ids = {name: i for name, i in given.items() if i != topic_ids.get(name, NO_TOPIC_ID)}
+        deleted: list[TopicPartition] = []
+        changed: dict[str, dict[int, UpdateMetadataPartitionState]] = {}
+        for name, states in update_metadata_states(request):
+            if not states:
+                continue
+            partitions = changed.get(name)
+            if partitions is None:
+                partitions = changed[name] = dict(topics.get(name, _EMPTY))
+            for state in states:
+                if state.leader == LEADER_DURING_DELETE:
+                    partitions.pop(state.partition_index, None)
+                    deleted.append(TopicPartition(name, state.partition_index))
+                else:
+                    partitions[state.partition_index] = state
+        for name, partitions in changed.items():
+            if partitions:
+                topics[name] = MappingProxyType(partitions)
             else:
-                partitions[state.partition_index] = state
-    for name, partitions in changed.items():
-        if partitions:
-            topics[name] = MappingProxyType(partitions)
-        else:
-            topics.pop(name, None)
-            topic_ids.pop(name, None)
-    return topics, None if topic_ids == old.topic_ids else topic_ids, deleted
+                topics.pop(name, None)
+                changed_ids[name] = NO_TOPIC_ID
+        return topics, changed_ids, deleted
+
+    def _with_ids(self, changed: Mapping[str, uuid.UUID]) -> tuple[dict[str, uuid.UUID], dict[uuid.UUID, str]]:
+        """Ids by topic, and topics by id."""
+        if not changed:
+            return self._topic_ids, self._topic_names
+        topic_ids, topic_names = self._topic_ids.copy(), self._topic_names.copy()
+        for name, topic_id in changed.items():
+            if (known := topic_ids.pop(name, None)) is not None:
+                topic_names.pop(known, None)
+            if topic_id != NO_TOPIC_ID:
+                topic_ids[name] = topic_id
+                topic_names[topic_id] = name
+        if len(topic_names) < len(topic_ids):  # topics that share an id: the last one has it
+            topic_names = {topic_id: name for name, topic_id in topic_ids.items()}
+        return topic_ids, topic_names

@@ -7,7 +7,7 @@ same broker runs with any controller or none. Outgoing connections come from `wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from kce.broker_stub.alter_partition_manager import AlterPartitionItem
@@ -144,20 +144,26 @@ class AdminPort(Protocol):
     Each method may raise what the store raises; the request then fails with UNKNOWN_SERVER_ERROR.
     """
 
-    async def create_topic(
+    async def create_topics(
         self,
-        topic: CreatableTopic,
+        topics: Sequence[CreatableTopic],
         brokers: Mapping[int, str | None],
         *,
         validate_only: bool,
         permit: Permit = always,
-    ) -> CreatableTopicResult:
-        """Rules 10.3-10.7, 10.11. ``brokers``: id -> rack of the alive brokers."""
+    ) -> list[CreatableTopicResult]:
+        """Rules 10.3-10.7, 10.11: the results in the same order. ``brokers``: id -> rack of the alive brokers.
+
+        The topics have different names.
+        """
 
     async def create_partitions(
-        self, topic: CreatePartitionsTopic, *, validate_only: bool, permit: Permit = always
-    ) -> tuple[CreatePartitionsTopicResult, Collection[int]]:
-        """Rules 10.11, 10.13-10.16: the result, and the numbers of all partitions that there are now."""
+        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool, permit: Permit = always
+    ) -> list[tuple[CreatePartitionsTopicResult, Collection[int]]]:
+        """Rules 10.11, 10.13-10.16: for each topic the result, and the numbers of all partitions that there are now.
+
+        The topics have different names.
+        """
 
     async def delete_topic(self, topic: str) -> ErrorCode:
         """Rule 10.36."""
@@ -187,19 +193,19 @@ class NoController:
 class NoStore:
     """A broker without a metadata store: configurations are empty, and changes fail."""
 
-    async def create_topic(
+    async def create_topics(
         self,
-        topic: CreatableTopic,
+        topics: Sequence[CreatableTopic],
         brokers: Mapping[int, str | None],
         *,
         validate_only: bool,
         permit: Permit = always,
-    ) -> CreatableTopicResult:
+    ) -> list[CreatableTopicResult]:
         raise _no_store()
 
     async def create_partitions(
-        self, topic: CreatePartitionsTopic, *, validate_only: bool, permit: Permit = always
-    ) -> tuple[CreatePartitionsTopicResult, Collection[int]]:
+        self, topics: Sequence[CreatePartitionsTopic], *, validate_only: bool, permit: Permit = always
+    ) -> list[tuple[CreatePartitionsTopicResult, Collection[int]]]:
         raise _no_store()
 
     async def delete_topic(self, topic: str) -> ErrorCode:

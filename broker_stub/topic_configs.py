@@ -23,8 +23,9 @@ class TopicConfigs:
     def of(self, topic: str) -> LogConfig:
         return self._topics.get(topic, self._default)
 
-    def changed(self, topic: str, config: Mapping[str, str]) -> None:
-        """Settings that cannot be read are left as they were."""
+    def changed(self, topic: str, config: Mapping[str, str]) -> bool:
+        """Whether they are others than before. Settings that cannot be read are left as they were."""
+        before = self.of(topic)
         try:
             if config:
                 self._topics[topic] = LogConfig.of(config, self._broker)
@@ -32,3 +33,4 @@ class TopicConfigs:
                 self._topics.pop(topic, None)
         except ConfigError as e:
             log.error("the settings of topic %s are ignored: %s", topic, e)
+        return self.of(topic) != before

@@ -316,6 +316,11 @@ class ControllerContext:
     def replicas_in_state(self, topic: str, state: ReplicaState) -> list[PartitionReplica]:
         return [r for r in self.replicas_of_topic(topic) if self._known_replica_state(r) is state]
 
+    def replica_states_of_topic(self, topic: str) -> set[ReplicaState | None]:
+        """The states that its replicas have; None for one without."""
+        states, of = self._replica_states, self._assignments
+        return {states[r].get(tp) if r in states else None for tp in self.partitions_of(topic) for r in of[tp].replicas}
+
     def all_replicas_in_state(self, topic: str, state: ReplicaState) -> bool:
         """Raises KeyError for a replica without a state (rule 5.23)."""
         return all(self._known_replica_state(r) is state for r in self.replicas_of_topic(topic))

@@ -31,9 +31,12 @@ from kce.zookeeper.admin_nodes import (
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.errors import ControllerMoved, IllegalState
 from kce.zookeeper.model import BrokerId, Leadership, PartitionReplica, ReplicaAssignment, TopicPartition
-from kce.zookeeper.store import NoNode, SessionExpired
+from kce.zookeeper.store import NoNode, SessionExpired, StoreError
 
 log = logging.getLogger(__name__)
+
+#: of a partition, from ZooKeeper; None if it was not read, or makes no sense
+KnownState = Leadership | StoreError | None
 
 _UNKNOWN = OperationResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
 _NOT_IN_PROGRESS = OperationResult(
@@ -132,9 +135,10 @@ class Reassignment:
         for tp in partitions:
             if tp in self._context.being_reassigned:
                 assignment = self._context.assignment(tp)
-                if await self._is_complete(tp, assignment):
+                known = await self._known(tp)
+                if _is_complete(assignment, known):
                     log.info("the target replicas of %s have caught up", tp)
-                    await self._reassign(tp, assignment)
+                    await self._reassign(tp, assignment, known)
 
     def unwatch(self) -> None:
         """At resignation (rules 4.26, 4.28)."""
@@ -165,13 +169,17 @@ class Reassignment:
                 results[tp] = SUCCESS
         return results
 
-    async def _reassign(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
-        """Rules 11.1-11.8, with their step numbers."""
+    async def _reassign(
+        self, tp: TopicPartition, assignment: ReplicaAssignment, known: KnownState | None = None
+    ) -> None:
+        """Rules 11.1-11.8, with their step numbers. ``known``: what ZooKeeper has now, if it was just read."""
         replicas = self._runtime.replicas
         self._deletion.mark_ineligible([tp.topic], "topic reassignment in progress")
         await self._update_current(tp, assignment)
-        if not await self._is_complete(tp, assignment):
-            await self._send_new_epoch(tp, assignment)  # A1
+        if known is None and assignment.is_being_reassigned:
+            known = await self._known(tp)
+        if not _is_complete(assignment, known):
+            await self._send_new_epoch(tp, assignment, known)  # A1
             for replica in assignment.adding:  # A2
                 await replicas.handle_state_changes([PartitionReplica(tp, replica)], ReplicaState.NEW)
             return
@@ -179,7 +187,7 @@ class Reassignment:
         await replicas.handle_state_changes(adding, ReplicaState.ONLINE)  # B1
         completed = ReplicaAssignment(assignment.target)
         self._context.set_assignment(tp, completed)  # B2
-        await self._move_leader(tp, completed)  # B3
+        await self._move_leader(tp, completed, known)  # B3
         await self._stop(tp, assignment.removing)  # B4, B5
         await self._write(tp, completed)  # B6
         await self._finished(tp, completed)  # B7
@@ -200,32 +208,32 @@ class Reassignment:
             self._runtime.zk.register_change_handler(znodes.partition_state_path(tp), changed)
         self._context.being_reassigned.add(tp)
 
-    async def _is_complete(self, tp: TopicPartition, assignment: ReplicaAssignment) -> bool:
-        """Whether ZooKeeper has all target replicas in the ISR (rule 11.4)."""
-        if not assignment.is_being_reassigned:
-            return True
-        known = (await self._runtime.zk.get_partition_states([tp]))[tp]
-        return isinstance(known, Leadership) and set(assignment.target) <= set(known.leader_and_isr.isr)
+    async def _known(self, tp: TopicPartition) -> KnownState:
+        return (await self._runtime.zk.get_partition_states([tp]))[tp]
 
-    async def _move_leader(self, tp: TopicPartition, completed: ReplicaAssignment) -> None:
+    async def _move_leader(self, tp: TopicPartition, completed: ReplicaAssignment, known: KnownState) -> None:
         """Rules 11.7, 11.8."""
         leader = self._context.leadership[tp].leader_and_isr.leader
         if leader in completed.replicas and self._context.is_replica_online(leader, tp):
-            await self._send_new_epoch(tp, completed)
+            await self._send_new_epoch(tp, completed, known)
         else:
             await self._runtime.partitions.handle_state_changes([tp], PartitionState.ONLINE, Strategy.REASSIGN)
 
-    async def _send_new_epoch(self, tp: TopicPartition, assignment: ReplicaAssignment) -> None:
-        leadership = await self._bump_epoch(tp)
+    async def _send_new_epoch(self, tp: TopicPartition, assignment: ReplicaAssignment, known: KnownState) -> None:
+        leadership = await self._bump_epoch(tp, known)
         with self._runtime.new_batch() as batch:
             batch.add_leader_and_isr(assignment.origin, tp, leadership, assignment, is_new=False)
             batch.add_leader_and_isr(assignment.adding, tp, leadership, assignment, is_new=True)
 
-    async def _bump_epoch(self, tp: TopicPartition) -> Leadership:
-        """Rule 11.12. Raises StateChangeFailed, IllegalState, StoreError."""
+    async def _bump_epoch(self, tp: TopicPartition, known: KnownState) -> Leadership:
+        """Rule 11.12. ``known`` is read again if somebody else has changed it since.
+
+        Raises StateChangeFailed, IllegalState, StoreError.
+        """
         zk, context = self._runtime.zk, self._context
         while True:
-            known = (await zk.get_partition_states([tp]))[tp]
+            if known is None:
+                known = await self._known(tp)
             if isinstance(known, Exception) and not isinstance(known, NoNode):
                 raise known
             if not isinstance(known, Leadership):
@@ -242,6 +250,7 @@ class Reassignment:
                 leadership = Leadership(written.updated[tp], context.epoch)
                 context.put_leadership(tp, leadership)
                 return leadership
+            known = None
 
     async def _stop(self, tp: TopicPartition, removed: Iterable[BrokerId]) -> None:
         """Move removed replicas through the deletion states, without waiting for the broker (rules 11.9-11.11)."""
@@ -288,3 +297,10 @@ class Reassignment:
         else:
             await delete_partition_reassignment(zk, expected)
             self._runtime.put(ReassignPartitionsCreated())  # somebody may have created it again
+
+
+def _is_complete(assignment: ReplicaAssignment, known: KnownState) -> bool:
+    """Whether ZooKeeper has all target replicas in the ISR (rule 11.4)."""
+    if not assignment.is_being_reassigned:
+        return True
+    return isinstance(known, Leadership) and set(assignment.target) <= set(known.leader_and_isr.isr)

@@ -25,6 +25,8 @@ class TopicDeletion:
     def __init__(self, runtime: ControllerRuntime) -> None:
         self._runtime = runtime
         self._context = runtime.context
+        #: topics, and their order
+        self._ordered: tuple[set[str], list[str]] = set(), []
 
     @property
     def enabled(self) -> bool:
@@ -114,7 +116,10 @@ class TopicDeletion:
         context = self._context
         retry: list[str] = []
         start: list[str] = []
-        for topic in small_order(table_order(context.topics_to_delete)):
+        for topic in self._in_order():
+            states = context.replica_states_of_topic(topic)
+            if ReplicaState.DELETION_STARTED in states and None not in states:
+                continue  # none of the below; most are under way when many topics are deleted
             if context.all_replicas_in_state(topic, ReplicaState.DELETION_SUCCESSFUL):
                 await self._finish(topic)
             elif not context.any_replica_in_state(
@@ -132,6 +137,13 @@ class TopicDeletion:
             await self._runtime.replicas.handle_state_changes(ineligible, ReplicaState.OFFLINE)
         if start:
             await self._start(start)
+
+    def _in_order(self) -> list[str]:
+        """The topics to delete, as Kafka's sets have them."""
+        topics = self._context.topics_to_delete
+        if topics != self._ordered[0]:
+            self._ordered = set(topics), small_order(table_order(topics))
+        return self._ordered[1]
 
     async def _start(self, topics: list[str]) -> None:
         """Rule 10.42."""

@@ -24,6 +24,12 @@ def log_to_stderr(level: str) -> None:
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
 
 
+def log_only_what_is_shown() -> None:
+    """Do not find out caller, thread and process for each line of this process (logging HOWTO, "Optimization")."""
+    logging._srcfile = None
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
+
+
 def log_to_folder(folder: Path) -> None:
     """Write the parts of the log that have a file of their own."""
     for name, logger in _FILES.items():

@@ -25,7 +25,7 @@ from kce.zookeeper.assignment import (
 from kce.zookeeper.client import UNFENCED
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import BrokerId, LeaderAndIsr, Leadership, ReplicaAssignment, TopicAssignment, TopicPartition
-from kce.zookeeper.store import Create, NodeExists, TooLarge, value
+from kce.zookeeper.store import Create, NodeExists, NoNode, TooLarge, value
 
 #: Kafka's validation of the numbers of partitions overflows above it, and refuses the topic
 MAX_PARTITIONS: Final = 46_341
@@ -148,17 +148,36 @@ def place(
 
 async def check_new_topic(zk: KafkaZkClient, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
     """Validate all but the configuration (rule 10.5). Raises AdminError."""
-    check_topic_name(topic)
-    existing = await zk.get_topics(watch=False)
-    if topic in existing or topic in await zk.get_topic_deletions():
-        raise _already_exists(topic, ", or is being deleted")
-    for other in sorted(existing):
-        if other.replace(".", "_") == topic.replace(".", "_"):
+    (await TakenNames.read(zk)).check(topic, assignment)
+
+
+class TakenNames:
+    """The names that a new topic must not have (rule 10.5): of topics, and of those that are being deleted."""
+
+    def __init__(self, existing: Collection[str], deleting: Collection[str]) -> None:
+        self._taken = {*existing, *deleting}
+        self._by_metric_name = {metric_name(topic): topic for topic in sorted(existing, reverse=True)}
+
+    @classmethod
+    async def read(cls, zk: KafkaZkClient) -> TakenNames:
+        return cls(await zk.get_topics(watch=False), await zk.get_topic_deletions())
+
+    def check(self, topic: str, assignment: Mapping[int, Sequence[int]]) -> None:
+        """Raises AdminError."""
+        check_topic_name(topic)
+        if topic in self._taken:
+            raise _already_exists(topic, ", or is being deleted")
+        if (other := self._by_metric_name.get(metric_name(topic))) is not None:
             raise AdminError(
                 f"topic {topic} collides with {other}: both have the same metric names",
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
             )
-    check_assignment(topic, assignment)
+        check_assignment(topic, assignment)
+
+
+def metric_name(topic: str) -> str:
+    """Topics whose names differ only in dots and underscores have the same metrics."""
+    return topic.replace(".", "_")
 
 
 def check_topic_name(topic: str) -> None:
@@ -190,6 +209,16 @@ def check_assignment(topic: str, assignment: Mapping[int, Sequence[int]]) -> Non
         raise AdminError(f"topic {topic}: {problem}", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
 
 
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """``assignment``: partition -> replicas. ``topic_id`` is None before 2.8."""
+
+    name: str
+    assignment: Mapping[int, Sequence[int]]
+    config: Mapping[str, str]
+    topic_id: UUID | None
+
+
 async def write_topic(
     zk: KafkaZkClient,
     topic: str,
@@ -197,24 +226,48 @@ async def write_topic(
     config: Mapping[str, str],
     topic_id: UUID | None,
 ) -> None:
-    """Write the configuration, even if empty, then the assignment (rule 10.7). Raises AdminError.
+    """``write_topics`` for one. Raises AdminError."""
+    for error in (await write_topics(zk, [NewTopic(topic, assignment, config, topic_id)])).values():
+        raise error
+
+
+async def write_topics(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[str, AdminError]:
+    """Write the configurations, even if empty, then the assignments (rule 10.7). Returns the errors by topic.
 
     An existing topic with our new id was written by an attempt whose response was lost (1.52).
     """
-    try:
-        await zk.put_config("topics", topic, config)
-    except TooLarge as e:
-        raise AdminError(f"topic {topic}: the configuration is too large: {e}", ErrorCode.INVALID_CONFIG) from None
-    replicas = {p: ReplicaAssignment(tuple(BrokerId(r) for r in assignment[p])) for p in sorted(assignment)}
-    answer = (await zk.store.write([Create(znodes.topic_path(topic), znodes.encode_topic(topic_id, replicas))]))[0]
-    if isinstance(answer, TooLarge):
-        raise _too_many_partitions(topic, len(assignment))
-    if isinstance(answer, NodeExists):
-        found = (await zk.get_topic_assignments([topic])).get(topic)
-        if topic_id is None or found is None or found.topic_id != topic_id:
-            raise _already_exists(topic)
-    else:
-        value(answer)
+    refused = await _write_configs(zk, topics)
+    written = [topic for topic in topics if topic.name not in refused]
+    for topic, answer in zip(written, await zk.store.write([_creation(topic) for topic in written]), strict=True):
+        if isinstance(answer, TooLarge):
+            refused[topic.name] = _too_many_partitions(topic.name, len(topic.assignment))
+        elif isinstance(answer, NodeExists):
+            found = (await zk.get_topic_assignments([topic.name])).get(topic.name)
+            if topic.topic_id is None or found is None or found.topic_id != topic.topic_id:
+                refused[topic.name] = _already_exists(topic.name)
+        else:
+            value(answer)
+    return refused
+
+
+async def _write_configs(zk: KafkaZkClient, topics: Sequence[NewTopic]) -> dict[str, AdminError]:
+    refused = {}
+    nodes = [Create(znodes.topic_config_path(t.name), znodes.encode_config(t.config)) for t in topics]
+    for topic, answer in zip(topics, await zk.store.write(nodes), strict=True):
+        try:
+            if isinstance(answer, (NodeExists, NoNode)):  # left over; or the first of all
+                await zk.put_config("topics", topic.name, topic.config)
+            else:
+                value(answer)
+        except TooLarge as e:
+            text = f"topic {topic.name}: the configuration is too large: {e}"
+            refused[topic.name] = AdminError(text, ErrorCode.INVALID_CONFIG)
+    return refused
+
+
+def _creation(topic: NewTopic) -> Create:
+    replicas = {p: ReplicaAssignment(tuple(map(BrokerId, topic.assignment[p]))) for p in sorted(topic.assignment)}
+    return Create(znodes.topic_path(topic.name), znodes.encode_topic(topic.topic_id, replicas))
 
 
 def _too_many_partitions(topic: str, count: int) -> AdminError:
@@ -237,6 +290,19 @@ async def plan_partitions(
     """
     brokers = await get_brokers_with_racks(zk, RackAwareMode.ENFORCED)  # whether it places replicas or not
     found = (await zk.get_topic_assignments([topic])).get(topic)
+    return planned_partitions(topic, found, brokers, count, assignments, random=random)
+
+
+def planned_partitions(
+    topic: str,
+    found: TopicAssignment | None,
+    brokers: Mapping[int, str | None],
+    count: int,
+    assignments: Sequence[Sequence[int]] | None,
+    *,
+    random: Random,
+) -> tuple[TopicAssignment, dict[int, tuple[int, ...]]]:
+    """``plan_partitions`` of what was ``found``, on these ``brokers`` with their racks. Raises AdminError."""
     known = {} if found is None else found.partitions
     if any(replicas.is_being_reassigned for replicas in known.values()):
         raise AdminError(f"partitions of topic {topic} are being reassigned", ErrorCode.REASSIGNMENT_IN_PROGRESS)
@@ -286,13 +352,28 @@ def _check_added(
 
 
 async def add_partitions(zk: KafkaZkClient, found: TopicAssignment, added: Mapping[int, Sequence[int]]) -> None:
-    """Rewrite the topic's znode unconditionally; keeps its id and reassignments (rule 10.16). Raises AdminError."""
-    new = {p: ReplicaAssignment(tuple(BrokerId(r) for r in replicas)) for p, replicas in added.items()}
-    partitions = {**found.partitions, **new}
-    try:
-        await zk.set_topic_assignments({found.topic: (found.topic_id, partitions)}, UNFENCED)
-    except TooLarge:
-        raise _too_many_partitions(found.topic, len(partitions)) from None
+    """``add_partitions_to`` for one topic. Raises AdminError."""
+    for error in (await add_partitions_to(zk, {found.topic: (found, added)})).values():
+        raise error
+
+
+async def add_partitions_to(
+    zk: KafkaZkClient, plans: Mapping[str, tuple[TopicAssignment, Mapping[int, Sequence[int]]]]
+) -> dict[str, AdminError]:
+    """Rewrite the topics' znodes unconditionally; keeps their ids and reassignments (rule 10.16).
+
+    Returns the errors by topic.
+    """
+    topics = {}
+    for topic, (found, added) in plans.items():
+        new = {p: ReplicaAssignment(tuple(map(BrokerId, replicas))) for p, replicas in added.items()}
+        topics[topic] = found.topic_id, {**found.partitions, **new}
+    refused = {}
+    for topic, error in (await zk.try_set_topic_assignments(topics, UNFENCED)).items():
+        if not isinstance(error, TooLarge):
+            raise error
+        refused[topic] = _too_many_partitions(topic, len(topics[topic][1]))
+    return refused
 
 
 async def delete_topic(zk: KafkaZkClient, topic: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import trio
@@ -20,6 +20,22 @@ async def wait_for(services: Services, timeout_ms: int, holds: Callable[[Metadat
     if timeout_ms > 0:
         with trio.move_on_after(timeout_ms / 1000):
             await services.metadata_cache.wait_until(holds)
+
+
+async def wait_for_leaders(services: Services, timeout_ms: int, topics: Mapping[str, Collection[int]]) -> None:
+    """Wait until all these partitions of topics have leaders in this broker's metadata cache (rules 10.8, 10.16).
+
+    A topic that lacked a leader is looked at first the next time: the cache changes often while many are made.
+    """
+    lacking: str | None = None
+
+    def have_leaders(snapshot: MetadataSnapshot) -> bool:
+        nonlocal lacking
+        if lacking is None or has_leaders(snapshot, lacking, topics[lacking]):
+            lacking = next((topic for topic in topics if not has_leaders(snapshot, topic, topics[topic])), None)
+        return lacking is None
+
+    await wait_for(services, timeout_ms, have_leaders)
 
 
 def has_leaders(snapshot: MetadataSnapshot, topic: str, partitions: Iterable[int]) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
-from kce.broker_stub.handlers.admin import duplicates, has_leaders, wait_for
+from kce.broker_stub.handlers.admin import duplicates, has_leaders, wait_for_leaders
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.reactor import RequestContext
 from kce.wire import CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopicResult, ErrorCode
@@ -17,9 +18,12 @@ async def respond(
 ) -> CreatePartitionsResponse:
     if not services.controller.is_active:
         return error_response(message, context, ErrorCode.NOT_CONTROLLER)
+    names = dict.fromkeys(topic.name for topic in message.topics)
     repeated = duplicates(topic.name for topic in message.topics)
     quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR)
-    results, changed = {}, {}
+    results: dict[str, CreatePartitionsTopicResult] = {}
+    changed: dict[str, Collection[int]] = {}
+    wanted = []
     for topic in message.topics:
         name = topic.name
         if name in repeated:
@@ -27,16 +31,20 @@ async def respond(
         elif services.controller.is_queued_for_deletion(name):
             results[name] = _refusal(name, ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} is being deleted")
         else:
-            results[name], numbers = await services.admin.create_partitions(
-                topic, validate_only=message.validate_only, permit=quota.record
-            )
-            if numbers:
-                changed[name] = numbers
-    await wait_for(services, message.timeout_ms, lambda now: all(has_leaders(now, *one) for one in changed.items()))
+            wanted.append(topic)
+    for result, numbers in await services.admin.create_partitions(
+        wanted, validate_only=message.validate_only, permit=quota.record
+    ):
+        results[result.name] = result
+        if numbers:
+            changed[result.name] = numbers
+    await wait_for_leaders(services, message.timeout_ms, changed)
     for name, numbers in changed.items():  # rule 10.16: the partitions that it had before, too
         if message.timeout_ms <= 0 or not has_leaders(services.metadata_cache.snapshot, name, numbers):
             results[name] = _refusal(name, ErrorCode.REQUEST_TIMED_OUT)
-    return CreatePartitionsResponse(results=tuple(results.values()), throttle_time_ms=quota.throttle_time_ms)
+    return CreatePartitionsResponse(
+        results=tuple(results[name] for name in names), throttle_time_ms=quota.throttle_time_ms
+    )
 
 
 def _refusal(name: str, error: ErrorCode, why: str | None = None) -> CreatePartitionsTopicResult:

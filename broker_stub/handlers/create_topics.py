@@ -5,12 +5,13 @@ The response waits until the controller has elected leaders and this broker's me
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from kce.broker_stub.client_quotas import MutationQuota
-from kce.broker_stub.config_entries import topic_entries
-from kce.broker_stub.handlers.admin import CLUSTER_METADATA_TOPIC, duplicates, has_leaders, wait_for
+from kce.broker_stub.config_entries import BrokerSettings, topic_entries
+from kce.broker_stub.handlers.admin import CLUSTER_METADATA_TOPIC, duplicates, has_leaders, wait_for_leaders
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.handlers.describe_configs import broker_settings
 from kce.broker_stub.metadata_cache import MetadataSnapshot
@@ -33,24 +34,29 @@ async def respond(message: CreateTopicsRequest, context: RequestContext, service
         return CreateTopicsResponse(topics=tuple(refused))  # their message is "", Kafka's default, not null
     repeated = duplicates(topic.name for topic in message.topics)
     quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR)
-    results = {}
+    snapshot = services.metadata_cache.snapshot
+    results: dict[str, CreatableTopicResult] = {}
+    wanted = []
     for topic in message.topics:
         if topic.name in repeated:
             results[topic.name] = _refusal(topic, ErrorCode.INVALID_REQUEST, f"topic {topic.name} appears twice")
+        elif (refusal := _refused(topic, snapshot)) is not None:
+            results[topic.name] = refusal
         else:
-            results[topic.name] = await _create(topic, services, quota, validate_only=message.validate_only)
+            wanted.append(topic if topic.assignments else _resolved(topic, services))
+    results.update(await _create(wanted, services, quota, validate_only=message.validate_only))
     if not message.validate_only:
-        created = [result for result in results.values() if result.error_code == ErrorCode.NONE]
-
-        def lacks_leaders(snapshot: MetadataSnapshot, result: CreatableTopicResult) -> bool:
-            return not has_leaders(snapshot, result.name, _partitions(result, requested[result.name]))
-
         requested = {topic.name: topic for topic in message.topics}
-        await wait_for(services, message.timeout_ms, lambda now: not any(lacks_leaders(now, r) for r in created))
+        created = {
+            name: _partitions(result, requested[name])
+            for name, result in results.items()
+            if result.error_code == ErrorCode.NONE
+        }
+        await wait_for_leaders(services, message.timeout_ms, created)
         snapshot = services.metadata_cache.snapshot
-        for result in created:
-            if message.timeout_ms <= 0 or lacks_leaders(snapshot, result):  # rule 10.8
-                results[result.name] = _timed_out(result)
+        for name, partitions in created.items():
+            if message.timeout_ms <= 0 or not has_leaders(snapshot, name, partitions):  # rule 10.8
+                results[name] = _timed_out(results[name])
     # a topic that the request names twice is answered twice
     topics = tuple(results[topic.name] for topic in message.topics)
     return CreateTopicsResponse(topics=topics, throttle_time_ms=quota.throttle_time_ms)
@@ -60,22 +66,38 @@ def _partitions(result: CreatableTopicResult, topic: CreatableTopic) -> range:
     return range(len(topic.assignments) or result.num_partitions)
 
 
-async def _create(
-    topic: CreatableTopic, services: Services, quota: MutationQuota, *, validate_only: bool
-) -> CreatableTopicResult:
-    snapshot = services.metadata_cache.snapshot
+def _refused(topic: CreatableTopic, snapshot: MetadataSnapshot) -> CreatableTopicResult | None:
     if topic.name == CLUSTER_METADATA_TOPIC:
         return _refusal(topic, ErrorCode.INVALID_REQUEST, f"{CLUSTER_METADATA_TOPIC} is reserved for KRaft")
     if topic.name in snapshot.topics:
         return _refusal(topic, ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {topic.name} already exists")
-    if not topic.assignments:
-        topic = _resolved(topic, services)
-    brokers = {broker.broker_id: broker.rack for broker in snapshot.alive_brokers.values()}
-    result = await services.admin.create_topic(topic, brokers, validate_only=validate_only, permit=quota.record)
-    if result.error_code != ErrorCode.NONE:
-        return result
-    overrides = {entry.name: entry.value or "" for entry in topic.configs}
-    configs = tuple(
+    return None
+
+
+async def _create(
+    topics: Sequence[CreatableTopic], services: Services, quota: MutationQuota, *, validate_only: bool
+) -> dict[str, CreatableTopicResult]:
+    """The results by topic."""
+    if not topics:
+        return {}
+    alive = services.metadata_cache.snapshot.alive_brokers.values()
+    created = await services.admin.create_topics(
+        topics, {broker.broker_id: broker.rack for broker in alive}, validate_only=validate_only, permit=quota.record
+    )
+    results = {result.name: result for result in created}
+    settings = await broker_settings(services)
+    inherited = _configs({}, settings)
+    for topic in topics:
+        result = results[topic.name]
+        if result.error_code == ErrorCode.NONE:
+            own = {entry.name: entry.value or "" for entry in topic.configs}
+            configs = _configs(own, settings) if own else inherited
+            results[topic.name] = replace(result, configs=configs, error_message=None)
+    return results
+
+
+def _configs(own: Mapping[str, str], settings: BrokerSettings) -> tuple[CreatableTopicConfigs, ...]:
+    return tuple(
         CreatableTopicConfigs(
             name=entry.name,
             value=entry.value,
@@ -83,9 +105,8 @@ async def _create(
             config_source=entry.source,
             is_sensitive=entry.is_sensitive,
         )
-        for entry in topic_entries(overrides, await broker_settings(services))
+        for entry in topic_entries(own, settings)
     )
-    return replace(result, configs=configs, error_message=None)
 
 
 def _resolved(topic: CreatableTopic, services: Services) -> CreatableTopic:

@@ -13,6 +13,8 @@ read at least every `RECHECK_S`.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Final, NamedTuple
@@ -69,12 +71,13 @@ class Requested(NamedTuple):
 
 
 class _Cached:
-    """``high_watermark`` and ``log_start_offset`` as last answered."""
+    """``high_watermark`` and ``log_start_offset`` as last answered. ``turn``: partitions are read in its order."""
 
-    __slots__ = ("high_watermark", "log_start_offset", "wanted")
+    __slots__ = ("high_watermark", "log_start_offset", "turn", "wanted")
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: Wanted, turn: int) -> None:
         self.wanted = wanted
+        self.turn = turn
         self.high_watermark = self.log_start_offset = _UNKNOWN
 
     def answered(self, read: Read) -> bool:
@@ -93,26 +96,55 @@ class _Cached:
 
 
 class FetchSession:
-    """``partitions`` in the order in which they are read. ``replica_id``: of a follower, or -1."""
+    """``replica_id``: of a follower, or -1."""
 
     __slots__ = (
-        "checked_at", "created_at", "epoch", "id", "idle", "last_used", "partitions", "replica_id", "uses_topic_ids",
+        "_turns", "awake", "checked_at", "created_at", "epoch", "id", "idle", "last_used", "partitions", "replica_id",
+        "uses_topic_ids",
     )  # fmt: skip
 
     def __init__(self, session_id: int, replica_id: int, uses_topic_ids: bool, now: float) -> None:
         self.id = session_id
         self.replica_id = replica_id
         self.uses_topic_ids = uses_topic_ids
+        self._turns = itertools.count()
         self.partitions: dict[Key, _Cached] = {}
         #: those of which nothing is to be said; the partition by which they are touched
         self.idle: dict[Key, TopicPartition] = {}
+        #: the others
+        self.awake: dict[Key, _Cached] = {}
         self.epoch = 1
         self.created_at = self.last_used = self.checked_at = now
+
+    def want(self, wanted: Wanted) -> None:
+        """Another partition, or otherwise; not an idle one."""
+        key = wanted.key
+        cached = self.partitions.get(key)
+        if cached is None:
+            self.partitions[key] = self.awake[key] = _Cached(wanted, next(self._turns))
+        else:
+            cached.wanted = wanted
+
+    def forget(self, key: Key) -> None:
+        """Not an idle one."""
+        self.partitions.pop(key, None)
+        self.awake.pop(key, None)
+
+    def read_last(self, cached: _Cached) -> None:
+        """Rule B4.30."""
+        cached.turn = next(self._turns)
+
+    def in_turn(self) -> list[_Cached]:
+        """Those that are not idle."""
+        return sorted(self.awake.values(), key=_turn)
 
     @property
     def rank(self) -> tuple[bool, int, int]:
         """The order of eviction: followers' sessions stay longest, then those with many partitions."""
         return self.replica_id >= 0, len(self.partitions), self.id
+
+
+_turn: Final = operator.attrgetter("turn")
 
 
 class FetchContext:
@@ -132,8 +164,7 @@ class FetchContext:
         session = self.session
         if session is None or self.is_full:
             return list(self._wanted)
-        idle = session.idle
-        return [cached.wanted for key, cached in session.partitions.items() if key not in idle]
+        return [cached.wanted for cached in session.in_turn()]
 
     def touched(self, known: set[Key]) -> list[Wanted]:
         """The partitions that something has happened to since they were idle, and that are not ``known``."""
@@ -162,7 +193,7 @@ class FetchContext:
             if cached.answered(read) or self.is_full:
                 told.append((requested, read))
             if read.records:  # rule B4.30
-                session.partitions[key] = session.partitions.pop(key)
+                session.read_last(cached)
             elif read.is_idle(requested.fetch.offset):
                 self._sessions.rests(session, key, requested.fetch.partition)
         return told
@@ -226,15 +257,11 @@ class FetchSessions:
     def _update(self, session: FetchSession, wanted: Iterable[Wanted], forgotten: Iterable[Key]) -> None:
         """Rule B4.28."""
         for one in wanted:
-            cached = session.partitions.get(one.key)
-            if cached is None:
-                session.partitions[one.key] = _Cached(one)
-            else:
-                cached.wanted = one
             self._wakes(session, one.key)
+            session.want(one)
         for key in forgotten:
-            session.partitions.pop(key, None)
             self._wakes(session, key)
+            session.forget(key)
 
     def _used(self, session: FetchSession) -> None:
         session.last_used = now = self._now()
@@ -246,17 +273,18 @@ class FetchSessions:
             for key in list(session.idle):
                 self._wakes(session, key)
 
-    def _new_session(self, replica_id: int, wanted: Iterable[Wanted], uses_topic_ids: bool) -> FetchSession | None:
+    def _new_session(self, replica_id: int, wanted: Sequence[Wanted], uses_topic_ids: bool) -> FetchSession | None:
         """None if there is no room (rules B4.25, B4.34)."""
-        partitions = {one.key: _Cached(one) for one in wanted}
         now = self._now()
-        if len(self._sessions) >= self._slots and not self._evict(replica_id >= 0, len(partitions), now):
+        size = len({one.key for one in wanted})
+        if len(self._sessions) >= self._slots and not self._evict(replica_id >= 0, size, now):
             return None
         session_id = self._random.randrange(1, _MAX_EPOCH)
         while session_id in self._sessions:
             session_id = self._random.randrange(1, _MAX_EPOCH)
         session = self._sessions[session_id] = FetchSession(session_id, replica_id, uses_topic_ids, now)
-        session.partitions = partitions
+        for one in wanted:
+            session.want(one)
         return session
 
     def _evict(self, is_follower: bool, size: int, now: float) -> bool:
@@ -293,11 +321,13 @@ class FetchSessions:
         """There is nothing to say of it until it is touched."""
         if self._sessions.get(session.id) is session:
             session.idle[key] = partition
+            session.awake.pop(key, None)
             self._resting.setdefault(partition, {})[session.id] = key
 
     def _wakes(self, session: FetchSession, key: Key) -> None:
         partition = session.idle.pop(key, None)
         if partition is not None:
+            session.awake[key] = session.partitions[key]
             resting = self._resting[partition]
             resting.pop(session.id, None)
             if not resting:

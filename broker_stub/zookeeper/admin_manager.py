@@ -6,10 +6,13 @@ response.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Final
+
+import trio
 
 from kce.wire import (
     CreatableTopic,
@@ -22,7 +25,13 @@ from kce.wire.configuration import ConfigError, check_topic_config
 from kce.wire.metadata_version import MetadataVersion
 from kce.zookeeper import admin
 from kce.zookeeper.admin import AdminError
+from kce.zookeeper.assignment import RackAwareMode
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.model import TopicAssignment
+
+#: so many topics, and partitions of new topics, are checked and then written together
+_TOPICS_AT_ONCE: Final = 100
+_PARTITIONS_AT_ONCE: Final = 10_000
 
 
 class ZkAdminManager:
@@ -40,34 +49,66 @@ class ZkAdminManager:
         self._ibp = ibp
         self._random = random
 
-    async def create_topic(
+    async def create_topics(
         self,
-        topic: CreatableTopic,
+        topics: Sequence[CreatableTopic],
         brokers: Mapping[int, str | None],
         *,
         validate_only: bool,
         permit: Callable[[int], bool] = lambda partitions: True,
-    ) -> CreatableTopicResult:
+    ) -> list[CreatableTopicResult]:
         """Rules 10.3-10.7, from "null config value" on. ``brokers``: id -> rack of those that are alive.
 
-        ``permit`` checks the quota for that many partitions just before the topic is written (rule 10.11). Without
-        assignments, -1 is not a valid number in ``topic``: the caller replaces it by the defaults.
+        ``permit`` checks the quota for that many partitions just before a topic is written (rule 10.11). Without
+        assignments, -1 is not a valid number in a topic: the caller replaces it by the defaults.
         """
+        results: list[CreatableTopicResult] = []
+        rest = deque(topics)
+        while rest:
+            taken = await admin.TakenNames.read(self._zk)
+            new: dict[str, admin.NewTopic] = {}
+            begin = len(results)
+            metric_names, partitions = set(), 0
+            while rest and len(new) < _TOPICS_AT_ONCE and partitions < _PARTITIONS_AT_ONCE:
+                name = admin.metric_name(rest[0].name)
+                if name in metric_names:  # whether it is taken is known when that one is written
+                    break
+                topic = rest.popleft()
+                planned, result = self._plan_topic(topic, brokers, taken, None if validate_only else permit)
+                results.append(result)
+                if planned is not None:
+                    metric_names.add(name)
+                    new[topic.name] = planned
+                    partitions += len(planned.assignment)
+                await trio.lowlevel.checkpoint()
+            for topic_name, error in (await admin.write_topics(self._zk, list(new.values()))).items():
+                at = next(i for i in range(begin, len(results)) if results[i].name == topic_name)
+                results[at] = _refused(topic_name, error)
+        return results
+
+    def _plan_topic(
+        self,
+        topic: CreatableTopic,
+        brokers: Mapping[int, str | None],
+        taken: admin.TakenNames,
+        permit: Callable[[int], bool] | None,
+    ) -> tuple[admin.NewTopic | None, CreatableTopicResult]:
+        """What to write, and the result once it is written. Without ``permit`` nothing is to be written."""
         try:
             config, assignment = self._plan(topic, brokers)
-            await admin.check_new_topic(self._zk, topic.name, assignment)
+            taken.check(topic.name, assignment)
             _check_config(topic.name, config)
             result = CreatableTopicResult(
                 name=topic.name, num_partitions=len(assignment), replication_factor=len(assignment[0])
             )
-            if validate_only:
-                return result
+            if permit is None:
+                return None, result
             _check_quota(topic.name, len(assignment), permit)
-            topic_id = self._zk.new_uuid() if self._ibp.supports_topic_ids else None
-            await admin.write_topic(self._zk, topic.name, assignment, config, topic_id)
-            return result if topic_id is None else replace(result, topic_id=topic_id)
         except AdminError as e:
-            return CreatableTopicResult(name=topic.name, error_code=e.code, error_message=_message(e))
+            return None, _refused(topic.name, e)
+        topic_id = self._zk.new_uuid() if self._ibp.supports_topic_ids else None
+        planned = admin.NewTopic(topic.name, assignment, config, topic_id)
+        return planned, result if topic_id is None else replace(result, topic_id=topic_id)
 
     def _plan(
         self, topic: CreatableTopic, brokers: Mapping[int, str | None]
@@ -100,25 +141,58 @@ class ZkAdminManager:
 
     async def create_partitions(
         self,
-        topic: CreatePartitionsTopic,
+        topics: Sequence[CreatePartitionsTopic],
         *,
         validate_only: bool,
         permit: Callable[[int], bool] = lambda partitions: True,
-    ) -> tuple[CreatePartitionsTopicResult, Collection[int]]:
-        """Rules 10.11, 10.13-10.16: the result and the numbers of all partitions that there are now."""
-        assignments = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
+    ) -> list[tuple[CreatePartitionsTopicResult, Collection[int]]]:
+        """Rules 10.11, 10.13-10.16: for each topic the result and the numbers of all partitions that there are now.
+
+        The topics have different names.
+        """
+        results: list[tuple[CreatePartitionsTopicResult, Collection[int]]] = []
+        for begin in range(0, len(topics), _TOPICS_AT_ONCE):
+            results += await self._create_partitions(topics[begin : begin + _TOPICS_AT_ONCE], validate_only, permit)
+        return results
+
+    async def _create_partitions(
+        self, topics: Sequence[CreatePartitionsTopic], validate_only: bool, permit: Callable[[int], bool]
+    ) -> list[tuple[CreatePartitionsTopicResult, Collection[int]]]:
+        refused: dict[str, AdminError] = {}
+        plans: dict[str, tuple[TopicAssignment, Mapping[int, Sequence[int]]]] = {}
         try:
-            found, added = await admin.plan_partitions(
-                self._zk, topic.name, topic.count, assignments, random=self._random
-            )
-            if validate_only:
-                return CreatePartitionsTopicResult(name=topic.name), ()
-            _check_quota(topic.name, len(added), permit)
-            await admin.add_partitions(self._zk, found, added)
+            brokers = await admin.get_brokers_with_racks(self._zk, RackAwareMode.ENFORCED)
         except AdminError as e:
-            refused = CreatePartitionsTopicResult(name=topic.name, error_code=e.code, error_message=_message(e))
-            return refused, ()
-        return CreatePartitionsTopicResult(name=topic.name), found.partitions.keys() | added.keys()
+            refused = {topic.name: e for topic in topics}
+            brokers = {}
+        known = await self._zk.get_topic_assignments([topic.name for topic in topics])
+        for topic in topics:
+            if topic.name in refused:
+                continue
+            assignments = None if topic.assignments is None else [a.broker_ids for a in topic.assignments]
+            try:
+                plan = admin.planned_partitions(
+                    topic.name, known.get(topic.name), brokers, topic.count, assignments, random=self._random
+                )
+                if not validate_only:
+                    _check_quota(topic.name, len(plan[1]), permit)
+                    plans[topic.name] = plan
+            except AdminError as e:
+                refused[topic.name] = e
+            await trio.lowlevel.checkpoint()
+        refused |= await admin.add_partitions_to(self._zk, plans)
+        results: list[tuple[CreatePartitionsTopicResult, Collection[int]]] = []
+        for topic in topics:
+            if (error := refused.get(topic.name)) is not None:
+                failed = CreatePartitionsTopicResult(
+                    name=topic.name, error_code=error.code, error_message=_message(error)
+                )
+                results.append((failed, ()))
+            else:
+                found, added = plans.get(topic.name, (None, {}))
+                numbers = () if found is None else found.partitions.keys() | added.keys()
+                results.append((CreatePartitionsTopicResult(name=topic.name), numbers))
+        return results
 
     async def delete_topic(self, topic: str) -> ErrorCode:
         """Rule 10.36. Success if the topic is already marked for deletion."""
@@ -135,6 +209,10 @@ class ZkAdminManager:
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Replace the configuration and notify every broker (rules 1.35, 1.54)."""
         await self._zk.change_config(kind, name, config)
+
+
+def _refused(topic: str, error: AdminError) -> CreatableTopicResult:
+    return CreatableTopicResult(name=topic, error_code=error.code, error_message=_message(error))
 
 
 def _check_config(topic: str, config: Mapping[str, str]) -> None:

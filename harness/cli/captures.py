@@ -90,9 +90,7 @@ traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printe
     "--since", "since_ns", metavar="TIME", callback=each(selection.time_ns),
     help="Only from this time on (ISO 8601, UTC if it names no zone).",
 )  # fmt: skip
-@click.option(
-    "--until", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time."
-)
+@click.option("--until", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time.")
 @click.option(
     "--summary", is_flag=True, help="Print counts by API, controllers by epoch and brokers instead of messages."
 )

@@ -50,7 +50,10 @@ class Store(NoStore):
         self.deleted: list[str] = []
         self.configs: dict[tuple[str, str], dict[str, str]] = {}
 
-    async def create_topic(self, topic, brokers, *, validate_only, permit) -> wire.CreatableTopicResult:
+    async def create_topics(self, topics, brokers, *, validate_only, permit) -> list[wire.CreatableTopicResult]:
+        return [self._create(topic, brokers, validate_only, permit) for topic in topics]
+
+    def _create(self, topic, brokers, validate_only, permit) -> wire.CreatableTopicResult:
         if not validate_only and not permit(topic.num_partitions):
             return wire.CreatableTopicResult(name=topic.name, error_code=ErrorCode.THROTTLING_QUOTA_EXCEEDED)
         self.created.append((topic, dict(brokers), validate_only))
@@ -59,8 +62,11 @@ class Store(NoStore):
         )
 
     async def create_partitions(
-        self, topic, *, validate_only, permit
-    ) -> tuple[wire.CreatePartitionsTopicResult, range]:
+        self, topics, *, validate_only, permit
+    ) -> list[tuple[wire.CreatePartitionsTopicResult, range]]:
+        return [self._grow(topic, validate_only, permit) for topic in topics]
+
+    def _grow(self, topic, validate_only, permit) -> tuple[wire.CreatePartitionsTopicResult, range]:
         if not validate_only and not permit(topic.count):
             refused = ErrorCode.THROTTLING_QUOTA_EXCEEDED
             return wire.CreatePartitionsTopicResult(name=topic.name, error_code=refused), range(0)

@@ -187,14 +187,17 @@ def test_states_of_replicas(context: ControllerContext) -> None:  # rules 5.23, 
     replicas = context.replicas_of_topic("t")
     with pytest.raises(KeyError):
         context.any_replica_in_state("t", ReplicaState.ONLINE)
+    assert context.replica_states_of_topic("t") == {None}
     for replica in replicas:
         put_replica_state(context, replica, ReplicaState.ONLINE)
+    assert context.replica_states_of_topic("t") == {ReplicaState.ONLINE}
     assert context.all_replicas_in_state("t", ReplicaState.ONLINE)
     assert not context.any_replica_in_state("t", ReplicaState.OFFLINE)
     put_replica_state(context, replicas[1], ReplicaState.OFFLINE)
     assert not context.all_replicas_in_state("t", ReplicaState.ONLINE)
     assert context.any_replica_in_state("t", ReplicaState.ONLINE)
     assert context.replicas_in_state("t", ReplicaState.OFFLINE) == [replicas[1]]
+    assert context.replica_states_of_topic("t") == {ReplicaState.ONLINE, ReplicaState.OFFLINE}
 
 
 def test_topic_ids_do_not_change_hands() -> None:  # rule 5.5

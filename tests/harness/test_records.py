@@ -132,10 +132,10 @@ async def test_a_follower_lags_on_command() -> None:
         follower = min({1, 2, 3} - {leader})
         member = cluster.member(follower)
         replication = member.node.broker.replication  # type: ignore[attr-defined]
-        replication.hold(TopicPartition("t", 0))
+        replication.lag(TopicPartition("t", 0), follower, True)
         await produce(cluster, world, b"x")
         await cluster.wait_until(lambda: isr_is(cluster, {1, 2, 3} - {follower}), what="the ISR")
-        replication.release(TopicPartition("t", 0))
+        replication.lag(TopicPartition("t", 0), follower, False)
         await cluster.wait_until(lambda: isr_is(cluster, {1, 2, 3}), what="the ISR")
 
 

@@ -114,10 +114,6 @@ async def test_a_topic_that_cannot_be_written(autojump_clock: MockClock, monkeyp
             await trio.lowlevel.checkpoint()
             return [StoreError("no")] * len(ops)
 
-        async def written(*_: object) -> None:
-            await trio.lowlevel.checkpoint()
-
-        monkeypatch.setattr(w.zk, "put_config", written)
         monkeypatch.setattr(w.zk.store, "write", refused)
         with pytest.raises(StoreError, match="no"):
             await admin.write_topic(w.zk, "t", {0: [1]}, {}, None)

@@ -55,6 +55,13 @@ leader.imbalance.check.interval.seconds long 300 1.. static described controller
 leader.imbalance.per.broker.percentage int 10 0.. static described controller
 listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT any broker described broker
 listeners string PLAINTEXT://:9092 any broker described broker
+log.cleaner.backoff.ms long 15000 0.. cluster hidden logs
+log.cleaner.dedupe.buffer.size long 134217728 any cluster described logs
+log.cleaner.delete.retention.ms long 86400000 0.. cluster described topics
+log.cleaner.enable boolean true any static described logs
+log.cleaner.max.compaction.lag.ms long max 1.. cluster described topics
+log.cleaner.min.cleanable.ratio double 0.5 0..1 cluster described topics
+log.cleaner.min.compaction.lag.ms long 0 0.. cluster described topics
 log.cleanup.policy list delete compact|delete cluster described topics
 log.dir string /tmp/kafka-logs any static described broker
 log.dirs string - any static described broker
@@ -204,16 +211,9 @@ initial.broker.registration.timeout.ms int 60000 any static hidden
 kafka.metrics.polling.interval.secs int 10 1.. static hidden
 kafka.metrics.reporters list empty any static hidden
 leader.replication.throttled.rate long max any broker described
-log.cleaner.backoff.ms long 15000 0.. cluster hidden
-log.cleaner.dedupe.buffer.size long 134217728 any cluster described
-log.cleaner.delete.retention.ms long 86400000 0.. cluster described
-log.cleaner.enable boolean true any static described
 log.cleaner.io.buffer.load.factor double 0.9 any cluster hidden
 log.cleaner.io.buffer.size int 524288 0.. cluster hidden
 log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 any cluster hidden
-log.cleaner.max.compaction.lag.ms long max 1.. cluster described
-log.cleaner.min.cleanable.ratio double 0.5 0..1 cluster described
-log.cleaner.min.compaction.lag.ms long 0 0.. cluster described
 log.cleaner.threads int 1 0.. cluster described
 log.dir.failure.timeout.ms long 30000 1.. static hidden
 log.local.retention.bytes long -2 -2.. cluster described

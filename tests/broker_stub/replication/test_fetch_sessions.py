@@ -151,6 +151,19 @@ def test_only_partitions_with_records_go_to_the_end() -> None:
     assert [one.partition for one in context.wanted()] == [1, 3, 2]
 
 
+def test_a_partition_that_was_idle_is_read_in_its_turn() -> None:
+    """Rule B4.30: only records send a partition to the end."""
+    sessions = Sessions()
+    session_id = sessions.create(0, 4)
+    context = sessions.incremental(session_id, 1)
+    answers(context, p0=Read(bound=0), p1=Read(bound=0), p2=Read(records=b"r"))
+    woken = sessions.incremental(session_id, 2)
+    assert [one.partition for one in woken.wanted()] == [3, 2]  # the others are idle
+    assert sessions.touched(TopicPartition("foo", 1)) == [woken.session]
+    again = sessions.incremental(session_id, 3, [wanted(4), wanted(0, offset=7)])
+    assert [(one.partition, one.offset) for one in again.wanted()] == [(0, 7), (1, 0), (3, 0), (2, 0), (4, 0)]
+
+
 def test_what_an_incremental_response_has() -> None:
     """Rule B4.29."""
     sessions = Sessions()

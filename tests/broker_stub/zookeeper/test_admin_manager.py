@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from random import Random
 
 import pytest
 
+from kce.broker_stub.zookeeper import admin_manager
 from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
 from kce.wire import (
     CreatableReplicaAssignment,
@@ -16,6 +17,7 @@ from kce.wire import (
     CreatableTopicResult,
     CreatePartitionsAssignment,
     CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
     ErrorCode,
 )
 from kce.wire.metadata_version import LATEST, MetadataVersion
@@ -51,7 +53,14 @@ class World:
         return self
 
     async def create(self, topic: CreatableTopic, *, validate_only: bool = False) -> CreatableTopicResult:
-        return await self.admin.create_topic(topic, BROKERS, validate_only=validate_only)
+        (result,) = await self.admin.create_topics([topic], BROKERS, validate_only=validate_only)
+        return result
+
+    async def grow(
+        self, topic: CreatePartitionsTopic, *, validate_only: bool = False
+    ) -> tuple[CreatePartitionsTopicResult, Collection[int]]:
+        (result,) = await self.admin.create_partitions([topic], validate_only=validate_only)
+        return result
 
     async def assignment(self, topic: str) -> dict[int, tuple[int, ...]]:
         found = (await self.zk.get_topic_assignments([topic])).get(topic)
@@ -91,6 +100,67 @@ async def test_a_topic_is_created_with_its_configuration() -> None:  # rules 10.
     found = (await w.zk.get_topic_assignments(["t"]))["t"]
     assert found.topic_id == result.topic_id
     assert (await w.create(topic(partitions=1, factor=1))).error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+async def test_topics_of_one_request_are_judged_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:  # rule 10.5
+    w = await World().start()
+    monkeypatch.setattr(admin_manager, "_TOPICS_AT_ONCE", 3)
+    names = ["a.b", "c", "a_b", "d", "a/b", "e.f", "g"]
+    permitted: list[int] = []
+
+    def permit(partitions: int) -> bool:
+        permitted.append(partitions)
+        return partitions != 6
+
+    wanted = [
+        topic(name, 1 + i, 1, configs=(CreatableTopicConfig(name="retention.ms", value=str(i)),))
+        for i, name in enumerate(names)
+    ]
+    wanted += [topic("e_f", 1, 1)]  # e.f was refused, so its name is free
+    results = await w.admin.create_topics(wanted, BROKERS, validate_only=False, permit=permit)
+    assert [(r.name, r.error_code) for r in results] == [
+        ("a.b", ErrorCode.NONE), ("c", ErrorCode.NONE), ("a_b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("d", ErrorCode.NONE), ("a/b", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        ("e.f", ErrorCode.THROTTLING_QUOTA_EXCEEDED), ("g", ErrorCode.NONE), ("e_f", ErrorCode.NONE),
+    ]  # fmt: skip
+    assert permitted == [1, 2, 4, 6, 7, 1]  # rule 10.11: in the order of the request, only of what would be written
+    made = {"a.b": 1, "c": 2, "d": 4, "g": 7, "e_f": 1}
+    found = await w.zk.get_topic_assignments(await w.zk.get_topics(watch=False))
+    assert {name: len(one.partitions) for name, one in found.items()} == made
+    assert {r.name: r.topic_id for r in results if r.name in made} == {n: one.topic_id for n, one in found.items()}
+    assert await w.zk.get_children("/config/topics") == sorted(made)
+    assert await w.admin.config("topics", "g") == {"retention.ms": "6"}
+
+
+async def test_a_topic_that_appears_meanwhile_does_not_spoil_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # rule 10.7
+    w = await World().start()
+    write = w.store.write
+
+    async def later(ops: Sequence[Op], *, fence: Check | None = None) -> list[OpResult | StoreError]:
+        for path in (znodes.topic_path("b"), znodes.topic_config_path("c")):
+            await write([Create(path, znodes.encode_topic(None, {}))])
+        return await write(ops, fence=fence)
+
+    monkeypatch.setattr(w.store, "write", later)
+    results = await w.admin.create_topics([topic(name, 1, 1) for name in "abc"], BROKERS, validate_only=False)
+    assert [r.error_code for r in results] == [ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NONE]
+    assert await w.assignment("b") == {}
+    assert len(await w.assignment("c")) == 1
+    assert await w.admin.config("topics", "c") == {}  # what was left over is replaced
+
+
+async def test_partitions_of_many_topics_are_added_at_once() -> None:  # rules 10.13, 10.16
+    w = await World().start()
+    await w.admin.create_topics([topic(n, 1, 1) for n in ("a", "b")], BROKERS, validate_only=False)
+    wanted = [CreatePartitionsTopic(name=name, count=3, assignments=None) for name in ("a", "none", "b")]
+    results = await w.admin.create_partitions(wanted, validate_only=False, permit=lambda partitions: True)
+    assert [(r.name, r.error_code, set(numbers)) for r, numbers in results] == [
+        ("a", ErrorCode.NONE, {0, 1, 2}), ("none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, set()),
+        ("b", ErrorCode.NONE, {0, 1, 2}),
+    ]  # fmt: skip
+    assert [len(await w.assignment(name)) for name in ("a", "b")] == [3, 3]
 
 
 async def test_topics_have_no_id_before_2_8() -> None:  # rule 10.7
@@ -156,13 +226,15 @@ async def test_the_quota_is_checked_only_for_writes() -> None:  # rule 10.11
         checked.append(partitions)
         return False
 
-    tried = await w.admin.create_topic(topic(partitions=2, factor=1), BROKERS, validate_only=True, permit=refuse)
-    refused = await w.admin.create_topic(topic(partitions=2, factor=1), BROKERS, validate_only=False, permit=refuse)
+    (tried,) = await w.admin.create_topics([topic(partitions=2, factor=1)], BROKERS, validate_only=True, permit=refuse)
+    (refused,) = await w.admin.create_topics(
+        [topic(partitions=2, factor=1)], BROKERS, validate_only=False, permit=refuse
+    )
     assert (tried.error_code, refused.error_code) == (ErrorCode.NONE, ErrorCode.THROTTLING_QUOTA_EXCEEDED)
     assert await w.zk.get_topics(watch=False) == set()
     assert await w.zk.get_children("/config/topics") == []
     await w.create(topic(partitions=2, factor=1))
-    result, numbers = await w.admin.create_partitions(more(5), validate_only=False, permit=refuse)
+    ((result, numbers),) = await w.admin.create_partitions([more(5)], validate_only=False, permit=refuse)
     assert (result.error_code, len(numbers)) == (ErrorCode.THROTTLING_QUOTA_EXCEEDED, 0)
     assert len(await w.assignment("t")) == 2
     assert checked == [2, 3]
@@ -176,14 +248,14 @@ def more(count: int, *assignments: tuple[int, ...]) -> CreatePartitionsTopic:
 async def test_partitions_are_added() -> None:  # rules 10.15, 10.16
     w = await World().start()
     created = await w.create(topic(assignments=assigned((3, 1))))
-    tried, numbers = await w.admin.create_partitions(more(3), validate_only=True)
+    tried, numbers = await w.grow(more(3), validate_only=True)
     assert (tried.error_code, len(numbers), await w.assignment("t")) == (ErrorCode.NONE, 0, {0: (3, 1)})
-    result, numbers = await w.admin.create_partitions(more(3), validate_only=False)
+    result, numbers = await w.grow(more(3))
     assert (result.error_code, set(numbers)) == (ErrorCode.NONE, {0, 1, 2})  # those that it had before, too
     assert (tried.name, result.name, created.name) == ("t", "t", "t")
     # start and shift are 2, the position of broker 3; partition numbers continue from 1
     assert await w.assignment("t") == {0: (3, 1), 1: (1, 2), 2: (2, 3)}
-    await w.admin.create_partitions(more(5, (2, 1), (1, 3)), validate_only=False)
+    await w.grow(more(5, (2, 1), (1, 3)))
     assert await w.assignment("t") == {0: (3, 1), 1: (1, 2), 2: (2, 3), 3: (2, 1), 4: (1, 3)}
     assert (await w.zk.get_topic_assignments(["t"]))["t"].topic_id == created.topic_id
 
@@ -206,7 +278,7 @@ async def test_invalid_partitions_are_refused(
 ) -> None:  # rules 10.13, 10.14
     w = await World().start()
     await w.create(topic(assignments=assigned((1, 2), (2, 3))))
-    result, numbers = await w.admin.create_partitions(message, validate_only=False)
+    result, numbers = await w.grow(message)
     assert (result.name, result.error_code, len(numbers)) == (message.name, error, 0)
     assert result.error_message
     assert await w.assignment("t") == {0: (1, 2), 1: (2, 3)}
@@ -216,7 +288,7 @@ async def test_no_partitions_are_added_during_a_reassignment() -> None:  # rule 
     w = await World().start()
     moving = {0: ReplicaAssignment((BrokerId(1), BrokerId(2)), (BrokerId(1),), (BrokerId(2),))}
     await w.store.write([Create(znodes.topic_path("t"), znodes.encode_topic(None, moving))])
-    result, _ = await w.admin.create_partitions(more(3), validate_only=False)
+    result, _ = await w.grow(more(3))
     assert result.error_code == ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
