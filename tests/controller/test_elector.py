@@ -57,7 +57,7 @@ async def test_a_win_is_a_grant_with_the_epoch_for_a_token() -> None:  # E12.4, 
     assert second.elector.active_controller_id == 1
 
 
-async def test_who_wins_knows_it_at_once() -> None:  # rules 2.5, 2.11
+async def test_who_wins_knows_it_at_once() -> None:  # rules 2.5, 2.12
     """Before its own creation of the node wakes it."""
     broker = RegisteredBroker(MemoryZooKeeper(), 1)
     await broker.zk.create_top_level_paths()
