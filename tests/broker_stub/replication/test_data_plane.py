@@ -431,6 +431,17 @@ async def test_ends_of_epochs() -> None:
         assert (await end(1, topic="b"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+async def test_ends_of_epochs_are_answered_by_topic() -> None:
+    async with a_node() as node:
+        await node.lead()
+        topics = tuple(
+            wire.OffsetForLeaderTopic(topic=name, partitions=(wire.OffsetForLeaderPartition(partition=0),))
+            for name in ("a", "b")
+        )
+        answer = await node.ask(wire.OffsetForLeaderEpochRequest(topics=topics), 4)
+        assert [topic.topic for topic in answer.topics] == ["a", "b"]
+
+
 async def test_records_are_deleted(autojump_clock: MockClock) -> None:
     """Section 6c, rules B2.24 to B2.26."""
     async with a_node() as node, trio.open_nursery() as nursery:
@@ -581,13 +592,3 @@ async def test_only_old_consumers_get_a_part_of_a_batch(hard_limit: bool, sizes:
         fetch = PartitionFetch(A0, None, 0, 30)
         reads = node.replication.data_plane.read(params, [fetch, fetch], record_progress=False)
         assert [len(read.records) for read in reads] == sizes
-
-
-async def test_holding_a_partition_reaches_its_fetcher() -> None:
-    async with a_node() as node:
-        await node.lead(leader=2, isr=(2,))
-        (fetcher,) = node.replication.fetchers._fetchers.values()
-        fetcher._forgotten.clear()
-        node.replication.hold(A0)
-        assert fetcher._forgotten == {A0}
-        assert A0 in node.replication.held
