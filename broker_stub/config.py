@@ -70,6 +70,7 @@ class BrokerConfig:
     replica_fetch_response_max_bytes: int
     replica_fetch_wait_max_ms: int
     replica_lag_time_max_ms: int
+    replica_selector_class: str | None  # None: clients read from leaders
     replica_socket_timeout_ms: int
     originals: Mapping[str, str]  # the properties as given
 
@@ -129,6 +130,7 @@ class BrokerConfig:
             replica_fetch_response_max_bytes=read.integer("replica.fetch.response.max.bytes"),
             replica_fetch_wait_max_ms=read.integer("replica.fetch.wait.max.ms"),
             replica_lag_time_max_ms=read.integer("replica.lag.time.max.ms"),
+            replica_selector_class=read.text("replica.selector.class"),
             replica_socket_timeout_ms=read.integer("replica.socket.timeout.ms"),
             originals=dict(properties),
         )

@@ -55,10 +55,12 @@ class Follower:
 class Followers:
     """The followers of one partition that is led here; empty on a follower."""
 
-    __slots__ = ("_by_id",)
+    __slots__ = ("_by_id", "laggards")
 
     def __init__(self) -> None:
         self._by_id: dict[int, Follower] = {}
+        #: they lag on command, whatever they have fetched
+        self.laggards: Collection[int] = ()
 
     def get(self, broker_id: int) -> Follower | None:
         return self._by_id.get(broker_id)
@@ -86,7 +88,8 @@ class Followers:
         """The least end of the leader, the maximal ISR, and of those who are about to join it (rule 9.50)."""
         lowest = end
         for broker_id, follower in self._by_id.items():
-            if follower.end.offset < lowest.offset and (broker_id in maximal_isr or joins(broker_id, follower)):
+            counts = broker_id in maximal_isr or (broker_id not in self.laggards and joins(broker_id, follower))
+            if follower.end.offset < lowest.offset and counts:
                 lowest = follower.end
         return lowest
 
@@ -103,5 +106,6 @@ class Followers:
             i
             for i in in_sync
             if (follower := self._by_id.get(i)) is None
+            or i in self.laggards
             or not follower.is_caught_up(leader_end_offset, now_ms, max_lag_ms)
         )

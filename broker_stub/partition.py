@@ -217,6 +217,8 @@ class Partition:
         follower = self.followers.get(broker_id)
         if self.log is None or follower is None or self.pending is not None or broker_id in self.isr:
             return False
+        if broker_id in self.followers.laggards:
+            return False
         return follower.end.offset >= max(self.log.high_watermark, self.epoch_start_offset)
 
     def propose_isr(self, isr: tuple[int, ...]) -> AlterPartitionItem:

@@ -369,19 +369,17 @@ class DefaultLeaderElectionService(LeaderElectionService):
         self.component_id = component_id
         self._service = service
         self._registration: _Registration | None = None
-        self._stopped = False
 
     async def start(self, contender: LeaderContender[UUID]) -> None:
         if contender is None:
             raise ValueError("a leader election needs a contender")
-        if self._registration is not None or self._stopped:
+        if self._registration is not None:  # also after it was stopped
             raise IllegalElectionState(f"the election of {self.component_id} was started before")
         self._registration = await self._service.register(self.component_id, contender)
 
     async def stop(self) -> None:
         if self._registration is not None:
             await self._service.remove(self._registration)
-            self._stopped = True
 
     async def confirm_leadership(self, session_id: UUID, address: str) -> bool:
         if session_id is None or address is None:

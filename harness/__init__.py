@@ -17,15 +17,16 @@ TYPE_CHECKING = False  # the module typing takes longer to import than this pack
 if TYPE_CHECKING:
     from typing import Any
 
-    from kce.harness.cluster import ActiveController, Cluster
+    from kce.harness.cluster import Cluster
     from kce.harness.errors import HarnessError, SettingWarning
+    from kce.harness.settling import ActiveController
     from kce.harness.sync_cluster import SyncCluster
 
 __all__ = ["ActiveController", "Cluster", "HarnessError", "SettingWarning", "SyncCluster"]
 
 #: public name -> the module that defines it
 _DEFINED_IN = {
-    "ActiveController": "cluster",
+    "ActiveController": "settling",
     "Cluster": "cluster",
     "HarnessError": "errors",
     "SettingWarning": "errors",

@@ -23,7 +23,6 @@ from contextlib import (
     contextmanager,
     nullcontext,
 )
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -31,6 +30,7 @@ from typing import Self
 
 import trio
 
+from kce.harness import interventions
 from kce.harness.background import BackgroundTasks
 from kce.harness.cluster_config import DATA, ClusterConfig
 from kce.harness.errors import HarnessError, SettingWarning, plain_error
@@ -39,27 +39,22 @@ from kce.harness.guard import Guard
 from kce.harness.history import History
 from kce.harness.links import FrameEvent, Links
 from kce.harness.members import InProcessMember, Member, ProcessMember
-from kce.harness.node import NodeStatus
+from kce.harness.node import Lag, NodeStatus
 from kce.harness.recordings import Recordings
+from kce.harness.settling import ActiveController, unsettled
 from kce.harness.world import ClusterWorld, RealClusterWorld, real, uuids
 from kce.wire.configuration import ConfigError
+from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import AdminError, TopicDescription
 from kce.zookeeper.client import ChangeHandler
+from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.store import Delete, Session, SessionState, StoreUnavailable
 
 #: default timeout of the ``wait`` methods
 WAIT_TIMEOUT_S = 60.0
 POLL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveController:
-    """The active controller: the owner of /controller, and the controller epoch."""
-
-    id: int
-    epoch: int
 
 
 class Cluster:
@@ -195,6 +190,11 @@ class Cluster:
         return self._world.zookeeper_connect
 
     @property
+    def zookeeper_config(self) -> ZooKeeperClientConfig:
+        """How the cluster itself connects to ZooKeeper."""
+        return self._config.zookeeper_client(self.zookeeper)
+
+    @property
     def logs(self) -> Path | None:
         """The folder of the nodes' logs; None in memory."""
         return None if self.data is None else self.data / "logs"
@@ -221,7 +221,7 @@ class Cluster:
 
     async def _connect(self) -> Session:
         try:
-            return await self._observer.zookeeper(self._config.zookeeper_client(self.zookeeper))
+            return await self._observer.zookeeper(self.zookeeper_config)
         except (ConfigError, StoreUnavailable) as e:
             raise HarnessError(str(e)) from None
 
@@ -329,6 +329,8 @@ class Cluster:
         self._held.clear()
         for rule in tuple(self._rule_numbers):
             await self.remove_rule(rule)
+        for lag in {lag for member in self._members.values() for lag in member.lags}:
+            await self.heal_isr(*lag.partition, lag.broker)
         for node_id, member in self._members.items():
             if member.state == "stopped":
                 await self.start(node_id)
@@ -409,6 +411,34 @@ class Cluster:
     async def delete_controller(self) -> None:
         """Delete /controller by hand (rule 2.22)."""
         await self.store.write([Delete(znodes.CONTROLLER)])
+
+    async def expire_session(self, node_id: int) -> None:
+        """End the node's ZooKeeper session. A node that lives and is not cut off registers again at once.
+
+        Returns when the registration is gone. Raises HarnessError for a node that is not registered.
+        """
+        await interventions.expire_session(self, node_id)
+
+    async def shrink_isr(self, topic: str, partition: int, broker: int) -> None:
+        """Let a follower lag until ``heal_isr``: it does not fetch the partition, and leaves its ISR.
+
+        Returns when the ISR is written without it. Raises HarnessError for a leader or a broker without that replica.
+        """
+        await interventions.shrink_isr(self, Lag(TopicPartition(topic, partition), broker))
+
+    async def heal_isr(self, topic: str, partition: int, broker: int) -> None:
+        """Let a follower fetch the partition again; it rejoins the ISR when it has caught up."""
+        self.member(broker)
+        for member in self._members.values():
+            await member.lag(Lag(TopicPartition(topic, partition), broker), False)
+
+    async def fail_log_dir(self, node_id: int, log_dir: str) -> None:
+        """Let a log directory of a running node fail: its partitions are offline there until the node restarts.
+
+        Without its last log directory the node halts, as Kafka does: as by `kill`. Raises HarnessError for a directory
+        that is not one of its `log.dirs`, or is offline.
+        """
+        await self.member(node_id).fail_log_dir(log_dir)
 
     async def node_status(self, node_id: int) -> NodeStatus:
         """The node's own view, which may be stale; ``controller()`` reads ZooKeeper."""
@@ -521,6 +551,25 @@ class Cluster:
             return
         where = f"; the logs of the nodes are in {self.logs}" if self.logs else ""
         raise HarnessError(f"timed out after {timeout_s:g} s waiting for {what}{where}")
+
+    async def wait_until_settled(self, timeout_s: float = WAIT_TIMEOUT_S) -> None:
+        """Wait until ZooKeeper has noticed who is gone, every partition that can has a live leader, and the brokers
+        know (`kce.harness.settling`). Raises HarnessError with what is missing."""
+        reason: str | None = None
+
+        async def is_settled() -> bool:
+            nonlocal reason
+            for _ in range(2):  # between two events of the controller, or of ZooKeeper, nothing shows
+                reason = await unsettled(self)
+                if reason is not None:
+                    return False
+                await trio.sleep(POLL_S)
+            return True
+
+        try:
+            await self.wait_until(is_settled, "the cluster to settle", timeout_s)
+        except HarnessError as e:
+            raise HarnessError(f"{e}: {reason}") from None
 
     def _frames_of_this_process(self, callback: Callable[[FrameEvent], None]) -> AbstractContextManager[None]:
         """Node processes do not report frames only for this: polling is cheaper."""

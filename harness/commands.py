@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import trio
 
+from kce.harness.actions import BY_NAME
 from kce.harness.cluster import Cluster
 from kce.harness.errors import HarnessError
 from kce.harness.faults import Rule
@@ -49,26 +50,15 @@ class ClusterTarget:
         }
 
     async def act(self, command: str, request: dict[str, Any]) -> str | None:
-        cluster = self._cluster
-        node_actions: dict[str, tuple[Callable[[int], Awaitable[None]], str]] = {
-            "kill": (cluster.kill, "killed"),
-            "pause": (cluster.pause, "paused"),
-            "resume": (cluster.resume, "resumed"),
-            "restart": (cluster.restart, "restarted"),
-            "cut": (cluster.cut_from_zookeeper, "cut off from ZooKeeper"),
-            "heal": (cluster.heal, "connected to ZooKeeper"),
-            "hold": (cluster.hold_control_requests, "held back: its control requests wait"),
-            "release": (cluster.release_control_requests, "released"),
-        }
-        match command, request:
-            case _, {"node": int(node)} if command in node_actions:
-                action, done = node_actions[command]
-                await action(node)
-                return f"node {node} is {done}"
-            case "delete-controller", _:
-                await cluster.delete_controller()
-                return "/controller is deleted"
-        return None
+        action = BY_NAME.get(command)
+        values = None if action is None else action.values(request)
+        if action is None or values is None:
+            return None
+        method: Callable[..., Awaitable[None]] = getattr(self._cluster, action.call)
+        await method(*values)
+        if request.get("wait"):
+            await self._cluster.wait_until_settled()
+        return action.done.format_map(request)
 
 
 class Commands:

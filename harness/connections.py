@@ -59,6 +59,10 @@ class Link:
         self._observed_there = not accepted and peer in self._links.members
         #: headers of requests that passed while somebody looked, and were not answered yet
         self._unanswered: deque[wire.Header] = deque(maxlen=_MAX_UNANSWERED)
+        #: responses of rules to requests behind others that are unanswered
+        self._replies: deque[tuple[wire.Header, bytes]] = deque()
+        #: how many responses rules are being applied to
+        self._responding = 0
         #: received and not yet handed out; more than one frame only where a rule made them
         self._ready: deque[bytes] = deque()
         #: frames that a rule puts behind the next one
@@ -225,6 +229,18 @@ class Link:
     async def _observe(self, frame: bytes, *, incoming: bool) -> None:
         """Apply the rules to a frame, and forward what they leave: to the node if it came, else to the peer."""
         event = self._event(frame, incoming=incoming)
+        if event is None or event.is_request:
+            await self._pass_on(event, frame, incoming=incoming)
+        else:
+            self._responding += 1
+            try:
+                await self._pass_on(event, frame, incoming=incoming)
+            finally:
+                self._responding -= 1
+        if self._replies:
+            await self._send_replies()
+
+    async def _pass_on(self, event: FrameEvent | None, frame: bytes, *, incoming: bool) -> None:
         passage = None if event is None else await self._links.apply_rules(event)
         if event is not None:
             self._links.publish(event)
@@ -233,6 +249,8 @@ class Link:
         if passage is None:
             await self._forward([frame], incoming=incoming)
         else:
+            if event is not None and event.is_request and (passage.reply is not None or not passage.frames):
+                self._is_answered_here(event.header, passage.reply)
             await self._follow(passage, incoming=incoming)
         if self._after_next and (passage is None or not passage.after_next):
             delayed, self._after_next = self._after_next, []
@@ -249,8 +267,6 @@ class Link:
 
     async def _follow(self, passage: Passage, *, incoming: bool) -> None:
         """Do what rules have decided. Raises trio.BrokenResourceError where they end the connection."""
-        if passage.reply is not None:  # to the requester: the peer if the request came from it, else this node
-            await self._forward([passage.reply], incoming=not incoming)
         if passage.ending is CLOSE:
             if not incoming and passage.cut:
                 await self._send_now(passage.frames, cut=passage.cut)
@@ -263,6 +279,27 @@ class Link:
         else:
             await self._forward(passage.frames, incoming=incoming, segments=passage.segments)
 
+    def _is_answered_here(self, header: wire.Header, reply: bytes | None) -> None:
+        """A rule keeps a request from the broker; ``reply`` is its response, if it gets one."""
+        if reply is not None:
+            self._replies.append((header, reply))
+        elif header in self._unanswered:
+            self._unanswered.remove(header)
+
+    async def _send_replies(self) -> None:
+        """Send the responses of rules, each after those to earlier requests: clients rely on the order.
+
+        They go to the requester: the peer of an accepted connection, else this node.
+        """
+        while self._replies and not self._responding and not self._is_half_open:
+            header, reply = self._replies[0]
+            if header in self._unanswered:
+                if self._unanswered[0] != header:
+                    return
+                self._unanswered.popleft()
+            self._replies.popleft()
+            await self._forward([reply], incoming=not self._accepted)
+
     def _event(self, frame: bytes, *, incoming: bool) -> FrameEvent | None:
         """The event of a frame; None if the header is not Kafka's or the answered request is unknown."""
         is_request = incoming == self._accepted
@@ -271,26 +308,18 @@ class Link:
                 header = wire.decode_request_header(frame)
             except wire.DecodeError:
                 return None
-            self._unanswered.append(header)
+            if not _is_unacknowledged(header, frame):
+                self._unanswered.append(header)
             if self._accepted and self._peer is None:
                 self._peer = self._identify(header)
         else:
-            answered = self._answered_request(frame)
+            answered = answered_request(frame, self._unanswered)
             if answered is None:
                 return None
             header = answered
         ours, theirs = self._node.node_id, self._peer
         source, destination = (theirs, ours) if incoming else (ours, theirs)
         return FrameEvent(self._node.now_ns(), source, destination, self._listener, is_request, header, frame)
-
-    def _answered_request(self, frame: bytes) -> wire.Header | None:
-        """Requests without an answer (acks=0) are passed over."""
-        correlation_id = int.from_bytes(frame[:4], "big", signed=True)
-        while self._unanswered:
-            header = self._unanswered.popleft()
-            if header.correlation_id == correlation_id:
-                return header
-        return None
 
     def _identify(self, header: wire.Header) -> int | None:
         """The dialling node: exact within a process, otherwise inferred from a client id that is a broker id."""
@@ -308,6 +337,30 @@ class Link:
             if rest := self._buffer.rest():
                 self._tap.sent(side, rest)
             self._tap.finish(side)
+
+
+def answered_request(frame: bytes, unanswered: deque[wire.Header]) -> wire.Header | None:
+    """Take the request of a response out of ``unanswered``, with earlier ones: a broker answers in order.
+
+    None for the response to a request that is not among them.
+    """
+    correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+    if all(header.correlation_id != correlation_id for header in unanswered):
+        return None
+    while (header := unanswered.popleft()).correlation_id != correlation_id:
+        continue
+    return header
+
+
+def _is_unacknowledged(header: wire.Header, frame: bytes) -> bool:
+    """Whether this is a Produce request with acks=0, which gets no response."""
+    if header.api_key != wire.ProduceRequest.__api_key__:
+        return False
+    try:
+        _, message = wire.decode_request(frame)
+    except wire.DecodeError:
+        return False
+    return isinstance(message, wire.ProduceRequest) and message.acks == 0
 
 
 class LinkListener:

@@ -20,7 +20,8 @@ from kce import wire
 from kce.captures.exchanges.decode import Decoder
 from kce.captures.exchanges.pairing import Response
 from kce.captures.files.pcap import CaptureFile
-from kce.harness.cluster import ActiveController, Cluster
+from kce.harness.cluster import Cluster
+from kce.harness.settling import ActiveController
 from kce.wire.registry import CONTROL_REQUESTS
 
 NODES = 3

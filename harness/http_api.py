@@ -1,8 +1,7 @@
 """The commands of `kce up` and `kce proxy` over HTTP, with JSON, for tests in any language (docs/http.md).
 
     GET    /cluster               addresses and nodes: the content of --ready-file
-    POST   /nodes/2/kill          kill, pause, resume, restart, cut, heal, hold, release
-    DELETE /controller            delete /controller by hand
+    POST   /nodes/2/kill          and the other actions of `kce.harness.actions`, each with its path
     GET    /faults                the rules, and how often they matched and acted
     POST   /faults                add a rule: its fields as JSON, as in {"api": "LeaderAndIsr", "to": 2, "delay": 5}
     GET    /faults/1              one rule
@@ -20,6 +19,7 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from kce.harness.actions import ACTIONS, ARGUMENTS, BY_NAME
 from kce.harness.errors import HarnessError
 from kce.harness.http_server import HttpRequest, HttpResponse
 
@@ -38,7 +38,7 @@ class HttpApi:
             return _json(401, {"error": "the header Authorization: Bearer TOKEN is missing or wrong"})
         allowed = []
         for method, pattern, command in ROUTES:
-            match = re.fullmatch(pattern, request.path)
+            match = pattern.fullmatch(request.path)
             if match is not None and method == request.method:
                 return await self._answer(command, match, request)
             if match is not None:
@@ -55,24 +55,30 @@ class HttpApi:
         if not isinstance(fields, dict):
             return _json(400, {"error": f"the body is not an object: {fields!r}"})
         groups = match.groupdict()
-        command = groups.pop("action", command)
-        arguments = {"rule": fields} if command == "fault add" else {name: int(n) for name, n in groups.items()}
+        named = {name: text if name in _TEXTS else int(text) for name, text in groups.items()}
+        arguments = {"rule": fields} if command == "fault add" else {**fields, **named}
+        action = BY_NAME.get(command)
+        if action is not None and action.values(arguments) is None:
+            wanted = ", ".join(f"{name} ({ARGUMENTS[name][0].__name__})" for name in action.arguments)
+            return _json(400, {"error": f"{command} needs {wanted} in the path or in the body"})
         try:
-            return _json(200, await self._execute({"command": command, **arguments}))
+            return _json(200, await self._execute({**arguments, "command": command}))
         except HarnessError as e:
             unknown = str(e).startswith(("there is no ", "not a command: "))
             return _json(404 if unknown else 409 if groups else 400, {"error": str(e)})
 
 
-#: method, path, command; the action of a path is a command, too
+_TEXTS = {name for name, (kind, _) in ARGUMENTS.items() if kind is str}
+_FAULT = re.compile(r"/faults/(?P<number>\d+)")
+
+#: method, path, command
 ROUTES = (
-    ("GET", "/cluster", "describe"),
-    ("POST", r"/nodes/(?P<node>\d+)/(?P<action>kill|pause|resume|restart|cut|heal|hold|release)", ""),
-    ("DELETE", "/controller", "delete-controller"),
-    ("GET", "/faults", "fault stats"),
-    ("POST", "/faults", "fault add"),
-    ("GET", r"/faults/(?P<number>\d+)", "fault stats"),
-    ("DELETE", r"/faults/(?P<number>\d+)", "fault remove"),
+    ("GET", re.compile("/cluster"), "describe"),
+    *((action.method, action.pattern, action.name) for action in ACTIONS),
+    ("GET", re.compile("/faults"), "fault stats"),
+    ("POST", re.compile("/faults"), "fault add"),
+    ("GET", _FAULT, "fault stats"),
+    ("DELETE", _FAULT, "fault remove"),
 )
 
 

@@ -24,7 +24,7 @@ from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
 from kce.harness.links import FrameEvent, Links
 from kce.harness.logs import SERVER_LOG, last_words
-from kce.harness.node import Node, NodeStatus
+from kce.harness.node import Lag, Node, NodeStatus
 from kce.harness.world import World
 
 READY_TIMEOUT_S = 60
@@ -42,6 +42,8 @@ class Member(ABC):
         self.properties = properties
         self.addresses: dict[str, str] = {}
         self.bound: dict[str, str] = {}
+        #: those of the next start, too
+        self.lags: set[Lag] = set()
         self._record = record
 
     @property
@@ -72,6 +74,23 @@ class Member(ABC):
     @abstractmethod
     async def status(self) -> NodeStatus:
         """The view of the node's controller module."""
+
+    async def lag(self, lag: Lag, wanted: bool) -> None:
+        """Let a follower lag from now on, or not any more; a stopped node hears of it when it starts."""
+        if wanted:
+            self.lags.add(lag)
+        else:
+            self.lags.discard(lag)
+        if self.state != "stopped":
+            await self._lag(lag, wanted)
+
+    @abstractmethod
+    async def _lag(self, lag: Lag, wanted: bool) -> None:
+        """Tell the running node."""
+
+    @abstractmethod
+    async def fail_log_dir(self, log_dir: str) -> None:
+        """Let a log directory fail until the next start. Raises HarnessError for one that is not online."""
 
     def end_reason(self) -> str:
         """Why a stopped node has ended."""
@@ -119,6 +138,7 @@ class InProcessMember(Member):
         if not self._ended.is_set():
             raise HarnessError(f"node {self.id} is running already")
         node = Node(self.properties, world=self._world, links=self._links, record=self._record())
+        node.lags = self.lags
         ended = trio.Event()
         await self._tasks.start(self._run, node, ended)
         self.node, self._ended = node, ended
@@ -150,6 +170,16 @@ class InProcessMember(Member):
 
     async def status(self) -> NodeStatus:
         return self._running().status()
+
+    async def _lag(self, lag: Lag, wanted: bool) -> None:
+        self._running().lag(lag, wanted)
+
+    async def fail_log_dir(self, log_dir: str) -> None:
+        node = self._running()
+        if node.halts_without(log_dir):  # halting would end this process, too
+            await self.kill()
+        else:
+            node.fail_log_dir(log_dir)
 
 
 class ProcessMember(Member):
@@ -214,6 +244,7 @@ class ProcessMember(Member):
             "members": sorted(self._links.members),
             "rules": self._rules,
             "subscribed": self._links.has_subscribers,
+            "lags": [_as_json(lag) for lag in sorted(self.lags)],
         }
         answer: dict[str, Any] = {"event": "failed", "error": ""}
         with trio.move_on_after(READY_TIMEOUT_S) as scope:
@@ -341,8 +372,23 @@ class ProcessMember(Member):
         with contextlib.suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError, HarnessError):
             await self._send({"command": "subscribe", "wanted": wanted})
 
+    async def _lag(self, lag: Lag, wanted: bool) -> None:
+        await self._send({"command": "lag", "lag": _as_json(lag), "wanted": wanted})
+
+    async def fail_log_dir(self, log_dir: str) -> None:
+        await self._send({"command": "fail log dir", "log_dir": log_dir})
+        answer = await self._answer()
+        if answer["error"]:
+            raise HarnessError(answer["error"])
+        if answer["halts"]:
+            await self._end(SHUTDOWN_TIMEOUT_S)
+
     async def status(self) -> NodeStatus:
         await self._send({"command": "status"})
         status = await self._answer()
         unanswered = {int(broker): size for broker, size in status["unanswered"].items()}
         return NodeStatus(status["believes_active"], status["controller_epoch"], unanswered)
+
+
+def _as_json(lag: Lag) -> dict[str, Any]:
+    return {**lag.partition._asdict(), "broker": lag.broker}

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import trio
 
@@ -98,6 +99,13 @@ async def _halt(reason: str) -> None:
     raise BrokerFailure(reason)
 
 
+class Lag(NamedTuple):
+    """``broker`` does not fetch the partition, and whoever leads the partition counts it as lagging."""
+
+    partition: TopicPartition
+    broker: int
+
+
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
     """``controller_epoch`` is 0 unless it has become controller and finished its failover.
@@ -152,6 +160,8 @@ class Node:
         self._open_logs: LogManager | None = None
         #: before the logs are loaded
         self._failed_log_dirs: dict[str, OSError] = {}
+        #: what lags from the start
+        self.lags: set[Lag] = set()
         #: port of the metrics' HTTP server
         self.metrics_port: int | None = None
 
@@ -222,6 +232,8 @@ class Node:
                 prepare_topics=reader.prepare,
                 random=self.world.random("fetch sessions"),
             )
+            for lag in self.lags:
+                self.broker.replication.lag(*lag, True)
             self._on_session(self._log_session)  # after the controller has set its own listener
             self._on_session(reader.session_changed)
             self.controller.metrics.add(
@@ -368,6 +380,24 @@ class Node:
             controller_epoch=self.controller.context.epoch if self.controller.is_settled else 0,
             unanswered={int(broker): size for broker, size in self.controller.channels.queue_sizes().items()},
         )
+
+    def lag(self, lag: Lag, wanted: bool) -> None:
+        """Let a follower lag from now on, or not any more."""
+        self.broker.replication.lag(*lag, wanted)
+
+    def halts_without(self, log_dir: str) -> bool:
+        """Whether the node ends when that log directory fails (rule 9.68). Raises HarnessError for one that it does
+        not have, or that is offline."""
+        logs = self.logs
+        online = [] if logs is None else [directory.path for directory in logs.online]
+        if log_dir.rstrip("/") not in online:
+            raise HarnessError(f"there is no log directory {log_dir} of node {self.id}; online are {', '.join(online)}")
+        return len(online) == 1 or not self._survives_failed_log_dirs
+
+    def fail_log_dir(self, log_dir: str) -> None:
+        """Let a log directory fail until the node starts again; without its last one the node ends."""
+        if self.logs is not None:
+            self.logs.fail(log_dir)
 
     def _start_recording(self) -> None:
         if self._record is not None:

@@ -2,10 +2,10 @@
 
 It reads JSON lines on stdin. The first is the configuration: {"properties": {...}, "record": path or null,
 "log_level": "INFO", "log_folder": path or null, "members": [ids of the cluster's nodes], "rules": {number: rule},
-"subscribed": false}. It responds on stdout with {"event": "ready", "addresses": {...}, "bound": {...}} or {"event":
-"failed", "error": text}, then executes the commands of ``_obey``. While subscribed it writes {"event": "frame", ...}
-for each frame that passes its links. SIGTERM is a graceful shutdown. When stdin closes, the parent is gone and the
-node ends at once.
+"subscribed": false, "lags": [{"topic": ..., "partition": ..., "broker": ...}]}. It responds on stdout with
+{"event": "ready", "addresses": {...}, "bound": {...}} or {"event": "failed", "error": text}, then executes the commands
+of ``_obey``. While subscribed it writes {"event": "frame", ...} for each frame that passes its links. SIGTERM is a
+graceful shutdown. When stdin closes, the parent is gone and the node ends at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from kce.harness.errors import HarnessError, plain_error
 from kce.harness.faults import Rule
 from kce.harness.links import Links
 from kce.harness.logs import log_only_what_is_shown, log_to_folder, log_to_stderr
-from kce.harness.node import Node
+from kce.harness.node import Lag, Node
+from kce.wire.vocabulary import TopicPartition
 
 EXIT_FAILED = 1
 
@@ -55,6 +56,7 @@ async def serve() -> int:
         links = Links(begin["members"])
         rules = {int(number): _add_rule(links, rule) for number, rule in begin["rules"].items()}
         node = Node(begin["properties"], links=links, record=Path(begin["record"]) if begin["record"] else None)
+        node.lags = set(map(_lag, begin["lags"]))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commands.die_with_parent)
             reporting = Reporting(links, nursery)
@@ -140,6 +142,20 @@ def _report(rule: Rule) -> None:
     write({"event": "rule", "matched": rule.matched, "fired": rule.fired})
 
 
+def _lag(fields: dict[str, Any]) -> Lag:
+    return Lag(TopicPartition(fields["topic"], fields["partition"]), fields["broker"])
+
+
+def _fail_log_dir(node: Node, log_dir: str) -> None:
+    try:
+        halts = node.halts_without(log_dir)
+    except HarnessError as e:
+        write({"event": "log dir", "error": str(e)})
+        return
+    write({"event": "log dir", "error": "", "halts": halts})
+    node.fail_log_dir(log_dir)
+
+
 async def _obey(
     commands: Commands, node: Node, rules: dict[int, Rule], reporting: Reporting, everything: trio.CancelScope
 ) -> None:
@@ -156,6 +172,10 @@ async def _obey(
                 _report(rules[number])
             case {"command": "subscribe", "wanted": wanted}:
                 reporting.want(wanted)
+            case {"command": "lag", "lag": lag, "wanted": wanted}:
+                node.lag(_lag(lag), wanted)
+            case {"command": "fail log dir", "log_dir": log_dir}:
+                _fail_log_dir(node, log_dir)
             case {"command": "status"}:
                 write({"event": "status", **asdict(node.status())})
             case {"command": "quit"}:

@@ -30,7 +30,7 @@ from kce.broker_stub.ports import Address
 from kce.captures.record.recorder import Recorder
 from kce.harness import addresses
 from kce.harness.background import BackgroundTasks
-from kce.harness.connections import Link, LinkListener, NodeLinks
+from kce.harness.connections import Link, LinkListener, NodeLinks, answered_request
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.faults import Rule, applied
 from kce.harness.history import History
@@ -247,19 +247,9 @@ class _Front:
 
     async def _responses(self, broker: Link, client: Link, expected: deque[wire.Header]) -> None:
         while (frame := await broker.receive()) is not None:
-            if expected and (header := _answered(frame, expected)) is not None:
+            if expected and (header := answered_request(frame, expected)) is not None:
                 frame = await self._proxy.replace_addresses(header, frame)
             await client.send(frame)
-
-
-def _answered(frame: bytes, expected: deque[wire.Header]) -> wire.Header | None:
-    """Take the request of a response out of ``expected``, with earlier ones, which get no response (acks=0)."""
-    correlation_id = int.from_bytes(frame[:4], "big", signed=True)
-    if all(header.correlation_id != correlation_id for header in expected):
-        return None
-    while (header := expected.popleft()).correlation_id != correlation_id:
-        continue
-    return header
 
 
 async def _until_it_ends(direction: Coroutine[object, object, None], both: trio.CancelScope) -> None:

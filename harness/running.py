@@ -96,13 +96,13 @@ def find_cluster(ready_file: Path | None, *, or_proxy: bool = False) -> dict[str
     return clusters[0]
 
 
-def command(cluster: dict[str, Any], name: str, node: int | None = None, **arguments: Any) -> dict[str, Any]:
+def command(cluster: dict[str, Any], name: str, **arguments: Any) -> dict[str, Any]:
     """Send one command to a running cluster and return its response. Raises HarnessError."""
     try:
         with socket.socket(socket.AF_UNIX) as s:
             s.settimeout(ANSWER_TIMEOUT_S)
             s.connect(cluster["socket"])
-            s.sendall(json.dumps({"command": name, "node": node, **arguments}).encode() + b"\n")
+            s.sendall(json.dumps({**arguments, "command": name}).encode() + b"\n")
             with s.makefile("rb") as answers:
                 answer: dict[str, Any] = json.loads(answers.readline())
     except (OSError, ValueError) as e:

@@ -14,11 +14,12 @@ import importlib
 TYPE_CHECKING = False  # type checkers take it for typing's, whose import would cost more than all the rest
 if TYPE_CHECKING:
     from kce import wire
-    from kce.harness.cluster import ActiveController, Cluster
+    from kce.harness.cluster import Cluster
     from kce.harness.errors import HarnessError, SettingWarning
     from kce.harness.faults import Rule
     from kce.harness.links import FrameEvent, Selection
     from kce.harness.proxy import Proxy
+    from kce.harness.settling import ActiveController
     from kce.harness.sync_cluster import SyncCluster
     from kce.harness.world import memory, real
 
@@ -29,7 +30,7 @@ __all__ = [
 
 #: public name -> the module that defines it; packages of kce are their own
 _DEFINED_IN = {
-    "ActiveController": "kce.harness.cluster",
+    "ActiveController": "kce.harness.settling",
     "Cluster": "kce.harness.cluster",
     "FrameEvent": "kce.harness.links",
     "HarnessError": "kce.harness.errors",

@@ -5,7 +5,8 @@ tests of a file call, or changes functions where they are and runs the tests tha
 cannot judge (code of classes and modules, and of functions that run on import) ``run_from_start`` judges, in a process
 that imports the changed module instead of the real one.
 
-A test that takes four times the processor time of the unchanged code, or eight times its time, counts as failed.
+A test that takes four times the processor time of the unchanged code, or eight times its time, counts as failed. The
+time for which a process waits for a processor does not count, so that a busy machine makes no test fail.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ OBSERVED_IN_S = 1800.0
 #: what a changed function may take of memory
 MEMORY_BYTES = 8 << 30
 #: exit codes of forked processes, beside pytest's
+TOO_LONG = 97
 NOT_CHANGED = 98
 BROKEN = 99
 
@@ -200,8 +202,34 @@ class Mutated(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self._code, module.__dict__)
 
 
-def run_from_start(mutant: Mutant, tests: Sequence[str]) -> int:
-    """pytest's exit code. For a process that has imported none of the rooms."""
+def _limit_time(processor_s: float, real_s: float, unchanged_s: float) -> None:
+    """End this process unless it is limited anew in time. Real time spent waiting for a processor does not count."""
+    waited = _waited_for_processor_s()
+
+    def end(*_: object) -> None:
+        nonlocal waited
+        before, waited = waited, _waited_for_processor_s()
+        if waited - before < 1:
+            os._exit(TOO_LONG)
+        signal.setitimer(signal.ITIMER_REAL, waited - before)
+
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_PROF, processor_s + 4 * unchanged_s)
+    signal.setitimer(signal.ITIMER_REAL, real_s + 8 * unchanged_s)
+
+
+def _waited_for_processor_s() -> float:
+    """Of this thread; 0 where the system does not say."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
+def run_from_start(mutant: Mutant, tests: Sequence[str], seconds: float) -> int:
+    """pytest's exit code. For a process that has imported none of the rooms. ``seconds``: of the unchanged tests."""
+    _limit_time(60, 60, seconds)
     sys.meta_path.insert(0, Mutated(mutant.module, mutant.code()))
     return callers.run(tests)
 
@@ -230,7 +258,8 @@ class Judge:
 
     def note_call(self, frame: FrameType, event: str, arg: object) -> None:
         """For sys.settrace while modules are imported."""
-        self._on_import[id(frame.f_code)] = frame.f_code
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # no body of a module or a class
+            self._on_import[id(frame.f_code)] = frame.f_code
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._seconds += report.duration
@@ -313,11 +342,8 @@ class Judge:
         if not live.change(ROOT / mutant.module, mutant.code()):
             return NOT_CHANGED
         items = [self._items[test] for test in tests if test in self._items]
-        for limit in (signal.SIGPROF, signal.SIGALRM):
-            signal.signal(limit, signal.SIG_DFL)
         for i, item in enumerate(items):
-            signal.setitimer(signal.ITIMER_PROF, 4 + 4 * self.by.seconds[item.nodeid])
-            signal.setitimer(signal.ITIMER_REAL, 15 + 8 * self.by.seconds[item.nodeid])
+            _limit_time(4, 15, self.by.seconds[item.nodeid])
             self._run(item, items[i + 1] if i + 1 < len(items) else None)
             if self._failed:
                 return 1

@@ -7,9 +7,9 @@ but for those in `NOT_MUTATED`; `--sample` mutants of them are chosen by `--seed
 logs, `__repr__`, assertions, what only type checkers see. Which tests call a function is observed first, in one run of
 the fast tests (callers.py); judging.py runs them.
 
-Nothing is written to disk. A mutant that takes four times the time of the unchanged tests counts as noticed. At least
-95% must be noticed; the others are listed. mutants_equivalent.toml lists mutants without any effect, with reasons.
-Examples of hypothesis are the same in every run.
+Nothing is written to disk, and a run during which files are changed is void. A mutant that takes four times the time
+of the unchanged tests counts as noticed. At least 95% must be noticed; the others are listed. mutants_equivalent.toml
+lists mutants without any effect, with reasons. Examples of hypothesis are the same in every run.
 
 `make mutants-sample`, which CI runs, judges the mutants whose names have a low hash: it stays the same while other code
 changes. All of them must be noticed, or be listed.
@@ -130,13 +130,18 @@ def _statement_mutations(node: ast.AST, owner: str) -> Iterator[tuple[str, Chang
                     yield owner, [(node, ast.Call(node.func, node.args, [*node.keywords[:i], *node.keywords[i + 1 :]]))]
             if len(node.args) > 1:
                 yield owner, [(node, ast.Call(node.func, node.args[:-1], node.keywords))]
-        if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            yield owner, [(node, ast.Constant(node.value + 1))]  # type: ignore[operator]
+        if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
+            yield owner, [(node, ast.Constant(_other(node.value)))]
     for name, value in ast.iter_fields(node):
         if name not in ("decorator_list", "annotation", "returns", "defaults", "kw_defaults"):
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
                     yield from _statement_mutations(child, owner)
+
+
+def _other(number: float) -> float:
+    """One more; twice as much of a large one, of which one more is rarely another behaviour."""
+    return number + 1 if abs(number) < 1000 else 2 * number
 
 
 def _block_changes(block: Sequence[ast.stmt]) -> Iterator[Changes]:
@@ -147,7 +152,12 @@ def _block_changes(block: Sequence[ast.stmt]) -> Iterator[Changes]:
     for (first, is_simple), (second, next_is_simple) in itertools.pairwise(zip(block, simple, strict=True)):
         both_act = is_simple and next_is_simple and _acts(first) and _acts(second)
         # the order of mere assignments, and of reads, rarely matters
-        if both_act and ast.dump(first) != ast.dump(second) and not _only_reads(first, second):
+        if (
+            both_act
+            and ast.dump(first) != ast.dump(second)
+            and not _only_reads(first, second)
+            and not _are_apart(first, second)
+        ):
             yield [(first, copy.copy(second)), (second, copy.copy(first))]
 
 
@@ -172,6 +182,34 @@ def _only_reads(first: ast.stmt, second: ast.stmt) -> bool:
         and call.func.attr.startswith("get_")
         for s in (first, second)
     )
+
+
+#: methods of lists, dicts, sets, events and scopes that call nobody and never fail, `pop` with a default only
+_IN_PLACE = frozenset(("add", "append", "cancel", "clear", "discard", "pop", "set"))
+
+
+def _are_apart(first: ast.stmt, second: ast.stmt) -> bool:
+    """Each changes a container, an event or a scope in place, and says nothing of the other's."""
+    changed = [_changed_in_place(statement) for statement in (first, second)]
+    if changed[0] is None or changed[1] is None or changed[0] == changed[1]:
+        return False
+    named = [{node.attr for node in ast.walk(s) if isinstance(node, ast.Attribute)} for s in (first, second)]
+    return changed[0] not in named[1] and changed[1] not in named[0]
+
+
+def _changed_in_place(statement: ast.stmt) -> str | None:
+    """The name of the attribute that the statement changes, if it does nothing else and calls nobody."""
+    calls = [node for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    if not isinstance(statement, ast.Expr) or len(calls) != 1 or calls[0] is not statement.value:
+        return None
+    called = calls[0].func
+    if (
+        not isinstance(called, ast.Attribute)
+        or called.attr not in _IN_PLACE
+        or not isinstance(called.value, ast.Attribute)
+    ):
+        return None
+    return None if called.attr == "pop" and len(calls[0].args) < 2 else called.value.attr
 
 
 def _is_docstring(statement: ast.stmt) -> bool:
@@ -321,10 +359,9 @@ def judged(
         jobs = {}
         for key in map(tuple, found["unjudged"]):
             if chosen := by.tests(key[0], mutants[key].function, judging.BUDGET_S):
-                run = functools.partial(judging.run_from_start, mutants[key], chosen)
-                jobs[key] = judging.Job(
-                    functools.partial(judging.fork, run), 60 + 4 * sum(by.seconds[test] for test in chosen)
-                )
+                seconds = sum(by.seconds[test] for test in chosen)
+                run = functools.partial(judging.run_from_start, mutants[key], chosen, seconds)
+                jobs[key] = judging.Job(functools.partial(judging.fork, run), math.inf)
         for key, code in judging.exit_codes(jobs, parallel):
             if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 survivors.remove(key)
@@ -343,11 +380,12 @@ def main() -> int:
         "--callers", type=Path, help="a file that keeps what was observed; the next run observes only new tests"
     )
     options = parser.parse_args()
-    started = time.monotonic()
+    started, files = time.monotonic(), _files()
     # the same examples in every run, and none made smaller
     hypothesis.settings.register_profile(
         "mutants", derandomize=True, database=None, deadline=None,
         phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate),
+        suppress_health_check=[hypothesis.HealthCheck.too_slow],  # a busy machine is no reason to fail
     )  # fmt: skip
     hypothesis.settings.load_profile("mutants")
     equivalent = tomllib.loads((ROOT / "tests/mutants_equivalent.toml").read_text(encoding="utf-8"))
@@ -378,12 +416,20 @@ def main() -> int:
         print(f"  not noticed: {target}:{lines[target, name]}, {name}")
     for target, name in sorted((chosen & listed) - survivors):
         print(f"  noticed, though listed as equivalent: {target}, {name}")
+    if changed := {path for path, _, _ in files ^ _files()}:
+        raise SystemExit(f"void, since they were changed meanwhile: {', '.join(sorted(map(str, changed)))}")
     total, noticed = len(chosen - listed), len(chosen - listed - survivors)
     print(
         f"{noticed} of {total} mutants are noticed: {100 * noticed / total:.1f}%; {len(chosen & listed)} others are "
         f"equivalent; {time.monotonic() - started:.0f} s"
     )
     return 0 if noticed >= REQUIRED * total else 1
+
+
+def _files() -> set[tuple[Path, int, int]]:
+    """(path, when it was changed, its size) of what is mutated, and of the tests."""
+    paths = [path for folder in (*ROOMS, "tests") for path in (ROOT / folder).rglob("*.py")]
+    return {(path.relative_to(ROOT), path.stat().st_mtime_ns, path.stat().st_size) for path in paths}
 
 
 def _hash(mutant: Mutant) -> float:

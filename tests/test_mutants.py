@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import builtins
 import importlib.util
+import os
+import signal
 import sys
+import threading
+import time
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +21,7 @@ import pytest
 from kce.election.paths import SinglePaths
 from tests import callers
 from tests.callers import ROOT, Callers, named, with_calls_noted
-from tests.judging import Live, Mutant, runs_on_import
+from tests.judging import TOO_LONG, Live, Mutant, _limit_time, fork, runs_on_import
 from tests.mutants import mutants
 
 EQUIVALENT = tomllib.loads((ROOT / "tests/mutants_equivalent.toml").read_text(encoding="utf-8"))
@@ -162,6 +166,68 @@ def test_no_mutant_of_what_decides_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert {mutant.name for mutant in mutants(tmp_path / "example.py")} == {
         "f: h(zip(a, b, strict=True)) -> pass", "f: zip(a, b, strict=True) -> zip(a, strict=True)",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("statements", "are_swapped"),
+    [
+        (("self.a.add(x)", "self.b.pop(x, None)"), False),
+        (("self.a.clear()", "self.b.set()"), False),
+        (("self.a.add(x)", "self.b.pop(x)"), True),  # which may fail
+        (("self.a.add(x)", "self.b.add(self.a.pop(x, None))"), True),
+        (("self.a.add(x)", "self.a.clear()"), True),
+        (("self.a.add(x)", "other.a.clear()"), True),  # may be the same one
+        (("self.a.add(x)", "self.b.append(self.a)"), True),
+        (("self.a.add(x)", "self.b.add(f(x))"), True),
+        (("self.a.add(x)", "self.b.close()"), True),
+        (("a.add(x)", "self.b.clear()"), True),
+    ],
+)
+def test_changes_of_two_containers_are_not_swapped(
+    statements: tuple[str, str], are_swapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.mutants.ROOT", tmp_path)
+    first, second = statements
+    (tmp_path / "example.py").write_text(f"def f(self, x, a):\n    {first}\n    {second}\n")
+    names = {mutant.name for mutant in mutants(tmp_path / "example.py")}
+    assert (f"f: {first} -> {second} & {second} -> {first}" in names) == are_swapped
+
+
+def _ended(process: int) -> int:
+    ended, status = os.waitpid(process, 0)
+    assert ended == process
+    return os.waitstatus_to_exitcode(status)
+
+
+def test_a_process_that_waits_too_long_ends() -> None:
+    def waits() -> int:
+        _limit_time(60, 0.1, 0)
+        threading.Event().wait()
+        return 0
+
+    assert _ended(fork(waits)) == TOO_LONG
+
+
+def test_a_process_that_works_too_long_ends() -> None:
+    def works() -> int:
+        _limit_time(0.1, 60, 0)
+        while True:
+            pass
+
+    assert _ended(fork(works)) == -signal.SIGPROF
+
+
+def test_time_without_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited = iter((0.0, 2.0, 2.0))  # at the start, after 0.1 s, after 2 s more
+    monkeypatch.setattr("tests.judging._waited_for_processor_s", lambda: next(waited))
+
+    def waits() -> int:
+        started = time.monotonic()
+        _limit_time(60, 0.1, 0)
+        threading.Event().wait(1)
+        return 0 if time.monotonic() - started >= 1 else 1
+
+    assert _ended(fork(waits)) == 0
 
 
 def test_what_is_made_on_import_is_judged_anew() -> None:

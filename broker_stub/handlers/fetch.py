@@ -22,6 +22,7 @@ from kce.broker_stub.replication.fetch_sessions import (
     Requested,
     Wanted,
 )
+from kce.broker_stub.replication.read_replica import Consumer
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read
 from kce.wire import (
     AbortedTransaction,
@@ -41,6 +42,7 @@ from kce.wire.vocabulary import TopicPartition
 
 _IDS_SINCE: Final = 13
 _ZSTD_SINCE: Final = 10
+_RACK_SINCE: Final = 11
 _MAX_BYTES_SINCE: Final = 3
 
 
@@ -73,6 +75,7 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
         isolation=isolation_of(replica_id, message.isolation_level),
         leader_only=replica_id >= 0 or version < 11,  # rule B4.9
         hard_limit=version < _MAX_BYTES_SINCE,
+        consumer=_consumer(replica_id, message, context, services),
     )
 
     def more() -> tuple[list[PartitionFetch], bool]:
@@ -89,6 +92,14 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
 
     session = None if fetching.session is None or fetching.is_full else SessionWait(fetching.session.id, more)
     plane.fetch(params, known, respond, session)
+
+
+def _consumer(replica_id: int, message: FetchRequest, context: RequestContext, services: Services) -> Consumer | None:
+    """Who may be sent to a follower (rule B4.37)."""
+    has_rack = context.header.api_version >= _RACK_SINCE and replica_id < 0 and message.rack_id
+    if not has_rack or services.config.replica_selector_class is None:
+        return None
+    return Consumer(message.rack_id, context.listener)
 
 
 def _wanted(message: FetchRequest, version: int) -> Iterator[Wanted]:
@@ -213,6 +224,7 @@ def _partition_data(
         diverging_epoch=diverging,
         current_leader=leader,
         aborted_transactions=aborted,
+        preferred_read_replica=read.preferred_replica,
         records=records,  # type: ignore[arg-type]  # a memoryview is written as it is
     )
 

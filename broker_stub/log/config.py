@@ -32,6 +32,10 @@ class LogConfig:
     max_message_bytes: int
     is_compact: bool
     is_delete: bool
+    delete_retention_ms: int
+    min_cleanable_dirty_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
     compression_type: Codec | None
     message_timestamp_type: TimestampType
     message_timestamp_before_max_ms: int
@@ -82,6 +86,10 @@ class LogConfig:
             max_message_bytes=number("max.message.bytes"),
             is_compact="compact" in policies,
             is_delete="delete" in policies,
+            delete_retention_ms=number("delete.retention.ms"),
+            min_cleanable_dirty_ratio=float(str(values["min.cleanable.dirty.ratio"])),
+            min_compaction_lag_ms=number("min.compaction.lag.ms"),
+            max_compaction_lag_ms=number("max.compaction.lag.ms"),
             compression_type=_CODECS.get(str(values["compression.type"])),
             message_timestamp_type=_TIMESTAMP_TYPES[str(values["message.timestamp.type"])],
             message_timestamp_before_max_ms=timestamp_limit("message.timestamp.before.max.ms"),

@@ -123,7 +123,8 @@ class _Loader:
 
     def _delete_replaced(self, names: list[str], swaps: list[str]) -> None:
         """Delete the segments that the swapped-in ones replace."""
-        least, most = min(_offset(name, SWAP) for name in swaps), 0
+        offsets = [_offset(name, SWAP) for name in swaps]
+        least, most = min(offsets), max(offsets)
         for name in swaps:
             file = self._disk.open(f"{self._folder}/{name}")
             most = max([most, *(place.header.last_offset for place in scan(file, file.size))])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from kce.broker_stub.disk import Buffer
@@ -17,6 +18,7 @@ from kce.broker_stub.log.config import LogConfig
 from kce.broker_stub.log.files import BEGINNING, LogFiles, storage
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.log.loading import aborted_transaction, rebuild_producers
+from kce.broker_stub.log.names import SWAP
 from kce.broker_stub.log.producer_state import Origin
 from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.segments import FetchedRecords, LogContext, OffsetMetadata
@@ -365,6 +367,7 @@ class Log(LogFiles):
             clean=False,
             now_ms=self.context.now_ms(),
         )
+        self.producers.replicated(self.high_watermark)
         self._update_first_unstable()
 
     def _delete(self, segments: list[Segment]) -> None:
@@ -376,7 +379,25 @@ class Log(LogFiles):
         if paths:
             self.context.delete_later(paths, self.config.file_delete_delay_ms)
 
-    # retention
+    # retention and compaction
+
+    @storage
+    def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
+        """Put a compacted segment, whose files are flushed, in the place of others; the names survive a crash.
+
+        Raises KafkaStorageError.
+        """
+        new.rename(SWAP)
+        self.context.disk.flush_folder(self.folder)
+        self.segments.replace(old, new)
+        self.segments.delete_files(old, self.config)
+        new.rename("")
+        self._delete_snapshots([segment for segment in old if segment.base_offset != new.base_offset])
+        replaced = {segment.base_offset for segment in old}
+        if self._high_watermark.segment in replaced:
+            self._high_watermark = OffsetMetadata(self.high_watermark)
+        if self._first_unstable is not None and self._first_unstable.segment in replaced:
+            self._first_unstable = OffsetMetadata(self._first_unstable.offset)
 
     @storage
     def delete_old_segments(self) -> int:

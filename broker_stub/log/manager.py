@@ -21,10 +21,12 @@ import trio
 
 from kce.broker_stub.disk import Disk
 from kce.broker_stub.errors import BrokerFailure, KafkaStorageError
+from kce.broker_stub.log.cleaner import Cleaner
 from kce.broker_stub.log.config import LogConfig
 from kce.broker_stub.log.directory import LogDirectory
 from kce.broker_stub.log.log import Log
 from kce.broker_stub.log.names import (
+    CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
@@ -44,6 +46,9 @@ _LOGS_AT_ONCE = 20
 class LogManagerConfig:
     """Each setting has Kafka's name, with underscores."""
 
+    log_cleaner_backoff_ms: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_enable: bool
     log_initial_task_delay_ms: int
     log_retention_check_interval_ms: int
     log_flush_scheduler_interval_ms: int
@@ -58,6 +63,9 @@ class LogManagerConfig:
         """Raises ConfigError."""
         read = Properties(properties)
         return cls(
+            log_cleaner_backoff_ms=read.integer("log.cleaner.backoff.ms"),
+            log_cleaner_dedupe_buffer_size=read.integer("log.cleaner.dedupe.buffer.size"),
+            log_cleaner_enable=read.boolean("log.cleaner.enable"),
             log_initial_task_delay_ms=read.integer("log.initial.task.delay.ms"),
             log_retention_check_interval_ms=read.integer("log.retention.check.interval.ms"),
             log_flush_scheduler_interval_ms=read.integer("log.flush.scheduler.interval.ms"),
@@ -93,6 +101,7 @@ class LogManager:
         self._log_dirs = log_dirs
         self.logs: dict[TopicPartition, Log] = {}
         self._deleted_in: set[LogDirectory] = set()
+        self._cleaner = Cleaner(self.logs, now_ms, config.log_cleaner_dedupe_buffer_size)
         self.directories = [
             LogDirectory(
                 path,
@@ -109,6 +118,14 @@ class LogManager:
     @property
     def online(self) -> list[LogDirectory]:
         return [directory for directory in self.directories if not directory.is_offline]
+
+    def fail(self, path: str) -> None:
+        """Let a directory fail, as an I/O error does. Raises ValueError for one that does not exist, or is offline."""
+        for directory in self.online:
+            if directory.path == path.rstrip("/"):
+                directory.failed(OSError("it fails on command"))
+                return
+        raise ValueError(path)
 
     def _failed(self, directory: LogDirectory) -> None:
         partitions = [partition for partition, found in self.logs.items() if found.context is directory]
@@ -137,6 +154,7 @@ class LogManager:
     async def _load(self, directory: LogDirectory) -> None:
         recovery_points = directory.read_checkpoint(RECOVERY_POINT_CHECKPOINT)
         log_starts = directory.read_checkpoint(LOG_START_OFFSET_CHECKPOINT)
+        self._cleaner.ends |= directory.read_checkpoint(CLEANER_OFFSET_CHECKPOINT)
         high_watermarks = directory.read_checkpoint(REPLICATION_OFFSET_CHECKPOINT)
         for count, name in enumerate(self._disk.folders(directory.path)):
             if count % _LOGS_AT_ONCE == 0:
@@ -216,6 +234,7 @@ class LogManager:
         found = self.logs.pop(partition, None)
         if found is None:
             return
+        self._cleaner.forget(partition)
         directory = found.context
         assert isinstance(directory, LogDirectory)
         if not found.has_files:
@@ -261,6 +280,8 @@ class LogManager:
             ):
                 nursery.start_soon(_every, interval_ms / 1000, initial_ms / 1000, task)
             nursery.start_soon(self._do_later)
+            if config.log_cleaner_enable:
+                nursery.start_soon(_every, config.log_cleaner_backoff_ms / 1000, 0, self._compact)
             task_status.started()
 
     def _wake(self) -> None:
@@ -298,6 +319,18 @@ class LogManager:
 
     async def _retain(self) -> None:
         await self._each(Log.delete_old_segments)
+
+    async def _compact(self) -> None:
+        """Compact logs until none needs it (rule B6.22)."""
+        while (cleaned := await self._cleaner.clean_next()) is not None:
+            directory = cleaned.context
+            assert isinstance(directory, LogDirectory)
+            ends = self._cleaned_in(directory)
+            await self._guarded(directory, partial(directory.update_checkpoint, CLEANER_OFFSET_CHECKPOINT, ends))
+
+    def _cleaned_in(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        ends = self._cleaner.ends
+        return {partition: ends[partition] for partition in self._logs_in(directory) if partition in ends}
 
     async def _flush_dirty(self) -> None:
         await self._each(lambda found: found.flush() if found.is_flush_due else None)

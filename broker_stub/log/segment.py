@@ -54,14 +54,20 @@ class Segment:
     """``size``: bytes of batches. Raises OSError wherever it reads or writes."""
 
     __slots__ = (
-        "_bytes_since_index_entry", "_disk", "_file", "_first_timestamp", "_folder", "_index", "_max", "_time_index",
-        "_txn_index", "base_offset", "created_ms", "is_new", "jitter_ms", "size",
+        "_bytes_since_index_entry", "_disk", "_file", "_first_timestamp", "_folder", "_index", "_max", "_suffix",
+        "_time_index", "_txn_index", "base_offset", "created_ms", "is_new", "jitter_ms", "size",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, folder: str, base_offset: int, *, now_ms: int, jitter_ms: int = 0) -> None:
-        """Open the segment of that base offset, or make one. ``jitter_ms``: so much earlier it is rolled by time."""
+    def __init__(
+        self, disk: Disk, folder: str, base_offset: int, *, now_ms: int, jitter_ms: int = 0, suffix: str = ""
+    ) -> None:
+        """Open the segment of that base offset, or make one.
+
+        ``jitter_ms``: so much earlier it is rolled by time. ``suffix``: of its files, while it is being compacted.
+        """
         self._disk = disk
         self._folder = folder
+        self._suffix = suffix
         self.base_offset = base_offset
         self.created_ms = now_ms
         self.jitter_ms = jitter_ms
@@ -78,24 +84,35 @@ class Segment:
         self._bytes_since_index_entry = 0
 
     @classmethod
-    def create(cls, disk: Disk, folder: str, base_offset: int, *, now_ms: int, jitter_ms: int = 0) -> Segment:
+    def create(
+        cls, disk: Disk, folder: str, base_offset: int, *, now_ms: int, jitter_ms: int = 0, suffix: str = ""
+    ) -> Segment:
         """Create a segment without batches; delete existing files of its name."""
-        for suffix in SEGMENT_FILES:
-            disk.delete(f"{folder}/{offset_name(base_offset, suffix)}")
-        segment = cls(disk, folder, base_offset, now_ms=now_ms, jitter_ms=jitter_ms)
-        for suffix in (INDEX, TIME_INDEX):
-            disk.write(segment.path(suffix), b"")
+        for kind in SEGMENT_FILES:
+            disk.delete(f"{folder}/{offset_name(base_offset, kind)}{suffix}")
+        segment = cls(disk, folder, base_offset, now_ms=now_ms, jitter_ms=jitter_ms, suffix=suffix)
+        for kind in (INDEX, TIME_INDEX):
+            disk.write(segment.path(kind), b"")
         return segment
 
     def __repr__(self) -> str:
         return f"<segment {self.base_offset}, {self.size} bytes>"
 
     def path(self, suffix: str) -> str:
-        return f"{self._folder}/{offset_name(self.base_offset, suffix)}"
+        return f"{self._folder}/{offset_name(self.base_offset, suffix)}{self._suffix}"
 
     def moved(self, folder: str) -> None:
         """The log's folder has another name."""
         self._folder = folder
+        self._file = self._disk.open(self.path(LOG))
+
+    def rename(self, suffix: str) -> None:
+        """Give its files another suffix."""
+        self._file.close()
+        old = [(kind, path) for kind in SEGMENT_FILES if self._disk.exists(path := self.path(kind))]
+        self._suffix = suffix
+        for kind, path in old:
+            self._disk.rename(path, self.path(kind))
         self._file = self._disk.open(self.path(LOG))
 
     # indexes
@@ -175,7 +192,7 @@ class Segment:
             return True
         if not self.size:
             return False
-        first = self._first_batch_timestamp()
+        first = self.first_batch_timestamp()
         waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
         return (
             waited > segment_ms - self.jitter_ms
@@ -183,7 +200,8 @@ class Segment:
             or len(self.time_index) >= index_bytes // _TIME_ENTRY_BYTES - 1
         )
 
-    def _first_batch_timestamp(self) -> int:
+    def first_batch_timestamp(self) -> int:
+        """The greatest timestamp of the first batch; -1 if there is none."""
         if self._first_timestamp is None:
             first = next(self.scan(0), None)
             self._first_timestamp = NO_TIMESTAMP if first is None else first.header.max_timestamp
@@ -282,6 +300,7 @@ class Segment:
             end = position + header.size
         self._bytes_since_index_entry = end - last_entry
         time_index.maybe_append(*self._max)
+        self._store_indexes()  # before the recovery point nothing else does: the next start would find them empty
         return end
 
     def to_flush(self) -> list[str]:

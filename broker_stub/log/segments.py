@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from typing import NamedTuple, Protocol
 
@@ -142,8 +142,6 @@ class Segments:
             if self.active.size:
                 raise ValueError(f"a segment at {base_offset} exists already")
             self._segments.pop()
-        elif base_offset < self.active.base_offset:
-            raise ValueError(f"a segment at {base_offset} after one at {self.active.base_offset}")
         else:
             self.active.complete()
         self._segments.append(self._create(base_offset, config))
@@ -170,6 +168,11 @@ class Segments:
     def remove_first(self, count: int) -> list[Segment]:
         removed, self._segments = self._segments[:count], self._segments[count:]
         return removed
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """A segment takes the place of neighbours, none of which is the active one."""
+        first = self._segments.index(old[0])
+        self._segments[first : first + len(old)] = [new]
 
     def delete_files(self, segments: Iterable[Segment], config: LogConfig) -> None:
         paths = [path for segment in segments for path in segment.delete_later()]

@@ -188,7 +188,9 @@ class DataPlane:
         for fetch in fetches:
             try:
                 partition = self.partition(fetch.partition)
-                found = read_partition(partition, fetch, params, room, at_least_one=at_least_one)
+                found = read_partition(
+                    partition, fetch, params, room, at_least_one=at_least_one, snapshot=self._metadata_cache.snapshot
+                )
                 if record_progress and params.is_follower and found.diverging is None:
                     found = self._follower_fetched(partition, params.replica_id, fetch, found)
             except ApiException as e:
@@ -346,7 +348,7 @@ class DelayedFetch(DelayedOperation):
             self._params.max_wait_ms <= 0
             or (not reads and self._session is None)
             or sum(len(read.records) for read in reads) >= self._params.min_bytes
-            or any(read.error or read.diverging is not None for read in reads)
+            or any(read.error or read.diverging is not None or read.preferred_replica >= 0 for read in reads)
         )
 
     def _add_touched(self) -> bool:

@@ -50,6 +50,7 @@ class FollowersCatchUp:
     def partition_changed(self, partition: Partition) -> None:
         if partition.is_leader:
             self._led[partition.topic_partition] = partition
+            self.shrink_laggards(partition)
         else:
             self._led.pop(partition.topic_partition, None)
 
@@ -67,6 +68,11 @@ class FollowersCatchUp:
             await trio.sleep(self._max_lag_ms / 2000)
             for partition in list(self._led.values()):
                 self.shrink(partition)
+
+    def shrink_laggards(self, partition: Partition) -> None:
+        """Who lags on command need not lag for a time."""
+        if partition.followers.laggards:
+            self.shrink(partition)
 
     def shrink(self, partition: Partition) -> None:
         """Rules 9.44 to 9.46."""
@@ -93,5 +99,6 @@ class FollowersCatchUp:
             self.expands += len(partition.isr) > before
             self.shrinks += len(partition.isr) < before
             self.isr_changed(partition)
+            self.shrink_laggards(partition)
         elif outcome is ProposalOutcome.RESUBMIT:
             self._submit(partition, item.leader_and_isr.isr)

@@ -12,7 +12,9 @@ from kce.broker_stub.errors import ApiException, Refused
 from kce.broker_stub.log import Isolation, Log, OffsetMetadata
 from kce.broker_stub.log.indexes import AbortedTransaction
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
+from kce.broker_stub.metadata_cache import MetadataSnapshot
 from kce.broker_stub.partition import Partition
+from kce.broker_stub.replication.read_replica import Consumer, preferred_follower
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import NO_EPOCH, TopicPartition
 
@@ -35,7 +37,10 @@ class PartitionFetch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchParams:
-    """``replica_id``: of a follower, or CONSUMER. ``hard_limit``: no batch is returned that exceeds it (rule B4.15)."""
+    """``replica_id``: of a follower, or CONSUMER. ``hard_limit``: no batch is returned that exceeds it (rule B4.15).
+
+    ``consumer``: who may read from a follower.
+    """
 
     replica_id: int
     max_wait_ms: int
@@ -44,6 +49,7 @@ class FetchParams:
     isolation: Isolation
     leader_only: bool = True
     hard_limit: bool = False
+    consumer: Consumer | None = None
 
     @property
     def is_follower(self) -> bool:
@@ -77,9 +83,15 @@ def error_read(error: ApiException) -> Read:
 
 
 def read_partition(
-    partition: Partition, fetch: PartitionFetch, params: FetchParams, max_bytes: int, *, at_least_one: bool
+    partition: Partition,
+    fetch: PartitionFetch,
+    params: FetchParams,
+    max_bytes: int,
+    *,
+    at_least_one: bool,
+    snapshot: MetadataSnapshot,
 ) -> Read:
-    """Rules B4.7 to B4.15. Raises ApiException."""
+    """Rules B4.7 to B4.15, B4.39. Raises ApiException."""
     log_id = partition.topic_id
     if fetch.topic_id is not None and log_id is not None and fetch.topic_id != log_id:
         raise Refused(ErrorCode.INCONSISTENT_TOPIC_ID)
@@ -93,8 +105,12 @@ def read_partition(
         log_start_offset=log.log_start_offset,
         start=OffsetMetadata(fetch.offset),
         end_offset=log.log_end_offset,
-        bound=_bound(log, params.isolation),
+        bound=UNDEFINED if params.consumer is not None else _bound(log, params.isolation),
     )
+    if params.consumer is not None:
+        preferred = preferred_follower(partition, fetch.offset, params.consumer, snapshot)
+        if preferred is not None:
+            return found._replace(preferred_replica=preferred)
     diverging = _diverging_epoch(log, fetch)
     if diverging is not None:
         return found._replace(diverging=diverging)

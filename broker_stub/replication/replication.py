@@ -52,15 +52,17 @@ class Replication:
             session_slots=config.max_incremental_fetch_session_cache_slots,
         )
         self.isr.isr_changed = self.data_plane.isr_changed
-        #: partitions whose followers lag on command
-        self.held: set[TopicPartition] = set()
+        self._broker_id = config.broker_id
+        self._hosted = hosted
+        #: who lags on command, by partition
+        self.laggards: dict[TopicPartition, set[int]] = {}
         self.fetchers = FetcherManager(
             FollowerPort(
                 config,
                 dial,
                 broker_epoch,
                 self.data_plane.high_watermark_moved,
-                lambda partition: partition in self.held,
+                self._is_held,
             )
         )
 
@@ -75,6 +77,7 @@ class Replication:
 
     def partition_changed(self, partition: Partition) -> None:
         """Rules B5.1, B5.6."""
+        partition.followers.laggards = self.laggards.get(partition.topic_partition, ())
         self.isr.partition_changed(partition)
         self._follow(partition)
         self.data_plane.role_changed(partition)
@@ -105,11 +108,26 @@ class Replication:
     def metadata_changed(self, controller_epoch: int) -> None:
         """Ignored: only followers' fetches matter."""
 
-    def hold(self, partition: TopicPartition) -> None:
-        """Do not fetch that partition: it lags on command."""
-        self.held.add(partition)
-        self.fetchers.reconsider(partition)
+    # lagging on command
 
-    def release(self, partition: TopicPartition) -> None:
-        self.held.discard(partition)
-        self.fetchers.reconsider(partition)
+    def lag(self, partition: TopicPartition, broker_id: int, wanted: bool) -> None:
+        """That broker lags from now on, or not any more: it does not fetch, and the leader removes it from the ISR.
+
+        Every broker must hear of it, because each may become leader.
+        """
+        laggards = self.laggards.setdefault(partition, set())
+        if wanted:
+            laggards.add(broker_id)
+        else:
+            laggards.discard(broker_id)
+        hosted = self._hosted().partitions.get(partition)
+        if hosted is None:
+            return
+        hosted.followers.laggards = laggards
+        if broker_id == self._broker_id:
+            self.fetchers.reconsider(partition)
+        elif hosted.is_leader:
+            self.isr.shrink_laggards(hosted)
+
+    def _is_held(self, partition: TopicPartition) -> bool:
+        return self._broker_id in self.laggards.get(partition, ())

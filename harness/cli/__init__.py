@@ -12,6 +12,7 @@ import click
 
 from kce.captures.errors import CaptureError
 from kce.extras import MissingExtra
+from kce.harness.actions import ACTIONS
 from kce.harness.errors import HarnessError, plain_error
 from kce.harness.interrupts import Interrupted
 from kce.harness.java import JavaMissing
@@ -24,15 +25,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "proxy": ("proxy:proxy", "Run a proxy in front of a cluster, such as a real one, for faults and recordings."),
     "topic": ("topic:topic", "Create, list, describe and delete topics."),
     "describe": ("describe:describe", "Show a cluster: controller, brokers, partitions, pending operations."),
-    "kill": ("nodes:kill", "Kill a node of the running cluster."),
-    "pause": ("nodes:pause", "Suspend a node (SIGSTOP)."),
-    "resume": ("nodes:resume", "Resume a paused node."),
-    "restart": ("nodes:restart", "Stop a node if it runs, then start it."),
-    "cut": ("nodes:cut", "Cut a node off from ZooKeeper."),
-    "heal": ("nodes:heal", "Connect a node to ZooKeeper again."),
-    "hold": ("nodes:hold", "Hold the control requests of a node."),
-    "release": ("nodes:release", "Release the held control requests of a node."),
-    "delete-controller": ("nodes:delete_controller", "Delete /controller by hand."),
+    **{action.words: (f"nodes:{action.words}", action.summary) for action in ACTIONS if " " not in action.words},
+    "isr": ("nodes:isr", "Let a follower lag, so that it leaves the ISR."),
+    "log-dir": ("nodes:log-dir", "Let a log directory of a node fail."),
     "fault": ("fault:fault", "Add, list and remove faults: rules for requests and responses."),
     "simulate": ("simulate:simulate_", "Run random schedules on clusters in memory and check invariants."),
     "capture": ("capture:capture", "Write the packets of a network interface to a pcapng."),

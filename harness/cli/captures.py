@@ -87,12 +87,10 @@ traffic of a ZooKeeper-mode Kafka cluster. What could be decoded is still printe
     help="Only requests to this broker and its responses; may be repeated. Ids are learnt from UpdateMetadata.",
 )  # fmt: skip
 @click.option(
-    "--since", "--from", "since_ns", metavar="TIME", callback=each(selection.time_ns),
+    "--since", "since_ns", metavar="TIME", callback=each(selection.time_ns),
     help="Only from this time on (ISO 8601, UTC if it names no zone).",
 )  # fmt: skip
-@click.option(
-    "--until", "--to", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time."
-)
+@click.option("--until", "until_ns", metavar="TIME", callback=each(selection.time_ns), help="Only before this time.")
 @click.option(
     "--summary", is_flag=True, help="Print counts by API, controllers by epoch and brokers instead of messages."
 )

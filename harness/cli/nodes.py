@@ -1,39 +1,57 @@
-"""`kce kill | pause | resume | restart | cut | heal | hold | release NODE`, and `kce delete-controller`."""
+"""The commands that change a running cluster: one for each of `kce.harness.actions`, such as `kce kill NODE`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from kce.harness.actions import ACTIONS, ARGUMENTS, Action
 from kce.harness.cli.options import cluster_option
 from kce.harness.running import command, find_cluster
 
+#: commands of two words: the help of their group
+_GROUPS = {
+    "isr": "Let followers lag on command.",
+    "log-dir": "Let log directories fail.",
+}
 
-def _of_node(name: str, help_text: str) -> click.Command:
-    @click.command(name, help=help_text)
-    @click.argument("node", type=int)
-    @cluster_option
-    def run(node: int, cluster_file: Path | None) -> int:
-        click.echo(command(find_cluster(cluster_file), name, node)["text"])
+
+def _command(action: Action) -> click.Command:
+    def run(cluster_file: Path | None, wait: bool, **arguments: Any) -> int:
+        more = {"wait": True} if wait else {}
+        click.echo(command(find_cluster(cluster_file), action.name, **arguments, **more)["text"])
         return 0
 
-    return run
+    for name in reversed(action.arguments):
+        run = click.argument(name, type=ARGUMENTS[name][0])(run)
+    run = click.option(
+        "--wait", is_flag=True,
+        help="Return when ZooKeeper has noticed, every partition that can has a leader, and the brokers know.",
+    )(run)  # fmt: skip
+    return click.command(action.words.split()[-1], help=action.help)(cluster_option(run))
 
 
-kill = _of_node("kill", "Kill a node of the running cluster (kill -9). ZooKeeper notices when its session expires.")
-pause = _of_node("pause", "Suspend a node (SIGSTOP). After its session timeout it is a zombie.")
-resume = _of_node("resume", "Resume a paused node (SIGCONT).")
-restart = _of_node("restart", "Stop a node with controlled shutdown if it is running, then start it on its old ports.")
-cut = _of_node("cut", "Cut a node off from ZooKeeper. Its session expires unless `kce heal` comes first.")
-heal = _of_node("heal", "Connect a node to ZooKeeper again.")
-hold = _of_node("hold", "Hold the control requests of a node. After another is elected they are a zombie's.")
-release = _of_node("release", "Release the held control requests of a node.")
+def _commands() -> dict[str, click.Command]:
+    found: dict[str, click.Command] = {name: click.Group(name, help=text) for name, text in _GROUPS.items()}
+    for action in ACTIONS:
+        group, _, inner = action.words.partition(" ")
+        if inner:
+            parent = found[group]
+            assert isinstance(parent, click.Group)
+            parent.add_command(_command(action))
+        else:
+            found[group] = _command(action)
+    return found
 
 
-@click.command("delete-controller")
-@cluster_option
-def delete_controller(cluster_file: Path | None) -> int:
-    """Delete /controller by hand: the nodes elect a new controller."""
-    click.echo(command(find_cluster(cluster_file), "delete-controller")["text"])
-    return 0
+#: by the first word after `kce`
+COMMANDS = _commands()
+
+
+def __getattr__(name: str) -> click.Command:
+    try:
+        return COMMANDS[name]
+    except KeyError:
+        raise AttributeError(name) from None

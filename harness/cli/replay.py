@@ -293,7 +293,7 @@ async def _broker_epochs(zk: KafkaZkClient) -> dict[int, int]:
 
 async def _restart(cluster: dict[str, Any], rewriter: Rewriter, broker_id: int) -> None:
     """Restart a node. Read its new broker epoch if epochs are rewritten."""
-    answer = await trio.to_thread.run_sync(command, cluster, "restart", broker_id, abandon_on_cancel=True)
+    answer = await trio.to_thread.run_sync(partial(command, cluster, "restart", node=broker_id), abandon_on_cancel=True)
     click.echo(f"kce: {answer['text']}", err=True)
     if broker_id in rewriter.broker_epochs:
         async with connected(cluster["zookeeper"], None) as zk:

@@ -5,6 +5,7 @@ async with kce.Cluster(brokers=3, world=memory(seed=7)) as cluster: ...
 
 from __future__ import annotations
 
+import ssl
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -110,6 +111,15 @@ class MemoryClusterWorld(ClusterWorld):
 
     def is_cut(self, node_id: int) -> bool:
         return _name(node_id) in self._cut
+
+    async def expire(self, node_id: int, session_id: int, tls: ssl.SSLContext | None) -> None:
+        await trio.lowlevel.checkpoint()
+        for store in self._sessions[_name(node_id)]:
+            if store.session_id == session_id:
+                if store.is_abandoned or self.is_cut(node_id):
+                    self.server.end_session(store)
+                else:
+                    self.server.expire(store)
 
     async def connect_to_zookeeper(self, name: str, config: ZooKeeperClientConfig) -> MemoryStore:
         await trio.lowlevel.checkpoint()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -105,3 +106,6 @@ class ClusterWorld(Protocol):
     def heal(self, node_id: int) -> None: ...
 
     def is_cut(self, node_id: int) -> bool: ...
+
+    async def expire(self, node_id: int, session_id: int, tls: ssl.SSLContext | None) -> None:
+        """End a session of the node. ``tls``: how to reach ZooKeeper. Raises HarnessError."""

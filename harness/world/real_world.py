@@ -7,6 +7,7 @@ import os
 import resource
 import shutil
 import socket
+import ssl
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -23,6 +24,7 @@ from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
 from kce.harness.world.port import ClusterWorld, Connected, Listener, World
 from kce.harness.world.real_disk import RealDisk
+from kce.harness.world.session_expiry import end_session
 from kce.harness.world.tcp_proxy import TcpProxy
 from kce.harness.world.tcp_stream import TcpStream
 from kce.zookeeper.client_config import ZooKeeperClientConfig
@@ -194,6 +196,9 @@ class RealClusterWorld(ClusterWorld):
 
     def is_cut(self, node_id: int) -> bool:
         return self._proxies[node_id].is_cut
+
+    async def expire(self, node_id: int, session_id: int, tls: ssl.SSLContext | None) -> None:
+        await end_session(*self.first_server(), session_id, tls)
 
 
 def real(zookeeper: str | None = None) -> RealClusterWorld:

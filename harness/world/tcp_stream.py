@@ -23,6 +23,7 @@ class TcpStream(trio.abc.Stream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         while True:
+            self._check_open()
             await trio.lowlevel.wait_readable(self.socket)
             try:
                 return self.socket.recv(max_bytes or DEFAULT_RECEIVE_BYTES)
@@ -44,6 +45,7 @@ class TcpStream(trio.abc.Stream):
 
     async def _send_rest(self, data: memoryview) -> None:
         while data:
+            self._check_open()
             await trio.lowlevel.wait_writable(self.socket)
             data = data[self._send(data) :]
 
@@ -55,12 +57,18 @@ class TcpStream(trio.abc.Stream):
         except OSError as e:
             raise self._error(e) from e
 
+    def _check_open(self) -> None:
+        """Trio takes a closed socket for file descriptor -1 and fails with ValueError."""
+        if self.socket.fileno() == -1:
+            raise trio.ClosedResourceError("this socket was closed")
+
     def _error(self, e: OSError) -> Exception:
         if self.socket.fileno() == -1:
             return trio.ClosedResourceError("this socket was closed")
         return trio.BrokenResourceError(f"socket connection broken: {e}")
 
     async def wait_send_all_might_not_block(self) -> None:
+        self._check_open()
         await trio.lowlevel.wait_writable(self.socket)
 
     def close(self) -> None:

@@ -521,6 +521,46 @@ async def test_embedded_shutdown(nursery: trio.Nursery) -> None:  # rules E9.12,
     assert first.calls == ["grant", "revoke"]
 
 
+async def test_an_embedded_shutdown_that_fails_is_complete(nursery: trio.Nursery) -> None:  # rule E9.12
+    """It revokes the others, raises the first error, and has nothing left to do."""
+
+    class Failing(Contender):
+        async def revoke_leadership(self) -> None:
+            await super().revoke_leadership()
+            raise RuntimeError("revoked")
+
+    service = EmbeddedLeaderService(nursery)
+    contenders = [Failing(), Contender()]
+    for contender in contenders:
+        await service.create_leader_election_service().start(contender)
+    await contenders[0].lead()
+    with pytest.raises(RuntimeError, match="revoked"):
+        await service.shutdown()
+    assert [contender.calls for contender in contenders] == [["grant", "revoke"], ["revoke"]]
+    await service.shutdown()
+
+
+async def test_an_embedded_listener_that_is_stopped_is_forgotten(nursery: trio.Nursery) -> None:
+    service = EmbeddedLeaderService(nursery)
+    retrieval = service.create_leader_retrieval_service()
+    await retrieval.start(Listener())
+    assert len(service._listeners) == 1
+    await retrieval.stop()
+    assert service._listeners == []
+
+
+async def test_an_embedded_election_that_fails_to_start_is_shut_down_with_the_others(nursery: trio.Nursery) -> None:
+    service = EmbeddedLeaderService(nursery)
+    election, contender = service.create_leader_election_service(), Contender()
+    contender.gate = trio.Event()  # its grant is under way
+    await election.start(contender)
+    await contender.entered.wait()
+    assert len(service._running) == 1
+    contender.gate.set()
+    await service.shutdown()
+    assert contender.calls == ["grant", "revoke"]
+
+
 async def test_embedded_participants_may_start_again(nursery: trio.Nursery) -> None:  # rule E9.13
     service = EmbeddedLeaderService(nursery)
     election, contender = service.create_leader_election_service(), Contender()

@@ -8,18 +8,19 @@ from uuid import uuid4
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kce.election.information import LeaderInformation
 from kce.election.java_stream import encode_leader_node
 from kce.election.latch import LeaderLatch
-from kce.election.leader_node import write_leader_node
+from kce.election.leader_node import WatchedNode, write_leader_node
 from kce.election.service import MultipleComponentLeaderElectionService
 from kce.election.session import ElectionSession
 from kce.zookeeper.store import (
     Create,
     Delete,
     NodeData,
+    NoNode,
     Op,
     OpResult,
     SessionExpired,
@@ -273,6 +274,98 @@ async def test_a_store_that_refuses_is_reported_and_retried(memory: Memory) -> N
     await latch.until(lambda: latch.reports)
     assert latch.reports == [True]
     assert [str(e) for e in latch.errors] == ["NoAuth"]
+
+
+async def test_a_leader_whose_check_is_refused_withdraws_until_it_is_not(memory: Memory) -> None:
+    session, other = await memory.session(), await memory.session()
+    latch = await joined(session)
+    get_children, refusals = session.store.get_children, [StoreError("NoAuth")]
+
+    async def refuse(paths: Sequence[str], *, watch: bool = False) -> list[object]:
+        return [refusals.pop()] if refusals else list(await get_children(paths, watch=watch))
+
+    session.store.get_children = refuse  # type: ignore[method-assign,assignment]
+    await other.store.write([SetData(f"{LATCH}/{latch.latch._node}", b"x"), Delete(f"{LATCH}/{latch.latch._node}")])
+    await latch.until(lambda: latch.reports == [True, False, True])
+    assert [str(e) for e in latch.errors] == ["NoAuth"]
+
+
+async def test_a_predecessor_that_cannot_be_read_is_reported(memory: Memory) -> None:
+    session, other = await memory.session(), await memory.session()
+    first = await joined(session)
+
+    async def refuse(paths: Sequence[str], *, watch: bool = False) -> list[StoreError]:
+        return [StoreError("NoAuth")]
+
+    other.store.get_data = refuse  # type: ignore[method-assign,assignment]
+    second = await joined(other)
+    assert (first.reports, second.reports, [str(e) for e in second.errors]) == ([True], [], ["NoAuth"])
+
+
+async def test_a_leader_node_that_cannot_be_read_is_read_again(memory: Memory, autojump_clock: MockClock) -> None:
+    session = await memory.session()
+    get_data, refusals, errors = session.store.get_data, [StoreError("NoAuth")], []
+    seen: list[bytes | None] = []
+
+    async def refuse(paths: Sequence[str], *, watch: bool = False) -> list[object]:
+        return [refusals.pop()] if refusals else list(await get_data(paths, watch=watch))
+
+    session.store.get_data = refuse  # type: ignore[method-assign,assignment]
+    watched = WatchedNode(session, LEADER, on_data=seen.append, on_error=errors.append, retry_wait_s=5.0)
+    watched.start()
+    await trio.sleep(4.9)
+    assert (seen, [str(e) for e in errors]) == ([], ["NoAuth"])
+    await session.make_parents(LEADER)
+    await session.store.write([Create(LEADER, b"x")])
+    assert seen == []  # it has no watch yet
+    await trio.sleep(0.2)
+    assert seen == [b"x"]
+    watched.close()
+
+
+async def test_leaving_deletes_the_nodes_of_lost_replies(memory: Memory) -> None:  # rules E1.8, E11.2
+    session, other = await memory.session(), await memory.session()
+    write, calls = session.store.write, []
+
+    async def lost(ops: Sequence[Op]) -> list[OpResult | StoreError]:
+        answers = await write(ops)
+        if isinstance(ops[0], Create) and ops[0].sequential and not isinstance(answers[0], NoNode) and not calls:
+            calls.append(ops)
+            raise StoreError("the reply is lost")
+        return answers
+
+    session.store.write = lost  # type: ignore[method-assign]
+    latch = LeaderLatch(
+        session, LATCH, on_change=lambda leads: None, on_error=lambda e: None, retry_wait_s=float("inf")
+    )
+    latch.start()
+    await wait_all_tasks_blocked()
+    assert len(await names(other)) == 1
+    await latch.aclose()
+    assert await names(other) == []
+    await other.delete_tree(LATCH)
+    await latch._leave()  # the directory is gone, too
+
+
+async def test_closing_before_the_first_check(memory: Memory) -> None:
+    session = await memory.session()
+    latch = Latch(session)
+    await latch.latch.aclose()
+    await wait_all_tasks_blocked()
+    assert (latch.reports, latch.latch.checks) == ([], 0)
+
+
+async def test_who_unsubscribed_hears_nothing(memory: Memory) -> None:
+    session = await memory.session()
+    seen: list[object] = []
+    unsubscribe, unwatch = session.subscribe(seen.append), session.watch("/x", seen.append)
+    unsubscribe()
+    unwatch()
+    await session.store.exists(["/x"], watch=True)
+    await session.store.write([Create("/x")])
+    await memory.disconnect(session)
+    await wait_all_tasks_blocked()
+    assert seen == []
 
 
 async def test_closing_while_the_create_is_under_way(memory: Memory) -> None:  # rule E1.12

@@ -163,6 +163,7 @@ async def test_waiting_for_a_leader_ignores_leaders_without_address(nursery: tri
     await service.set_leader(ONE)
     await wait_all_tasks_blocked()
     assert found == [ONE]
+    await service.start(Listener())  # it was stopped
 
 
 @pytest.mark.flink("FZR-1")

@@ -880,3 +880,39 @@ async def test_reporting_a_register_does_not_wait(world: World) -> None:
     blocked.set()
     await wait_all_tasks_blocked()
     assert world.stored == BOTH
+
+
+async def test_changes_before_a_correction_are_corrected_once(world: World) -> None:  # rule E5.4
+    await world.leading()
+    world.driver.published.clear()
+    for wrong in (EMPTY, FOREIGN, EMPTY):
+        world.driver.change("a", wrong)
+    await wait_all_tasks_blocked()
+    assert (world.stored, world.driver.published) == (BOTH, ["a"])
+    world.driver.change("a", FOREIGN)
+    await wait_all_tasks_blocked()
+    assert (world.stored, world.driver.published) == (BOTH, ["a", "a"])
+
+
+async def test_who_does_not_lead_deletes_nothing_when_it_leaves(world: World) -> None:  # rule E6.6
+    await world.start()
+    await world.a.stop()
+    assert (world.driver.deleted, world.of_a.calls) == ([], [])
+    world.driver.grant(ID)
+    await wait_all_tasks_blocked()
+    await world.b.stop()
+    assert world.backend.driver.deleted == ["b"]
+
+
+async def test_an_election_is_started_once(world: World) -> None:
+    await world.a.start(world.of_a)
+    await world.a.stop()
+    with pytest.raises(IllegalElectionState, match="started before"):
+        await world.a.start(world.of_a)
+
+
+async def test_a_terminated_service_makes_no_elections(world: World) -> None:  # rule E9.12
+    await world.start()
+    await world.service.terminate()
+    with pytest.raises(IllegalElectionState, match="closed"):
+        world.service.create_leader_election("c")

@@ -23,9 +23,10 @@ from kce.election.zookeeper import (
     ZooKeeperLeaderRetrievalDriver,
     election_driver_factory,
     read_leader_node,
+    retrieval_driver_factory,
 )
 from kce.zookeeper.store import Create, Delete, NodeData, NoNode, Op, SetData, StoreError, value
-from tests.election.conftest import Backend
+from tests.election.conftest import Backend, Memory
 from tests.election.support import (
     COMPONENT,
     PATHS,
@@ -641,3 +642,15 @@ async def test_an_address_that_cannot_be_written_is_reported(backend: Backend, n
     await contender.until(lambda: contender.errors)
     assert "more than the 65535" in str(contender.errors[0])
     assert await node(session) is None
+
+
+async def test_other_formats_of_the_leader_node(memory: Memory, nursery: trio.Nursery) -> None:
+    """A retrieval driver reads the format that its factory was given."""
+    session, session_id = await memory.session(), uuid4()
+    factory = retrieval_driver_factory(session, LEADER, decode=lambda data: (data.decode(), session_id))
+    retrieved = Retrieved()
+    driver = await factory(retrieved)  # type: ignore[arg-type]
+    await session.make_parents(LEADER)
+    await write(session, Create(LEADER, b"elsewhere:1"))
+    await retrieved.until(lambda: LeaderInformation(session_id, "elsewhere:1") in retrieved.events)
+    await driver.aclose()

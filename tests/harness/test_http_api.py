@@ -37,6 +37,8 @@ class FakeTarget:
             return None
         if command == "delete-controller":
             return "/controller is deleted"
+        if "topic" in request or "dir" in request:
+            return f"{command} {request}"
         if request.get("node") == 2:
             raise HarnessError("node 2 is not running")
         if request.get("node") != 1:
@@ -65,6 +67,16 @@ async def test_nodes_and_the_controller() -> None:
     assert await client("POST", "/nodes/1/kill") == (200, {"text": "node 1 is killed"})
     assert await client("DELETE", "/controller") == (200, {"text": "/controller is deleted"})
     assert client.changes == ["node 1 is killed", "/controller is deleted"]
+
+
+async def test_arguments_come_from_the_path_and_the_body() -> None:
+    client = Client()
+    status, answer = await client("POST", "/topics/a.b/partitions/3/isr/shrink", {"broker": 2, "wait": True})
+    named = {"broker": 2, "wait": True, "topic": "a.b", "partition": 3, "command": "isr shrink"}
+    assert (status, answer["text"]) == (200, f"isr shrink {named}")
+    status, answer = await client("POST", "/nodes/1/log-dirs/fail", {"dir": "/logs/1", "node": 9, "command": "kill"})
+    named = {"dir": "/logs/1", "node": 1, "command": "log-dir fail"}
+    assert (status, answer["text"]) == (200, f"log-dir fail {named}")
 
 
 async def test_a_fault_from_its_beginning_to_its_end() -> None:
@@ -101,6 +113,15 @@ async def test_a_fault_from_its_beginning_to_its_end() -> None:
         ("POST", "/faults", {"delay": "long"}, 400, "a rule has no such values"),
         ("GET", "/faults/7", None, 404, "there is no fault 7; there are none"),
         ("GET", "/", None, 404, "there is no /"),
+        ("POST", "/nodes/1/log-dirs/fail", None, 400, "log-dir fail needs node (int), dir (str) in the path or in"),
+        (
+            "POST",
+            "/topics/t/partitions/0/isr/heal",
+            {"broker": "2"},
+            400,
+            "isr heal needs topic (str), partition (int)",
+        ),
+        ("POST", "/topics/t/u/partitions/0/isr/heal", {"broker": 2}, 404, "there is no /topics/t/u/"),
     ],
 )
 async def test_errors(method: str, path: str, body: object, status: int, error: str) -> None:

@@ -19,7 +19,7 @@ from kce.captures.exchanges.decode import Decoder
 from kce.captures.exchanges.messages import Request
 from kce.captures.files.pcap import CaptureFile
 from kce.harness import Cluster, HarnessError, addresses
-from kce.harness.connections import NodeLinks
+from kce.harness.connections import Link, NodeLinks
 from kce.harness.faults import Rule
 from kce.harness.links import Links
 from kce.harness.proxy import Proxy
@@ -30,12 +30,15 @@ from kce.wire.transport import ConnectionLost
 
 
 @asynccontextmanager
-async def proxied(record: Path | None = None) -> AsyncIterator[tuple[Cluster, Proxy, MemoryClusterWorld]]:
+async def proxied(
+    record: Path | None = None, *, history: bool = True
+) -> AsyncIterator[tuple[Cluster, Proxy, MemoryClusterWorld]]:
     world = memory(1)
     async with Cluster(3, world=world) as cluster:
         await cluster.wait_for_controller()
         await cluster.create_topic("t", partitions=3, replication_factor=3)
-        async with Proxy(cluster.member(1).addresses["DATA"], world=world.observer(), record=record) as proxy:
+        bootstrap = cluster.member(1).addresses["DATA"]
+        async with Proxy(bootstrap, world=world.observer(), record=record, history=history) as proxy:
             yield cluster, proxy, world
 
 
@@ -307,3 +310,50 @@ def test_brokers_in_other_responses(key: int, response: wire.Message) -> None:
 )
 def test_which_responses_name_brokers(key: int, version: int, expected: bool) -> None:
     assert addresses.names_brokers(wire.Header(key, version, 1, None)) == expected
+
+
+async def correlation_ids(link: Link, count: int) -> list[int]:
+    frames = [await link.receive_frame() for _ in range(count)]
+    return [int.from_bytes(frame[:4], "big") for frame in frames]
+
+
+def metadata_frame(correlation_id: int) -> bytes:
+    return wire.encode_request(METADATA, api_version=12, correlation_id=correlation_id, client_id="test")
+
+
+async def test_a_rules_response_comes_after_those_to_earlier_requests() -> None:
+    """Requests 2, 4 and 7 are refused at once, while the response to 1 is held; 6 is lost."""
+    acks_0 = wire.ProduceRequest(acks=0, timeout_ms=0, topic_data=())
+    unacknowledged = wire.encode_request(acks_0, api_version=9, correlation_id=0, client_id="test")
+    versions = wire.encode_request(wire.ApiVersionsRequest(), api_version=0, correlation_id=6, client_id="test")
+    async with proxied() as (_, proxy, world):
+        refused = Rule(api="Metadata", is_request=True, every=2, error=ErrorCode.UNKNOWN_SERVER_ERROR)
+        lost = Rule(api="ApiVersions", drop=True)
+        held = Rule(api="Metadata", is_request=False, nth=1, hold=True)
+        async with proxy.faults(refused, lost, held):
+            link = await NodeLinks(world.observer(), Links(), -1).dial(*fronts(proxy)[1], to=-1, listener="")
+            await link.send(metadata_frame(1))
+            while not held.fired:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+            await link.send(unacknowledged, *map(metadata_frame, (2, 3, 4, 5)), versions, metadata_frame(7))
+            with trio.move_on_after(10):  # of the simulated clock
+                await correlation_ids(link, 1)
+                raise AssertionError("a response overtook another")
+            held.release()
+            with trio.fail_after(10):
+                assert await correlation_ids(link, 6) == [1, 2, 3, 4, 5, 7]
+            await link.aclose()
+
+
+async def test_the_response_to_a_request_from_before_the_rules_hides_no_other() -> None:
+    slow = Rule(api="Metadata", is_request=True, delay=5)
+    async with proxied(history=False) as (cluster, proxy, world), cluster.faults(slow):  # behind the proxy
+        link = await NodeLinks(world.observer(), Links(), -1).dial(*fronts(proxy)[1], to=-1, listener="")
+        await link.send(metadata_frame(1))
+        while not slow.matched:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        async with proxy.faults(Rule(api="Metadata", is_request=False, delay=1)) as fault:
+            await link.send(metadata_frame(2))
+            assert await correlation_ids(link, 2) == [1, 2]
+        assert fault.fired == 1  # the request of the other response was not observed
+        await link.aclose()

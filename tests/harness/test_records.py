@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import trio
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from kce import wire
 from kce.broker_stub.node_client import NodeClient
@@ -130,10 +132,10 @@ async def test_a_follower_lags_on_command() -> None:
         follower = min({1, 2, 3} - {leader})
         member = cluster.member(follower)
         replication = member.node.broker.replication  # type: ignore[attr-defined]
-        replication.hold(TopicPartition("t", 0))
+        replication.lag(TopicPartition("t", 0), follower, True)
         await produce(cluster, world, b"x")
         await cluster.wait_until(lambda: isr_is(cluster, {1, 2, 3} - {follower}), what="the ISR")
-        replication.release(TopicPartition("t", 0))
+        replication.lag(TopicPartition("t", 0), follower, False)
         await cluster.wait_until(lambda: isr_is(cluster, {1, 2, 3}), what="the ISR")
 
 
@@ -182,3 +184,45 @@ async def all_isrs(cluster: Cluster, members: set[int]) -> bool:
     (found,) = await cluster.describe_topics(["t"])
     states = [partition.leadership.leader_and_isr for partition in found.partitions if partition.leadership is not None]
     return len(states) == 3 and all(state.leader >= 0 and set(state.isr) == members for state in states)
+
+
+def consume(bootstrap: str, rack: str, count: int) -> list[bytes | None]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "g",
+            "enable.auto.commit": False,
+            "client.rack": rack,
+            "client.id": rack,
+        }
+    )
+    consumer.assign([ConfluentPartition("t", 0, 0)])
+    try:
+        return [message.value() for _ in range(count) if (message := consumer.poll(30)) is not None]
+    finally:
+        consumer.close()
+
+
+@pytest.mark.slow
+async def test_librdkafka_reads_from_the_follower_in_its_rack(tmp_path: Path) -> None:  # KIP-392
+    selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    properties = {"replica.selector.class": selector}
+    async with Cluster(2, racks=("a", "b"), data=tmp_path / "data", properties=properties) as cluster:
+        await cluster.create_topic("t", assignment={0: [1, 2]})
+        bootstrap = cluster.member(1).addresses["DATA"]
+        ledger = Ledger(bootstrap, "t")
+        for _ in range(100):
+            ledger.send()
+        await trio.to_thread.run_sync(ledger.flush)
+        values = await trio.to_thread.run_sync(consume, bootstrap, "b", 100)
+        assert len(set(values)) == len(values) == 100
+        with_records = {
+            event.source
+            for event in cluster.history.events(api="Fetch", is_request=False)
+            if event.header.client_id == "b" and any(map(has_records, event.message().responses))  # type: ignore[attr-defined]
+        }
+        assert with_records == {2}
+
+
+def has_records(topic: wire.FetchableTopicResponse) -> bool:
+    return any(data.records for data in topic.partitions)

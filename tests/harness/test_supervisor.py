@@ -1,10 +1,11 @@
 """Finding a running cluster, and sending it commands.
 
-Covers: harness/running.py, harness/commands.py.
+Covers: harness/running.py, harness/commands.py, harness/actions.py.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import socket
@@ -15,9 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 import trio
 
+from kce.harness import Cluster, SyncCluster
+from kce.harness.actions import ACTIONS
+from kce.harness.cli import nodes
 from kce.harness.commands import ClusterTarget
 from kce.harness.errors import HarnessError
 from kce.harness.guard import birth
@@ -41,6 +46,8 @@ class FakeCluster:
         self.cluster_id, self.zookeeper, self.data = "id", "127.0.0.1:2181", Path("/data")
         self.members = [SimpleNamespace(id=1, pid=7, state="running", addresses={"DATA": "127.0.0.1:9092"})]
         self.killed: list[int] = []
+        self.shrunk: tuple[str, int, int] | None = None
+        self.waited = 0
 
     def bootstrap_servers(self) -> str:
         return "127.0.0.1:9092"
@@ -49,6 +56,12 @@ class FakeCluster:
         if node != 1:
             raise HarnessError(f"there is no node {node}")
         self.killed.append(node)
+
+    async def shrink_isr(self, topic: str, partition: int, broker: int) -> None:
+        self.shrunk = topic, partition, broker
+
+    async def wait_until_settled(self) -> None:
+        self.waited += 1
 
     pause = resume = restart = cut_from_zookeeper = heal = hold_control_requests = release_control_requests = kill
 
@@ -63,7 +76,7 @@ async def served(nursery: trio.Nursery, changes: list[str]) -> tuple[Supervisor,
 
 
 async def send(name: str, node: int | None = None) -> dict[str, Any]:
-    return await trio.to_thread.run_sync(partial(command, find_cluster(None), name, node))
+    return await trio.to_thread.run_sync(partial(command, find_cluster(None), name, node=node))
 
 
 async def test_commands_are_executed_and_reported(nursery: trio.Nursery) -> None:
@@ -75,6 +88,28 @@ async def test_commands_are_executed_and_reported(nursery: trio.Nursery) -> None
     shown = await send("describe")
     assert shown["nodes"] == [{"id": 1, "pid": 7, "state": "running", "listeners": {"DATA": "127.0.0.1:9092"}}]
     assert shown["pid"] == os.getpid()
+
+
+async def test_a_command_can_wait_until_the_cluster_has_settled(nursery: trio.Nursery) -> None:
+    _, cluster = await served(nursery, [])
+    ask = partial(command, find_cluster(None), "isr shrink", topic="t", partition=3, broker=2)
+    await trio.to_thread.run_sync(ask)
+    assert (cluster.shrunk, cluster.waited) == (("t", 3, 2), 0)
+    done = await trio.to_thread.run_sync(partial(ask, wait=True))
+    assert (done["text"], cluster.waited) == ("broker 2 lags: it has left the ISR of t-3", 1)
+
+
+def test_every_action_is_a_method_of_the_cluster_and_a_command() -> None:
+    taken = inspect.signature
+    for action in ACTIONS:
+        assert len(taken(getattr(Cluster, action.call)).parameters) == 1 + len(action.arguments), action.words
+        assert hasattr(SyncCluster, action.call)
+        found: click.Command = nodes.COMMANDS[action.words.split()[0]]
+        if isinstance(found, click.Group):
+            found = found.commands[action.words.split()[1]]
+        assert [p.name for p in found.params if isinstance(p, click.Argument)] == list(action.arguments)
+        assert set(action.pattern.groupindex) <= set(action.arguments)
+        assert action.done.format_map(dict.fromkeys(action.arguments, 1))
 
 
 async def test_errors_come_back_as_text(nursery: trio.Nursery) -> None:

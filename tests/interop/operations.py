@@ -370,7 +370,7 @@ async def cancel_reassignment(p: Peers) -> str:
         (idle,) = cluster.members
         assert isinstance(idle, InProcessMember)
         assert idle.node is not None
-        idle.node.broker.replication.hold(TopicPartition(TOPIC, 0))
+        idle.node.broker.replication.lag(TopicPartition(TOPIC, 0), IDLE, True)
         plan = _plan(p, {0: (IDLE, *before[0][0][1:])}, 9)
         await p.tool(REASSIGN, "--execute", "--reassignment-json-file", plan)
         listed = await p.tool(REASSIGN, "--list")

@@ -55,6 +55,13 @@ leader.imbalance.check.interval.seconds long 300 1.. static described controller
 leader.imbalance.per.broker.percentage int 10 0.. static described controller
 listener.security.protocol.map string SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT any broker described broker
 listeners string PLAINTEXT://:9092 any broker described broker
+log.cleaner.backoff.ms long 15000 0.. cluster hidden logs
+log.cleaner.dedupe.buffer.size long 134217728 any cluster described logs
+log.cleaner.delete.retention.ms long 86400000 0.. cluster described topics
+log.cleaner.enable boolean true any static described logs
+log.cleaner.max.compaction.lag.ms long max 1.. cluster described topics
+log.cleaner.min.cleanable.ratio double 0.5 0..1 cluster described topics
+log.cleaner.min.compaction.lag.ms long 0 0.. cluster described topics
 log.cleanup.policy list delete compact|delete cluster described topics
 log.dir string /tmp/kafka-logs any static described broker
 log.dirs string - any static described broker
@@ -101,6 +108,7 @@ replica.fetch.response.max.bytes int 10485760 0.. static described broker
 replica.fetch.wait.max.ms int 500 0.. static described broker
 replica.high.watermark.checkpoint.interval.ms long 5000 any static described logs
 replica.lag.time.max.ms long 30000 1.. static described broker
+replica.selector.class string - org.apache.kafka.common.replica.RackAwareReplicaSelector static described broker
 replica.socket.timeout.ms int 30000 any static described broker
 request.timeout.ms int 30000 1.. static described broker
 reserved.broker.max.id int 1000 0.. static described broker
@@ -203,16 +211,9 @@ initial.broker.registration.timeout.ms int 60000 any static hidden
 kafka.metrics.polling.interval.secs int 10 1.. static hidden
 kafka.metrics.reporters list empty any static hidden
 leader.replication.throttled.rate long max any broker described
-log.cleaner.backoff.ms long 15000 0.. cluster hidden
-log.cleaner.dedupe.buffer.size long 134217728 any cluster described
-log.cleaner.delete.retention.ms long 86400000 0.. cluster described
-log.cleaner.enable boolean true any static described
 log.cleaner.io.buffer.load.factor double 0.9 any cluster hidden
 log.cleaner.io.buffer.size int 524288 0.. cluster hidden
 log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 any cluster hidden
-log.cleaner.max.compaction.lag.ms long max 1.. cluster described
-log.cleaner.min.cleanable.ratio double 0.5 0..1 cluster described
-log.cleaner.min.compaction.lag.ms long 0 0.. cluster described
 log.cleaner.threads int 1 0.. cluster described
 log.dir.failure.timeout.ms long 30000 1.. static hidden
 log.local.retention.bytes long -2 -2.. cluster described
@@ -282,7 +283,6 @@ remote.log.storage.manager.class.path string - any static hidden
 remote.log.storage.manager.impl.prefix string rsm.config. any static hidden
 remote.log.storage.system.enable boolean false any static hidden
 replica.alter.log.dirs.io.max.bytes.per.second long max any broker described
-replica.selector.class string - any static described
 replica.socket.receive.buffer.bytes int 65536 any static described
 replication.quota.window.num int 11 1.. static hidden
 replication.quota.window.size.seconds int 1 1.. static hidden

@@ -131,6 +131,11 @@ class MemoryZooKeeper:
         self._end(client)
         client._expired(next(self._sessions))
 
+    def end_session(self, client: MemoryStore) -> None:
+        """Expire the session of a client that has no connection: it notices when it is connected again."""
+        self._end(client)
+        client._lost = True
+
     def refuse(self, client: MemoryStore) -> None:
         """Refuse the client's authentication: its session ends, and it retries after a delay. Needs a Trio run."""
         self._end(client)

@@ -561,3 +561,19 @@ def test_only_five_batches_are_known(producers: Producers) -> None:
     duplicates = [state.duplicate_of(header(i, 0)) for i in range(8)]
     assert [found and found.first_offset for found in duplicates] == [None, None, 2, 3, 4, 5, 6, None]
     assert state.duplicate_of(header(4, 0, epoch=1)) is None
+
+
+def test_a_snapshot_says_minus_one_where_there_is_nothing(producers: Producers) -> None:
+    """As Kafka writes it, of a producer of which only a marker is known."""
+    producers.end(27, epoch=2)
+    path = producers.manager.take_snapshot()
+    assert path is not None
+    entry = read_snapshot(producers.disk, path)[ID]
+    assert (entry.last_sequence, entry.last_offset, entry.offset_delta, entry.transaction) == (-1, -1, 0, -1)
+
+
+def test_who_has_not_expired_stays_when_others_have(producers: Producers) -> None:  # rule B3.53
+    producers.data(0, 0)
+    producers.data(0, 1, producer_id=2, timestamp=NOW_MS + 10)
+    producers.manager.remove_expired(NOW_MS + EXPIRATION_MS)
+    assert producers.manager.producers.keys() == {2}

@@ -296,10 +296,10 @@ async def test_an_unchanged_leader_whose_epoch_was_missed(
         await node.ask(update_metadata())
         log = node.record_logs.get_or_create_log(A0, is_new=True, topic_id=None)
         log.append_as_leader(batch(*[b"v"] * 10), 1)
-        node.replication.hold(A0)  # it becomes a follower without a fetch
+        node.replication.lag(A0, node.config.broker_id, True)  # it becomes a follower without a fetch
         followed = {"leader": 2, "isr": (1, 2), "replicas": (1, 2)}
         assert await become(node, leader_epoch=1, **followed) == ErrorCode.NONE
-        node.replication.release(A0)
+        node.replication.lag(A0, node.config.broker_id, False)
         assert await become(node, leader_epoch=3, **followed) == ErrorCode.NONE
         await wait_all_tasks_blocked()
         ends = [r.topics[0].partitions[0] for r in leader.requests if isinstance(r, wire.OffsetForLeaderEpochRequest)]

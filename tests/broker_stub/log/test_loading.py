@@ -9,6 +9,7 @@ import pytest
 
 from kce.broker_stub.errors import KafkaStorageError
 from kce.broker_stub.log import Isolation, Log, Origin
+from kce.broker_stub.log.snapshots import read_snapshot
 from kce.harness.world.memory_disk import MemoryDisk
 from tests.broker_stub.log.support import (
     FOLDER,
@@ -82,6 +83,20 @@ def test_a_damaged_index_is_rebuilt(suffix: str, damage: bytes | None) -> None:
     log.close()
     log = reopened(context)
     assert values(log)[-1] == (11, b"b")
+
+
+def test_a_rebuilt_index_survives_a_crash() -> None:
+    """Also that of a segment before the recovery point, which nothing flushes any more."""
+    context = Context()
+    log = filled(context)
+    log.close()
+    expected = files(context)
+    for suffix in (".index", ".timeindex"):
+        context.disk.delete(f"{FOLDER}/{0:020d}{suffix}")
+    for _ in range(2):  # neither broker ends well
+        log = reopened(context, recovery_point=10)
+        assert log.segments[0].max_timestamp == (NOW_MS + 4, 4)
+    assert files(context) == expected
 
 
 @pytest.mark.parametrize("at", [1, 8, 16, 17, 30, 58, 61, ONE - 1, ONE])
@@ -254,3 +269,23 @@ def test_a_rebuilt_index_has_nothing_of_the_old_one(suffix: str) -> None:
     context.disk.write(path, bytes.fromhex("0000000a00000064") * 3)
     reopened(context, clean=False).close()
     assert context.disk.read(path) == expected
+
+
+def test_lost_leader_epochs_are_found_again_in_the_batches() -> None:  # rule B6.27
+    context = Context()
+    log = filled(context)
+    epochs = log.leader_epochs
+    log.close()
+    context.disk.delete(f"{FOLDER}/leader-epoch-checkpoint")
+    log = reopened(context)
+    assert log.leader_epochs == epochs == ((0, 0), (1, 4), (2, 8))
+
+
+def test_an_end_makes_the_last_snapshot_durable() -> None:  # rule B6.9
+    context = Context()
+    assert isinstance(context.disk, MemoryDisk)
+    log = a_log(context)
+    log.append_as_leader(produced(7, 0, 2), 0)
+    log.close()
+    context.disk.crash()
+    assert read_snapshot(context.disk, f"{FOLDER}/{2:020}.snapshot").keys() == {7}

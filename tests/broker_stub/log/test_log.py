@@ -24,6 +24,7 @@ from kce.broker_stub.errors import (
 )
 from kce.broker_stub.log import Isolation, Origin
 from kce.broker_stub.log.appending import UnexpectedOffset
+from kce.broker_stub.log.lookup import EARLIEST, LATEST, offsets_before
 from kce.broker_stub.log.segments import FlushableLog, OffsetMetadata
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire import Codec
@@ -554,6 +555,17 @@ def test_a_log_cut_within_a_segment_finds_its_largest_timestamp_again() -> None:
     assert [offset for offset, _ in values(log)] == [0, 1, 2, 3]
 
 
+def test_a_replicated_transaction_stays_replicated_when_the_log_is_cut_behind_it() -> None:  # rule B3.65
+    log = a_log()
+    log.append_as_leader(produced(1, 0, transactional=True), 0)
+    log.append_as_leader(marker(1, committed=True), 0, origin=Origin.COORDINATOR)
+    log.set_high_watermark(2)
+    append(log)
+    append(log)
+    log.truncate_to(3)
+    assert log.last_stable_offset == 2
+
+
 # retention
 
 
@@ -835,3 +847,51 @@ def test_entries_of_indexes_are_an_interval_apart() -> None:
     log.flush()
     stored = log.context.disk.read(f"{FOLDER}/{0:020}.index")
     assert stored == struct.pack(">4i", 3, 3 * ONE, 6, 6 * ONE)
+
+
+def test_an_empty_segment_stays_however_old_it_is() -> None:  # rule B6.16
+    context = Context()
+    log = a_log(context, segment_bytes=5 * ONE, retention_ms=10_000)
+    append(log)
+    log.set_high_watermark(1)
+    context.time_ms += 10**6
+    assert log.delete_old_segments() == 1
+    context.time_ms += 10**6
+    assert log.delete_old_segments() == 0
+    assert base_offsets(log) == [1]
+
+
+def test_a_high_watermark_moves_to_a_later_segment_at_the_same_offset() -> None:
+    log = a_log(segment_bytes=ONE)
+    append(log)
+    append(log)
+    before, after = OffsetMetadata(1, 0, ONE), OffsetMetadata(1, 1, 0)
+    assert [log.maybe_increment_high_watermark(new) for new in (before, before, after, before)] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    assert log.located_high_watermark() == after
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "most", "expected"),
+    [
+        (EARLIEST, 9, [0]),
+        (LATEST, 9, [4, 2, 0]),
+        (LATEST, 2, [4, 2]),
+        (LATEST, 0, []),
+        (NOW_MS + 999, 9, []),
+        (NOW_MS + 1000, 9, [0]),
+        (NOW_MS + 1999, 9, [0]),
+        (NOW_MS + 2000, 9, [2, 0]),
+        (NOW_MS + 5000, 9, [4, 2, 0]),
+    ],
+)
+def test_offsets_before_a_time(timestamp: int, most: int, expected: list[int]) -> None:  # rule B7.20
+    context = Context()
+    log = a_log(context, segment_bytes=2 * ONE)
+    for second in (1, 2):
+        context.time_ms = NOW_MS + 1000 * second
+        append(log)
+        append(log)
+    context.time_ms = NOW_MS + 5000
+    assert offsets_before(log, timestamp, most) == expected

@@ -19,7 +19,7 @@ from kce.broker_stub.log.lookup import find_timestamp
 from kce.broker_stub.log.manager import LogManager, LogManagerConfig
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire.vocabulary import TopicPartition
-from tests.broker_stub.log.support import NOW_MS, append, produced, values
+from tests.broker_stub.log.support import NOW_MS, append, batch, produced, values
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 ID = uuid.UUID(int=5)
@@ -202,6 +202,34 @@ async def test_what_is_done_while_the_broker_runs(disk: MemoryDisk, autojump_clo
         assert log.producers.producers == {}
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_logs_are_compacted_while_the_broker_runs(
+    disk: MemoryDisk, autojump_clock: Clock, enabled: bool
+) -> None:  # rule B6.22
+    topic = {"cleanup.policy": "compact", "segment.bytes": "200", "min.cleanable.dirty.ratio": "0.1"}
+    properties = {"log.cleaner.enable": str(enabled).lower(), "log.cleaner.backoff.ms": "1000"}
+    async with running(manager(disk, topic=topic, **properties)) as logs:
+        log = logs.get_or_create_log(A0, is_new=True, topic_id=None)
+        other = logs.get_or_create_log(TopicPartition("empty", 0), is_new=True, topic_id=None)
+        for i in range(20):
+            log.append_as_leader(batch(b"%d" % i, key=b"k"), 0)
+        log.set_high_watermark(20)
+        active = log.segments.active.base_offset
+        await trio.sleep(1.1)
+        assert sum(segment.size > 0 for segment in log.segments) == (2 if enabled else len(log.segments))
+        assert not other.has_files
+        checkpoint = "/l/cleaner-offset-checkpoint"
+        assert (read_offsets(disk, checkpoint) if disk.exists(checkpoint) else {}) == ({A0: active} if enabled else {})
+        await logs.checkpoint_recovery_points()
+    if enabled:
+        logs.abandon()
+        again = manager(disk, topic=topic)
+        await again.load()
+        assert again._cleaner.ends == {A0: active}
+        again.delete_log(A0)
+        assert again._cleaner.ends == {}
+
+
 async def test_logs_are_flushed_by_time(disk: MemoryDisk, autojump_clock: Clock) -> None:
     async with running(manager(disk, topic={"flush.ms": "2000"}, log_flush_scheduler_interval_ms="1000")) as logs:
         log = logs.get_or_create_log(A0, is_new=True, topic_id=None)
@@ -269,6 +297,10 @@ async def test_a_directory_that_fails_at_the_start() -> None:
     logs = manager(disk, "/l", "/m")
     await logs.load()
     assert [directory.path for directory in logs.online] == ["/m"]
+    early = manager(MemoryDisk(clock_ms), "/l", "/m")
+    await early.load({"/l": OSError("no such device")})
+    assert [directory.path for directory in early.online] == ["/m"]
+    assert early.offline == [("/l", [])]  # type: ignore[attr-defined]
     disk.broken = "/"
     with pytest.raises(BrokerFailure, match="no log directory can be used: /l, /m"):
         await manager(disk, "/l", "/m").load()

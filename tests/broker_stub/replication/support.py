@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
@@ -109,6 +109,12 @@ class Leader:
         self.ends: list[dict[str, Any]] = []
         self.offsets: list[tuple[int, int]] = []
         self.refuse = False
+        #: of its answers; 0: it has no room for sessions
+        self.session_id = 0
+        #: what happens while a request is on its way
+        self.meanwhile: list[Callable[[], None]] = []
+        #: codes of the next fetches as a whole
+        self.whole_errors: list[int] = []
         self._frames: list[bytes] = []
         self._idle = trio.Event()
         self._last_id = 0
@@ -138,12 +144,18 @@ class Leader:
         await trio.lowlevel.checkpoint()
         if not self._frames:
             await self._idle.wait()
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
         return self._frames.pop()
 
     def end_wait(self) -> None:
         """Answer the fetch that waits: nothing is new."""
         self._frames.append(
-            wire.encode_response(wire.FetchResponse(), api_version=self.versions[-1], correlation_id=self._last_id)
+            wire.encode_response(
+                wire.FetchResponse(session_id=self.session_id),
+                api_version=self.versions[-1],
+                correlation_id=self._last_id,
+            )
         )
         self._idle.set()
         self._idle = trio.Event()
@@ -154,10 +166,13 @@ class Leader:
 
     def _answer(self, request: Any) -> wire.Message | None:
         match request:
+            case wire.FetchRequest() if self.whole_errors:
+                return wire.FetchResponse(error_code=self.whole_errors.pop(0))
             case wire.FetchRequest() if self.fetched:
                 data = wire.FetchResponsePartitionData(partition_index=0, **self.fetched.pop(0))
                 return wire.FetchResponse(
-                    responses=(wire.FetchableTopicResponse(topic="a", topic_id=self._topic_id, partitions=(data,)),)
+                    session_id=self.session_id,
+                    responses=(wire.FetchableTopicResponse(topic="a", topic_id=self._topic_id, partitions=(data,)),),
                 )
             case wire.OffsetForLeaderEpochRequest():
                 end = wire.OffsetForLeaderEpochResponseEpochEndOffset(partition=0, **self.ends.pop(0))

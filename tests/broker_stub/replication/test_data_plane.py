@@ -523,3 +523,61 @@ def test_fetcher_ids(topic: str, partition: int, fetchers: int, expected: int) -
     assert abs(java) % fetchers == fetcher_id(TopicPartition(topic, partition), fetchers)
     if topic == "a":
         assert fetcher_id(TopicPartition(topic, partition), fetchers) == expected
+
+
+async def test_who_waits_for_a_deletion_while_the_leader_goes(autojump_clock: MockClock) -> None:
+    """By the timeout (rule B2.25)."""
+    async with a_node() as node, trio.open_nursery() as nursery:
+        await node.lead(isr=(1, 2), replicas=(1, 2))
+        await node.produce(batch(b"x", b"y"))
+        await node.fetch(2, replica=2, epoch=0)
+        answers: list[tuple[int, int]] = []
+
+        async def delete() -> None:
+            entry = wire.DeleteRecordsPartition(partition_index=0, offset=1)
+            topic = wire.DeleteRecordsTopic(name="a", partitions=(entry,))
+            answer = await node.ask(wire.DeleteRecordsRequest(topics=(topic,), timeout_ms=5000), 2)
+            (data,) = answer.topics[0].partitions
+            answers.append((data.error_code, data.low_watermark))
+
+        nursery.start_soon(delete)
+        await trio.sleep(1)
+        assert answers == []
+        await node.lead(leader=2, epoch=1, partition_epoch=1, isr=(2,))
+        await trio.sleep(5)
+        assert answers == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "code"),
+    [("2.0", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE), ("2.1-IV0", ErrorCode.NONE), ("3.9", ErrorCode.NONE)],
+)
+async def test_zstd_needs_2_1(protocol: str, code: ErrorCode) -> None:  # rule B3.33
+    async with a_node(inter_broker_protocol_version=protocol) as node:
+        await node.lead()
+        assert (await node.produce(batch(b"x", codec=Codec.ZSTD))).error_code == code
+
+
+async def test_fetchers_end_with_their_last_partition(autojump_clock: MockClock) -> None:  # rule B5.3
+    async with a_node() as node:
+        fetchers = node.replication.fetchers._fetchers
+        await node.lead(leader=2, isr=(2,))
+        assert [leader for leader, _ in fetchers] == [2]
+        await node.lead(leader=3, epoch=1, partition_epoch=1, isr=(3,))
+        assert [leader for leader, _ in fetchers] == [3]
+        await node.ask(stop_replica((0, 1, False)))
+        assert fetchers == {}
+
+
+@pytest.mark.parametrize(("hard_limit", "sizes"), [(True, [30, 30]), (False, [170, 0])])
+async def test_only_old_consumers_get_a_part_of_a_batch(hard_limit: bool, sizes: list[int]) -> None:  # rule B4.15
+    """Others get the first batch whole, and of the next partition nothing."""
+    async with a_node() as node:
+        await node.lead()
+        await node.produce(batch(b"x" * 100))
+        params = FetchParams(
+            replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=200, isolation=Isolation.LOG_END, hard_limit=hard_limit
+        )
+        fetch = PartitionFetch(A0, None, 0, 30)
+        reads = node.replication.data_plane.read(params, [fetch, fetch], record_progress=False)
+        assert [len(read.records) for read in reads] == sizes

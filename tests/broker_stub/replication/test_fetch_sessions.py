@@ -18,6 +18,7 @@ from kce import wire
 from kce.broker_stub.errors import Refused
 from kce.broker_stub.replication.fetch_sessions import (
     FetchContext,
+    FetchSession,
     FetchSessions,
     Requested,
     Wanted,
@@ -457,3 +458,43 @@ def test_nothing_is_kept_of_a_removed_session() -> None:
     sessions._touched[context.session.id] = {wanted(0).key: None}
     sessions._remove(context.session.id)
     assert (sessions._touched, sessions._resting, len(sessions)) == ({}, {}, 0)
+
+
+async def test_a_follower_that_waits_learns_of_records_before_they_are_replicated(autojump_clock: MockClock) -> None:
+    """Its partition was idle, and the high watermark does not move."""
+    async with a_node() as node, trio.open_nursery() as nursery:
+        await two_partitions(node)
+        fetcher = Fetcher(node, 12, replica=2, epoch=0)
+        await fetcher.fetch(0, 0)
+        await fetcher.fetch()
+        answers: list[wire.FetchResponse] = []
+
+        async def wait() -> None:
+            answers.append(await fetcher.fetch(max_wait_ms=60_000))
+
+        nursery.start_soon(wait)
+        await trio.sleep(1)
+        assert answers == []
+        await node.produce(batch(b"x"))
+        await trio.sleep(1)
+        assert [found(answer) for answer in answers] == [{0: [b"x"]}]
+
+
+def test_broker_0_is_a_follower() -> None:
+    """Whose sessions stay longest (rule B4.34)."""
+    assert FetchSession(9, 0, True, 0.0).rank > FetchSession(9, -1, True, 0.0).rank
+
+
+async def test_a_broker_without_room_for_sessions_makes_none() -> None:  # rule B4.25
+    async with a_node(max_incremental_fetch_session_cache_slots="0") as node:
+        await node.lead()
+        assert (await Fetcher(node, 12).fetch(0)).session_id == 0
+
+
+def test_what_older_versions_of_a_follower_say() -> None:
+    """The last epoch since version 12, the topic's id since version 13."""
+    for version in (11, 12, 13):
+        request, _ = FollowerSession(100).request({A0: a_fetch()}, (), version)
+        (topic,) = request.topics
+        assert (topic.topic, topic.partitions[0].last_fetched_epoch) == ("a", 3 if version >= 12 else -1)
+        assert topic.topic_id == (ID_A if version >= 13 else UUID(int=0))

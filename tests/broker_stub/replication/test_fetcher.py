@@ -322,3 +322,110 @@ async def test_a_disk_that_fails_ends_fetching(follower: MakeFollower, monkeypat
     monkeypatch.setattr(Log, "append_as_follower", lambda log, *_, **__: fails(b""))
     await f.follow()
     assert (f.fetchers.failed_partitions, len(f.leader.fetches())) == (1, 1)
+
+
+RECORDS = {"records": batch(b"x", base_offset=2, leader_epoch=3), "high_watermark": 3}
+
+
+async def test_an_answer_for_a_partition_that_is_not_followed_any_more_is_ignored(follower: MakeFollower) -> None:
+    f = follower()  # rule B5.12
+    f.leader.fetched, f.leader.meanwhile = [RECORDS], [lambda: f.fetchers.stop([PARTITION])]
+    await f.follow()
+    assert (f.log.log_end_offset, f.moved, f.fetchers.failed_partitions) == (2, [], 0)
+
+
+async def test_an_answer_for_an_earlier_epoch_is_ignored(follower: MakeFollower) -> None:  # rule B5.12
+    f = follower()
+    f.leader.fetched = [RECORDS]
+    f.leader.meanwhile = [lambda: f.fetchers.follow(PARTITION, f.log, 9, 4, AT_LEADER, ID)]
+    await f.follow()
+    assert f.log.log_end_offset == 2
+    assert f.leader.fetches() == [(2, 3, 1), (2, 4, 1)]
+
+
+async def test_an_answer_for_another_offset_is_ignored(follower: MakeFollower) -> None:  # rule B5.12
+    f = follower()
+
+    def cut() -> None:
+        (fetcher,) = f.fetchers._fetchers.values()
+        f.log.truncate_to(1)
+        fetcher.partitions[PARTITION].offset = 1
+
+    f.leader.fetched, f.leader.meanwhile = [RECORDS], [cut]
+    await f.follow()
+    assert (f.log.log_end_offset, f.moved, f.fetchers.failed_partitions) == (1, [], 0)
+
+
+async def test_a_log_that_others_write_is_given_up(follower: MakeFollower) -> None:  # rule B5.13
+    f = follower()
+    f.leader.fetched, f.leader.meanwhile = [{"high_watermark": 2}], [lambda: append(f.log, epoch=3) and None]
+    await f.follow()
+    assert (f.fetchers.failed_partitions, f.log.high_watermark) == (1, 0)
+
+
+async def test_a_partition_that_goes_offline_while_it_is_written(
+    follower: MakeFollower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever learns of the failure of the disk stops the fetcher first; it then fetches others."""
+    f = follower()
+    f.leader.fetched = [RECORDS]
+
+    def fails(*_: object) -> None:
+        f.fetchers.stop([PARTITION])
+        raise KafkaStorageError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Log, "append_as_follower", fails)
+        await f.follow()
+    f.leader.fetched = [RECORDS]
+    await f.follow(epoch=4)
+    assert (f.log.log_end_offset, f.fetchers.failed_partitions) == (3, 0)
+
+
+async def test_a_request_lists_what_has_changed_only(follower: MakeFollower, autojump_clock: MockClock) -> None:
+    """Rule B4.29; what changes by itself, such as the start of the log, within 30 s."""
+    f = follower()
+    f.leader.session_id = 7
+    await f.follow()
+    assert len(f.leader.fetches()) == 1
+    f.fetchers.update_topic_id(PARTITION, ID)  # the same (rule B5.41)
+    f.fetchers.update_topic_id(OTHER, ID)  # not followed
+    f.leader.end_wait()
+    await f.settle()
+    assert (len(f.leader.requests), len(f.leader.fetches())) == (2, 1)
+    f.log.set_high_watermark(2)
+    f.log.increment_log_start_offset(1)
+    await trio.sleep(29)
+    f.leader.end_wait()
+    await f.settle()
+    assert (len(f.leader.requests), len(f.leader.fetches())) == (3, 1)
+    await trio.sleep(2)
+    f.leader.end_wait()
+    await f.settle()
+    assert (len(f.leader.requests), len(f.leader.fetches())) == (4, 2)
+    assert f.leader.requests[-1].topics[0].partitions[0].log_start_offset == 1
+
+
+async def test_the_end_of_an_epoch_is_asked_by_topic_partition_and_both_epochs(follower: MakeFollower) -> None:  # B5.9
+    f = follower((0, 1, 1), inter_broker_protocol_version="2.6")
+    f.leader.ends = [{"leader_epoch": 1, "end_offset": 3}]
+    await f.follow()
+    (topic,) = f.leader.requests[0].topics
+    (entry,) = topic.partitions
+    assert (topic.topic, entry.partition, entry.current_leader_epoch, entry.leader_epoch) == ("a", 0, 3, 1)
+    assert f.leader.requests[0].replica_id == 1
+
+
+async def test_an_error_of_the_whole_fetch_closes_the_connection(
+    follower: MakeFollower, autojump_clock: MockClock
+) -> None:
+    f = follower()
+    f.leader.whole_errors = [ErrorCode.UNKNOWN_SERVER_ERROR]
+    await f.follow()
+    assert (f.leader.connections, f.leader.closed) == (1, 1)
+    await trio.sleep(5)
+    assert f.leader.connections == 2
+    f.leader.whole_errors = [ErrorCode.INVALID_FETCH_SESSION_EPOCH]  # only another session begins
+    f.leader.end_wait()
+    await f.settle()
+    assert (f.leader.connections, f.leader.closed, f.leader.requests[-1].session_epoch) == (2, 1, 0)

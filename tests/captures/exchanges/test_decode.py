@@ -176,14 +176,14 @@ def test_ports_that_are_given():
 def test_time_filter_includes_its_beginning_and_not_its_end():
     path = str(CAPTURES["kafka-3.9.1-zombie"])
     begin, end = "2026-11-21T02:45:22.724476", "2026-11-21T03:45:22.737847+01:00"
-    packets = [line["packet"] for line in in_process(path, "--from", begin, "--to", end)]
+    packets = [line["packet"] for line in in_process(path, "--since", begin, "--until", end)]
     assert packets[0] == 386
     assert packets[-1] == 390
     assert packets == [line["packet"] for line in in_process(path) if 386 <= line["packet"] < 392]
 
 
 def test_a_time_that_is_none():
-    code, _, err = decode(str(CAPTURES["kafka-3.9.1-zombie"]), "--from", "yesterday")
+    code, _, err = decode(str(CAPTURES["kafka-3.9.1-zombie"]), "--since", "yesterday")
     assert code == 2
     assert "'yesterday' is no ISO 8601 time" in err
 

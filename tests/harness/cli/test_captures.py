@@ -20,7 +20,7 @@ TOUR = str(CAPTURES["kafka-3.9.1-tour"])
         (["decode", "-", TOUR], 1, "standard input"),
         (["decode", TOUR, TOUR, "--tls-keys", "keys"], 1, "TLS"),
         (["decode", TOUR, "--api", "Nonsense"], 2, "Nonsense"),
-        (["decode", TOUR, "--from", "yesterday"], 2, "yesterday"),
+        (["decode", TOUR, "--since", "yesterday"], 2, "yesterday"),
         (["decode", TOUR, "--ports", "x"], 2, "x"),
         (["analyze", TOUR, "--report", "r", "--format", "text"], 2, "--report"),
         (["analyze", TOUR, "--format", "parquet"], 2, "--format parquet"),

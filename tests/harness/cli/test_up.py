@@ -47,8 +47,15 @@ def test_a_day_with_a_cluster(env: dict[str, str], here: Here, tmp_path: Path) -
         again = here("kill", "2")
         assert (again.code, again.err) == (1, "kce: node 2 is not running\n")
         assert here("restart", "2").out == "node 2 is restarted\n"
-        for command in ("pause", "resume"):
-            assert here(command, "3").code == 0
+        shrunk = here("isr", "shrink", "orders", "0", "2")
+        assert shrunk.out == "broker 2 lags: it has left the ISR of orders-0\n"
+        assert here("isr", "heal", "orders", "0", "2", "--wait").out == "broker 2 fetches orders-0 again\n"
+        assert here("pause", "3").code == 0
+        assert here("expire", "3", "--wait").out == "node 3 is without its ZooKeeper session\n"
+        assert 3 not in [p["leader"] for p in json.loads(here("topic", "describe", "--json").out)[0]["partitions"]]
+        assert here("resume", "3", "--wait").code == 0
+        wrong = here("log-dir", "fail", "3", "/nowhere")
+        assert (wrong.code, wrong.err.startswith("kce: there is no log directory /nowhere of node 3")) == (1, True)
         shown = json.loads(here("describe", "--json").out)
         assert shown["controller"] in (1, 2, 3)
         assert {k: v["state"] for k, v in shown["brokers"].items()} == {"1": "running", "2": "running", "3": "running"}

@@ -71,6 +71,10 @@ async def test_closing_wakes_who_waits(nursery) -> None:
     await woken.wait()
     with pytest.raises(trio.ClosedResourceError):
         await ours.send_all(b"x")
+    with pytest.raises(trio.ClosedResourceError):
+        await ours.receive_some()
+    with pytest.raises(trio.ClosedResourceError):
+        await ours.wait_send_all_might_not_block()
     await theirs.aclose()
 
 

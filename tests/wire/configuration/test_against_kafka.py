@@ -28,7 +28,7 @@ NARROWER = {
     "broker.id", "connections.max.idle.ms", "controlled.shutdown.max.retries", "controlled.shutdown.retry.backoff.ms",
     "controller.socket.timeout.ms", "default.replication.factor", "leader.imbalance.per.broker.percentage",
     "log.flush.interval.ms", "log.flush.scheduler.interval.ms", "log.retention.ms", "log.roll.jitter.ms", "log.roll.ms",
-    "replica.fetch.wait.max.ms", "replica.lag.time.max.ms", "request.timeout.ms",
+    "replica.fetch.wait.max.ms", "replica.lag.time.max.ms", "replica.selector.class", "request.timeout.ms",
     "zookeeper.clientCnxnSocket", "zookeeper.connection.timeout.ms", "zookeeper.session.timeout.ms",
 }  # fmt: skip
 #: Kafka's validators that the tables omit: versions, which `MetadataVersion.parse` checks, and non-empty texts

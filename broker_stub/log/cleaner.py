@@ -1,0 +1,250 @@
+"""The log cleaner: compacts logs whose ``cleanup.policy`` has ``compact`` (section 6d).
+
+Which log is next is decided by the share of bytes that are new since its last pass. A pass rewrites segments one group
+after the other: `X.log.cleaned`, then `X.log.swap`, which replaces the old segments even if the process dies then
+(`loading` completes it), then `X.log`. Other tasks run between batches.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import Final, NamedTuple
+
+import trio
+
+from kce.broker_stub.disk import Buffer
+from kce.broker_stub.errors import KafkaStorageError
+from kce.broker_stub.log.compaction import Compaction, KeyOffsets, Transactions
+from kce.broker_stub.log.config import LogConfig
+from kce.broker_stub.log.log import Log
+from kce.broker_stub.log.names import CLEANED
+from kce.broker_stub.log.segment import Segment
+from kce.wire import errors
+from kce.wire.record import RecordBatch
+from kce.wire.records import read_records, write_records
+from kce.wire.vocabulary import TopicPartition
+
+log = logging.getLogger(__name__)
+
+#: of Kafka's offset map: the bytes of an entry
+_ENTRY_BYTES: Final = 24
+#: ``log.cleaner.io.buffer.load.factor``
+_LOAD_FACTOR: Final = 0.9
+_INDEX_ENTRY_BYTES: Final = 8
+
+
+class Uncleanable(Exception):
+    """The log cannot be compacted."""
+
+
+class Cleanable(NamedTuple):
+    """``log`` may be compacted: what is before ``first_dirty`` was, and what is at ``end`` or beyond must not be.
+
+    ``is_due``: a record waits for longer than ``max.compaction.lag.ms``.
+    """
+
+    log: Log
+    first_dirty: int
+    end: int
+    clean_bytes: int
+    dirty_bytes: int
+    is_due: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        return self.dirty_bytes / max(1, self.clean_bytes + self.dirty_bytes)
+
+    @property
+    def is_worthwhile(self) -> bool:
+        return self.dirty_bytes > 0 and (self.is_due or self.dirty_ratio > self.log.config.min_cleanable_dirty_ratio)
+
+
+def cleanable(found: Log, last_clean: int | None, now_ms: int) -> Cleanable:
+    """What may be compacted (rule B6.22). ``last_clean``: the end of the last pass. Raises KafkaStorageError."""
+    config, segments = found.config, found.segments
+    first_dirty = found.log_start_offset
+    if last_clean is not None and first_dirty <= last_clean <= found.log_end_offset:
+        first_dirty = last_clean
+    limits = [found.last_stable_offset, segments.active.base_offset]
+    if config.min_compaction_lag_ms > 0:
+        youngest = now_ms - config.min_compaction_lag_ms
+        limits += [s.base_offset for s in segments.from_offset(first_dirty) if s.largest_timestamp_ms > youngest][:1]
+    end = segments.from_offset(min(limits))[0].base_offset  # the segment with what must stay is left alone
+    first_dirty = min(first_dirty, end)
+    dirty = segments.from_offset(first_dirty, end)
+    timestamps = [timestamp for s in dirty if (timestamp := s.first_batch_timestamp()) >= 0]
+    return Cleanable(
+        found,
+        first_dirty,
+        end,
+        clean_bytes=sum(segment.size for segment in segments if segment.base_offset < first_dirty),
+        dirty_bytes=sum(segment.size for segment in dirty),
+        is_due=bool(timestamps) and min(timestamps) < now_ms - config.max_compaction_lag_ms,
+    )
+
+
+class Cleaner:
+    """Compacts logs, one at a time. ``ends``: of each partition, the end of its last pass."""
+
+    def __init__(self, logs: Mapping[TopicPartition, Log], now_ms: Callable[[], int], dedupe_buffer_bytes: int) -> None:
+        self._logs = logs
+        self._now_ms = now_ms
+        self._capacity = int(dedupe_buffer_bytes * _LOAD_FACTOR) // _ENTRY_BYTES
+        self.ends: dict[TopicPartition, int] = {}
+        #: truncations of the log at that time
+        self._truncations: dict[TopicPartition, int] = {}
+        self._uncleanable: set[TopicPartition] = set()
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The log is deleted."""
+        for known in (self.ends, self._truncations):
+            known.pop(partition, None)
+        self._uncleanable.discard(partition)
+
+    async def clean_next(self) -> Log | None:
+        """Compact the log that needs it most, and return it; None if no log needs it."""
+        candidates = []
+        for found in list(self._logs.values()):
+            if found.config.is_compact and found.has_files and found.partition not in self._uncleanable:
+                with suppress(KafkaStorageError):
+                    one = cleanable(found, self._end_of_last_pass(found), self._now_ms())
+                    if one.is_worthwhile:
+                        candidates.append(one)
+        await trio.lowlevel.checkpoint()
+        if not candidates:
+            return None
+        chosen = max(candidates, key=lambda one: one.dirty_ratio)
+        try:
+            await self._clean(chosen)
+        except _Changed:
+            log.info("%s has changed while it was compacted", chosen.log.partition)
+        except (Uncleanable, errors.WireError) as e:
+            log.warning("%s is not compacted any more: %s", chosen.log.partition, e)
+            self._uncleanable.add(chosen.log.partition)
+        except KafkaStorageError as e:
+            log.warning("%s", e)
+        except OSError as e:
+            chosen.log.context.failed(e)
+        return chosen.log
+
+    def _end_of_last_pass(self, found: Log) -> int | None:
+        if self._truncations.get(found.partition, found.truncations) != found.truncations:
+            return None
+        return self.ends.get(found.partition)
+
+    async def _clean(self, one: Cleanable) -> None:
+        """Raises _Changed, Uncleanable, KafkaStorageError, OSError, wire.WireError."""
+        found, pass_ = one.log, _Pass(one.log, self._logs)
+        keys, end = await pass_.read_keys(one, self._capacity)
+        compaction = Compaction(
+            keys, Transactions(), found.known_producers(), self._now_ms(), found.config.delete_retention_ms, one.end
+        )
+        before = found.size
+        first = found.segments[0].base_offset
+        for group in groups(found.segments.from_offset(first, end), found.config):
+            await pass_.rewrite(group, compaction)
+        self.ends[found.partition] = end
+        self._truncations[found.partition] = found.truncations
+        log.info("%s: compacted to offset %d, %d bytes of %d are left", found.partition, end, found.size, before)
+
+
+def groups(segments: Sequence[Segment], config: LogConfig) -> Iterator[list[Segment]]:
+    """Neighbours that fit into one segment together."""
+    group: list[Segment] = []
+    for segment in segments:
+        together = [*group, segment]
+        fits = (
+            sum(one.size for one in together) <= config.segment_bytes
+            and sum(len(one.index) for one in together) <= config.segment_index_bytes // _INDEX_ENTRY_BYTES
+            and together[0].can_hold(segment.next_offset())
+        )
+        if group and not fits:
+            yield group
+            group = []
+        group.append(segment)
+    if group:
+        yield group
+
+
+class _Changed(Exception):
+    """The log was truncated or deleted, or has lost segments."""
+
+
+class _Pass:
+    """One pass over a log, which may change between two batches."""
+
+    def __init__(self, found: Log, logs: Mapping[TopicPartition, Log]) -> None:
+        self._log = found
+        self._logs = logs
+        self._truncations = found.truncations
+
+    def _check(self, segments: Iterable[Segment]) -> None:
+        known = set(map(id, self._log.segments))
+        if (
+            self._logs.get(self._log.partition) is not self._log
+            or self._log.truncations != self._truncations
+            or not all(id(segment) in known for segment in segments)
+        ):
+            raise _Changed
+
+    async def _batches(self, segment: Segment) -> AsyncGenerator[tuple[Buffer, RecordBatch]]:
+        """Each batch of a segment, encoded and decoded; other tasks run in between."""
+        for place in segment.scan(0):
+            if place.header.magic < 2:
+                raise Uncleanable(f"{segment} has messages of format {place.header.magic}")
+            data = segment.read(place.position, place.header.size)
+            yield data, read_records(data).batches[0]
+            await trio.lowlevel.checkpoint()
+            self._check([segment])
+
+    async def read_keys(self, one: Cleanable, capacity: int) -> tuple[KeyOffsets, int]:
+        """The keys of what is dirty, and the offset up to which they had room."""
+        keys, transactions = KeyOffsets(capacity), Transactions()
+        dirty = self._log.segments.from_offset(one.first_dirty, one.end)
+        transactions.expect(self._log.segments.aborted(one.first_dirty, one.end))
+        for segment in dirty:
+            async with aclosing(self._batches(segment)) as batches:
+                async for _, batch in batches:
+                    counts = not transactions.is_discarded(batch) and not batch.is_control
+                    if not keys.add(batch, one.first_dirty, counts=counts):
+                        if keys.latest < one.first_dirty:
+                            raise Uncleanable(f"a batch has more keys than log.cleaner.dedupe.buffer.size: {capacity}")
+                        return keys, keys.latest + 1
+        keys.latest = max(keys.latest, one.end - 1)
+        return keys, one.end
+
+    async def rewrite(self, group: list[Segment], compaction: Compaction) -> None:
+        """Replace neighbouring segments by one that has what is kept of them."""
+        found = self._log
+        self._check(group)
+        new = Segment.create(
+            found.context.disk, found.folder, group[0].base_offset, now_ms=found.context.now_ms(), suffix=CLEANED
+        )
+        try:
+            for segment in group:
+                await self._copy(segment, new, compaction)
+            new.complete()
+            await found.context.disk.flush_all(new.to_flush())
+            self._check(group)
+        except (_Changed, Uncleanable, errors.WireError):
+            found.context.delete_later(new.delete_later(), 0)
+            raise
+        found.replace_segments(group, new)
+
+    async def _copy(self, segment: Segment, new: Segment, compaction: Compaction) -> None:
+        """Append what is kept of a segment."""
+        segments, interval = self._log.segments, self._log.config.index_interval_bytes
+        following = segments.from_offset(segment.base_offset)[1]  # it is not the active one
+        compaction.transactions.expect(segments.aborted(segment.base_offset, following.base_offset))
+        async with aclosing(self._batches(segment)) as batches:
+            async for data, batch in batches:
+                kept = compaction.filtered(batch)
+                if kept is not None:
+                    parts = (data if kept is batch else write_records(kept),)
+                    new.append(
+                        kept.last_offset, kept.max_timestamp, kept.last_offset, parts, index_interval_bytes=interval
+                    )
+        for transaction in compaction.transactions.take_kept():
+            new.txn_index.append(transaction)

@@ -1,0 +1,115 @@
+"""What changes a running cluster on command: one declaration for the command line, the socket and HTTP.
+
+`Cluster` has the methods, `kce.harness.commands` calls them, `kce.harness.cli.nodes` and `kce.harness.http_api` make
+commands and routes of this table. It imports nothing of the project, so that commands start fast.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+#: the arguments that there are: their type, and what a path of HTTP may have
+ARGUMENTS: Final[Mapping[str, tuple[type, str]]] = {
+    "node": (int, r"\d+"),
+    "topic": (str, r"[^/]+"),
+    "partition": (int, r"\d+"),
+    "broker": (int, r"\d+"),
+    "dir": (str, r"[^/]+"),
+}
+
+
+@dataclass(frozen=True)
+class Action:
+    """``words`` are the command after `kce`. ``call`` is a method of `Cluster`; its arguments are those named in
+    ``arguments``, in that order. ``path`` is HTTP's; arguments that it does not name are fields of the body.
+    ``done`` is a sentence about what was done, ``summary`` a line of help, ``more`` the rest of it."""
+
+    words: str
+    arguments: tuple[str, ...]
+    call: str
+    path: str
+    done: str
+    summary: str
+    more: str = ""
+    method: str = "POST"
+
+    @property
+    def name(self) -> str:
+        """The name of the command on the socket."""
+        return self.words
+
+    @property
+    def help(self) -> str:
+        return f"{self.summary} {self.more}".strip()
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Matches paths of HTTP, with a group for each argument in them."""
+        return re.compile(re.sub(r"{(\w+)}", lambda found: f"(?P<{found[1]}>{ARGUMENTS[found[1]][1]})", self.path))
+
+    def values(self, given: Mapping[str, Any]) -> list[Any] | None:
+        """The values of the arguments; None if one is missing or of another type."""
+        found = [given.get(name) for name in self.arguments]
+        fits = all(type(value) is ARGUMENTS[name][0] for name, value in zip(self.arguments, found, strict=True))
+        return found if fits else None
+
+
+def _of_node(name: str, call: str, done: str, summary: str, more: str = "") -> Action:
+    return Action(name, ("node",), call, f"/nodes/{{node}}/{name}", f"node {{node}} is {done}", summary, more)
+
+
+_ISR: Final = ("topic", "partition", "broker")
+
+ACTIONS: Final = (
+    _of_node(
+        "kill", "kill", "killed", "Kill a node of the running cluster (kill -9).",
+        "ZooKeeper notices when its session expires.",
+    ),
+    _of_node("pause", "pause", "paused", "Suspend a node (SIGSTOP).", "After its session timeout it is a zombie."),
+    _of_node("resume", "resume", "resumed", "Resume a paused node (SIGCONT)."),
+    _of_node(
+        "restart", "restart", "restarted", "Stop a node if it runs, then start it.",
+        "It stops with controlled shutdown, and starts on its old ports.",
+    ),
+    _of_node(
+        "expire", "expire_session", "without its ZooKeeper session", "Expire the ZooKeeper session of a node.",
+        "It loses its registration, and registers again unless it is dead, paused or cut off.",
+    ),
+    _of_node(
+        "cut", "cut_from_zookeeper", "cut off from ZooKeeper", "Cut a node off from ZooKeeper.",
+        "Its session expires unless `kce heal` comes first.",
+    ),
+    _of_node("heal", "heal", "connected to ZooKeeper", "Connect a node to ZooKeeper again."),
+    _of_node(
+        "hold", "hold_control_requests", "held back: its control requests wait", "Hold the control requests of a node.",
+        "After another is elected they are a zombie's.",
+    ),
+    _of_node("release", "release_control_requests", "released", "Release the held control requests of a node."),
+    Action(
+        "delete-controller", (), "delete_controller", "/controller", "/controller is deleted",
+        "Delete /controller by hand.", "The nodes elect a new controller.", method="DELETE",
+    ),
+    Action(
+        "isr shrink", _ISR, "shrink_isr", "/topics/{topic}/partitions/{partition}/isr/shrink",
+        "broker {broker} lags: it has left the ISR of {topic}-{partition}",
+        "Let a follower lag, so that it leaves the ISR.",
+        "It does not fetch the partition until `kce isr heal`, whoever leads it.",
+    ),
+    Action(
+        "isr heal", _ISR, "heal_isr", "/topics/{topic}/partitions/{partition}/isr/heal",
+        "broker {broker} fetches {topic}-{partition} again",
+        "Let a follower fetch again, and rejoin the ISR.",
+    ),
+    Action(
+        "log-dir fail", ("node", "dir"), "fail_log_dir", "/nodes/{node}/log-dirs/fail",
+        "log directory {dir} of node {node} is offline",
+        "Let a log directory of a node fail.",
+        "Its partitions are offline there until the node restarts; without its last directory the node halts.",
+    ),
+)  # fmt: skip
+
+BY_NAME: Final = {action.name: action for action in ACTIONS}

@@ -1,0 +1,265 @@
+"""Sessions that expire, followers that lag, log directories that fail, and waiting until all is noticed.
+
+Covers: harness/interventions.py, harness/settling.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from kce.harness import Cluster, HarnessError, SyncCluster
+from kce.harness.faults import Rule
+from kce.harness.members import InProcessMember
+from kce.harness.world import memory
+from kce.wire.vocabulary import TopicPartition
+from kce.zookeeper import znodes
+from tests.clusters import leaders_and_isrs, node
+
+FAST = {"zookeeper.session.timeout.ms": "2000"}
+DIRS = ["/one", "/two"]
+T0 = TopicPartition("t", 0)
+
+
+@asynccontextmanager
+async def cluster_with_topic(seed: int = 3, **properties: str) -> AsyncIterator[Cluster]:
+    """Node 1 leads t-0, the others follow."""
+    async with Cluster(3, world=memory(seed), properties=FAST | properties) as cluster:
+        await cluster.create_topic("t", assignment={0: [1, 2, 3]})
+        yield cluster
+
+
+async def session_of(cluster: Cluster, node_id: int) -> int | None:
+    (stat,) = await cluster.store.exists([znodes.broker_path(node_id)])
+    return None if stat is None else stat.ephemeral_owner
+
+
+# expire
+
+
+async def test_a_session_expires_and_the_node_registers_again() -> None:
+    async with cluster_with_topic() as cluster:
+        old = await cluster.wait_for_controller()
+        before, began = await session_of(cluster, old.id), trio.current_time()
+        await cluster.expire_session(old.id)
+        new = await cluster.wait_for_controller(other_than=old)
+        await cluster.wait_until_settled()
+        assert (new.epoch, cluster.member(old.id).state) == (old.epoch + 1, "running")
+        assert await session_of(cluster, old.id) not in (before, None)
+        assert trio.current_time() - began < 1  # without waiting for the session's timeout
+
+
+async def test_the_session_of_a_dead_node_expires_at_once() -> None:
+    async with cluster_with_topic() as cluster:
+        await cluster.kill(1)
+        assert 1 in await cluster.registered()
+        began = trio.current_time()
+        await cluster.expire_session(1)
+        assert trio.current_time() - began < 1
+        assert await cluster.registered() == {2, 3}
+        await cluster.wait_until_settled()
+        assert (await leaders_and_isrs(cluster, "t"))[0][0] != 1
+        await cluster.start(1)
+        await cluster.wait_until_settled()
+
+
+async def test_a_node_that_is_cut_off_learns_of_its_expired_session_when_it_is_healed() -> None:
+    async with cluster_with_topic() as cluster:
+        await cluster.cut_from_zookeeper(2)
+        await cluster.expire_session(2)
+        await cluster.wait_until_settled()
+        assert await cluster.registered() == {1, 3}
+        with pytest.raises(HarnessError, match="node 2 is not registered in ZooKeeper"):
+            await cluster.expire_session(2)
+        await cluster.heal(2)
+        await cluster.wait_until_settled()
+        assert await cluster.registered() == {1, 2, 3}
+
+
+# lag
+
+
+@pytest.mark.parametrize("ibp", ["2.6", "3.9"])  # ISRs by ZooKeeper, and by AlterPartition
+async def test_a_follower_lags_until_it_is_healed(ibp: str) -> None:
+    properties = {"inter.broker.protocol.version": ibp}
+    async with cluster_with_topic(**properties) as cluster:
+        began = trio.current_time()
+        await cluster.shrink_isr("t", 0, 2)
+        assert trio.current_time() - began < 5  # without waiting for replica.lag.time.max.ms
+        assert await leaders_and_isrs(cluster, "t") == {0: (1, {1, 3})}
+        await trio.sleep(60)
+        assert await leaders_and_isrs(cluster, "t") == {0: (1, {1, 3})}
+        await cluster.heal_isr("t", 0, 2)
+        await cluster.wait_until(lambda: isr_is(cluster, {1, 2, 3}), "broker 2 to rejoin")
+
+
+async def isr_is(cluster: Cluster, wanted: set[int]) -> bool:
+    return (await leaders_and_isrs(cluster, "t"))[0][1] == wanted
+
+
+async def test_the_next_leader_and_the_next_life_of_the_follower_know_who_lags() -> None:
+    async with cluster_with_topic() as cluster:
+        await cluster.shrink_isr("t", 0, 2)
+        await cluster.kill(1)
+        await cluster.expire_session(1)
+        await cluster.wait_until_settled()
+        await cluster.restart(2)
+        await cluster.start(1)
+        await cluster.wait_until(lambda: isr_is(cluster, {1, 3}), "broker 1 to rejoin")
+        await trio.sleep(60)
+        assert await leaders_and_isrs(cluster, "t") == {0: (3, {1, 3})}
+        assert cluster.history.events(api="Fetch", source=1)
+        cluster.history.clear()
+        await trio.sleep(60)
+        assert not cluster.history.events(api="Fetch", source=2)  # its only partition
+        await cluster.repair()
+        await cluster.wait_until(lambda: isr_is(cluster, {1, 2, 3}), "broker 2 to rejoin")
+        assert not any(member.lags for member in cluster.members)
+
+
+async def test_the_high_watermark_does_not_wait_for_who_lags_on_command() -> None:
+    """Rule 9.50: a replica that has fetched lately, and might join, holds it back; not one that may not join."""
+    async with cluster_with_topic() as cluster:
+        await cluster.shrink_isr("t", 0, 2)
+        partition = node(cluster, 1).broker.replica_manager.partitions[T0]
+        follower = partition.followers.get(2)
+        assert follower is not None
+        end = partition.log.end._replace(offset=9) if partition.log else None
+        assert end is not None
+        follower.caught_up_ms = trio.current_time() * 1000
+        third = partition.followers.get(3)
+        assert third is not None
+        third.end = end
+        assert partition.followers.high_watermark(end, (1, 3), lambda *_: True) == end
+        partition.followers.laggards = ()
+        assert partition.followers.high_watermark(end, (1, 3), lambda *_: True) == follower.end
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("t", 0, 1), "broker 1 leads t-0"),
+        (("t", 0, 4), "there is no node 4"),
+        (("t", 7, 2), "there is no partition 7 in topic t"),
+        (("u", 0, 2), "unknown topic u"),
+        (("one", 0, 2), "broker 2 has no replica of one-0; 3 have"),
+    ],
+)
+async def test_who_cannot_lag(arguments: tuple[str, int, int], error: str) -> None:
+    async with cluster_with_topic() as cluster:
+        await cluster.create_topic("one", assignment={0: [3]})
+        with pytest.raises(HarnessError, match=error):
+            await cluster.shrink_isr(*arguments)
+        assert not any(member.lags for member in cluster.members)
+
+
+# log directories
+
+
+async def test_a_log_directory_fails_until_the_node_restarts() -> None:
+    async with Cluster(2, world=memory(5), properties=FAST | {"log.dirs": ",".join(DIRS)}) as cluster:
+        await cluster.create_topic("t", assignment={number: [1, 2] for number in range(4)})
+        logs = node(cluster, 1).logs
+        assert logs is not None
+        lost = {tp.partition for tp, log in logs.logs.items() if log.folder.startswith("/one/")}
+        assert 0 < len(lost) < 4
+        await cluster.fail_log_dir(1, "/one/")
+
+        async def have_moved() -> bool:
+            state = await leaders_and_isrs(cluster, "t")
+            return all(state[number] == ((2, {2}) if number in lost else (1, {1, 2})) for number in state)
+
+        await cluster.wait_until(have_moved, "the leaders of its partitions to move")
+        for wrong in ("/one", "/three"):
+            with pytest.raises(HarnessError, match=f"there is no log directory {wrong} of node 1; online are /two"):
+                await cluster.fail_log_dir(1, wrong)
+        await cluster.restart(1)
+
+        async def have_returned() -> bool:
+            return all(isr == {1, 2} for _, isr in (await leaders_and_isrs(cluster, "t")).values())
+
+        await cluster.wait_until(have_returned, "node 1 to rejoin the ISRs")
+
+
+@pytest.mark.parametrize("ibp", ["0.11.0", "3.9"])
+async def test_a_node_halts_when_it_cannot_go_on(ibp: str) -> None:
+    """Rule 9.68: without its last log directory; with an old protocol, without any."""
+    dirs = ",".join(DIRS) if ibp == "0.11.0" else DIRS[0]
+    properties = FAST | {"log.dirs": dirs, "inter.broker.protocol.version": ibp}
+    async with Cluster(2, world=memory(5), properties=properties) as cluster:
+        await cluster.fail_log_dir(1, DIRS[0])
+        assert cluster.member(1).state == "stopped"
+        with pytest.raises(HarnessError, match="node 1 is not running"):
+            await cluster.fail_log_dir(1, DIRS[0])
+        assert 1 in await cluster.registered()  # its session lasts, as after a crash
+        await cluster.start(1)
+
+
+# settling
+
+
+async def test_what_has_not_settled_is_named() -> None:
+    async with cluster_with_topic() as cluster:
+        old = await cluster.wait_for_controller()
+        other = min({1, 2, 3} - {old.id})
+        await cluster.wait_until_settled()
+        await cluster.kill(other)
+        with pytest.raises(HarnessError, match=r"timed out after 1 s .* the nodes \[1, 2, 3\] are registered, not"):
+            await cluster.wait_until_settled(1)
+        await cluster.wait_until_settled()
+        hold = Rule(api="UpdateMetadata", hold=True)
+        await cluster.add_rule(hold)
+        await cluster.create_topic("u", assignment={0: [old.id]}, wait=False)
+        with pytest.raises(HarnessError, match=f"control requests of node {old.id} are pending"):
+            await cluster.wait_until_settled(1)
+        await cluster.remove_rule(hold)
+        await cluster.wait_until_settled()
+        await cluster.delete_topic("t", wait=False)  # a replica is dead: it waits
+        await cluster.wait_until_settled()
+        await cluster.start(other)
+        await cluster.wait_until_settled()
+        assert [topic.name for topic in await cluster.describe_topics()] == ["u"]
+
+
+def test_without_async() -> None:
+    with SyncCluster(2, world=memory(1), properties=FAST) as cluster:
+        cluster.create_topic("t", assignment={0: [1, 2]})
+        cluster.shrink_isr("t", 0, 2)
+        cluster.heal_isr("t", 0, 2)
+        cluster.expire_session(2)
+        cluster.wait_until_settled()
+        (folder,) = cluster.member(2).properties["log.dirs"].split(",")
+        cluster.fail_log_dir(2, folder)
+        assert cluster.member(2).state == "stopped"
+
+
+@pytest.mark.slow
+async def test_in_processes(zookeeper: str) -> None:
+    """A suspended node's session can expire, and a node of its own halts by itself."""
+    async with Cluster(
+        2, processes=True, zookeeper=f"{zookeeper}/interventions", properties={"controlled.shutdown.enable": "false"}
+    ) as cluster:
+        old = await cluster.wait_for_controller()
+        other = 3 - old.id
+        await cluster.create_topic("t", assignment={0: [old.id, other]})
+        await cluster.shrink_isr("t", 0, other)
+        assert await leaders_and_isrs(cluster, "t") == {0: (old.id, {old.id})}
+        await cluster.restart(other)
+        await cluster.wait_until_settled()
+        assert await leaders_and_isrs(cluster, "t") == {0: (old.id, {old.id})}
+        await cluster.heal_isr("t", 0, other)
+        await cluster.wait_until(lambda: isr_is(cluster, {1, 2}), "the follower to rejoin")
+        await cluster.pause(old.id)
+        await cluster.expire_session(old.id)
+        assert (await cluster.wait_for_controller(other_than=old)).id == other
+        await cluster.wait_until_settled()
+        member = cluster.member(other)
+        assert not isinstance(member, InProcessMember)
+        with pytest.raises(HarnessError, match=f"there is no log directory /nowhere of node {other}"):
+            await cluster.fail_log_dir(other, "/nowhere")
+        await cluster.fail_log_dir(other, member.properties["log.dirs"])
+        assert member.state == "stopped"
+        assert "and none is left" in member.end_reason()
