@@ -1,6 +1,6 @@
 """``make test``: the whole suite in two processes, to use a second core.
 
-One process runs tests that only compute. The other runs tests that start JVMs, Spark, nodes and real Kafka, and mostly
+One process runs tests that only compute, with Spark. The other runs tests that start nodes and real Kafka, and mostly
 wait; nodes are in this process only, because a restarted node needs its old port. Both get the same arguments for
 pytest. The output of the first is printed after the second has ended.
 """

@@ -18,6 +18,8 @@ _PROPERTY = "struck"
 
 #: rooms whose tests, except slow ones, start neither nodes nor servers
 _PURE = tuple(Path(__file__).parent / room for room in ("captures", "controller", "election", "wire", "zookeeper"))
+#: slow tests, too; one JVM with Spark serves both kinds
+_SPARK = Path(__file__).parent / "captures" / "spark"
 
 
 class NoBareRooms:
@@ -58,8 +60,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
     for item in items:
-        is_pure = any(item.path.is_relative_to(room) for room in _PURE) and item.get_closest_marker("slow") is None
-        parts[is_pure].append(item)
+        is_slow = item.get_closest_marker("slow") is not None
+        is_pure = any(item.path.is_relative_to(room) for room in _PURE)
+        parts[item.path.is_relative_to(_SPARK) or (is_pure and not is_slow)].append(item)
     config.hook.pytest_deselected(items=parts[part != "pure"])
     items[:] = parts[part == "pure"]
 
