@@ -310,6 +310,13 @@ class ControllerContext:
         """The states of one broker's replicas, to read and to change; absent means NonExistent."""
         return self._replica_states.setdefault(broker, {})
 
+    def put_replica_states(self, broker: BrokerId, partitions: Iterable[TopicPartition], state: ReplicaState) -> None:
+        added = dict.fromkeys(partitions, state)
+        if known := self._replica_states.get(broker):
+            known.update(added)
+        else:
+            self._replica_states[broker] = added
+
     def replica_state(self, replica: PartitionReplica) -> ReplicaState:
         return self.replica_states_of(replica.replica).get(replica.topic_partition, ReplicaState.NON_EXISTENT)
 

@@ -21,6 +21,7 @@ UpdateMetadataRequest.java, sendStopReplicaRequests in ControllerChannelManager.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Self, TypeVar
 
@@ -92,6 +93,13 @@ def java_order(keys: Sequence[str], *, last_is_new: bool = True) -> list[str]:
     return latest_first
 
 
+def bucket_count(keys: int, buckets: int = _FIRST_BUCKETS) -> int:
+    """Of a mutable.HashMap that had so many ``buckets`` and has so many keys."""
+    while keys >= _LOAD_FACTOR * buckets:
+        buckets *= 2
+    return buckets
+
+
 class HashTable(dict[K, V]):
     """A mutable.HashMap: ``buckets``, of which it has at least 4/3 of its keys, decide its order. ``clear`` keeps them.
 
@@ -128,8 +136,7 @@ class HashTable(dict[K, V]):
         self._grow(len(self) + (not last_is_new))
 
     def _grow(self, keys: int) -> None:
-        while keys >= _LOAD_FACTOR * self.buckets:
-            self.buckets *= 2
+        self.buckets = bucket_count(keys, self.buckets)
 
 
 class HashedSet(set[K]):
@@ -172,6 +179,20 @@ def by_topic(table: HashTable[TopicPartition, V], *, java: bool) -> dict[str, li
     else:
         topics = table_order(groups)
     return {topic: [groups[topic][place] for place in places[topic]] for topic in topics}
+
+
+def placed(
+    topic: str, partitions: Iterable[tuple[TopicPartition, V]], buckets: int
+) -> list[tuple[int, tuple[TopicPartition, V]]]:
+    """Partitions of one topic as a table with so many buckets has them, each with its place in the whole table."""
+    base, last_bucket = 31 * 31 + _hash_of_string(topic), buckets - 1
+    found = []
+    for item in partitions:
+        code = base + 31 * item[0].partition & _MASK  # as in `by_topic`
+        code ^= code >> 16
+        found.append(((code & last_bucket) << 32 | code ^ _SIGN, item))
+    found.sort(key=operator.itemgetter(0))
+    return found
 
 
 def _place(code: int, buckets: int) -> int:

@@ -86,7 +86,7 @@ class ReplicaStateMachine:
         online, offline = self._context.all_replicas()
         for by_broker, state in ((online, ReplicaState.ONLINE), (offline, ReplicaState.DELETION_INELIGIBLE)):
             for broker, partitions in by_broker.items():
-                self._context.replica_states_of(broker).update(dict.fromkeys(partitions, state))
+                self._context.put_replica_states(broker, partitions, state)
         await self._handle(online, ReplicaState.ONLINE)
         await self._handle(offline, ReplicaState.OFFLINE)
 
@@ -117,7 +117,9 @@ class ReplicaStateMachine:
             log.exception("moving replicas to %s failed", target.name)
 
     async def _change(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
-        for action, some in self._by_action(broker, partitions, target).items():
+        states = self._context.replica_states_of(broker)
+        current = set(map(states.get, partitions))
+        for action, some in self._by_action(broker, partitions, target, current).items():
             match action:
                 case ReplicaAction.ADD:
                     some = self._add(broker, some)
@@ -133,14 +135,20 @@ class ReplicaStateMachine:
                 case ReplicaAction.REMOVE:
                     for tp in some:
                         self._context.set_assignment(tp, self._context.assignment(tp).remove_replica(broker))
-            self._put(broker, some, target)
+            self._log_changes(broker, some, target)
+            if current != {target}:
+                self._put(broker, some, target)
 
     def _by_action(
-        self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState
+        self,
+        broker: BrokerId,
+        partitions: Sequence[TopicPartition],
+        target: ReplicaState,
+        current_states: Iterable[ReplicaState | None],
     ) -> Mapping[ReplicaAction, Sequence[TopicPartition]]:
         """Partitions whose replica may move to ``target``, by the action of the transition."""
         states, actions = self._context.replica_states_of(broker), TRANSITIONS[target]
-        found = {actions.get(current or ReplicaState.NON_EXISTENT) for current in set(map(states.get, partitions))}
+        found = {actions.get(current or ReplicaState.NON_EXISTENT) for current in current_states}
         if len(found) == 1 and (only := found.pop()) is not None:
             return {only: partitions}
         todo: dict[ReplicaAction, list[TopicPartition]] = {}
@@ -154,13 +162,12 @@ class ReplicaStateMachine:
         return todo
 
     def _put(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
-        self._log_changes(broker, partitions, target)
         states = self._context.replica_states_of(broker)
         if target is ReplicaState.NON_EXISTENT:
             for tp in partitions:
                 states.pop(tp, None)
         else:
-            states.update(dict.fromkeys(partitions, target))
+            self._context.put_replica_states(broker, partitions, target)
 
     def _log_changes(self, broker: BrokerId, partitions: Sequence[TopicPartition], target: ReplicaState) -> None:
         if not state_change_log.isEnabledFor(logging.DEBUG):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from kce import wire
 from kce.controller.context import ControllerContext
 from kce.controller.errors import BrokenBatch
 from kce.controller.iteration_order import HashTable, by_topic
+from kce.controller.known_replicas import KnownReplicas, LeaderAndIsrState, Topics
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import SECURITY_PROTOCOLS
 from kce.zookeeper.errors import IllegalState
@@ -32,7 +33,6 @@ from kce.zookeeper.model import (
 ZERO = uuid.UUID(int=0)
 _PROTOCOL_IDS = {name: number for number, name in SECURITY_PROTOCOLS.items()}
 
-_leader_and_isr_partition_state = wire.maker(wire.LeaderAndIsrPartitionState)
 _update_metadata_partition_state = wire.maker(wire.UpdateMetadataPartitionState)
 
 #: takes the decoded response
@@ -68,38 +68,6 @@ class Responses(Protocol):
     ) -> None: ...
 
 
-class LeaderAndIsrState:
-    """One partition in a LeaderAndIsr request; replicas that get the same state share the object."""
-
-    __slots__ = ("_built", "assignment", "is_new", "leadership")
-
-    def __init__(self, leadership: Leadership, assignment: ReplicaAssignment, is_new: bool) -> None:
-        self.leadership = leadership
-        self.assignment = assignment
-        self.is_new = is_new
-        self._built: wire.LeaderAndIsrPartitionState | None = None
-
-    def build(self, tp: TopicPartition, version: int) -> wire.LeaderAndIsrPartitionState:
-        """Built once for all requests of a batch, which have the same version (rules 13.7-13.11)."""
-        if self._built is None:
-            decided, controller_epoch = self.leadership
-            self._built = _leader_and_isr_partition_state(
-                topic_name=tp.topic if version < 2 else "",
-                partition_index=tp.partition,
-                controller_epoch=controller_epoch,
-                leader=decided.leader,
-                leader_epoch=decided.leader_epoch,
-                isr=decided.isr,
-                partition_epoch=decided.partition_epoch,
-                replicas=self.assignment.replicas,
-                adding_replicas=self.assignment.adding,
-                removing_replicas=self.assignment.removing,
-                is_new=self.is_new,
-                leader_recovery_state=decided.recovery_state if version >= 6 else 0,
-            )
-        return self._built
-
-
 @dataclass(frozen=True, slots=True)
 class StopReplicaState:
     """One partition in a StopReplica request."""
@@ -131,8 +99,8 @@ class ControllerRequestBatch:
 
     def clear(self) -> None:
         self._leader_and_isr: dict[BrokerId, HashTable[TopicPartition, LeaderAndIsrState]] = {}
-        # of `add_known_leader_and_isr`: shared between the replicas of a partition
-        self._known: dict[TopicPartition, LeaderAndIsrState] = {}
+        # of `add_known_leader_and_isr`, while nothing else is added
+        self._known = KnownReplicas()
         self._stop_replica: dict[BrokerId, HashTable[TopicPartition, StopReplicaState]] = {}
         self._update_metadata_brokers: set[BrokerId] = set()
         self._update_metadata.clear()  # it keeps its size, and with it its order
@@ -148,7 +116,7 @@ class ControllerRequestBatch:
     def new_batch(self) -> None:
         """Raises IllegalState if the last batch was not sent (rule 8.2)."""
         left = {
-            "LeaderAndIsr": self._leader_and_isr,
+            "LeaderAndIsr": self._leader_and_isr or self._known,
             "StopReplica": self._stop_replica,
             "UpdateMetadata": self._update_metadata_brokers,
         }
@@ -167,6 +135,7 @@ class ControllerRequestBatch:
     ) -> None:
         """Rules 8.3, 8.5: a later addition replaces an earlier one, but is_new stays set. All brokers get its
         metadata."""
+        self._settle_known()
         state = LeaderAndIsrState(leadership, assignment, is_new)
         for broker in brokers:
             if broker >= 0:
@@ -178,32 +147,30 @@ class ControllerRequestBatch:
         if (known := self._context.leadership.get(tp)) is not None:
             self._update_metadata.put(tp, known)
 
-    def add_known_leader_and_isr(self, broker: BrokerId, partitions: Iterable[TopicPartition]) -> None:
+    def add_known_leader_and_isr(self, broker: BrokerId, partitions: Sequence[TopicPartition]) -> None:
         """``add_leader_and_isr`` with the cached leadership of many partitions, for an existing replica; skips
         partitions without leadership. The context must not change between such additions to one batch."""
-        context, shared = self._context, self._known
-        added: dict[TopicPartition, LeaderAndIsrState] = {}
-        all_are_new = True
-        for tp in partitions:
-            state = shared.get(tp)
-            if state is not None:
-                all_are_new = False
-            else:
-                known = context.leadership.get(tp)
-                if known is None:
-                    continue
-                state = shared[tp] = LeaderAndIsrState(known, context.assignment(tp), False)
-                self._update_metadata[tp] = known
-            added[tp] = state
+        if broker in self._known:
+            self._settle_known()
+        added, new = self._known.add(self._context, broker, partitions)
         if not added:
             return
-        for tp, before in self._leader_and_isr.get(broker, {}).items():
-            if before.is_new and (state := added.get(tp)) is not None:
-                added[tp] = LeaderAndIsrState(state.leadership, state.assignment, True)
-        self._leader_and_isr.setdefault(broker, HashTable()).put_all(added)
+        self._update_metadata.update(new)
         # Kafka's order of replicas is not imitated: of those known from another broker, one is taken to be the last
-        self._update_metadata.grow_as_after(last_is_new=all_are_new)
-        self._update_metadata_brokers |= context.live_or_shutting_down_broker_ids
+        self._update_metadata.grow_as_after(last_is_new=len(new) == self._known.size(broker))
+        self._update_metadata_brokers |= self._context.live_or_shutting_down_broker_ids
+        if self._leader_and_isr:
+            self._settle_known()
+
+    def _settle_known(self) -> None:
+        """Something else may be added for the same partitions."""
+        known, self._known = self._known, KnownReplicas()
+        for broker, table in known.tables().items():
+            before = self._leader_and_isr.setdefault(broker, HashTable())
+            for tp in table.keys() & before.keys():
+                if before[tp].is_new:
+                    table[tp] = LeaderAndIsrState(table[tp].leadership, table[tp].assignment, True)
+            before.put_all(table)
 
     def add_stop_replica(self, brokers: Iterable[BrokerId], tp: TopicPartition, *, delete: bool) -> None:
         """Rule 8.6: samples the leader epoch now; delete stays set."""
@@ -233,16 +200,23 @@ class ControllerRequestBatch:
 
     def _send(self) -> None:
         live = self._context.live_or_shutting_down_broker_ids
-        for broker in sorted(live & self._leader_and_isr.keys()):
-            self._send_leader_and_isr(broker, self._leader_and_isr[broker])
+        version = self._config.ibp.leader_and_isr_version
+        if version < 2:
+            self._settle_known()
+        topics = self._known.topics(version)
+        for broker in sorted(live & (self._leader_and_isr.keys() | topics.keys())):
+            if broker in topics:
+                request = build_known_leader_and_isr(self._config, self._context, broker, topics.pop(broker))
+            else:
+                states = self._leader_and_isr[broker]
+                request = build_leader_and_isr(version, self._config, self._context, broker, states)
+            self._send_leader_and_isr(broker, request, version)
         if recipients := sorted(live & self._update_metadata_brokers):
             self._send_update_metadata(recipients)
         for broker in sorted(live & self._stop_replica.keys()):
             self._send_stop_replica(broker, self._stop_replica[broker])
 
-    def _send_leader_and_isr(self, broker: BrokerId, states: HashTable[TopicPartition, LeaderAndIsrState]) -> None:
-        version = self._config.ibp.leader_and_isr_version
-        request = build_leader_and_isr(version, self._config, self._context, broker, states)
+    def _send_leader_and_isr(self, broker: BrokerId, request: wire.LeaderAndIsrRequest, version: int) -> None:
 
         def answered(response: wire.Message) -> None:
             assert isinstance(response, wire.LeaderAndIsrResponse)
@@ -293,7 +267,31 @@ def build_leader_and_isr(
 ) -> wire.LeaderAndIsrRequest:
     """Rules 8.4, 8.14-8.16, 13.7-13.11."""
     grouped = version >= 2
+    topic_states = [
+        (topic, [state.build(tp, version) for tp, state in of_topic])
+        for topic, of_topic in (by_topic(states, java=True).items() if grouped else ())
+    ]
+    ungrouped = () if grouped else tuple(states[tp].build(tp, version) for tp in states.order())
     leaders = {state.leadership.leader_and_isr.leader for state in states.values()}
+    return _leader_and_isr(config, context, broker, leaders, topic_states, ungrouped)
+
+
+def build_known_leader_and_isr(
+    config: BatchConfig, context: ControllerContext, broker: BrokerId, topics: Topics
+) -> wire.LeaderAndIsrRequest:
+    """The same of a version that groups partitions by topic."""
+    leaders = {state.leader for _, of_topic in topics for state in of_topic}
+    return _leader_and_isr(config, context, broker, leaders, topics, ())
+
+
+def _leader_and_isr(
+    config: BatchConfig,
+    context: ControllerContext,
+    broker: BrokerId,
+    leaders: Collection[int],
+    topics: Topics,
+    ungrouped: tuple[wire.LeaderAndIsrPartitionState, ...],
+) -> wire.LeaderAndIsrRequest:
     live_leaders = []
     for live in context.live_or_shutting_down_brokers:
         endpoint = live.endpoint(config.inter_broker_listener)
@@ -305,17 +303,13 @@ def build_leader_and_isr(
         controller_id=config.broker_id,
         controller_epoch=context.epoch,
         broker_epoch=context.broker_epochs[broker],
-        ungrouped_partition_states=() if grouped else tuple(states[tp].build(tp, version) for tp in states.order()),
+        ungrouped_partition_states=ungrouped,
         topic_states=tuple(
             wire.LeaderAndIsrTopicState(
-                topic_name=topic,
-                topic_id=context.topic_ids.get(topic, ZERO),
-                partition_states=tuple([state.build(tp, version) for tp, state in of_topic]),
+                topic_name=topic, topic_id=context.topic_ids.get(topic, ZERO), partition_states=tuple(of_topic)
             )
-            for topic, of_topic in by_topic(states, java=True).items()
-        )
-        if grouped
-        else (),
+            for topic, of_topic in topics
+        ),
         live_leaders=tuple(live_leaders),
     )
 

@@ -75,6 +75,7 @@ Changes = Sequence[tuple[ast.AST, ast.AST]]
 
 def mutants(path: Path) -> Iterator[Mutant]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
+    _mark_logs(tree)
     times: Counter[str] = Counter()
     found: list[tuple[str, Changes]] = [(owner, [(old, new)]) for owner, old, new in _mutations(tree, "")]
     for owner, changes in [*found, *_statement_mutations(tree, "")]:
@@ -265,6 +266,16 @@ def _only_logs(function: ast.FunctionDef) -> bool:
     )
 
 
+def _mark_logs(tree: ast.Module) -> None:
+    """Mark the calls of the module's own functions that only log: they are logs, too."""
+    names = {f.name for f in ast.walk(tree) if isinstance(f, ast.FunctionDef) and _only_logs(f)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            called = node.value.func
+            name = called.attr if isinstance(called, ast.Attribute) and _is_name(called.value, "self") else None
+            node.is_log = name in names  # type: ignore[attr-defined]
+
+
 def _has_effect(expression: ast.expr) -> bool:
     return any(isinstance(node, (ast.NamedExpr, ast.Await)) for node in ast.walk(expression))
 
@@ -275,11 +286,12 @@ def _is_assertion(keyword: ast.keyword) -> bool:
 
 
 def _is_log(node: ast.AST) -> bool:
+    is_marked = getattr(node, "is_log", False)
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Call)
         and isinstance(called := node.value.func, ast.Attribute)
-        and _is_name(called.value, "log", "logger", "state_change_log")
+        and (_is_name(called.value, "log", "logger", "state_change_log", "state_change_logger") or is_marked)
     )
 
 

@@ -193,6 +193,17 @@ def test_changes_of_two_containers_are_not_swapped(
     assert (f"f: {first} -> {second} & {second} -> {first}" in names) == are_swapped
 
 
+def test_calls_of_what_only_logs_are_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.mutants.ROOT", tmp_path)
+    (tmp_path / "example.py").write_text(
+        "class A:\n    def _note(self, text, *values):\n        log.info(text, *values)\n"
+        "    def _act(self, value):\n        self.last = value\n"
+        "    def f(self):\n        self._note('x', 5)\n        self._act(6)\n"
+    )
+    names = {mutant.name for mutant in mutants(tmp_path / "example.py")}
+    assert names == {"A._act: self.last = value -> pass", "A.f: self._act(6) -> pass", "A.f: 6 -> 7"}
+
+
 def _ended(process: int) -> int:
     ended, status = os.waitpid(process, 0)
     assert ended == process

@@ -33,6 +33,8 @@ _ENTRY_BYTES: Final = 24
 #: ``log.cleaner.io.buffer.load.factor``
 _LOAD_FACTOR: Final = 0.9
 _INDEX_ENTRY_BYTES: Final = 8
+#: after a look at so many logs, other tasks run
+_LOGS_AT_ONCE: Final = 100
 
 
 class Uncleanable(Exception):
@@ -106,13 +108,14 @@ class Cleaner:
     async def clean_next(self) -> Log | None:
         """Compact the log that needs it most, and return it; None if no log needs it."""
         candidates = []
-        for found in list(self._logs.values()):
-            if found.config.is_compact and found.has_files and found.partition not in self._uncleanable:
+        for count, found in enumerate(list(self._logs.values())):
+            if count % _LOGS_AT_ONCE == 0:
+                await trio.lowlevel.checkpoint()
+            if found.config.is_compact and found.has_files and self._may_clean(found):
                 with suppress(KafkaStorageError):
                     one = cleanable(found, self._end_of_last_pass(found), self._now_ms())
                     if one.is_worthwhile:
                         candidates.append(one)
-        await trio.lowlevel.checkpoint()
         if not candidates:
             return None
         chosen = max(candidates, key=lambda one: one.dirty_ratio)
@@ -128,6 +131,9 @@ class Cleaner:
         except OSError as e:
             chosen.log.context.failed(e)
         return chosen.log
+
+    def _may_clean(self, found: Log) -> bool:
+        return self._logs.get(found.partition) is found and found.partition not in self._uncleanable
 
     def _end_of_last_pass(self, found: Log) -> int | None:
         if self._truncations.get(found.partition, found.truncations) != found.truncations:

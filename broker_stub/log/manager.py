@@ -253,6 +253,8 @@ class LogManager:
             logs = self._logs_in(directory)
             try:
                 self._write_recovery_points(directory, logs)
+                if self._disk.exists(f"{directory.path}/{CLEANER_OFFSET_CHECKPOINT}"):
+                    directory.write_checkpoint(CLEANER_OFFSET_CHECKPOINT, self._cleaned_in(directory))
             except OSError as e:
                 directory.failed(e)
 

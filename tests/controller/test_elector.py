@@ -57,6 +57,14 @@ async def test_a_win_is_a_grant_with_the_epoch_for_a_token() -> None:  # E12.4, 
     assert second.elector.active_controller_id == 1
 
 
+async def test_who_wins_knows_it_at_once() -> None:  # rules 2.5, 2.12
+    """Before its own creation of the node wakes it."""
+    broker = RegisteredBroker(MemoryZooKeeper(), 1)
+    await broker.zk.create_top_level_paths()
+    await broker.elector.start()
+    assert (broker.elector.active_controller_id, broker.elector.has_leadership) == (1, True)
+
+
 async def test_everyone_is_woken_when_the_node_goes_and_the_leader_resigns() -> None:  # E12.3, E12.9
     first, second = await brokers()
     await second.zk.store.write([Delete("/controller")])

@@ -107,6 +107,39 @@ async def test_a_clean_election_needs_no_configuration(
         assert await w.state("t") == (3, 1, (3,))
 
 
+async def test_an_unclean_election_needs_the_configuration(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rules 7.3, 7.4
+    async with world() as w:
+        runtime = await prepared(w)
+        error = StoreError("unreadable")
+
+        async def unreadable(topics: Iterable[str]) -> dict[str, StoreError]:
+            return dict.fromkeys(topics, error)
+
+        monkeypatch.setattr(runtime.zk, "get_topic_configs", unreadable)
+        runtime.context.remove_live_brokers([BrokerId(2), BrokerId(3)])  # the ISR
+        runtime.context.put_partition_state(TP, PartitionState.OFFLINE)
+        results = await runtime.partitions.handle_state_changes([TP], PartitionState.ONLINE, Strategy.OFFLINE)
+        assert results == {TP: error}
+        assert runtime.context.partition_state(TP) is PartitionState.OFFLINE
+
+
+async def test_a_state_that_cannot_be_read_is_the_result_of_an_election(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule 6.14
+    async with world() as w:
+        runtime = await prepared(w)
+        error = StoreError("NoAuth")
+
+        async def refused(partitions: Iterable[TopicPartition]) -> dict[TopicPartition, StoreError]:
+            return dict.fromkeys(partitions, error)
+
+        monkeypatch.setattr(runtime.zk, "get_partition_states", refused)
+        results = await runtime.partitions.handle_state_changes([TP], PartitionState.ONLINE, Strategy.PREFERRED)
+        assert results == {TP: error}
+
+
 async def test_one_topic_is_triggered(autojump_clock: MockClock) -> None:  # rules 3.29, 6.11
     async with world() as w:
         runtime = await prepared(w)

@@ -119,6 +119,8 @@ async def test_stop_from_within_a_callback(nursery: trio.Nursery) -> None:
             await world.service.stop()
 
     world.listener = Content()
+    world.service.on_leader_information(ONE)  # too early: nobody listens
+    world.service.on_error(OSError())
     await world.start()
     world.reports.on_leader_information(ONE)
     world.reports.on_leader_information(TWO)

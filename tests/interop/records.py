@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 T = TypeVar("T")
 
 _PATIENCE_S = 60.0
+_HIGH_WATERMARK_S = 15.0
 _PAUSE_S = 0.002
 _BATCH, _BATCH_WAIT_S = 2000, 0.2
 
@@ -70,8 +71,13 @@ class Ledger:
         Returns how many were read. Raises Lost.
         """
         acknowledged = set(self.acknowledged)
-        found = Counter(read_all(self.bootstrap, self.topic))
-        lacking = sorted(acknowledged - found.keys())
+        deadline = time.monotonic() + _HIGH_WATERMARK_S
+        while True:  # the high watermark of a new leader may be behind for a moment
+            found = Counter(read_all(self.bootstrap, self.topic))
+            lacking = sorted(acknowledged - found.keys())
+            if not lacking or time.monotonic() > deadline:
+                break
+            time.sleep(_BATCH_WAIT_S)
         twice = sorted(number for number, times in found.items() if times > 1) if self._is_idempotent else []
         if lacking or twice:
             raise Lost(f"{len(lacking)} acknowledged records are lost, say {lacking[:5]}; {len(twice)} are there twice")

@@ -9,6 +9,8 @@ import pytest
 
 from kce.broker_stub.errors import KafkaStorageError
 from kce.broker_stub.log import Isolation, Log, Origin
+from kce.broker_stub.log.lookup import find_timestamp
+from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.snapshots import read_snapshot
 from kce.harness.world.memory_disk import MemoryDisk
 from tests.broker_stub.log.support import (
@@ -289,3 +291,24 @@ def test_an_end_makes_the_last_snapshot_durable() -> None:  # rule B6.9
     log.close()
     context.disk.crash()
     assert read_snapshot(context.disk, f"{FOLDER}/{2:020}.snapshot").keys() == {7}
+
+
+def test_a_segment_without_indexes_makes_them() -> None:
+    context = Context()
+    filled(context).close()
+    for suffix in (".index", ".timeindex"):
+        context.disk.delete(f"{FOLDER}/{0:020d}{suffix}")
+    segment = Segment(context.disk, FOLDER, 0, now_ms=NOW_MS)
+    assert segment.max_timestamp == (NOW_MS + 4, 4)
+
+
+def test_look_ups_check_no_checksum() -> None:
+    """As Kafka's: a damaged value is the reader's affair."""
+    context = Context()
+    log = filled(context, 3)
+    path = f"{FOLDER}/{0:020d}.log"
+    content = bytearray(context.disk.read(path) or b"")
+    content[ONE - 2] ^= 1  # the value of the first record
+    context.disk.write(path, bytes(content))
+    log = reopened(context, clean=True)
+    assert find_timestamp(log, NOW_MS) == (NOW_MS, 0, 0)

@@ -431,6 +431,17 @@ async def test_ends_of_epochs() -> None:
         assert (await end(1, topic="b"))[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+async def test_ends_of_epochs_are_answered_by_topic() -> None:
+    async with a_node() as node:
+        await node.lead()
+        topics = tuple(
+            wire.OffsetForLeaderTopic(topic=name, partitions=(wire.OffsetForLeaderPartition(partition=0),))
+            for name in ("a", "b")
+        )
+        answer = await node.ask(wire.OffsetForLeaderEpochRequest(topics=topics), 4)
+        assert [topic.topic for topic in answer.topics] == ["a", "b"]
+
+
 async def test_records_are_deleted(autojump_clock: MockClock) -> None:
     """Section 6c, rules B2.24 to B2.26."""
     async with a_node() as node, trio.open_nursery() as nursery:

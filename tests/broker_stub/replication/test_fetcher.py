@@ -429,3 +429,18 @@ async def test_an_error_of_the_whole_fetch_closes_the_connection(
     f.leader.end_wait()
     await f.settle()
     assert (f.leader.connections, f.leader.closed, f.leader.requests[-1].session_epoch) == (2, 1, 0)
+
+
+async def test_a_partition_that_is_held_while_it_is_fetched_is_not_asked_for_again(follower: MakeFollower) -> None:
+    f = follower()
+    f.leader.session_id = 7
+    await f.follow()
+    f.held.add(PARTITION)
+    f.fetchers.reconsider(PARTITION)
+    f.leader.end_wait()
+    await f.settle()
+    assert len(f.leader.requests) == 1  # nothing else is followed
+    f.held.clear()
+    f.fetchers.reconsider(PARTITION)
+    await f.settle()
+    assert len(f.leader.requests) == 2

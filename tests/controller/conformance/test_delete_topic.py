@@ -9,6 +9,7 @@ import pytest
 from trio.testing import MockClock
 
 from kce import wire
+from kce.broker_stub.log.names import CLEANER_OFFSET_CHECKPOINT
 from kce.controller.context import ReplicaState
 from kce.controller.kafka_controller import KafkaController
 from kce.wire import ErrorCode
@@ -42,15 +43,17 @@ async def delete(w: World, topic: str = "t") -> None:
 
 
 async def is_gone(w: World, nodes: dict[int, Node], topic: str = "t", partitions: int = 2) -> bool:
-    """Has the topic gone from ZooKeeper, from caches, and from logs?"""
+    """Has the topic gone from ZooKeeper, from caches, from logs, and from what the cleaner knows?"""
     paths = (znodes.topic_path(topic), znodes.topic_config_path(topic), znodes.delete_topic_path(topic))
     if any([await w.get(path) is not None for path in paths]):
         return False
     for node in nodes.values():
         if topic in node.cache.snapshot.topics:
             return False
-        if any(node.logs.has_log(TopicPartition(topic, p)) for p in range(partitions)):
-            return False
+        known = [directory.read_checkpoint(CLEANER_OFFSET_CHECKPOINT) for directory in node.logs.online]
+        for partition in (TopicPartition(topic, p) for p in range(partitions)):
+            if node.logs.has_log(partition) or any(partition in offsets for offsets in known):
+                return False
     return True
 
 

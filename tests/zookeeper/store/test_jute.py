@@ -153,3 +153,13 @@ def test_operations_are_split_into_multis() -> None:
     exact = SetData("/a", bytes(jute.REQUEST_BYTES - jute.op_bytes(small) - jute.op_bytes(SetData("/a", b""))))
     assert split([exact, small]) == [range(2)]
     assert split([exact, small, small]) == [range(2), range(2, 3)]
+
+
+@pytest.mark.parametrize("chroot", ["", "/some/root"])
+def test_a_container_is_created_below_the_chroot(chroot: str) -> None:
+    (acl,) = OPEN_ACL_UNSAFE
+    path = (chroot + "/c").encode()
+    theirs = struct.pack(">i", len(path)) + path + struct.pack(">i", 1) + b"x"
+    sent = jute.create_container(Create("/c", b"x", container=True), chroot, (Acl(acl.perms, "world", "anyone"),))
+    assert sent.startswith(theirs)
+    assert sent.endswith(struct.pack(">i", 4))

@@ -1,0 +1,132 @@
+"""LeaderAndIsr of many existing replicas has the content and the order of a table for every broker (rules 8.3, 8.4)."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kce import wire
+from kce.controller.context import ControllerContext
+from kce.controller.iteration_order import HashTable, by_topic
+from kce.controller.known_replicas import KnownReplicas, LeaderAndIsrState
+from kce.controller.request_batch import BatchConfig, ControllerRequestBatch
+from kce.wire.metadata_version import MetadataVersion
+from kce.zookeeper.model import (
+    BrokerEpoch,
+    BrokerId,
+    ControllerEpoch,
+    LeaderAndIsr,
+    Leadership,
+    ReplicaAssignment,
+    TopicPartition,
+)
+from tests.controller.support import broker
+
+VERSION = 7
+#: "Aa" and "BB" have the same hash, and so have t10's partition 0 and t00's partition 1
+NAMES = st.sampled_from(["Aa", "BB", "t00", "t10", "t20", "orders", "x"])
+PARTITIONS = st.lists(
+    st.tuples(NAMES, st.integers(0, 40), st.sets(st.integers(1, 4), min_size=1), st.booleans()),
+    unique_by=lambda one: one[:2],
+    max_size=60,
+)
+
+
+def context_of(partitions: list[tuple[str, int, set[int], bool]]) -> ControllerContext:
+    """The last field: whether the partition has a leader."""
+    context = ControllerContext()
+    context.set_live_brokers((broker(i), BrokerEpoch(i)) for i in (1, 2, 3))  # 4 is not alive
+    for topic, number, replicas, has_leader in partitions:
+        tp, ids = TopicPartition(topic, number), tuple(map(BrokerId, sorted(replicas)))
+        context.set_assignment(tp, ReplicaAssignment(ids))
+        if has_leader:
+            context.put_leadership(tp, Leadership(LeaderAndIsr(ids[0], ids, number), ControllerEpoch(3)))
+    return context
+
+
+def lists_of(context: ControllerContext, *, twice: bool = False) -> dict[BrokerId, list[TopicPartition]]:
+    lists = {BrokerId(i): context.partitions_on_broker(BrokerId(i)) for i in (4, 2, 1, 3)}
+    return {i: [*found, *found[:1]] if twice else found for i, found in lists.items()}
+
+
+@example([("Aa", 0, {1, 2}, True), ("BB", 0, {1, 2}, True)], False)
+@example([("BB", 0, {1, 2}, True), ("Aa", 0, {1, 2}, True)], False)
+@given(PARTITIONS, st.booleans())
+def test_states_are_dealt_out_as_tables_are_grouped(
+    partitions: list[tuple[str, int, set[int], bool]], twice: bool
+) -> None:
+    context, known = context_of(partitions), KnownReplicas()
+    expected = {}
+    for one, found in lists_of(context, twice=twice).items():
+        known.add(context, one, found)
+        table: HashTable[TopicPartition, LeaderAndIsrState] = HashTable()
+        for tp in found:
+            if (leadership := context.leadership.get(tp)) is not None:
+                table[tp] = LeaderAndIsrState(leadership, context.assignment(tp), False)
+        table.grow_as_after(last_is_new=True)
+        if table:
+            expected[one] = [
+                (topic, [state.build(tp, VERSION) for tp, state in of_topic])
+                for topic, of_topic in by_topic(table, java=True).items()
+            ]
+    assert known.topics(VERSION) == expected
+    assert {i: dict(table).keys() for i, table in known.tables().items()} == {
+        i: {TopicPartition(topic, state.partition_index) for topic, states in topics for state in states}
+        for i, topics in expected.items()
+    }
+
+
+class Sent:
+    """An outbox."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[BrokerId, wire.Message]] = []
+
+    def send(self, to: BrokerId, request: wire.Message, api_version: int, on_response: object) -> None:
+        self.requests.append((to, request))
+
+    def send_update_metadata(
+        self, brokers: dict[BrokerId, BrokerEpoch], request: wire.Message, api_version: int, on_response: object
+    ) -> None:
+        self.requests += [(to, request) for to in brokers]
+
+
+@given(PARTITIONS, st.sampled_from(["2.8-IV0", "0.11.0"]), st.booleans())
+def test_a_batch_with_something_else_sends_the_same(
+    partitions: list[tuple[str, int, set[int], bool]], ibp: str, new_first: bool
+) -> None:
+    """A new replica, before or after the known ones: its is_new stays set only if it came first (rule 8.5)."""
+    context = context_of(partitions)
+    led = list(context.leadership)
+
+    def batch() -> tuple[ControllerRequestBatch, Sent]:
+        sent = Sent()
+        config = BatchConfig(broker_id=BrokerId(1), ibp=MetadataVersion.parse(ibp), inter_broker_listener="DATA")
+        return ControllerRequestBatch(config, context, sent, None), sent  # type: ignore[arg-type]
+
+    def add_new(to: ControllerRequestBatch) -> None:
+        if led:
+            tp = led[0]
+            to.add_leader_and_isr([BrokerId(2)], tp, context.leadership[tp], context.assignment(tp), is_new=new_first)
+
+    many, sent_by_many = batch()
+    each, sent_by_each = batch()
+    if new_first:
+        add_new(many)
+        add_new(each)
+    for one, found in lists_of(context).items():
+        many.add_known_leader_and_isr(one, found)
+        for tp in found:
+            if tp in context.leadership:
+                each.add_leader_and_isr([one], tp, context.leadership[tp], context.assignment(tp), is_new=False)
+    if not new_first:
+        add_new(many)
+        add_new(each)
+    many.send()
+    each.send()
+    mine, theirs = (
+        [r for r in s.requests if isinstance(r[1], wire.LeaderAndIsrRequest)] for s in (sent_by_many, sent_by_each)
+    )
+    assert mine == theirs
+    if led:
+        assert len(sent_by_many.requests) == len(sent_by_each.requests)
