@@ -119,16 +119,24 @@ class Reassignment:
         """Rule 4.15."""
         resumed = await self.requested_by_znode()
         for tp in self._context.being_reassigned.order():
-            if tp in resumed:
-                continue
-            await self._reassign(tp, self._context.assignment(tp))
+            if tp not in resumed:
+                await self._resume(tp)
 
     async def resume_on(self, brokers: Collection[BrokerId]) -> None:
         """Continue reassignments to brokers that have started (rules 11.17, 11.20)."""
         for tp in self._context.being_reassigned.order():
             assignment = self._context.assignment(tp)
             if any(replica in brokers for replica in assignment.target):
-                await self._reassign(tp, assignment)
+                await self._resume(tp)
+
+    async def _resume(self, tp: TopicPartition) -> None:
+        """Continue one; a partition without leader and ISR must not end the failover, and so every next one."""
+        try:
+            await self._reassign(tp, self._context.assignment(tp))
+        except BrokenBatch:
+            raise
+        except (IllegalState, StateChangeFailed) as e:
+            log.error("the reassignment of %s cannot be resumed: %s", tp, e)
 
     async def complete(self, partitions: Iterable[TopicPartition]) -> None:
         """Complete the reassignments of ``partitions`` whose target is in the ISR now (rule 11.17)."""

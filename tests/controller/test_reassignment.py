@@ -147,6 +147,25 @@ async def test_a_failover_in_the_middle(autojump_clock: MockClock, by_request: b
         assert await w.get(znodes.REASSIGN_PARTITIONS) is None
 
 
+async def test_a_partition_that_never_had_a_leader_ends_no_failover(autojump_clock: MockClock) -> None:  # rule 11.12
+    async with world(brokers=(1, 2, 3)) as w:
+        first = await w.start_controller(1)
+        second = await w.start_controller(2)
+        never = ReplicaAssignment((BrokerId(9), BrokerId(8)), adding=(BrokerId(9),))
+        await w.store.write([Create("/brokers/topics/t", znodes.encode_topic(w.new_uuid(), {0: never}))])
+        await w.settle()
+        await w.kill_controller(1)
+        await w.settle()
+        assert (second.is_active, second.failovers) == (True, 1)
+        await w.create_topic("good", {0: [3]})
+        assert (await w.state("good"))[0] == 3
+        await w.start_broker(9)  # of the target, not of the ISR
+        await w.settle()
+        await w.create_topic("better", {0: [3, 9]})
+        assert (await w.state("better"))[2] == (3, 9)
+        assert (first.loop.failures, second.loop.failures) == ({}, {})
+
+
 async def test_a_failover_finds_it_complete(autojump_clock: MockClock) -> None:  # rule 11.17
     async with world(brokers=(1, 2, 3, 4)) as w:
         first = await w.start_controller(1)
