@@ -254,7 +254,12 @@ async def test_stale_and_future_controller_epochs() -> None:
         await cluster.add_rule(older)
         async with cluster.faults(equal):
             await cluster.create_topic("u", assignment={0: [1]})
-            await cluster.history.wait_for(lambda m: m.controller_epoch == active.epoch, api="UpdateMetadata", to=1)  # type: ignore[attr-defined]
+            (event,) = await cluster.history.wait_for(
+                lambda m: [t.topic_name for t in m.topic_states] == ["u"],
+                api="UpdateMetadata",
+                to=1,  # type: ignore[attr-defined]
+            )
+            assert event.message().controller_epoch == active.epoch  # type: ignore[attr-defined]
         await cluster.remove_rule(older)
         assert older.fired == 0
 
