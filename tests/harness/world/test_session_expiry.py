@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 import trio
 
@@ -33,7 +35,17 @@ async def test_no_server() -> None:
         await end_session("127.0.0.1", free_port(), 7, None)
 
 
-@pytest.mark.parametrize("answer", [b"", b"\0\0\0\x08abc", b"\0\0\0\x24" + bytes(36)])
+GARBAGE = Random(3)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"", b"\0\0\0\x08abc", b"\0\0\0\x24" + bytes(36),
+        *(GARBAGE.randbytes(size) for size in (1, 4, 19, 20, 21, 24, 5000, 1 << 20)),
+    ],
+    ids=len,
+)  # fmt: skip
 async def test_a_server_that_does_not_know_it(answer: bytes, nursery: trio.Nursery) -> None:
     async def serve(stream: trio.SocketStream) -> None:
         async with stream:
