@@ -24,9 +24,10 @@ ARGUMENTS: Final[Mapping[str, tuple[type, str]]] = {
 
 @dataclass(frozen=True)
 class Action:
-    """``words`` are the command after `kce`. ``call`` is a method of `Cluster`; its arguments are those named in
-    ``arguments``, in that order. ``path`` is HTTP's; arguments that it does not name are fields of the body.
-    ``done`` is a sentence about what was done, ``summary`` a line of help, ``more`` the rest of it."""
+    """``words`` are the command after `kce`, and its name on the socket. ``call`` is a method of `Cluster`; its
+    arguments are those named in ``arguments``, in that order. ``path`` is HTTP's; arguments that it does not name are
+    fields of the body. ``done`` is a sentence about what was done, ``summary`` a line of help, ``more`` the rest of it.
+    """
 
     words: str
     arguments: tuple[str, ...]
@@ -36,11 +37,6 @@ class Action:
     summary: str
     more: str = ""
     method: str = "POST"
-
-    @property
-    def name(self) -> str:
-        """The name of the command on the socket."""
-        return self.words
 
     @property
     def help(self) -> str:
@@ -112,4 +108,4 @@ ACTIONS: Final = (
     ),
 )  # fmt: skip
 
-BY_NAME: Final = {action.name: action for action in ACTIONS}
+BY_NAME: Final = {action.words: action for action in ACTIONS}

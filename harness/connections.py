@@ -250,7 +250,7 @@ class Link:
             await self._forward([frame], incoming=incoming)
         else:
             if event is not None and event.is_request and (passage.reply is not None or not passage.frames):
-                self._is_answered_here(event.header, passage.reply)
+                self._answer_here(event.header, passage.reply)
             await self._follow(passage, incoming=incoming)
         if self._after_next and (passage is None or not passage.after_next):
             delayed, self._after_next = self._after_next, []
@@ -279,7 +279,7 @@ class Link:
         else:
             await self._forward(passage.frames, incoming=incoming, segments=passage.segments)
 
-    def _is_answered_here(self, header: wire.Header, reply: bytes | None) -> None:
+    def _answer_here(self, header: wire.Header, reply: bytes | None) -> None:
         """A rule keeps a request from the broker; ``reply`` is its response, if it gets one."""
         if reply is not None:
             self._replies.append((header, reply))

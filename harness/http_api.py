@@ -74,7 +74,7 @@ _FAULT = re.compile(r"/faults/(?P<number>\d+)")
 #: method, path, command
 ROUTES = (
     ("GET", re.compile("/cluster"), "describe"),
-    *((action.method, action.pattern, action.name) for action in ACTIONS),
+    *((action.method, action.pattern, action.words) for action in ACTIONS),
     ("GET", re.compile("/faults"), "fault stats"),
     ("POST", re.compile("/faults"), "fault add"),
     ("GET", _FAULT, "fault stats"),

@@ -70,8 +70,9 @@ class LogConfig:
             own = number(name)
             return number("message.timestamp.difference.max.ms") if own == _NO_LIMIT_MS else own
 
-        policies = values["cleanup.policy"]
+        policies, dirty_ratio = values["cleanup.policy"], values["min.cleanable.dirty.ratio"]
         assert isinstance(policies, tuple)
+        assert isinstance(dirty_ratio, float)
         return cls(
             segment_bytes=number("segment.bytes"),
             segment_ms=number("segment.ms"),
@@ -87,7 +88,7 @@ class LogConfig:
             is_compact="compact" in policies,
             is_delete="delete" in policies,
             delete_retention_ms=number("delete.retention.ms"),
-            min_cleanable_dirty_ratio=float(str(values["min.cleanable.dirty.ratio"])),
+            min_cleanable_dirty_ratio=dirty_ratio,
             min_compaction_lag_ms=number("min.compaction.lag.ms"),
             max_compaction_lag_ms=number("max.compaction.lag.ms"),
             compression_type=_CODECS.get(str(values["compression.type"])),

@@ -21,7 +21,7 @@ _GROUPS = {
 def _command(action: Action) -> click.Command:
     def run(cluster_file: Path | None, wait: bool, **arguments: Any) -> int:
         more = {"wait": True} if wait else {}
-        click.echo(command(find_cluster(cluster_file), action.name, **arguments, **more)["text"])
+        click.echo(command(find_cluster(cluster_file), action.words, **arguments, **more)["text"])
         return 0
 
     for name in reversed(action.arguments):
