@@ -187,11 +187,10 @@ class _Pass:
         self._truncations = found.truncations
 
     def _check(self, segments: Iterable[Segment]) -> None:
-        known = set(map(id, self._log.segments))
         if (
             self._logs.get(self._log.partition) is not self._log
             or self._log.truncations != self._truncations
-            or not all(id(segment) in known for segment in segments)
+            or not all(segment in self._log.segments for segment in segments)
         ):
             raise _Changed
 

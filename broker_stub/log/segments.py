@@ -86,6 +86,11 @@ class Segments:
     def __len__(self) -> int:
         return len(self._segments)
 
+    def __contains__(self, segment: Segment) -> bool:
+        """Whether this very segment is part of the log."""
+        found = self._floor(segment.base_offset)
+        return found >= 0 and self._segments[found] is segment
+
     def __getitem__(self, index: int) -> Segment:
         return self._segments[index]
 

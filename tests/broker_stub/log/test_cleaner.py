@@ -304,6 +304,24 @@ async def test_a_log_that_is_truncated_meanwhile_keeps_what_it_has() -> None:
     assert not [name for name in log.context.disk.files(log.folder) if ".cleaned" in name]
 
 
+async def test_segments_that_retention_deletes_meanwhile_do_not_come_back() -> None:
+    log = compacted()
+    for i in range(30):
+        put(log, (b"%d" % i, b"%d" % i))
+    cleaner = Cleaner({PARTITION: log}, log.context.now_ms, 1 << 20)
+    start = log.segments[2].base_offset
+    before = [one for one in contents(log) if one[0] >= start]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cleaner.clean_next)
+        for _ in range(5):
+            await trio.lowlevel.checkpoint()
+        log.increment_log_start_offset(start)
+        assert log.delete_old_segments() == 2
+    assert (log.segments[0].base_offset, contents(log)) == (start, before)
+    assert cleaner.ends == {}
+    assert not [name for name in log.context.disk.files(log.folder) if ".cleaned" in name]
+
+
 def test_a_crash_at_any_write_leaves_every_last_value() -> None:
     """The disk fails at every point of a pass in turn; the log that is loaded then has all that must be there."""
     point = 0
