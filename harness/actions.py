@@ -19,6 +19,7 @@ ARGUMENTS: Final[Mapping[str, tuple[type, str]]] = {
     "partition": (int, r"\d+"),
     "broker": (int, r"\d+"),
     "dir": (str, r"[^/]+"),
+    "seconds": (float, r"[-+.\d]+"),
 }
 
 
@@ -48,8 +49,12 @@ class Action:
         return re.compile(re.sub(r"{(\w+)}", lambda found: f"(?P<{found[1]}>{ARGUMENTS[found[1]][1]})", self.path))
 
     def values(self, given: Mapping[str, Any]) -> list[Any] | None:
-        """The values of the arguments; None if one is missing or of another type."""
+        """The values of the arguments; None if one is missing or of another type. A whole number may be a float."""
         found = [given.get(name) for name in self.arguments]
+        found = [
+            float(value) if type(value) is int and ARGUMENTS[name][0] is float else value
+            for name, value in zip(self.arguments, found, strict=True)
+        ]
         fits = all(type(value) is ARGUMENTS[name][0] for name, value in zip(self.arguments, found, strict=True))
         return found if fits else None
 
@@ -90,6 +95,16 @@ ACTIONS: Final = (
         "Delete /controller by hand.", "The nodes elect a new controller.", method="DELETE",
     ),
     Action(
+        "zookeeper kill-leader", (), "kill_zookeeper_leader", "/zookeeper/kill-leader",
+        "the leader of the ZooKeeper ensemble is killed",
+        "Kill the leader of the ZooKeeper ensemble (kill -9).",
+        "Needs `kce up --zookeepers 3`: the other servers elect a leader.",
+    ),
+    Action(
+        "zookeeper restart", (), "restart_zookeeper", "/zookeeper/restart", "all ZooKeeper servers run",
+        "Start the ZooKeeper servers that were killed.",
+    ),
+    Action(
         "isr shrink", _ISR, "shrink_isr", "/topics/{topic}/partitions/{partition}/isr/shrink",
         "broker {broker} lags: it has left the ISR of {topic}-{partition}",
         "Let a follower lag, so that it leaves the ISR.",
@@ -105,6 +120,26 @@ ACTIONS: Final = (
         "log directory {dir} of node {node} is offline",
         "Let a log directory of a node fail.",
         "Its partitions are offline there until the node restarts; without its last directory the node halts.",
+    ),
+    Action(
+        "disk fill", ("node",), "fill_disk", "/nodes/{node}/disk/fill", "the disk of node {node} is full",
+        "Let the disk of a node be full.",
+        "What it writes next fails, and with it the log directory; without its last directory the node halts.",
+    ),
+    Action(
+        "disk free", ("node",), "free_disk", "/nodes/{node}/disk/free", "the disk of node {node} has space",
+        "Let the disk of a node have space again.", "Failed log directories return when the node restarts.",
+    ),
+    Action(
+        "disk slow", ("node", "seconds"), "slow_disk", "/nodes/{node}/disk/slow",
+        "the disk of node {node} takes {seconds} s longer",
+        "Let each read, write and flush of a node's disk take so many SECONDS longer.",
+        "The node stands still meanwhile, but for its ZooKeeper session. 0 ends it.",
+    ),
+    Action(
+        "clock jump", ("node", "seconds"), "jump_clock", "/nodes/{node}/clock/jump",
+        "the clock of node {node} has jumped by {seconds} s",
+        "Let the wall clock of a node jump by so many SECONDS.", "A negative number is a jump back.",
     ),
 )  # fmt: skip
 

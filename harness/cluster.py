@@ -70,6 +70,7 @@ class Cluster:
         processes: bool = False,
         zookeeper: str | None = None,
         zookeeper_port: int | None = None,
+        zookeepers: int = 1,
         control_port: int | None = None,
         data_port: int | None = None,
         metrics_port: int | None = None,
@@ -88,6 +89,8 @@ class Cluster:
         ``controllers``: this many more nodes, which contend for controller and take no replicas. ``racks`` are given to
         the nodes in turn. ``nodes``: properties of single nodes by id. A setting without effect is a SettingWarning.
 
+        ``zookeepers``: servers of the embedded ZooKeeper; `kill_zookeeper_leader` needs three or more.
+
         ``record``: a pcapng file for all traffic between nodes, written when the cluster ends.
 
         ``history``: whether `history` keeps the frames; by default it does for nodes in this process.
@@ -99,7 +102,7 @@ class Cluster:
         self._config = ClusterConfig(
             range(first_id, first_id + brokers + controllers), processes, zookeeper_port, control_port, data_port,
             metrics_port, properties or {}, log_level, nodes or {}, racks,
-            range(first_id + brokers, first_id + brokers + controllers),
+            range(first_id + brokers, first_id + brokers + controllers), zookeepers,
         )  # fmt: skip
         for warning in self._config.check():
             warnings.warn(warning, SettingWarning, stacklevel=2)
@@ -153,7 +156,7 @@ class Cluster:
 
     async def _start(self) -> None:
         stack, config = self._stack, self._config
-        running = self._world.running(self._data_given, config.zookeeper_port)
+        running = self._world.running(self._data_given, config.zookeeper_port, config.zookeepers)
         self.data = await stack.enter_async_context(running)
         self._observer = self._world.observer()
         #: the cluster's ZooKeeper
@@ -326,6 +329,9 @@ class Cluster:
             await self.heal(node_id)
             if member.state == "paused":
                 await member.resume()
+        for member in self._members.values():
+            member.machine.mend()
+            await member.machine_changed()
         self._held.clear()
         for rule in tuple(self._rule_numbers):
             await self.remove_rule(rule)
@@ -419,6 +425,18 @@ class Cluster:
         """
         await interventions.expire_session(self, node_id)
 
+    async def kill_zookeeper_leader(self) -> None:
+        """Kill the server that leads the ensemble of ``zookeepers``, kill -9: the others elect a leader, and nodes
+        connect to them with the sessions that they have.
+
+        Raises HarnessError where there is no ensemble, or too few of its servers run for a leader.
+        """
+        await self._world.kill_zookeeper_leader()
+
+    async def restart_zookeeper(self) -> None:
+        """Start the servers of the ensemble that were killed, and return when they serve. Raises HarnessError."""
+        await self._world.restart_zookeeper()
+
     async def shrink_isr(self, topic: str, partition: int, broker: int) -> None:
         """Let a follower lag until ``heal_isr``: it does not fetch the partition, and leaves its ISR.
 
@@ -439,6 +457,33 @@ class Cluster:
         that is not one of its `log.dirs`, or is offline.
         """
         await self.member(node_id).fail_log_dir(log_dir)
+
+    async def jump_clock(self, node_id: int, seconds: float) -> None:
+        """Let the wall clock of a node's machine jump ahead, or back; what measures durations goes on as before.
+
+        Raises HarnessError for a clock that would be wrong by more than ten years.
+        """
+        machine = self.member(node_id).machine
+        machine.jump_clock(seconds)
+        await self.member(node_id).machine_changed()
+
+    async def fill_disk(self, node_id: int) -> None:
+        """The disk of a node is full until `free_disk`: what it writes next fails, and with it the log directory."""
+        await self._disk_is_full(node_id, True)
+
+    async def free_disk(self, node_id: int) -> None:
+        """The disk of a node has space again; log directories that have failed return when the node restarts."""
+        await self._disk_is_full(node_id, False)
+
+    async def _disk_is_full(self, node_id: int, full: bool) -> None:
+        self.member(node_id).machine.disk_is_full = full
+        await self.member(node_id).machine_changed()
+
+    async def slow_disk(self, node_id: int, seconds: float) -> None:
+        """Each read, write and flush of a node's disk takes so much longer; 0 ends it. The node stands still meanwhile,
+        but for its ZooKeeper session. Raises HarnessError for a delay below 0 or above a minute."""
+        self.member(node_id).machine.slow_disk(seconds)
+        await self.member(node_id).machine_changed()
 
     async def node_status(self, node_id: int) -> NodeStatus:
         """The node's own view, which may be stale; ``controller()`` reads ZooKeeper."""

@@ -5,6 +5,7 @@ Covers: harness/interventions.py, harness/settling.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -17,11 +18,13 @@ from kce.harness.members import InProcessMember
 from kce.harness.world import memory
 from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import znodes
+from kce.zookeeper.store import value
 from tests.clusters import leaders_and_isrs, node
 
 FAST = {"zookeeper.session.timeout.ms": "2000"}
 DIRS = ["/one", "/two"]
 T0 = TopicPartition("t", 0)
+DAY_S = 86_400
 
 
 @asynccontextmanager
@@ -236,12 +239,22 @@ def test_without_async() -> None:
         assert cluster.member(2).state == "stopped"
 
 
+async def registered_ms(cluster: Cluster, node_id: int) -> int:
+    """When the node has registered, by its clock."""
+    (found,) = await cluster.store.get_data([znodes.broker_path(node_id)])
+    return int(json.loads(value(found).data)["timestamp"])
+
+
+async def has_stopped(cluster: Cluster, node_id: int) -> bool:
+    await trio.lowlevel.checkpoint()
+    return cluster.member(node_id).state == "stopped"
+
+
 @pytest.mark.slow
 async def test_in_processes(zookeeper: str) -> None:
     """A suspended node's session can expire, and a node of its own halts by itself."""
-    async with Cluster(
-        2, processes=True, zookeeper=f"{zookeeper}/interventions", properties={"controlled.shutdown.enable": "false"}
-    ) as cluster:
+    properties = {"controlled.shutdown.enable": "false", "zookeeper.session.timeout.ms": "60000"}
+    async with Cluster(2, processes=True, zookeeper=f"{zookeeper}/interventions", properties=properties) as cluster:
         old = await cluster.wait_for_controller()
         other = 3 - old.id
         await cluster.create_topic("t", assignment={0: [old.id, other]})
@@ -256,6 +269,18 @@ async def test_in_processes(zookeeper: str) -> None:
         await cluster.expire_session(old.id)
         assert (await cluster.wait_for_controller(other_than=old)).id == other
         await cluster.wait_until_settled()
+        await cluster.resume(old.id)
+        await cluster.wait_until_settled()
+        await cluster.jump_clock(old.id, -DAY_S)
+        await cluster.slow_disk(old.id, 0.01)
+        await cluster.restart(old.id)  # its machine is the same
+        assert await registered_ms(cluster, old.id) < await registered_ms(cluster, other) - DAY_S * 500
+        await cluster.jump_clock(old.id, DAY_S)
+        await cluster.fill_disk(old.id)
+        await cluster.create_topic("u", assignment={0: [old.id]}, wait=False)
+        await cluster.wait_until(lambda: has_stopped(cluster, old.id), "the node whose disk is full to halt")
+        assert "and none is left" in cluster.member(old.id).end_reason()
+        assert old.id in await cluster.registered()  # its session lasts, as after a crash
         member = cluster.member(other)
         assert not isinstance(member, InProcessMember)
         with pytest.raises(HarnessError, match=f"there is no log directory /nowhere of node {other}"):
