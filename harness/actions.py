@@ -18,6 +18,9 @@ ARGUMENTS: Final[Mapping[str, tuple[type, str]]] = {
     "topic": (str, r"[^/]+"),
     "partition": (int, r"\d+"),
     "broker": (int, r"\d+"),
+    "source": (int, r"\d+"),
+    "to": (int, r"\d+"),
+    "epoch": (int, r"\d+"),
     "dir": (str, r"[^/]+"),
     "seconds": (float, r"[-+.\d]+"),
 }
@@ -27,7 +30,8 @@ ARGUMENTS: Final[Mapping[str, tuple[type, str]]] = {
 class Action:
     """``words`` are the command after `kce`, and its name on the socket. ``call`` is a method of `Cluster`; its
     arguments are those named in ``arguments``, in that order. ``path`` is HTTP's; arguments that it does not name are
-    fields of the body. ``done`` is a sentence about what was done, ``summary`` a line of help, ``more`` the rest of it.
+    fields of the body. ``done`` is a sentence about what was done, and may name the method's ``result``. ``summary`` is
+    a line of help, ``more`` the rest of it.
     """
 
     words: str
@@ -77,6 +81,10 @@ ACTIONS: Final = (
         "It stops with controlled shutdown, and starts on its old ports.",
     ),
     _of_node(
+        "bounce", "bounce", "bounced", "Kill a node and start it again at once.",
+        "Its session expires at once, and it registers with a new broker epoch.",
+    ),
+    _of_node(
         "expire", "expire_session", "without its ZooKeeper session", "Expire the ZooKeeper session of a node.",
         "It loses its registration, and registers again unless it is dead, paused or cut off.",
     ),
@@ -93,6 +101,50 @@ ACTIONS: Final = (
     Action(
         "delete-controller", (), "delete_controller", "/controller", "/controller is deleted",
         "Delete /controller by hand.", "The nodes elect a new controller.", method="DELETE",
+    ),
+    Action(
+        "rewrite-controller", ("node",), "rewrite_controller", "/controller", "/controller names node {node}",
+        "Let /controller name another node, without an election.",
+        "The controller resigns, and that node believes to be controller without having taken over, until "
+        "`kce delete-controller`.", method="PUT",
+    ),
+    Action(
+        "delete-controller-epoch", (), "delete_controller_epoch", "/controller-epoch", "/controller_epoch is deleted",
+        "Delete /controller_epoch by hand.",
+        "What the controller writes is refused until `kce delete-controller`; the next one begins with epoch 1.",
+        method="DELETE",
+    ),
+    Action(
+        "rewrite-controller-epoch", ("epoch",), "rewrite_controller_epoch", "/controller-epoch",
+        "/controller_epoch is {epoch}", "Rewrite /controller_epoch by hand.",
+        "What the controller writes is refused until `kce delete-controller`; the next one has the epoch after this.",
+        method="PUT",
+    ),
+    Action(
+        "two-controllers", (), "second_controller", "/controller/second",
+        "node {result.id} believes to be controller, and another is elected",
+        "Cut the controller off from ZooKeeper, and let another be elected.",
+        "Until `kce heal` of the first there are two.",
+    ),
+    Action(
+        "zombie", (), "zombie_controller", "/controller/zombie",
+        "node {result.id} is a zombie: its control requests wait for `kce release {result.id}`",
+        "Make the controller a zombie: another is elected, and its requests wait.",
+        "`kce release` sends them, with an old controller epoch; `kce heal` lets the node learn.",
+    ),
+    Action(
+        "link cut", ("source", "to"), "cut_link", "/links/{source}/{to}/cut",
+        "what node {source} sends to node {to} waits",
+        "Let what one node sends to another wait.", "The other direction is open: cut it, too, for a full partition.",
+    ),
+    Action(
+        "link heal", ("source", "to"), "heal_link", "/links/{source}/{to}/heal",
+        "what node {source} sends to node {to} arrives", "Let what one node sends to another arrive again.",
+    ),
+    Action(
+        "zookeeper delay", ("node", "seconds"), "delay_zookeeper", "/nodes/{node}/zookeeper/delay",
+        "what node {node} says to ZooKeeper takes {seconds} s longer",
+        "Let what a node says to ZooKeeper take so many SECONDS longer, until `kce heal`.",
     ),
     Action(
         "zookeeper kill-leader", (), "kill_zookeeper_leader", "/zookeeper/kill-leader",

@@ -30,34 +30,33 @@ from typing import Self
 
 import trio
 
-from kce.harness import interventions
 from kce.harness.background import BackgroundTasks
 from kce.harness.cluster_config import DATA, ClusterConfig
 from kce.harness.errors import HarnessError, SettingWarning, plain_error
-from kce.harness.faults import CONTROLLER, Rule, applied, hold_control_requests
+from kce.harness.faults import CONTROLLER, Rule, applied
 from kce.harness.guard import Guard
 from kce.harness.history import History
+from kce.harness.interventions import Held, Interventions
 from kce.harness.links import FrameEvent, Links
 from kce.harness.members import InProcessMember, Member, ProcessMember
-from kce.harness.node import Lag, NodeStatus
+from kce.harness.node import NodeStatus
 from kce.harness.recordings import Recordings
 from kce.harness.settling import ActiveController, unsettled
 from kce.harness.world import ClusterWorld, RealClusterWorld, real, uuids
 from kce.wire.configuration import ConfigError
-from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import AdminError, TopicDescription
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.store import Delete, Session, SessionState, StoreUnavailable
+from kce.zookeeper.store import Session, SessionState, StoreUnavailable
 
 #: default timeout of the ``wait`` methods
 WAIT_TIMEOUT_S = 60.0
 POLL_S = 0.05
 
 
-class Cluster:
+class Cluster(Interventions):
     """See the module. Every method that names a node raises HarnessError for one that does not exist."""
 
     def __init__(
@@ -118,7 +117,7 @@ class Cluster:
         #: every frame, for nodes in this process, or with ``history=True``
         self.history = History(self.links)
         self._keeps_history = not processes if history is None else history
-        self._held: dict[int, Rule] = {}
+        self.held: dict[Held, Rule] = {}
         self._rule_numbers: dict[Rule, int] = {}
         #: set when a ZooKeeper watch fires or a frame passes
         self._progress = trio.Event()
@@ -332,7 +331,7 @@ class Cluster:
         for member in self._members.values():
             member.machine.mend()
             await member.machine_changed()
-        self._held.clear()
+        self.held.clear()
         for rule in tuple(self._rule_numbers):
             await self.remove_rule(rule)
         for lag in {lag for member in self._members.values() for lag in member.lags}:
@@ -359,29 +358,6 @@ class Cluster:
         return not await self.describe_topics()
 
     # faults
-
-    async def cut_from_zookeeper(self, node_id: int) -> None:
-        """Partition the node from ZooKeeper; its session expires if it is not healed in time."""
-        self.member(node_id)
-        self._world.cut(node_id)
-
-    async def heal(self, node_id: int) -> None:
-        self.member(node_id)
-        self._world.heal(node_id)
-
-    async def hold_control_requests(self, node_id: int) -> None:
-        """Hold the control requests of this node until ``release_control_requests``."""
-        self.member(node_id)
-        if node_id in self._held:
-            return
-        self._held[node_id] = hold_control_requests(node_id)
-        await self.add_rule(self._held[node_id])
-
-    async def release_control_requests(self, node_id: int) -> None:
-        self.member(node_id)
-        rule = self._held.pop(node_id, None)
-        if rule is not None:
-            await self.remove_rule(rule)
 
     async def add_rule(self, rule: Rule) -> None:
         """Apply a rule from now on. Raises HarnessError where nodes are processes and the rule holds a function."""
@@ -413,77 +389,6 @@ class Cluster:
         """Apply rules during the block; yields the first. A rule that has not fired at the end is an AssertionError
         that shows what came instead, unless ``must_fire`` is False."""
         return applied(self, (rule, *more), must_fire=must_fire)
-
-    async def delete_controller(self) -> None:
-        """Delete /controller by hand (rule 2.22)."""
-        await self.store.write([Delete(znodes.CONTROLLER)])
-
-    async def expire_session(self, node_id: int) -> None:
-        """End the node's ZooKeeper session. A node that lives and is not cut off registers again at once.
-
-        Returns when the registration is gone. Raises HarnessError for a node that is not registered.
-        """
-        await interventions.expire_session(self, node_id)
-
-    async def kill_zookeeper_leader(self) -> None:
-        """Kill the server that leads the ensemble of ``zookeepers``, kill -9: the others elect a leader, and nodes
-        connect to them with the sessions that they have.
-
-        Raises HarnessError where there is no ensemble, or too few of its servers run for a leader.
-        """
-        await self._world.kill_zookeeper_leader()
-
-    async def restart_zookeeper(self) -> None:
-        """Start the servers of the ensemble that were killed, and return when they serve. Raises HarnessError."""
-        await self._world.restart_zookeeper()
-
-    async def shrink_isr(self, topic: str, partition: int, broker: int) -> None:
-        """Let a follower lag until ``heal_isr``: it does not fetch the partition, and leaves its ISR.
-
-        Returns when the ISR is written without it. Raises HarnessError for a leader or a broker without that replica.
-        """
-        await interventions.shrink_isr(self, Lag(TopicPartition(topic, partition), broker))
-
-    async def heal_isr(self, topic: str, partition: int, broker: int) -> None:
-        """Let a follower fetch the partition again; it rejoins the ISR when it has caught up."""
-        self.member(broker)
-        for member in self._members.values():
-            await member.lag(Lag(TopicPartition(topic, partition), broker), False)
-
-    async def fail_log_dir(self, node_id: int, log_dir: str) -> None:
-        """Let a log directory of a running node fail: its partitions are offline there until the node restarts.
-
-        Without its last log directory the node halts, as Kafka does: as by `kill`. Raises HarnessError for a directory
-        that is not one of its `log.dirs`, or is offline.
-        """
-        await self.member(node_id).fail_log_dir(log_dir)
-
-    async def jump_clock(self, node_id: int, seconds: float) -> None:
-        """Let the wall clock of a node's machine jump ahead, or back; what measures durations goes on as before.
-
-        Raises HarnessError for a clock that would be wrong by more than ten years.
-        """
-        machine = self.member(node_id).machine
-        machine.jump_clock(seconds)
-        await self.member(node_id).machine_changed()
-
-    async def fill_disk(self, node_id: int) -> None:
-        """The disk of a node is full until `free_disk`: what it writes next fails, and with it the log directory."""
-        await self._disk_is_full(node_id, True)
-
-    async def free_disk(self, node_id: int) -> None:
-        """The disk of a node has space again; log directories that have failed return when the node restarts."""
-        await self._disk_is_full(node_id, False)
-
-    async def _disk_is_full(self, node_id: int, full: bool) -> None:
-        self.member(node_id).machine.disk_is_full = full
-        await self.member(node_id).machine_changed()
-
-    async def slow_disk(self, node_id: int, seconds: float) -> None:
-        """Each read, write and flush of a node's disk takes so much longer; 0 ends it. The node stands still meanwhile,
-        but for its ZooKeeper session. Raises HarnessError for a delay below 0 or above a minute."""
-        self.member(node_id).machine.slow_disk(seconds)
-        await self.member(node_id).machine_changed()
 
     async def node_status(self, node_id: int) -> NodeStatus:
         """The node's own view, which may be stale; ``controller()`` reads ZooKeeper."""

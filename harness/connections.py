@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 from collections import deque
 from collections.abc import Sequence
 
@@ -22,6 +23,8 @@ _CHUNK_BYTES = 65536
 #: requests of a connection whose answers are awaited; nodes here have one at a time
 _MAX_UNANSWERED = 64
 _BUSY_S = 0.001
+#: client ids of nodes: of a controller and of who asks it, of a fetcher
+_NODE = re.compile(r"(\d{1,9})|broker-(\d{1,9})-fetcher-\d+", re.ASCII)
 
 
 class Link:
@@ -322,13 +325,13 @@ class Link:
         return FrameEvent(self._node.now_ns(), source, destination, self._listener, is_request, header, frame)
 
     def _identify(self, header: wire.Header) -> int | None:
-        """The dialling node: exact within a process, otherwise inferred from a client id that is a broker id."""
+        """The dialling node: exact within a process, otherwise inferred from the client id of a node."""
         known = self._links.dialled.get(self.remote)
         if known is not None:
             return known
-        client_id = header.client_id or ""
-        is_member = client_id.isdecimal() and int(client_id) in self._links.members
-        return int(client_id) if is_member else None
+        named = _NODE.fullmatch(header.client_id or "")
+        node_id = None if named is None else int(named[1] or named[2])
+        return node_id if node_id in self._links.members else None
 
     def _record_rest(self) -> None:
         """Received bytes that form no frame."""

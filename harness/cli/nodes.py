@@ -17,7 +17,8 @@ _GROUPS = {
     "log-dir": "Let log directories fail.",
     "disk": "Let the disk of a node be full or slow.",
     "clock": "Let the clock of a node jump.",
-    "zookeeper": "Kill and restart servers of the ZooKeeper ensemble.",
+    "link": "Cut the way from one node to another.",
+    "zookeeper": "Delay ZooKeeper; kill and restart servers of its ensemble.",
 }
 
 

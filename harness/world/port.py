@@ -112,6 +112,9 @@ class ClusterWorld(Protocol):
 
     def heal(self, node_id: int) -> None: ...
 
+    def delay_zookeeper(self, node_id: int, seconds: float) -> None:
+        """What a node says to ZooKeeper takes so much longer until `heal`."""
+
     def is_cut(self, node_id: int) -> bool: ...
 
     async def expire(self, node_id: int, session_id: int, tls: ssl.SSLContext | None) -> None:

@@ -203,6 +203,10 @@ class RealClusterWorld(ClusterWorld):
         for proxy in self._proxies[node_id]:
             proxy.heal()
 
+    def delay_zookeeper(self, node_id: int, seconds: float) -> None:
+        for proxy in self._proxies[node_id]:
+            proxy.delay_s = seconds
+
     def is_cut(self, node_id: int) -> bool:
         return any(proxy.is_cut for proxy in self._proxies[node_id])
 
