@@ -42,7 +42,7 @@ from kce.harness.members import InProcessMember, Member, ProcessMember
 from kce.harness.node import NodeStatus
 from kce.harness.recordings import Recordings
 from kce.harness.settling import ActiveController, unsettled
-from kce.harness.world import ClusterWorld, RealClusterWorld, real, uuids
+from kce.harness.world import ClusterWorld, MemoryClusterWorld, RealClusterWorld, real, uuids
 from kce.wire.configuration import ConfigError
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import AdminError, TopicDescription
@@ -366,6 +366,8 @@ class Cluster(Interventions):
         if (epoch := await self.zk.get_controller_epoch()) is not None:
             rule.newest[CONTROLLER] = int(epoch[0])
         number = self._rule_numbers[rule] = max(self._rule_numbers.values(), default=0) + 1
+        if isinstance(self._world, MemoryClusterWorld):
+            rule.use_seed_of_run(f"{self._world.seed}/rule {number}")
         self.links.add(rule)
         for process in self._processes():
             await process.add_rule(number, {"fields": fields, "newest": rule.newest})

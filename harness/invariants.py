@@ -14,6 +14,7 @@ committed         a leader has everything before the high watermark of the leade
 epochs            the epochs that a broker has accepted never go back while it runs
 bounced           a broker accepts no request for an earlier life of it (KIP-380)
 no crash          no node ends by an error that it does not handle
+answered          settled: every request was answered within ANSWER_S, or its connection is closed
 converged         settled: every broker knows what ZooKeeper has, and no control request is pending
 
 `kce.harness.simulated_clients` adds these:
@@ -35,7 +36,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
+
+import trio
 
 from kce import wire
 from kce.broker_stub.log import Log
@@ -50,6 +54,9 @@ from kce.wire import control
 from kce.wire.registry import CONTROL_REQUESTS, LEADER_AND_ISR
 from kce.zookeeper import znodes
 from kce.zookeeper.model import TopicPartition
+
+#: no request waits longer, with the timeouts of clients and nodes in simulations
+ANSWER_S: Final = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +315,17 @@ class Invariants:
                 first = different[0]
                 return f"broker {node.id} has {known.get(first)} of {first[0]}-{first[1]}, not {wanted.get(first)}"
         return None
+
+    def check_answered(self) -> None:
+        """Once the cluster has settled."""
+        now = trio.current_time()
+        for node in self._nodes():
+            processors = [p for acceptor in node.broker.socket_server.acceptors for p in acceptor.processors]
+            for connection in [c for processor in processors for c in processor.connections.values()]:
+                since = connection.in_progress_since
+                if since is not None and now - since > ANSWER_S:
+                    text = f"broker {node.id} has not answered a request of {connection} for {now - since:.0f} s"
+                    self.violated("answered", node.id, text)
 
     def not_converged(self, reason: str) -> None:
         self.violated("converged", None, reason)
