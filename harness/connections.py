@@ -7,6 +7,7 @@ import logging
 import re
 from collections import deque
 from collections.abc import Sequence
+from weakref import WeakSet
 
 import trio
 
@@ -75,10 +76,17 @@ class Link:
         #: held by who writes frames that somebody looks at: rules reply while another task sends
         self._writing: trio.Lock | None = None
         self._tap: ConnectionTap | None = None
+        if accepted:
+            node.accepted.add(self)
         if accepted and node.recorder is not None:
             self._tap = node.recorder.connection(self.remote, self.local)
         #: frames are neither counted nor recorded
         self._is_plain = memory is None and self._tap is None
+
+    @property
+    def unanswered(self) -> Sequence[wire.Header]:
+        """Of the requests that passed while somebody looked, those without a response, the oldest first."""
+        return tuple(self._unanswered)
 
     @property
     def buffered_bytes(self) -> int:
@@ -200,6 +208,7 @@ class Link:
             self._taken = None
         if not self._accepted:
             self._links.dialled.pop(self.local, None)
+        self._node.accepted.discard(self)
         await trio.aclose_forcefully(self._stream)
 
     # as a connection to another node
@@ -415,6 +424,8 @@ class NodeLinks:
         self.node_id = node_id
         self.recorder: Recorder | None = None
         self.now_ns = world.now_ns
+        #: those that are open
+        self.accepted: WeakSet[Link] = WeakSet()
         self._world = world
 
     async def dial(self, host: str, port: int, *, to: int, listener: str) -> Link:

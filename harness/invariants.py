@@ -28,7 +28,8 @@ Kafka itself does not hold "converged" when a broker gets an UpdateMetadata afte
 because that request has no order within a controller epoch: the older one was delayed, the controller gave it up after
 its timeout and sent it again on another connection. ``overtaken`` says so; only another controller mends it. Nor does
 an ISR converge after a former controller has refused it because it does not know the topic: the leader waits for the
-next LeaderAndIsr with a new leader epoch (rule 9.58). Such ISRs are left out.
+next LeaderAndIsr with a new leader epoch (rule 9.58). Such ISRs are left out. Nor does it hold "answered" for requests
+to a controller whose session expires before it gets to them (rule 3.38): those are left out.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ from kce.zookeeper.model import TopicPartition
 
 #: no request waits longer, with the timeouts of clients and nodes in simulations
 ANSWER_S: Final = 6.0
+#: a controller whose session expires forgets those that it has not begun with (rule 3.38)
+_MAY_BE_PREEMPTED: Final = {"AlterPartition", "AllocateProducerIds", "UpdateFeatures"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,11 +323,11 @@ class Invariants:
         """Once the cluster has settled."""
         now = trio.current_time()
         for node in self._nodes():
-            processors = [p for acceptor in node.broker.socket_server.acceptors for p in acceptor.processors]
-            for connection in [c for processor in processors for c in processor.connections.values()]:
-                since = connection.in_progress_since
-                if since is not None and now - since > ANSWER_S:
-                    text = f"broker {node.id} has not answered a request of {connection} for {now - since:.0f} s"
+            for link in sorted(node.links.accepted, key=lambda link: link.remote):
+                names = {wire.api(header.api_key).name for header in link.unanswered} - _MAY_BE_PREEMPTED
+                waited = now - link.last_received
+                if names and waited > ANSWER_S:
+                    text = f"broker {node.id} has not answered {', '.join(sorted(names))} for {waited:.0f} s"
                     self.violated("answered", node.id, text)
 
     def not_converged(self, reason: str) -> None:

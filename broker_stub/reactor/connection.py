@@ -97,11 +97,6 @@ class Connection:
         return max(self._link.last_received, self._last_sent)
 
     @property
-    def in_progress_since(self) -> float | None:
-        """trio.current_time() when the last bytes of the request in progress came; None without one."""
-        return self._link.last_received if self._phase is Phase.IN_PROGRESS else None
-
-    @property
     def turns(self) -> Turns:
         return self._owner.turns
 

@@ -238,5 +238,5 @@ BUGS: tuple[tuple[Callable[[Patch], None], int], ...] = (
     (high_watermark_too_early, 0), (truncation_to_the_high_watermark_only, 35), (nothing_is_truncated, 23),
     (acknowledged_at_once, 0), (duplicates_appended, 16), (leader_outside_the_isr, 2),
     (consumers_read_beyond_the_high_watermark, 236),
-    (isr_shrinks_without_the_controller, 5), (timeouts_unanswered, 0),
+    (isr_shrinks_without_the_controller, 5), (timeouts_unanswered, 3),
 )  # fmt: skip
