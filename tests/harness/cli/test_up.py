@@ -217,6 +217,15 @@ def test_faults_from_the_shell(env: dict[str, str], here: Here, tmp_path: Path) 
         assert here("release", str(controller)).code == 0
         assert here("heal", str(controller)).code == 0
         assert here("delete-controller").out == "/controller is deleted\n"
+        assert here("link", "cut", "1", "2").out == "what node 1 sends to node 2 waits\n"
+        assert here("link", "heal", "1", "2").out == "what node 1 sends to node 2 arrives\n"
+        assert here("bounce", "2", "--wait").out == "node 2 is bounced\n"
+        old = json.loads(here("describe", "--json").out)["controller"]
+        zombie = here("zombie")
+        assert zombie.out == f"node {old} is a zombie: its control requests wait for `kce release {old}`\n"
+        assert json.loads(here("describe", "--json").out)["controller"] == 3 - old
+        assert here("release", str(old)).code == 0
+        assert here("heal", str(old), "--wait").code == 0
         assert here("clock", "jump", "1", "-3600").out == "the clock of node 1 has jumped by -3600.0 s\n"
         assert here("disk", "slow", "1", "0.5").out == "the disk of node 1 takes 0.5 s longer\n"
         assert here("disk", "slow", "1", "99").err == "kce: a disk cannot be slower by 99 s, only by 0 to 60 s\n"
