@@ -124,6 +124,10 @@ async def test_a_zombie_is_fenced() -> None:
             lambda m: getattr(m, "error_code", 0) == ErrorCode.STALE_CONTROLLER_EPOCH, is_request=False, to=old.id
         )
         assert answers[0].destination == old.id
+        await cluster.heal(old.id)
+        await cluster.wait_until_settled()
+        new = await cluster.zombie_controller()
+        assert cluster.held.keys() == {new.id}
 
 
 async def others_have(cluster: Cluster, zombie: ActiveController, epoch: int) -> bool:
