@@ -181,6 +181,14 @@ async def test_a_bounced_node_has_a_new_broker_epoch() -> None:
         await cluster.wait_until_settled()
 
 
+async def test_a_session_in_memory_has_no_directions() -> None:
+    async with Cluster(1, world=memory()) as cluster:
+        with pytest.raises(HarnessError, match="a session in memory has no directions"):
+            await cluster.mute_zookeeper(1)
+        with pytest.raises(HarnessError, match="nothing takes -1 s longer"):
+            await cluster.delay_zookeeper(1, -1)
+
+
 # links
 
 
