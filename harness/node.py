@@ -39,7 +39,7 @@ from kce.controller.config import ControllerConfig
 from kce.controller.kafka_controller import KafkaController
 from kce.harness import prometheus
 from kce.harness.connections import NodeLinks
-from kce.harness.errors import HarnessError, plain_error
+from kce.harness.errors import HarnessError, NodeHalted, plain_error
 from kce.harness.links import Links
 from kce.harness.world import RealWorld, World, uuids
 from kce.harness.world.memory_disk import MemoryDisk
@@ -96,8 +96,8 @@ def controller_config(
 
 
 async def _halt(reason: str) -> None:
-    """Rule 9.68. Raises BrokerFailure."""
-    raise BrokerFailure(reason)
+    """Rule 9.68."""
+    raise NodeHalted(reason)
 
 
 class Lag(NamedTuple):
@@ -174,7 +174,8 @@ class Node:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run from the connection to ZooKeeper to the end of ``shutdown``, in the order of rule 2.1.
 
-        Raises HarnessError when a port is taken, ZooKeeper cannot be reached, or the id is in use or contradicted.
+        Raises HarnessError when a port is taken, ZooKeeper cannot be reached, or the id is in use or contradicted;
+        NodeHalted when its log directories have failed, and then the session lasts until it expires.
         Cancelling it closes the session; after ``abandon`` the session lasts until it expires, as after a crash.
         """
         try:
@@ -186,6 +187,8 @@ class Node:
                 await self._serve(self.store, task_status)
         except (*_FAILURES, BaseExceptionGroup) as e:
             error = plain_error(e, *_FAILURES, HarnessError)
+            if isinstance(error, NodeHalted):
+                self.store.abandon()
             raise HarnessError(str(error)) if isinstance(error, _FAILURES) else error from None
         finally:
             if self._open_logs is not None:
@@ -279,7 +282,7 @@ class Node:
                 self.broker.log_directory_failed(partitions)
 
         logs = LogManager(
-            self.world.disk if self.config.log_dirs else MemoryDisk(self.now_ms),
+            self.world.disk if self.config.log_dirs else MemoryDisk(self.now_ms, self.world.machine),
             self.config.log_dirs or (_IN_MEMORY,),
             self._logs_config,
             now_ms=self.now_ms,
