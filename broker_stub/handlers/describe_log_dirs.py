@@ -53,7 +53,6 @@ def _result(directory: LogDirectory, logs: dict[TopicPartition, Log]) -> Describ
                         partition_index=number,
                         partition_size=log.size,
                         offset_lag=max(log.high_watermark - log.log_end_offset, 0),
-                        is_future_key=False,
                     )
                     for number, log in numbered.items()
                 ),

@@ -1,0 +1,808 @@
+"""Whole answers of every API, each field of them: when a request fails, and when it does not.
+
+Covers: broker_stub/handlers/*.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from kce import wire
+from kce.broker_stub.handlers.kafka_apis import HANDLERS
+from kce.broker_stub.reactor.request import ConnectionContext, RequestContext
+from kce.wire import Codec, ErrorCode
+from tests.broker_stub.log.support import produced
+from tests.broker_stub.replication.support import RecordNode, a_node, batch, fetch_request, produce_request
+from tests.broker_stub.support import (
+    ID_A,
+    ID_B,
+    Node,
+    lai_state,
+    leader_and_isr,
+    stop_replica,
+    umr_broker,
+    umr_state,
+    update_metadata,
+)
+from tests.broker_stub.test_admin_handlers import Active, Store, creatable
+
+ERROR: Final = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def error_response(message: wire.Message, version: int) -> Any:
+    (handler,) = (handler for handler in HANDLERS if handler.request is type(message))
+    header = wire.Header(handler.api_key, version, 5, "test")
+    context = RequestContext(header, ConnectionContext("connection", "DATA", "127.0.0.1"))
+    return handler.error_response(message, context, ERROR)
+
+
+FETCH: Final = wire.FetchRequest(
+    topics=(
+        wire.FetchTopic(topic="a", partitions=(wire.FetchPartition(partition=0), wire.FetchPartition(partition=1))),
+        wire.FetchTopic(topic="b", partitions=(wire.FetchPartition(partition=2),)),
+    )
+)
+FETCH_REFUSED: Final = wire.FetchResponse(
+    error_code=ERROR,
+    responses=tuple(
+        wire.FetchableTopicResponse(
+            topic=topic,
+            partitions=tuple(
+                wire.FetchResponsePartitionData(partition_index=number, error_code=ERROR, high_watermark=-1)
+                for number in numbers
+            ),
+        )
+        for topic, numbers in (("a", (0, 1)), ("b", (2,)))
+    ),
+)
+PRODUCE: Final = wire.ProduceRequest(
+    acks=1,
+    topic_data=(
+        wire.TopicProduceData(
+            name="a", partition_data=(wire.PartitionProduceData(index=0), wire.PartitionProduceData(index=3))
+        ),
+    ),
+)
+ELECT: Final = wire.ElectLeadersRequest(
+    topic_partitions=(
+        wire.ElectLeadersRequestTopicPartitions(topic="a", partitions=(0, 1)),
+        wire.ElectLeadersRequestTopicPartitions(topic="b", partitions=(2,)),
+    )
+)
+NOT_ELECTED: Final = tuple(
+    wire.ReplicaElectionResult(
+        topic=topic,
+        partition_result=tuple(
+            wire.PartitionResult(partition_id=number, error_code=ERROR, error_message=None) for number in numbers
+        ),
+    )
+    for topic, numbers in (("a", (0, 1)), ("b", (2,)))
+)
+CONFIGS: Final = tuple(wire.DescribeConfigsResource(resource_type=t, resource_name=n) for t, n in ((2, "a"), (4, "1")))
+
+ERRORS: Final = [
+    (
+        wire.MetadataRequest(
+            topics=(wire.MetadataRequestTopic(name="a"), wire.MetadataRequestTopic(name=None, topic_id=ID_B))
+        ),
+        (0, 12),
+        wire.MetadataResponse(
+            topics=(
+                wire.MetadataResponseTopic(error_code=ERROR, name="a"),
+                wire.MetadataResponseTopic(error_code=ERROR, name="", topic_id=ID_B),
+            )
+        ),
+    ),
+    (wire.MetadataRequest(topics=None), (0, 12), wire.MetadataResponse()),
+    (
+        leader_and_isr(lai_state(0, topic="a"), lai_state(3, topic="a")),
+        (2, 4),
+        wire.LeaderAndIsrResponse(
+            error_code=ERROR,
+            partition_errors=tuple(
+                wire.LeaderAndIsrPartitionError(topic_name="a", partition_index=number, error_code=ERROR)
+                for number in (0, 3)
+            ),
+        ),
+    ),
+    (
+        leader_and_isr(lai_state(0), lai_state(3)),
+        (5, 7),
+        wire.LeaderAndIsrResponse(
+            error_code=ERROR,
+            topics=(
+                wire.LeaderAndIsrTopicError(
+                    topic_id=ID_A,
+                    partition_errors=tuple(
+                        wire.LeaderAndIsrPartitionError(partition_index=number, error_code=ERROR) for number in (0, 3)
+                    ),
+                ),
+            ),
+        ),
+    ),
+    (
+        stop_replica((0, 1, True), (4, 1, False)),
+        (3, 4),
+        wire.StopReplicaResponse(
+            error_code=ERROR,
+            partition_errors=tuple(
+                wire.StopReplicaPartitionError(topic_name="a", partition_index=number, error_code=ERROR)
+                for number in (0, 4)
+            ),
+        ),
+    ),
+    (update_metadata(umr_state(0)), (0, 8), wire.UpdateMetadataResponse(error_code=ERROR)),
+    (wire.ApiVersionsRequest(), (0, 4), wire.ApiVersionsResponse(error_code=ERROR)),
+    (
+        wire.CreateTopicsRequest(topics=(creatable("a"), creatable("b"))),
+        (0, 7),
+        wire.CreateTopicsResponse(
+            topics=tuple(
+                wire.CreatableTopicResult(name=name, error_code=ERROR, error_message=None) for name in ("a", "b")
+            )
+        ),
+    ),
+    (
+        wire.DeleteTopicsRequest(
+            topics=(wire.DeleteTopicState(name="a"), wire.DeleteTopicState(name=None, topic_id=ID_B))
+        ),
+        (6,),
+        wire.DeleteTopicsResponse(
+            responses=(
+                wire.DeletableTopicResult(name="a", error_code=ERROR),
+                wire.DeletableTopicResult(name=None, topic_id=ID_B, error_code=ERROR),
+            )
+        ),
+    ),
+    (
+        wire.DeleteTopicsRequest(topic_names=("a", "b")),
+        (0, 5),
+        wire.DeleteTopicsResponse(
+            responses=tuple(wire.DeletableTopicResult(name=name, error_code=ERROR) for name in ("a", "b"))
+        ),
+    ),
+    (
+        wire.CreatePartitionsRequest(
+            topics=tuple(wire.CreatePartitionsTopic(name=name, count=2) for name in ("a", "b", "a"))
+        ),
+        (0, 3),
+        wire.CreatePartitionsResponse(
+            results=tuple(wire.CreatePartitionsTopicResult(name=name, error_code=ERROR) for name in ("a", "b"))
+        ),
+    ),
+    (
+        wire.DescribeConfigsRequest(resources=CONFIGS),
+        (0, 4),
+        wire.DescribeConfigsResponse(
+            results=tuple(
+                wire.DescribeConfigsResult(
+                    error_code=ERROR, error_message=None, resource_type=r.resource_type, resource_name=r.resource_name
+                )
+                for r in CONFIGS
+            )
+        ),
+    ),
+    (
+        wire.AlterConfigsRequest(
+            resources=(wire.AlterConfigsRequestAlterConfigsResource(resource_type=2, resource_name="a"),)
+        ),
+        (0, 2),
+        wire.AlterConfigsResponse(
+            responses=(
+                wire.AlterConfigsResponseAlterConfigsResourceResponse(
+                    error_code=ERROR, error_message=None, resource_type=2, resource_name="a"
+                ),
+            )
+        ),
+    ),
+    (
+        wire.IncrementalAlterConfigsRequest(
+            resources=(wire.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=4, resource_name="1"),)
+        ),
+        (0, 1),
+        wire.IncrementalAlterConfigsResponse(
+            responses=(
+                wire.IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
+                    error_code=ERROR, error_message=None, resource_type=4, resource_name="1"
+                ),
+            )
+        ),
+    ),
+    (wire.DescribeClusterRequest(), (0, 1), wire.DescribeClusterResponse(error_code=ERROR)),
+    (ELECT, (0,), wire.ElectLeadersResponse(replica_election_results=NOT_ELECTED)),
+    (ELECT, (1, 2), wire.ElectLeadersResponse(error_code=ERROR, replica_election_results=NOT_ELECTED)),
+    (wire.ElectLeadersRequest(topic_partitions=None), (1,), wire.ElectLeadersResponse(error_code=ERROR)),
+    (
+        wire.FindCoordinatorRequest(key="g"),
+        (0, 3),
+        wire.FindCoordinatorResponse(error_code=ERROR, error_message=ERROR.name, node_id=-1, port=-1),
+    ),
+    (
+        wire.FindCoordinatorRequest(coordinator_keys=("g", "h")),
+        (4, 6),
+        wire.FindCoordinatorResponse(
+            coordinators=tuple(wire.Coordinator(key=key, node_id=-1, port=-1, error_code=ERROR) for key in ("g", "h"))
+        ),
+    ),
+    (wire.InitProducerIdRequest(), (0, 5), wire.InitProducerIdResponse(error_code=ERROR, producer_epoch=-1)),
+    (
+        PRODUCE,
+        (0, 11),
+        wire.ProduceResponse(
+            responses=(
+                wire.TopicProduceResponse(
+                    name="a",
+                    partition_responses=tuple(
+                        wire.PartitionProduceResponse(index=number, error_code=ERROR, base_offset=-1)
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (replace(PRODUCE, acks=0), (0, 11), None),
+    (FETCH, (0, 12), FETCH_REFUSED),
+    (FETCH, (13, 17), wire.FetchResponse(error_code=ERROR)),
+    (
+        wire.ListOffsetsRequest(
+            topics=(
+                wire.ListOffsetsTopic(
+                    name="a", partitions=tuple(wire.ListOffsetsPartition(partition_index=number) for number in (0, 3))
+                ),
+            )
+        ),
+        (0, 9),
+        wire.ListOffsetsResponse(
+            topics=(
+                wire.ListOffsetsTopicResponse(
+                    name="a",
+                    partitions=tuple(
+                        wire.ListOffsetsPartitionResponse(partition_index=number, error_code=ERROR)
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (
+        wire.OffsetForLeaderEpochRequest(
+            topics=(
+                wire.OffsetForLeaderTopic(
+                    topic="a", partitions=tuple(wire.OffsetForLeaderPartition(partition=number) for number in (0, 3))
+                ),
+            )
+        ),
+        (0, 4),
+        wire.OffsetForLeaderEpochResponse(
+            topics=(
+                wire.OffsetForLeaderTopicResult(
+                    topic="a",
+                    partitions=tuple(
+                        wire.OffsetForLeaderEpochResponseEpochEndOffset(partition=number, error_code=ERROR)
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (
+        wire.DeleteRecordsRequest(
+            topics=(
+                wire.DeleteRecordsTopic(
+                    name="a",
+                    partitions=tuple(wire.DeleteRecordsPartition(partition_index=number) for number in (0, 3)),
+                ),
+            )
+        ),
+        (0, 2),
+        wire.DeleteRecordsResponse(
+            topics=(
+                wire.DeleteRecordsTopicResult(
+                    name="a",
+                    partitions=tuple(
+                        wire.DeleteRecordsPartitionResult(partition_index=number, low_watermark=-1, error_code=ERROR)
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (wire.DescribeLogDirsRequest(), (0, 4), wire.DescribeLogDirsResponse(error_code=ERROR)),
+    (
+        wire.DescribeProducersRequest(topics=(wire.TopicRequest(name="a", partition_indexes=(0, 3)),)),
+        (0,),
+        wire.DescribeProducersResponse(
+            topics=(
+                wire.TopicResponse(
+                    name="a",
+                    partitions=tuple(
+                        wire.PartitionResponse(partition_index=number, error_code=ERROR) for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (wire.AllocateProducerIdsRequest(), (0,), wire.AllocateProducerIdsResponse(error_code=ERROR)),
+    (wire.AlterPartitionRequest(), (0, 3), wire.AlterPartitionResponse(error_code=ERROR)),
+    (
+        wire.AlterPartitionReassignmentsRequest(),
+        (0,),
+        wire.AlterPartitionReassignmentsResponse(error_code=ERROR, error_message=ERROR.name),
+    ),
+    (wire.ControlledShutdownRequest(), (0, 3), wire.ControlledShutdownResponse(error_code=ERROR)),
+    (
+        wire.ListPartitionReassignmentsRequest(),
+        (0,),
+        wire.ListPartitionReassignmentsResponse(error_code=ERROR, error_message=ERROR.name),
+    ),
+    (
+        wire.UpdateFeaturesRequest(),
+        (0, 1),
+        wire.UpdateFeaturesResponse(error_code=ERROR, error_message=ERROR.name),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "versions", "expected"), ERRORS)
+def test_a_request_that_fails_as_a_whole(message: wire.Message, versions: tuple[int, ...], expected: Any) -> None:
+    """Rules 9.4, B1.41, B4.22."""
+    for version in versions:
+        assert error_response(message, version) == expected
+
+
+def test_every_api_is_among_them() -> None:
+    assert {type(message) for message, _, _ in ERRORS} == {handler.request for handler in HANDLERS}
+
+
+# what does not fail
+
+
+def without_records(answer: Any) -> Any:
+    """The fetch response, and the records of each partition."""
+    records = [data.records for topic in answer.responses for data in topic.partitions]
+    topics = tuple(
+        replace(topic, partitions=tuple(replace(data, records=None) for data in topic.partitions))
+        for topic in answer.responses
+    )
+    return replace(answer, responses=topics), records
+
+
+def fetched(number: int = 0, **fields: Any) -> wire.FetchResponsePartitionData:
+    return wire.FetchResponsePartitionData(partition_index=number, **{"aborted_transactions": None, **fields})
+
+
+def fetch_response(*partitions: wire.FetchResponsePartitionData, version: int, **more: Any) -> wire.FetchResponse:
+    named: dict[str, Any] = {"topic": "a"} if version < 13 else {"topic_id": ID_A}
+    return wire.FetchResponse(responses=(wire.FetchableTopicResponse(partitions=partitions, **named),), **more)
+
+
+def refused(number: int, code: ErrorCode, **more: Any) -> wire.FetchResponsePartitionData:
+    return fetched(number, error_code=code, high_watermark=-1, **more)
+
+
+async def two_partitions(node: RecordNode) -> None:
+    """a-0 is led here, a-1 by broker 2, which is alive; a-2 by broker 3, and is not hosted here."""
+    states = [umr_state(0, replicas=(1,), isr=(1,)), umr_state(1, leader=2, leader_epoch=7), umr_state(2, leader=3)]
+    await node.ask(update_metadata(*states, alive=(1, umr_broker(2, rack="r"), umr_broker(3, ["CONTROL"]))))
+    hosted = (lai_state(0, replicas=(1,), isr=(1,), is_new=True), lai_state(1, leader=2, leader_epoch=7, is_new=True))
+    answer = await node.ask(leader_and_isr(*hosted))
+    assert answer.error_code == 0
+
+
+@pytest.mark.parametrize("version", [4, 5, 11, 12, 15, 16, 17])
+async def test_fetch(version: int) -> None:  # rules B4.2, B4.12, B4.18, B4.19
+    async with a_node() as node:
+        await two_partitions(node)
+        await node.produce(batch(b"x"))
+        request = fetch_request(version=version, partitions=(0, 1, 2, 9))
+        answer, records = without_records(await node.ask(request, version))
+        assert [bool(data) for data in records] == [True, False, False, False]
+        told = version >= 16
+        leads = {1: (2, 7), 2: (3, 0)}
+        follower = {
+            number: {"current_leader": wire.FetchResponseLeaderIdAndEpoch(leader_id=leader, leader_epoch=epoch)}
+            if told
+            else {}
+            for number, (leader, epoch) in leads.items()
+        }
+        of_0 = {"log_start_offset": 0} if version >= 5 else {}
+        reachable = wire.FetchResponseNodeEndpoint(node_id=2, host="host2", port=9021, rack="r")
+        assert answer == fetch_response(
+            fetched(0, high_watermark=1, last_stable_offset=1, **of_0),
+            # from version 11 on a consumer may read from a follower
+            refused(1, ErrorCode.NOT_LEADER_OR_FOLLOWER, **follower[1])
+            if version < 11
+            else fetched(1, high_watermark=0, last_stable_offset=0, log_start_offset=0),
+            refused(2, ErrorCode.NOT_LEADER_OR_FOLLOWER, **follower[2]),
+            refused(9, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            version=version,
+        )
+        if told:
+            of_leader = fetch_request(version=version, partitions=(1, 2), epoch=3)
+            answer, _ = without_records(await node.ask(of_leader, version))
+            assert answer == fetch_response(
+                refused(1, ErrorCode.FENCED_LEADER_EPOCH, **follower[1]),
+                refused(2, ErrorCode.NOT_LEADER_OR_FOLLOWER, **follower[2]),
+                version=version,
+                node_endpoints=(reachable,),
+            )
+
+
+async def test_fetch_of_unknown_topics_and_sessions() -> None:  # rules B4.2, B4.25 to B4.27
+    async with a_node() as node:
+        await two_partitions(node)
+        request = fetch_request(version=13, session_id=0, session_epoch=0)
+        (topic,) = request.topics
+        both = replace(request, topics=(topic, replace(topic, topic_id=ID_B)))
+        answer, _ = without_records(await node.ask(both, 13))
+        session = answer.session_id
+        assert session > 0
+        assert answer == wire.FetchResponse(
+            session_id=session,
+            responses=(
+                wire.FetchableTopicResponse(
+                    topic_id=ID_A,
+                    partitions=(fetched(0, high_watermark=0, last_stable_offset=0, log_start_offset=0),),
+                ),
+                wire.FetchableTopicResponse(topic_id=ID_B, partitions=(refused(0, ErrorCode.UNKNOWN_TOPIC_ID),)),
+            ),
+        )
+        for known, epoch, code in (
+            (session, 9, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+            (session + 1, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        ):
+            wrong = replace(request, session_id=known, session_epoch=epoch)
+            assert await node.ask(wrong, 13) == wire.FetchResponse(error_code=code)
+        nothing = replace(request, session_id=session, session_epoch=1, topics=(), max_wait_ms=60_000)
+        forgets = replace(
+            nothing, forgotten_topics_data=(wire.ForgottenTopic(topic_id=ID_B, partitions=(0,)),), max_wait_ms=0
+        )
+        assert await node.ask(forgets, 13) == wire.FetchResponse(session_id=session)
+
+
+async def test_a_fetch_that_another_of_its_session_overtakes(autojump_clock: MockClock) -> None:  # rule B4.31
+    async with a_node() as node:
+        await two_partitions(node)
+        first = await node.ask(fetch_request(session_id=0, session_epoch=0), 12)
+        nothing = replace(fetch_request(max_wait_ms=5000, session_id=first.session_id, session_epoch=1), topics=())
+        answers = []
+
+        async def ask(message: wire.FetchRequest) -> None:
+            answers.append(await node.ask(message, 12))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, nothing)
+            await wait_all_tasks_blocked()
+            nursery.start_soon(ask, replace(nothing, session_epoch=2, max_wait_ms=0))
+        assert answers == [
+            wire.FetchResponse(session_id=first.session_id),
+            wire.FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=first.session_id),
+        ]
+
+
+async def test_fetch_of_old_versions() -> None:  # rules B4.18, B4.20
+    async with a_node({"compression.type": "zstd"}) as node:
+        await two_partitions(node)
+        await node.produce(batch(b"x"))
+        assert await node.ask(fetch_request(version=9), 9) == fetch_response(
+            wire.FetchResponsePartitionData(error_code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, high_watermark=-1),
+            version=9,
+        )
+    async with a_node() as node:
+        await two_partitions(node)
+        await node.produce(batch(b"x"))
+        for version, magic in ((0, 0), (1, 0), (2, 1), (3, 1), (4, 2)):
+            data = await node.fetch(version=version)
+            assert data.records is not None
+            assert (data.records[16], data.high_watermark, data.error_code) == (magic, 1, 0)
+        node.replicas.mark_offline(node.partition().topic_partition)
+        for version, code in ((5, ErrorCode.NOT_LEADER_OR_FOLLOWER), (6, ErrorCode.KAFKA_STORAGE_ERROR)):
+            answer, _ = without_records(await node.ask(fetch_request(version=version), version))
+            assert answer == fetch_response(refused(0, code), version=version)
+
+
+@pytest.mark.parametrize(("version", "limit"), [(2, 0), (3, 1)])
+async def test_the_first_batch_is_returned_whole_from_version_3_on(version: int, limit: int) -> None:  # rule B4.15
+    async with a_node() as node:
+        await two_partitions(node)
+        await node.produce(batch(b"x" * 100))
+        data = await node.fetch(version=version, partition_max_bytes=50)
+        assert bool(data.records) == bool(limit)
+
+
+def produce_response(*partitions: wire.PartitionProduceResponse, **more: Any) -> wire.ProduceResponse:
+    return wire.ProduceResponse(
+        responses=(wire.TopicProduceResponse(name="a", partition_responses=partitions),), **more
+    )
+
+
+@pytest.mark.parametrize("version", [7, 8, 9, 10, 11])
+async def test_produce(version: int) -> None:  # rules B3.22, B3.39 to B3.43
+    async with a_node() as node:
+        await two_partitions(node)
+        data = tuple(wire.PartitionProduceData(index=number, records=batch(b"x")) for number in (0, 1, 2, 9))
+        request = replace(produce_request(b""), topic_data=(wire.TopicProduceData(name="a", partition_data=data),))
+        leaders = [wire.ProduceResponseLeaderIdAndEpoch(leader_id=i, leader_epoch=e) for i, e in ((2, 7), (3, 0))]
+        of_1, of_2 = ({"current_leader": leader} if version >= 10 else {} for leader in leaders)
+        reachable = wire.ProduceResponseNodeEndpoint(node_id=2, host="host2", port=9021, rack="r")
+        moved = {"error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER, "base_offset": -1}
+        unknown = wire.PartitionProduceResponse(
+            index=9, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, base_offset=-1
+        )
+        appended = wire.PartitionProduceResponse(index=0, log_start_offset=0)
+        followed = [
+            wire.PartitionProduceResponse(index=1, **moved, **of_1),
+            wire.PartitionProduceResponse(index=2, **moved, **of_2),
+        ]
+        assert await node.ask(request, version) == produce_response(
+            unknown, appended, *followed, node_endpoints=(reachable,) if version >= 10 else ()
+        )
+        no_acks = await node.ask(replace(request, acks=7), version)
+        invalid = {"error_code": ErrorCode.INVALID_REQUIRED_ACKS, "base_offset": -1}
+        assert no_acks == produce_response(
+            wire.PartitionProduceResponse(index=0, log_start_offset=0, **invalid),
+            wire.PartitionProduceResponse(index=1, log_start_offset=0, **invalid),
+            wire.PartitionProduceResponse(index=2, **invalid),
+            unknown,
+        )
+
+
+async def test_produce_refuses_records() -> None:  # rules B3.1, B3.9, B3.29
+    async with a_node({"cleanup.policy": "compact"}) as node:
+        await two_partitions(node)
+
+        async def answered(records: bytes, version: int = 9, **more: Any) -> wire.PartitionProduceResponse:
+            return await node.produce(records, version=version, **more)
+
+        def bad(code: ErrorCode, **more: Any) -> wire.PartitionProduceResponse:
+            return wire.PartitionProduceResponse(
+                **{"error_code": code, "base_offset": -1, "log_start_offset": 0, **more}
+            )
+
+        one = batch(b"x")
+        found = await answered(one)
+        assert found == bad(
+            ErrorCode.INVALID_RECORD, error_message=found.error_message, record_errors=found.record_errors
+        )
+        assert [error.batch_index for error in found.record_errors] == [0]
+        two = one + one
+        for version in (3, 8):
+            expected = "version 8 takes one batch of magic 2" if version >= 8 else None
+            assert await answered(two, version) == bad(
+                ErrorCode.INVALID_RECORD, error_message=expected, log_start_offset=0 if version >= 5 else -1
+            )
+        zstd = batch(b"x", codec=Codec.ZSTD)
+        assert await answered(zstd, 6) == bad(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        assert (await answered(zstd, 7)).error_code == ErrorCode.INVALID_RECORD
+        cut = one[:8] + b"\0\0\0\1" + one[12:]  # a length of one byte
+        assert await answered(cut) == bad(ErrorCode.CORRUPT_MESSAGE, log_start_offset=-1)
+        assert await answered(one[:-1]) == bad(
+            ErrorCode.INVALID_RECORD, error_message="version 9 takes one batch of magic 2"
+        )
+        transactional = produced(7, 0, 1, transactional=True)
+        assert await answered(transactional) == bad(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        await node.ask(update_metadata(umr_state(0), topic="__consumer_offsets", topic_id=ID_B))
+        assert await answered(one, topic="__consumer_offsets") == bad(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, log_start_offset=-1
+        )
+
+
+async def test_list_offsets_and_epochs() -> None:  # rules B7.15 to B7.18, B5.24
+    async with a_node() as node:
+        await two_partitions(node)
+        await node.produce(batch(b"x"))
+
+        async def offset(timestamp: int, version: int, number: int = 0, **more: Any) -> Any:
+            entry = wire.ListOffsetsPartition(partition_index=number, timestamp=timestamp, **more)
+            topic = wire.ListOffsetsTopic(name="a", partitions=(entry,))
+            answer = await node.ask(wire.ListOffsetsRequest(replica_id=-1, topics=(topic,)), version)
+            (found,) = answer.topics[0].partitions
+            assert answer == wire.ListOffsetsResponse(
+                topics=(wire.ListOffsetsTopicResponse(name="a", partitions=(found,)),)
+            )
+            return found
+
+        def answer(**more: Any) -> wire.ListOffsetsPartitionResponse:
+            return wire.ListOffsetsPartitionResponse(**more)
+
+        for version, epoch in ((3, -1), (4, 0)):
+            assert await offset(-1, version) == answer(offset=1, leader_epoch=epoch)
+            assert await offset(-2, version) == answer(offset=0, leader_epoch=epoch)
+        unsupported = answer(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        for timestamp, since in ((-3, 7), (-4, 8), (-5, 9)):
+            assert await offset(timestamp, since - 1) == unsupported
+            assert (await offset(timestamp, since)).error_code == ErrorCode.NONE
+        assert await offset(-6, 9) == unsupported
+        assert await offset(-5, 9) == answer()
+        assert await offset(2**60, 9) == answer()
+        assert await offset(-1, 9, 1) == answer(partition_index=1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        assert await offset(-1, 9, current_leader_epoch=5) == answer(error_code=ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+        async def end(epoch: int, number: int = 0, current: int = -1) -> Any:
+            entry = wire.OffsetForLeaderPartition(partition=number, leader_epoch=epoch, current_leader_epoch=current)
+            topic = wire.OffsetForLeaderTopic(topic="a", partitions=(entry,))
+            answer = await node.ask(wire.OffsetForLeaderEpochRequest(replica_id=-1, topics=(topic,)), 4)
+            (found,) = answer.topics[0].partitions
+            assert answer.topics == (wire.OffsetForLeaderTopicResult(topic="a", partitions=(found,)),)
+            return found
+
+        ends = wire.OffsetForLeaderEpochResponseEpochEndOffset
+        assert await end(0) == ends(leader_epoch=0, end_offset=1)
+        assert await end(3) == ends()
+        assert await end(0, 1) == ends(partition=1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        assert await end(0, 0, 4) == ends(error_code=ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+
+async def test_delete_records() -> None:  # rules B6.20, B2.24
+    async with a_node() as node:
+        await two_partitions(node)
+        await node.ask(update_metadata(umr_state(0), topic="__consumer_offsets", topic_id=ID_B))
+        await node.produce(batch(b"x", b"y"))
+        wanted = (("a", ((0, 1), (1, 0), (9, 0))), ("__consumer_offsets", ((0, 0),)))
+        request = wire.DeleteRecordsRequest(
+            timeout_ms=1000,
+            topics=tuple(
+                wire.DeleteRecordsTopic(
+                    name=name,
+                    partitions=tuple(wire.DeleteRecordsPartition(partition_index=n, offset=o) for n, o in partitions),
+                )
+                for name, partitions in wanted
+            ),
+        )
+        result = wire.DeleteRecordsPartitionResult
+        answer = await node.ask(request, 2)
+        found = {topic.name: sorted(topic.partitions, key=lambda data: data.partition_index) for topic in answer.topics}
+        assert found == {
+            "a": [
+                result(low_watermark=1),
+                result(partition_index=1, low_watermark=-1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER),
+                result(partition_index=9, low_watermark=-1, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ],
+            "__consumer_offsets": [result(low_watermark=-1, error_code=ErrorCode.INVALID_TOPIC_EXCEPTION)],
+        }
+
+
+COORDINATORS: Final = (umr_state(0, leader=1), umr_state(1, leader=2), umr_state(2, leader=7))
+
+
+async def test_find_coordinator() -> None:  # rules G1.4, G1.9, G1.10
+    """Keys "b", "c" and "d" belong to partitions 2, 0 and 1."""
+    node = Node()
+    alive = (umr_broker(1), umr_broker(2, ["CONTROL"]))
+    node.cache.update(update_metadata(*COORDINATORS, topic="__consumer_offsets", alive=alive))
+    none = {"node_id": -1, "port": -1, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
+    found = {"node_id": 1, "host": "host1", "port": 9011}
+    for version in (4, 6):
+        answer = await node.ask(wire.FindCoordinatorRequest(coordinator_keys=("b", "c", "d")), version)
+        assert answer == wire.FindCoordinatorResponse(
+            coordinators=(
+                wire.Coordinator(key="b", **none), wire.Coordinator(key="c", **found), wire.Coordinator(key="d", **none)
+            )
+        )  # fmt: skip
+    for version in (1, 3):
+        answer = await node.ask(wire.FindCoordinatorRequest(key="c"), version)
+        assert answer == wire.FindCoordinatorResponse(error_message="NONE", **found)
+        answer = await node.ask(wire.FindCoordinatorRequest(key="b"), version)
+        assert answer == wire.FindCoordinatorResponse(error_message="COORDINATOR_NOT_AVAILABLE", **none)
+    refusal = await node.ask(wire.FindCoordinatorRequest(key="b", key_type=2), 3)
+    assert refusal == wire.FindCoordinatorResponse(
+        error_code=ErrorCode.INVALID_REQUEST, error_message="INVALID_REQUEST", node_id=-1, port=-1
+    )
+
+
+async def test_init_producer_id() -> None:  # rules B3.57 to B3.61
+    async with trio.open_nursery() as nursery:
+
+        class Channel:
+            async def request(self, *args: Any) -> wire.Message:
+                return wire.AllocateProducerIdsResponse(producer_id_start=70, producer_id_len=2)
+
+        node = Node(nursery=nursery, channel=Channel())
+
+        async def ask(**more: Any) -> Any:
+            return await node.ask(wire.InitProducerIdRequest(**{"transactional_id": None, **more}), 5)
+
+        def refusal(code: ErrorCode) -> wire.InitProducerIdResponse:
+            return wire.InitProducerIdResponse(error_code=code, producer_epoch=-1)
+
+        assert await ask() == refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        await wait_all_tasks_blocked()
+        assert [await ask(), await ask(producer_id=5, producer_epoch=3)] == [
+            wire.InitProducerIdResponse(producer_id=70), wire.InitProducerIdResponse(producer_id=71)
+        ]  # fmt: skip
+        invalid = refusal(ErrorCode.INVALID_REQUEST)
+        assert [await ask(producer_id=5), await ask(producer_epoch=3), await ask(transactional_id="")] == [invalid] * 3
+        assert await ask(transactional_id="t") == refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+
+
+async def test_changed_settings() -> None:  # rules B7.27, B7.28
+    async with trio.open_nursery() as nursery:
+        node = Node(controller=Active(), admin=Store(), nursery=nursery)
+        node.cache.update(update_metadata(umr_state(0)))
+        cases = [
+            (2, "a", ErrorCode.NONE, None),
+            (2, "b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "topic b does not exist"),
+            (2, "", ErrorCode.INVALID_REQUEST, "the topic needs a name"),
+            (4, "7", ErrorCode.INVALID_REQUEST, "this is broker 1: it cannot change the settings of '7'"),
+            (16, "x", ErrorCode.INVALID_REQUEST, "resource type 16 is not supported"),
+            (2, "c", ErrorCode.INVALID_REQUEST, "'c' appears twice"),
+        ]
+        altered, incremented = (
+            tuple(
+                make(resource_type=kind, resource_name=name)
+                for kind, name in [(kind, name) for kind, name, *_ in cases] + [(2, "c")]
+            )
+            for make in (
+                wire.AlterConfigsRequestAlterConfigsResource,
+                wire.IncrementalAlterConfigsRequestAlterConfigsResource,
+            )
+        )
+
+        def expected(make: Any) -> Any:
+            return tuple(
+                make(error_code=code, error_message=text, resource_type=kind, resource_name=name)
+                for kind, name, code, text in cases
+            )
+
+        assert await node.ask(wire.AlterConfigsRequest(resources=altered), 2) == wire.AlterConfigsResponse(
+            responses=expected(wire.AlterConfigsResponseAlterConfigsResourceResponse)
+        )
+        answer = await node.ask(wire.IncrementalAlterConfigsRequest(resources=incremented), 1)
+        assert answer == wire.IncrementalAlterConfigsResponse(
+            responses=expected(wire.IncrementalAlterConfigsResponseAlterConfigsResourceResponse)
+        )
+
+
+async def test_described_settings() -> None:  # rules B7.25, B7.26
+    async with trio.open_nursery() as nursery:
+        node = Node(controller=Active(), admin=Store(), nursery=nursery)
+        node.cache.update(update_metadata(umr_state(0)))
+        node.services.admin.configs["topics", "a"] = {"retention.ms": "7"}  # type: ignore[attr-defined]
+
+        async def ask(kind: int, name: str, *keys: str, version: int = 4) -> Any:
+            resource = wire.DescribeConfigsResource(
+                resource_type=kind, resource_name=name, configuration_keys=keys or None
+            )
+            request = wire.DescribeConfigsRequest(resources=(resource,), include_synonyms=version > 0)
+            return (await node.ask(request, version)).results
+
+        synonyms = [("retention.ms", "7", 1), ("log.retention.hours", "168", 5)]
+        retention = {"name": "retention.ms", "value": "7"}
+        described = {"resource_type": 2, "resource_name": "a", "error_message": None}
+        assert await ask(2, "a", "retention.ms") == (
+            wire.DescribeConfigsResult(
+                configs=(
+                    wire.DescribeConfigsResourceResult(
+                        **retention,
+                        config_source=1,
+                        config_type=5,
+                        documentation=None,
+                        synonyms=tuple(wire.DescribeConfigsSynonym(name=n, value=v, source=s) for n, v, s in synonyms),
+                    ),
+                ),
+                **described,
+            ),
+        )
+        assert await ask(2, "a", "retention.ms", "segment.bytes", version=0) == (
+            wire.DescribeConfigsResult(
+                configs=(
+                    wire.DescribeConfigsResourceResult(**retention),
+                    wire.DescribeConfigsResourceResult(name="segment.bytes", value="1073741824", is_default=True),
+                ),
+                **described,
+            ),
+        )
+        for kind, name, code, why in (
+            (2, "?", ErrorCode.INVALID_TOPIC_EXCEPTION, "'?' is not a valid topic name"),
+            (2, "b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None),
+            (4, "2", ErrorCode.INVALID_REQUEST, "this is broker 1: it does not know the settings of '2'"),
+            (32, "g", ErrorCode.INVALID_REQUEST, "resource type 32 is not supported"),
+        ):
+            assert await ask(kind, name) == (
+                wire.DescribeConfigsResult(error_code=code, error_message=why, resource_type=kind, resource_name=name),
+            )
