@@ -193,6 +193,37 @@ def test_changes_of_two_containers_are_not_swapped(
     assert (f"f: {first} -> {second} & {second} -> {first}" in names) == are_swapped
 
 
+@pytest.mark.parametrize(
+    ("statements", "are_swapped"),
+    [
+        (("a = x.get(x)", "b = {k: v for k, v in self.c.items() if v}"), False),
+        (("a = self.c.get(x)", "b, c = any(x), all(x)"), False),
+        (("a = x.get(x)", "b = any(a)"), True),
+        (("a = x.get(x)", "a = x.get(y)"), True),
+        (("a = x.get(b)", "b = x.get(x)"), True),
+        (("a = x.get(x)", "b = f(x)"), True),  # f may change anything
+        (("a = x.get(x)", "self.b = x.get(y)"), True),
+        (("self.a = g(x)", "b = f(x)"), True),
+        (("a = await f(x)", "b = await g(x)"), True),
+    ],
+)
+def test_what_only_computes_is_not_swapped(
+    statements: tuple[str, str], are_swapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.mutants.ROOT", tmp_path)
+    first, second = statements
+    (tmp_path / "example.py").write_text(f"async def f(self, x, y):\n    {first}\n    {second}\n")
+    names = {mutant.name for mutant in mutants(tmp_path / "example.py")}
+    assert (f"f: {first} -> {second} & {second} -> {first}" in names) == are_swapped
+
+
+def test_minus_one_becomes_the_nearest_number_that_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.mutants.ROOT", tmp_path)
+    (tmp_path / "example.py").write_text("def f(x):\n    return x.find(-1) + 1 - 1 + x[-2]\n")
+    names = [mutant.name for mutant in mutants(tmp_path / "example.py")]
+    assert sorted(names) == ["f: -1 -> 0", "f: 1 -> 2", "f: 1 -> 2 (2)", "f: 2 -> 3"]
+
+
 def test_calls_of_what_only_logs_are_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.mutants.ROOT", tmp_path)
     (tmp_path / "example.py").write_text(
