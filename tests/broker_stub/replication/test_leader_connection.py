@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import trio
-from kce.broker_stub.log.leader_epochs import EpochEnd
 from trio.testing import MockClock
 
 from kce import wire
 from kce.broker_stub import Endpoint
+from kce.broker_stub.log.leader_epochs import EpochEnd
 from kce.broker_stub.replication.follower_session import FollowerFetch
 from kce.broker_stub.replication.leader_connection import EpochAnswer, LeaderConnection
 from kce.wire import ErrorCode
