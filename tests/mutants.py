@@ -170,6 +170,8 @@ def _block_changes(block: Sequence[ast.stmt]) -> Iterator[Changes]:
             and ast.dump(first) != ast.dump(second)
             and not _only_reads(first, second)
             and not _compute_apart(first, second)
+            and not _begins_later(first, second)
+            and not _begins_later(second, first)
             and not _are_apart(first, second)
         ):
             yield [(first, copy.copy(second)), (second, copy.copy(first))]
@@ -230,6 +232,28 @@ def _compute_apart(first: ast.stmt, second: ast.stmt) -> bool:
         return False
     named = [{node.id for node in ast.walk(s) if isinstance(node, ast.Name)} for s in (first, second)]
     return variables[0].isdisjoint(named[1]) and variables[1].isdisjoint(named[0])
+
+
+def _begins_later(statement: ast.stmt, other: ast.stmt) -> bool:
+    """A task is started, which runs at the next await at the earliest. ``other`` awaits and assigns nothing of it."""
+    if not isinstance(statement, ast.Expr) or not isinstance(call := statement.value, ast.Call):
+        return False
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("spawn_system_task", "start_soon"):
+        return False
+    if any(isinstance(node, ast.Call) for argument in call.args for node in ast.walk(argument)):
+        return False
+    assigned = {_last_name(node) for node in ast.walk(other) if not isinstance(getattr(node, "ctx", _LOAD), ast.Load)}
+    if isinstance(other, ast.Raise) or any(isinstance(node, ast.Await) for node in ast.walk(other)):
+        return False
+    return assigned.isdisjoint(_last_name(node) for node in ast.walk(call))
+
+
+_LOAD = ast.Load()
+
+
+def _last_name(node: ast.AST) -> str | None:
+    """``c`` of ``c`` and of ``a.b.c``; None of what is no name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
 
 
 #: methods of lists, dicts, sets, events and scopes that call nobody and never fail, `pop` with a default only

@@ -1,4 +1,7 @@
-"""What the replica manager tells the ISR policy and the log manager, in order; what replication makes of it."""
+"""What the replica manager tells the ISR policy and the log manager, in order; what replication makes of it.
+
+Covers: broker_stub/replica_manager.py, broker_stub/replication/replication.py, broker_stub/replication/isr.py.
+"""
 
 from __future__ import annotations
 
@@ -198,3 +201,28 @@ async def test_who_lags_on_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replication._is_held(A2)
     await node.ask(leader_and_isr(lai_state(2)))
     assert node.partition(2).followers.laggards == {1}
+
+
+async def test_what_follows_a_committed_change_of_the_isr(monkeypatch: pytest.MonkeyPatch) -> None:  # rules 9.58, 12.10
+    node = Node()
+    await node.ask(update_metadata())
+    await node.ask(leader_and_isr(lai_state(0, isr=(1, 2, 3))))
+    policy, partition, calls = node.replication.isr, node.partition(0), list[str]()
+    policy.isr_changed = lambda changed: calls.append(f"changed {changed.isr}")
+    monkeypatch.setattr(policy, "shrink_laggards", lambda changed: calls.append("laggards"))
+
+    def answered(isr: tuple[int, ...], result: Any = None) -> tuple[list[str], tuple[int, int, int]]:
+        calls.clear()
+        policy._submit(partition, isr)
+        proposed = node.submitter.submitted[-1][0].leader_and_isr
+        epoch = partition.partition_epoch + 1
+        node.submitter.answer(A0, proposed.with_partition_epoch(epoch) if result is None else result)
+        return list(calls), (policy.expands, policy.shrinks, policy.failures)
+
+    assert answered((1, 2)) == (["changed (1, 2)", "laggards"], (0, 1, 0))
+    assert answered((1, 2, 3)) == (["changed (1, 2, 3)", "laggards"], (1, 1, 0))
+    assert answered((1, 3, 2)) == (["changed (1, 3, 2)", "laggards"], (1, 1, 0))
+    assert answered((1,), ErrorCode.OPERATION_NOT_ATTEMPTED) == ([], (1, 1, 1))
+    assert node.submitter.proposed == [(1, 2), (1, 2, 3), (1, 3, 2), (1,)]
+    assert answered((1,), ErrorCode.UNKNOWN_SERVER_ERROR) == ([], (1, 1, 2))
+    assert node.submitter.proposed[-2:] == [(1,), (1,)]  # proposed again

@@ -13,6 +13,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kce import wire
+from kce.broker_stub.log import Isolation
+from kce.broker_stub.reactor.request import Action
+from kce.broker_stub.replication.data_plane import isolation_of
 from kce.wire import Codec, ErrorCode
 from tests.broker_stub.log.support import produced
 from tests.broker_stub.replication.support import RecordNode, a_node, batch, fetch_request, produce_request
@@ -26,7 +29,7 @@ from tests.broker_stub.support import (
     umr_state,
     update_metadata,
 )
-from tests.broker_stub.test_admin_handlers import Active, Store
+from tests.broker_stub.test_admin_handlers import Active, Store, creatable
 
 
 def without_records(answer: Any) -> Any:
@@ -53,11 +56,12 @@ def refused(number: int, code: ErrorCode, **more: Any) -> wire.FetchResponsePart
 
 
 async def two_partitions(node: RecordNode) -> None:
-    """a-0 is led here, a-1 by broker 2, which is alive; a-2 by broker 3, and is not hosted here."""
-    states = [umr_state(0, replicas=(1,), isr=(1,)), umr_state(1, leader=2, leader_epoch=7), umr_state(2, leader=3)]
+    """a-0 and a-5 are led here, a-1 by broker 2, which is alive; a-2 by broker 3, and is not hosted here."""
+    states = [umr_state(number, replicas=(1,), isr=(1,)) for number in (0, 5)]
+    states += [umr_state(1, leader=2, leader_epoch=7), umr_state(2, leader=3)]
     await node.ask(update_metadata(*states, alive=(1, umr_broker(2, rack="r"), umr_broker(3, ["CONTROL"]))))
-    hosted = (lai_state(0, replicas=(1,), isr=(1,), is_new=True), lai_state(1, leader=2, leader_epoch=7, is_new=True))
-    answer = await node.ask(leader_and_isr(*hosted))
+    hosted = [lai_state(number, replicas=(1,), isr=(1,), is_new=True) for number in (0, 5)]
+    answer = await node.ask(leader_and_isr(*hosted, lai_state(1, leader=2, leader_epoch=7, is_new=True)))
     assert answer.error_code == 0
 
 
@@ -156,8 +160,13 @@ async def test_fetch_of_old_versions() -> None:  # rules B4.18, B4.20
     async with a_node({"compression.type": "zstd"}) as node:
         await two_partitions(node)
         await node.produce(batch(b"x"))
-        assert await node.ask(fetch_request(version=9), 9) == fetch_response(
-            wire.FetchResponsePartitionData(error_code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, high_watermark=-1),
+        assert await node.ask(fetch_request(version=9, partitions=(0, 5)), 9) == fetch_response(
+            *(
+                wire.FetchResponsePartitionData(
+                    partition_index=number, error_code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, high_watermark=-1
+                )
+                for number in (0, 5)
+            ),
             version=9,
         )
     async with a_node() as node:
@@ -180,6 +189,45 @@ async def test_the_first_batch_is_returned_whole_from_version_3_on(version: int,
         await node.produce(batch(b"x" * 100))
         data = await node.fetch(version=version, partition_max_bytes=50)
         assert bool(data.records) == bool(limit)
+
+
+@pytest.mark.parametrize("version", [14, 15])
+async def test_a_followers_fetch_says_who_it_is(version: int) -> None:  # rule B4.1
+    async with a_node() as node:
+        await node.lead(isr=(1, 2), replicas=(1, 2))
+        await node.produce(batch(b"x"))
+        data = await node.fetch(version=version, replica=2, epoch=0)
+        assert (data.error_code, bool(data.records)) == (0, True)
+        follower = node.partition().followers.get(2)
+        assert follower is not None
+        assert follower.leader_end_offset == 1
+
+
+async def test_isolation() -> None:  # rule B4.1
+    async with a_node() as node:
+        await two_partitions(node)
+        await node.produce(batch(b"x"))
+        for level, aborted in ((0, None), (1, ())):
+            assert (await node.fetch(isolation=level)).aborted_transactions == aborted
+    of = Isolation.HIGH_WATERMARK, Isolation.COMMITTED, Isolation.HIGH_WATERMARK
+    assert tuple(isolation_of(-1, level) for level in (0, 1, 2)) == of
+    assert {isolation_of(replica, level) for replica in (-2, 0, 5) for level in (0, 1)} == {Isolation.LOG_END}
+
+
+async def test_acks_0_has_no_answer() -> None:  # rules B3.36, B1.41
+    async with a_node() as node:
+        await two_partitions(node)
+        for numbers, action in (
+            ((0, 5), Action.NO_OP),
+            ((0, 9), Action.CLOSE_CONNECTION),
+            ((9,), Action.CLOSE_CONNECTION),
+        ):
+            data = tuple(wire.PartitionProduceData(index=number, records=batch(b"x")) for number in numbers)
+            topics = (wire.TopicProduceData(name="a", partition_data=data),)
+            request, captured = node.request(replace(produce_request(b"", acks=0), topic_data=topics), 9)
+            assert node.apis.handle(request) is None
+            assert captured.response is not None
+            assert captured.response.action is action
 
 
 def produce_response(*partitions: wire.PartitionProduceResponse, **more: Any) -> wire.ProduceResponse:
@@ -298,8 +346,14 @@ async def test_list_offsets_and_epochs() -> None:  # rules B7.15 to B7.18, B5.24
             assert answer.topics == (wire.OffsetForLeaderTopicResult(topic="a", partitions=(found,)),)
             return found
 
+        await node.ask(update_metadata(umr_state(6)))
+        await node.ask(leader_and_isr(lai_state(6, is_new=True)))
+        assert await offset(-1, 9, 6) == answer(partition_index=6, offset=0, leader_epoch=0)  # nothing is behind
+
         ends = wire.OffsetForLeaderEpochResponseEpochEndOffset
         assert await end(0) == ends(leader_epoch=0, end_offset=1)
+        await node.produce(batch(b"x", b"y"), partition=5)
+        assert await end(0, 5) == ends(partition=5, leader_epoch=0, end_offset=2)
         assert await end(3) == ends()
         assert await end(0, 1) == ends(partition=1, error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER)
         assert await end(0, 0, 4) == ends(error_code=ErrorCode.UNKNOWN_LEADER_EPOCH)
@@ -473,3 +527,68 @@ async def test_described_settings() -> None:  # rules B7.25, B7.26
             assert await ask(kind, name) == (
                 wire.DescribeConfigsResult(error_code=code, error_message=why, resource_type=kind, resource_name=name),
             )
+
+
+async def test_topics_that_cannot_be_changed() -> None:  # rules 10.12, 10.36
+    async with trio.open_nursery() as nursery:
+        controller = Active()
+        controller.deleting = {"a"}
+        node = Node(controller=controller, admin=Store(), nursery=nursery, delete_topic_enable="false")
+        topics = tuple(wire.CreatePartitionsTopic(name=name, count=2) for name in ("a", "b", "b"))
+        result = wire.CreatePartitionsTopicResult
+        answer = await node.ask(wire.CreatePartitionsRequest(topics=topics, timeout_ms=1000), 3)
+        assert answer == wire.CreatePartitionsResponse(
+            results=(
+                result(
+                    name="a", error_code=ErrorCode.INVALID_TOPIC_EXCEPTION, error_message="topic a is being deleted"
+                ),
+                result(name="b", error_code=ErrorCode.INVALID_REQUEST, error_message="topic b appears twice"),
+            )
+        )
+        for version, code in ((2, ErrorCode.INVALID_REQUEST), (3, ErrorCode.TOPIC_DELETION_DISABLED)):
+            answer = await node.ask(wire.DeleteTopicsRequest(topic_names=("a",)), version)
+            assert answer == wire.DeleteTopicsResponse(
+                responses=(wire.DeletableTopicResult(name="a", error_code=code),)
+            )
+
+
+@pytest.mark.parametrize(
+    ("timeout_ms", "code"), [(-1, ErrorCode.REQUEST_TIMED_OUT), (0, ErrorCode.REQUEST_TIMED_OUT), (1, 0)]
+)
+async def test_what_is_done_at_once_needs_some_time_nevertheless(
+    timeout_ms: int, code: int
+) -> None:  # 10.8, 10.16, 10.36
+    """As in Kafka, which does not look when it must not wait."""
+
+    class Quick(Store):
+        async def delete_topic(self, topic: str) -> ErrorCode:
+            node.cache.update(update_metadata(umr_state(0, leader=-2)))
+            return ErrorCode.NONE
+
+        async def create_topics(self, topics: Any, brokers: Any, **more: Any) -> Any:
+            node.cache.update(update_metadata(umr_state(0), topic="b", topic_id=ID_B))
+            return await super().create_topics(topics, brokers, **more)
+
+    async with trio.open_nursery() as nursery:
+        node = Node(controller=Active(), admin=Quick(), nursery=nursery)
+        node.cache.update(update_metadata(umr_state(0), umr_state(1), topic="c"))
+        node.cache.update(update_metadata(umr_state(0)))
+        created = await node.ask(wire.CreateTopicsRequest(topics=(creatable("b"),), timeout_ms=timeout_ms), 7)
+        assert [topic.error_code for topic in created.topics] == [code]
+        grown = wire.CreatePartitionsTopic(name="c", count=2)
+        more = await node.ask(wire.CreatePartitionsRequest(topics=(grown,), timeout_ms=timeout_ms), 3)
+        assert [topic.error_code for topic in more.results] == [code]
+        deleted = await node.ask(wire.DeleteTopicsRequest(topic_names=("a",), timeout_ms=timeout_ms), 5)
+        assert deleted.responses == (wire.DeletableTopicResult(name="a", error_code=code),)
+
+
+async def test_errors_of_metadata_are_counted() -> None:
+    node = Node()
+    node.cache.update(update_metadata(umr_state(0)))
+    for _ in range(2):  # encoded, then remembered
+        topics = tuple(wire.MetadataRequestTopic(name=name) for name in ("a", "x", "y", "a b"))
+        request, _captured = node.request(wire.MetadataRequest(topics=topics), 12)
+        node.apis.handle(request)
+        assert request._errors == {
+            ErrorCode.NONE: 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2, ErrorCode.INVALID_TOPIC_EXCEPTION: 1
+        }  # fmt: skip

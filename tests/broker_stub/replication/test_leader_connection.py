@@ -77,7 +77,12 @@ async def test_a_fetch_of_2_6() -> None:
         replica_id=1, session_epoch=0, max_wait_ms=300, min_bytes=4, max_bytes=9000,
         topics=(wire.FetchTopic(topic="a", partitions=(old,)),),
     )  # fmt: skip
-    assert leader.versions == [11]
+    leader.session_id, leader.fetched = 44, [{}, {}]
+    made = connection(leader, inter_broker_protocol_version="2.6")
+    await made.fetch({A0: WANTED}, (), 77)
+    await made.fetch({}, [A0], 77)
+    assert leader.requests[2].forgotten_topics_data == (wire.ForgottenTopic(topic="a", partitions=(0,)),)
+    assert leader.versions == [11] * 3
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ class Socket:
     def __init__(self) -> None:
         self.sent = b""
         self.received: list[int] = []
+        self.arrived: list[bytes] = []
         self.frames: deque[bytes] = deque()
 
     def send(self, data: bytes) -> None:
@@ -32,7 +33,8 @@ class Socket:
         return b"\0"
 
     def read_ahead(self) -> None:
-        pass
+        self.frames += self.arrived
+        self.arrived.clear()
 
     def frame(self) -> bytes | None:
         return self.frames[0] if self.frames else None
@@ -81,7 +83,7 @@ class Kazoo:
         return self._connection._read_socket(1.0)
 
     def answer(self, *frames: bytes) -> Any:
-        self.socket.frames += frames
+        self.socket.arrived += frames
         return self.read()
 
     def break_off(self, error: Exception) -> None:
