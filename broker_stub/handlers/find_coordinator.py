@@ -44,7 +44,7 @@ def _coordinator(key: str, key_type: int, snapshot: MetadataSnapshot, listener: 
     endpoint = None if state is None else snapshot.endpoint(state.leader, listener)
     if state is None or endpoint is None:
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)  # rule G1.9
-    return Coordinator(key=key, node_id=state.leader, host=endpoint.host, port=endpoint.port, error_message="")
+    return Coordinator(key=key, node_id=state.leader, host=endpoint.host, port=endpoint.port)
 
 
 def partition_for(key: str, count: int) -> int:
@@ -65,7 +65,7 @@ def _java_hash(text: str) -> int:
 
 
 def _refusal(key: str, error: ErrorCode) -> Coordinator:
-    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message="")
+    return Coordinator(key=key, node_id=-1, port=-1, error_code=error)
 
 
 def _single(found: Coordinator) -> FindCoordinatorResponse:
