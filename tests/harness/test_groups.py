@@ -80,7 +80,8 @@ class GroupClient:
     async def join(self, member_id: str = "") -> Any:
         request = wire.JoinGroupRequest(
             group_id=GROUP, session_timeout_ms=10_000, rebalance_timeout_ms=10_000, member_id=member_id,
-            protocol_type="consumer", protocols=(wire.JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0"),),
+            protocol_type="consumer",
+            protocols=(wire.JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0"),),
         )  # fmt: skip
         answer = await self.ask(request)
         if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:

@@ -5,17 +5,11 @@ Covers: broker_stub/groups/joining.py, broker_stub/groups/rebalancing.py.
 
 from __future__ import annotations
 
-import pytest
 from trio.testing import MockClock
 
 from kce.broker_stub.groups.group import GroupState
 from kce.wire import ErrorCode
 from tests.broker_stub.groups.support import DELAY_MS, TIMEOUT_MS, A, Host
-
-
-@pytest.fixture
-def host(mock_clock: MockClock) -> Host:
-    return Host(mock_clock)
 
 
 async def test_a_life(mock_clock: MockClock) -> None:
