@@ -17,8 +17,10 @@ import trio
 
 from kce.broker_stub import BindError, Broker, BrokerConfig
 from kce.broker_stub.errors import BrokerFailure
+from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
 from kce.broker_stub.log.manager import LogManager, LogManagerConfig
 from kce.broker_stub.metrics import broker_metrics
+from kce.broker_stub.replication.throttle import ReplicationQuotas
 from kce.broker_stub.topic_configs import TopicConfigs
 from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
 from kce.broker_stub.zookeeper.broker_metadata import (
@@ -206,8 +208,9 @@ class Node:
         await self._identify(zk, cluster_id)
         async with trio.open_nursery() as nursery:
             self._zk = zk
-            reader = TopicConfigReader(zk, self._topic_config_changed)
-            await reader.read_all()
+            self._quotas = ReplicationQuotas(self.config)
+            reader = TopicConfigReader(zk, self._log_config_changed)
+            await reader.read_all(self._quotas.topic_config_changed)
             nursery.start_soon(reader.run)
             logs = self.logs = await self._load_logs(nursery)
             self.controller = KafkaController(
@@ -233,7 +236,9 @@ class Node:
                 log_dir_events=ZkLogDirEvents(zk, self.id),
                 log_manager=logs,
                 prepare_topics=reader.prepare,
+                replication_quotas=self._quotas,
                 random=self.world.random("fetch sessions"),
+                offsets_partitions=await self._offsets_partitions(zk),
             )
             for lag in self.lags:
                 self.broker.replication.lag(*lag, True)
@@ -264,6 +269,10 @@ class Node:
             log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
             self.is_up = True
             task_status.started()
+
+    async def _offsets_partitions(self, zk: KafkaZkClient) -> int | None:
+        found = (await zk.get_topic_assignments([GROUP_METADATA_TOPIC])).get(GROUP_METADATA_TOPIC)
+        return None if found is None else len(found.partitions)
 
     async def _load_logs(self, nursery: trio.Nursery) -> LogManager:
         """Without log directories records are kept in memory, until the node ends. Raises BrokerFailure."""
@@ -298,6 +307,11 @@ class Node:
         return self.config.inter_broker_protocol_version >= _IBP_1_0_IV0
 
     def _topic_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
+        self._quotas.topic_config_changed(topic, config)
+        self._log_config_changed(topic, config)
+
+    def _log_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
+        """Like Kafka's, quotas learn of changes, not of the settings that a topic is created with."""
         if self._topics.changed(topic, config) and self.logs is not None:
             self.logs.update_config([topic])
 
