@@ -592,3 +592,30 @@ async def test_errors_of_metadata_are_counted() -> None:
         assert request._errors == {
             ErrorCode.NONE: 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2, ErrorCode.INVALID_TOPIC_EXCEPTION: 1
         }  # fmt: skip
+
+
+async def test_log_directories() -> None:  # rule B7.22
+    async with a_node() as node:
+        await two_partitions(node)
+        await node.produce(batch(b"x"), partition=5)
+        sizes = {number: found.size for (_, number), found in node.record_logs.logs.items()}
+        assert sizes[5] > sizes[0] == 0
+        partition = wire.DescribeLogDirsPartition
+        answer = await node.ask(wire.DescribeLogDirsRequest(topics=None), 4)
+        assert answer == wire.DescribeLogDirsResponse(
+            results=(
+                wire.DescribeLogDirsResult(
+                    log_dir="/logs",
+                    total_bytes=-1,
+                    usable_bytes=-1,
+                    topics=(
+                        wire.DescribeLogDirsTopic(
+                            name="a",
+                            partitions=tuple(
+                                partition(partition_index=number, partition_size=size) for number, size in sizes.items()
+                            ),
+                        ),
+                    ),
+                ),
+            )
+        )
