@@ -35,7 +35,7 @@ class TopicConfigReader:
 
     async def read_all(self) -> None:
         """Raises StoreError, SessionExpired."""
-        await self._read(await self._zk.get_children("/config/topics", watch=False))
+        await self._read(await self._zk.get_children("/config/topics"))
 
     async def _read(self, topics: Collection[str]) -> None:
         for topic, config in (await self._zk.get_topic_configs(list(topics))).items():
