@@ -326,3 +326,10 @@ def test_two_topics_with_one_id_get_ids_of_their_own() -> None:
         cache.update(replace(update_metadata(), topic_states=topics))
     assert cache.snapshot.topic_names == {ID_B: "a", uuid.UUID(int=99): "b"}
     assert [cache.snapshot.topic_id(name) for name in "ab"] == [ID_B, uuid.UUID(int=99)]
+
+
+def test_a_topic_keeps_the_id_that_another_gives_up() -> None:
+    cache = MetadataCache(1)
+    for name, topic_id in (("a", ID_A), ("b", ID_A), ("b", ID_B)):
+        cache.update(update_metadata(umr_state(0), topic=name, topic_id=topic_id))
+    assert cache.snapshot.topic_names == {ID_A: "a", ID_B: "b"}
