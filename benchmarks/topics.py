@@ -9,7 +9,7 @@ create-N          one CreateTopics for N topics, until every broker's Metadata h
 create-one-by-one topics created one after the other, each until every broker's Metadata has its leaders; per topic
 grow-N            one CreatePartitions from 3 to 6 partitions of N topics, until every broker's Metadata has leaders
 reassign-N        one AlterPartitionReassignments that replaces one replica of N partitions, until none is in progress
-delete-N          one DeleteTopics for N topics, until no broker's Metadata has any
+delete-N          one DeleteTopics for N topics, until neither ZooKeeper nor a broker's Metadata has any
 
 Both clusters are warm: they first run everything once with --warm-up topics. Kafka's JVMs compile fully.
 """
@@ -30,12 +30,15 @@ import trio
 from benchmarks.rows import KAFKA, Row, report
 from kce import Cluster, wire
 from kce.harness.embedded_zookeeper import embedded_zookeeper
+from kce.zookeeper import znodes
+from kce.zookeeper.store.kazoo import KazooStore
 from tests.interop.real_kafka import real_brokers
 
 BROKERS = [1, 2, 3, 4]
 PARTITIONS, GROWN, REPLICAS = 3, 6, 3
 TIMEOUT_MS = 300_000
-POLL_S = 0.01
+#: a poll of thousands of partitions takes CPU from the cluster: at most one part in so many of the time is for polls
+POLL_S, POLL_SHARE = 0.01, 5
 
 
 class Client:
@@ -58,6 +61,14 @@ class Client:
         return wire.decode_response(response, api_key=request.__api_key__, api_version=version)[1]
 
 
+async def polled(client: Client, request: Any, version: int, holds: Callable[[Any], bool]) -> None:
+    """Ask again until ``holds`` is true of the answer."""
+    begin = time.perf_counter()
+    while not holds(await client.ask(request, version)):
+        await trio.sleep(max(POLL_S, (POLL_SHARE - 1) * (time.perf_counter() - begin)))
+        begin = time.perf_counter()
+
+
 class Clients:
     """A connection to every broker, and the controller's among them."""
 
@@ -74,8 +85,7 @@ class Clients:
         request = wire.MetadataRequest(topics=named, allow_auto_topic_creation=False)
 
         async def poll(client: Client) -> None:
-            while not holds(await client.ask(request, 9)):  # noqa: ASYNC110 - a broker's state is polled
-                await trio.sleep(POLL_S)
+            await polled(client, request, 9, holds)
 
         with trio.fail_after(TIMEOUT_MS / 1000):
             async with trio.open_nursery() as nursery:
@@ -105,7 +115,7 @@ async def create(client: Client, names: Sequence[str]) -> None:
     check([t.error_code for t in response.topics])
 
 
-async def operations(clients: Clients, count: int, one_by_one: int) -> dict[str, float]:
+async def operations(clients: Clients, store: KazooStore, count: int, one_by_one: int) -> dict[str, float]:
     """Run every operation; returns seconds by row."""
     controller = await clients.controller()
     names = [f"topic-{i:05d}" for i in range(count)]
@@ -144,8 +154,7 @@ async def operations(clients: Clients, count: int, one_by_one: int) -> dict[str,
         response = await controller.ask(request, 0)
         check([response.error_code, *(p.error_code for t in response.responses for p in t.partitions)])
         listing = wire.ListPartitionReassignmentsRequest(topics=None, timeout_ms=TIMEOUT_MS)
-        while (await controller.ask(listing, 0)).topics:  # noqa: ASYNC110 - a broker's state is polled
-            await trio.sleep(POLL_S)
+        await polled(controller, listing, 0, lambda response: not response.topics)
         seconds[f"reassign-{count}"] = time.perf_counter() - begin
 
     async def delete(names: Sequence[str]) -> None:
@@ -153,6 +162,9 @@ async def operations(clients: Clients, count: int, one_by_one: int) -> dict[str,
         response = await controller.ask(wire.DeleteTopicsRequest(topics=topics, timeout_ms=TIMEOUT_MS), 6)
         check([t.error_code for t in response.responses])
         await clients.until(lambda response: not response.topics)
+        with trio.fail_after(TIMEOUT_MS / 1000):
+            while any(await store.get_children([znodes.TOPICS, znodes.DELETE_TOPICS])):  # noqa: ASYNC110 - polled
+                await trio.sleep(POLL_S)
 
     await timed(f"create-{count}", create_all)
     await timed(f"grow-{count}", grow)
@@ -169,35 +181,37 @@ async def operations(clients: Clients, count: int, one_by_one: int) -> dict[str,
 
 
 @asynccontextmanager
-async def ours(folder: Path) -> AsyncIterator[dict[int, str]]:
+async def ours(folder: Path) -> AsyncIterator[tuple[str, dict[int, str]]]:
     async with (
         embedded_zookeeper(folder) as zookeeper,
         Cluster(brokers=len(BROKERS), processes=True, zookeeper=zookeeper) as cluster,
     ):
         addresses = cluster.bootstrap_servers().split(",")
-        yield dict(zip(BROKERS, addresses, strict=True))
+        yield zookeeper, dict(zip(BROKERS, addresses, strict=True))
 
 
 @asynccontextmanager
-async def kafka(folder: Path) -> AsyncIterator[dict[int, str]]:
+async def kafka(folder: Path) -> AsyncIterator[tuple[str, dict[int, str]]]:
     async with (
         embedded_zookeeper(folder) as zookeeper,
         real_brokers(BROKERS, zookeeper, folder, jvm=("-Xmx1g",)) as brokers,
     ):
-        yield {i: broker.address for i, broker in brokers.items()}
+        yield zookeeper, {i: broker.address for i, broker in brokers.items()}
 
 
 async def measure(start: Any, args: argparse.Namespace) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        async with start(Path(folder)) as addresses, AsyncExitStack() as stack:
+        async with start(Path(folder)) as (zookeeper, addresses), AsyncExitStack() as stack:
+            store = await KazooStore.connect(zookeeper, session_timeout_ms=20_000, connection_timeout_ms=20_000)
+            stack.push_async_callback(store.aclose)
             clients = {}
             for broker, address in addresses.items():
                 host, port = address.rsplit(":", 1)
                 clients[broker] = Client(await stack.enter_async_context(await trio.open_tcp_stream(host, int(port))))
             both = Clients(clients)
             await both.until(lambda response: len(response.brokers) == len(BROKERS) and response.controller_id > 0)
-            await operations(both, args.warm_up, min(args.one_by_one, 20))
-            return await operations(both, args.topics, args.one_by_one)
+            await operations(both, store, args.warm_up, min(args.one_by_one, 20))
+            return await operations(both, store, args.topics, args.one_by_one)
 
 
 def main() -> None:

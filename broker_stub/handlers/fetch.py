@@ -88,6 +88,8 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
     def respond(reads: Sequence[Read]) -> None:
         rest = iter(reads)
         answers = [(one, one.answer if one.answer is not None else next(rest)) for one in requested]
+        if replica_id >= 0:
+            _record(answers, services)
         respond_to(request, lambda: _response(fetching, answers, context, services, is_consumer=replica_id < 0))
 
     session = None if fetching.session is None or fetching.is_full else SessionWait(fetching.session.id, more)
@@ -146,6 +148,14 @@ def _requested(wanted: Iterable[Wanted], services: Services) -> Iterator[Request
         elif snapshot.partition(fetch.partition) is None:
             answer = Read(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         yield Requested(one, fetch, answer)
+
+
+def _record(answers: Sequence[tuple[Requested, Read]], services: Services) -> None:
+    """All that followers take of throttled partitions counts (rule B8.11)."""
+    quota = services.leader_quota
+    size = sum(len(read.records) for one, read in answers if quota.is_throttled(one.fetch.partition))
+    if size:
+        quota.record(size)
 
 
 def _topic_of(told: tuple[Requested, Read]) -> tuple[str, UUID | None]:

@@ -19,7 +19,10 @@ NODE = [
     ROOT / "harness" / "prometheus.py",
 ]
 #: kazoo's side of the store is what the real world is made of, and so are the certificates of its configuration
-REAL = {"zookeeper/store/kazoo.py", "zookeeper/store/buffered_socket.py", "zookeeper/client_config.py"}
+REAL = {
+    "zookeeper/store/kazoo_session.py", "zookeeper/store/kazoo_handler.py", "zookeeper/store/buffered_socket.py",
+    "zookeeper/client_config.py",
+}  # fmt: skip
 EFFECTS = {
     "open", "input", "uuid.uuid1", "uuid.uuid4", "uuid4", "uuid1", "Random", "SystemRandom", "trio.socket",
     "trio.open_tcp_stream", "trio.open_tcp_listeners", "trio.serve_tcp", "trio.serve_listeners", "trio.to_thread",

@@ -16,9 +16,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from kce.harness.embedded_zookeeper import four_letter_word
-from kce.zookeeper.store import Create, NodeData, StoreUnavailable
-from kce.zookeeper.store import kazoo as kazoo_store
-from kce.zookeeper.store.kazoo import TESTED_KAZOO, KazooStore
+from kce.zookeeper.store import Create, NodeData, StoreUnavailable, kazoo_session
+from kce.zookeeper.store.kazoo import KazooStore
+from kce.zookeeper.store.kazoo_session import TESTED_KAZOO
 
 PATIENCE_S = 10
 
@@ -32,7 +32,7 @@ def test_pyproject_asks_for_the_tested_kazoo() -> None:
 
 @pytest.mark.parametrize("version", ["2.10.0", "2.12.0", "2.110.0", "3.0"])
 async def test_another_kazoo_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kazoo_store, "KAZOO_VERSION", version)
+    monkeypatch.setattr(kazoo_session, "KAZOO_VERSION", version)
     with pytest.raises(StoreUnavailable, match=f"kazoo {version} is installed.*pip install 'kazoo==2.11.*'"):
         await KazooStore.connect("127.0.0.1:1", session_timeout_ms=1000, connection_timeout_ms=1000)
 

@@ -1,6 +1,7 @@
 """One contract, two stores: ZooKeeper through kazoo, and its twin in process.
 
-Covers: kce.zookeeper.store, kce.zookeeper.store.kazoo, kce.zookeeper.store.memory.
+Covers: kce.zookeeper.store, kce.zookeeper.store.kazoo, kce.zookeeper.store.kazoo_session,
+kce.zookeeper.store.memory.
 """
 
 from __future__ import annotations
