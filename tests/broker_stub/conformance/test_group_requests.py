@@ -1,12 +1,16 @@
 """Kafka's request tests of groups, in every version: JoinGroupRequestTest, SyncGroupRequestTest and their like.
 
 Requests and responses are encoded, and the records go through the log of a broker without sockets.
+
+Covers: broker_stub/handlers/offset_commit.py, broker_stub/handlers/offset_fetch.py.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import pytest
@@ -15,8 +19,13 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kce import wire
 from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
+from kce.broker_stub.ports import AdminPort
+from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
 from kce.wire import ErrorCode
+from kce.wire.metadata_version import LATEST
 from kce.wire.vocabulary import TopicPartition
+from kce.zookeeper.kafka_zk_client import KafkaZkClient
+from kce.zookeeper.store.memory import MemoryZooKeeper
 from tests.broker_stub.support import Node, lai_state, leader_and_isr, stop_replica, umr_state, update_metadata
 
 kafka = pytest.mark.kafka
@@ -160,12 +169,13 @@ class Client:
 
 
 @asynccontextmanager
-async def served(version: int = 99, **properties: str) -> AsyncIterator[Client]:
+async def served(version: int = 99, admin: AdminPort | None = None, **properties: str) -> AsyncIterator[Client]:
     """A broker that leads the only partition of __consumer_offsets, and knows foo with three partitions."""
     async with trio.open_nursery() as nursery:
         node = Node(
-            nursery=nursery, offsets_topic_num_partitions="1", group_initial_rebalance_delay_ms="0", **properties
-        )
+            nursery=nursery, admin=admin, offsets_topic_num_partitions="1", group_initial_rebalance_delay_ms="0",
+            **properties,
+        )  # fmt: skip
         nursery.start_soon(node.replication.timer.run)
         nursery.start_soon(node.groups.manager.run)
         node.cache.update(update_metadata(umr_state(0, isr=(1,), replicas=(1,)), topic=GROUP_METADATA_TOPIC))
@@ -572,14 +582,31 @@ async def test_a_record_larger_than_the_load_buffer_is_loaded(autojump_clock: Mo
         assert await client.heartbeat(member_id, generation) == NONE
 
 
-async def test_stop_replica_with_deletion_resigns(autojump_clock: MockClock) -> None:  # rule G13.4
-    for delete in (False, True):
-        async with served() as client:
-            member_id, generation = await client.stable()
-            await client.node.ask(stop_replica((0, -2, delete), topic=GROUP_METADATA_TOPIC))
-            await wait_all_tasks_blocked()
-            expected = ErrorCode.NOT_COORDINATOR if delete else NONE
-            assert await client.heartbeat(member_id, generation) == expected
+@pytest.mark.parametrize(
+    ("leader_epoch", "delete", "resigned"),
+    [
+        pytest.param(2, True, [(0, 2)], marks=kafka("KAT-10")),
+        pytest.param(-2, True, [(0, None)], marks=kafka("KAT-11")),
+        pytest.param(-1, True, [(0, None)], marks=kafka("KAT-12")),
+        pytest.param(2, False, [], marks=kafka("KAT-13")),
+    ],
+)
+async def test_stop_replica_with_deletion_resigns(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, leader_epoch: int, delete: bool, resigned: list[Any]
+) -> None:  # rule G13.4
+    async with served() as client:
+        member_id, generation = await client.stable()
+        unloaded = []
+        unload = client.node.groups.manager.unload
+        monkeypatch.setattr(
+            client.node.groups.manager, "unload", lambda *what: unloaded.append(what) or unload(*what)  # type: ignore[func-returns-value]
+        )  # fmt: skip
+        for topic in (GROUP_METADATA_TOPIC, "foo"):
+            await client.node.ask(stop_replica((0, leader_epoch, delete), topic=topic))
+        await wait_all_tasks_blocked()
+        assert unloaded == resigned
+        expected = ErrorCode.NOT_COORDINATOR if resigned else NONE
+        assert await client.heartbeat(member_id, generation) == expected
 
 
 async def test_update_metadata_removes_offsets_of_deleted_topics(autojump_clock: MockClock) -> None:  # rule G13.5
@@ -587,3 +614,27 @@ async def test_update_metadata_removes_offsets_of_deleted_topics(autojump_clock:
         await three_commits(client)
         await client.node.ask(update_metadata(umr_state(1, leader=-2), topic="foo"))
         assert await fetched(client, GROUP, None) == {("foo", 0): 100, ("foo", 2): 102}
+
+
+async def test_version_0_keeps_offsets_in_zookeeper(autojump_clock: MockClock) -> None:  # rules G7.16, G7.29
+    store = MemoryZooKeeper().connect()
+    zk = KafkaZkClient(store, now_ms=lambda: 0, new_uuid=uuid.uuid4)
+    async with served(0, admin=ZkAdminManager(zk, LATEST, Random(1))) as client:
+        unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+        async def fetch(group_id: str = GROUP) -> dict[tuple[str, int], tuple[int, int]]:
+            topics = tuple(wire.OffsetFetchRequestTopic(name=n, partition_indexes=(0, 1)) for n in ("foo", "nowhere"))
+            answer = await client.ask(wire.OffsetFetchRequest(group_id=group_id, topics=topics))
+            found = {(t.name, p.partition_index): p for t in answer.topics for p in t.partitions}
+            return {key: (p.committed_offset, p.error_code) for key, p in found.items()}
+
+        assert await client.commit(37) == NONE
+        assert await client.commit(38, topic="nowhere") == unknown
+        assert (await zk.get_one("/consumers/grp/offsets/foo/0")).data == b"37"
+        expected = {("foo", 0): (37, NONE), ("foo", 1): (-1, unknown)}
+        assert await fetch() == {**expected, ("nowhere", 0): (-1, unknown), ("nowhere", 1): (-1, unknown)}
+        assert client.node.groups.manager.groups == {}
+        await zk.set_or_create("/consumers/grp/offsets/foo/0", b"no number")
+        assert (await fetch())["foo", 0] == (-1, ErrorCode.UNKNOWN_SERVER_ERROR)
+        for bad in ("", "..", "a/../b", "."):
+            assert await client.commit(37, group_id=bad) == ErrorCode.UNKNOWN_SERVER_ERROR

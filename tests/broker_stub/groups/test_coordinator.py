@@ -1,4 +1,6 @@
-"""Members of a group: joining, syncing, heartbeats, leaving (sections 2 to 6 of the group rules).
+"""A group from its first member to its last.
+
+The cases of each request are in tests/broker_stub/conformance/.
 
 Covers: broker_stub/groups/joining.py, broker_stub/groups/rebalancing.py.
 """
