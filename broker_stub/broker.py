@@ -53,6 +53,7 @@ from kce.broker_stub.producer_ids import Allocate, ControllerProducerIds, Produc
 from kce.broker_stub.reactor import SocketServer
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.replication import Replication
+from kce.broker_stub.replication.throttle import ReplicationQuotas
 from kce.broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
 from kce.wire.configuration import ConfigError, Properties
 from kce.wire.transport import Dial
@@ -98,6 +99,7 @@ class Broker:
         log_dir_events: LogDirEvents | None = None,
         prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None,
         allocate_producer_ids: Allocate | None = None,
+        replication_quotas: ReplicationQuotas | None = None,
         offsets_partitions: int | None = None,
     ) -> None:
         """``log_manager``: it is loaded, and its owner runs it.
@@ -106,6 +108,7 @@ class Broker:
 
         ``isr_store`` is needed for an `inter.broker.protocol.version` before AlterPartition (rule 9.60).
         ``allocate_producer_ids`` is used with one that does not let the controller allocate them.
+        ``replication_quotas``: told of the topics' settings by whoever made them.
         """
         self.config = config
         self.state = BrokerState.NOT_RUNNING
@@ -148,9 +151,11 @@ class Broker:
             self.metadata_cache,
             self.alter_partition_manager,
             lambda: self.replica_manager,
+            log_manager,
             dial,
             lambda: self.broker_epoch,
             random,
+            replication_quotas or ReplicationQuotas(config),
         )
         self.replica_manager = ReplicaManager(
             config.broker_id,
@@ -189,6 +194,8 @@ class Broker:
                 self.client_quotas, config.controller_quota_window_num, config.controller_quota_window_size_seconds
             ),
             data_plane=self.replication.data_plane,
+            log_dir_moves=self.replication.log_dir_moves,
+            leader_quota=self.replication.quotas.leader,
             groups=self.groups,
             internal_topics=InternalTopicCreator(config.groups, self.metadata_cache, admin, self._spawn),
             prepare_topics=prepare_topics,
@@ -205,10 +212,11 @@ class Broker:
         self._nursery.start_soon(run)
 
     def config_changed(self, config: Mapping[str, str]) -> None:
-        """The broker's dynamic settings are these from now on (rule B1.52)."""
+        """The broker's dynamic settings are these from now on (rules B1.52, B8.11)."""
         try:
             read = Properties({**self.config.originals, **config})
             limits = ConnectionLimits.from_properties(read, (e.listener for e in self.config.listeners))
+            self.replication.quotas.broker_config_changed(config)
         except ConfigError as e:
             log.error("the dynamic configuration is not used: %s", e)
         else:

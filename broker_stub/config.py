@@ -37,6 +37,10 @@ class BrokerConfig:
 
     broker_id: int  # NO_BROKER_ID: found or generated at startup (rule B11.7)
     reserved_broker_max_id: int  # generated ids are greater (rule 1.31)
+    alter_log_dirs_replication_quota_window_num: int
+    alter_log_dirs_replication_quota_window_size_seconds: int
+    replication_quota_window_num: int
+    replication_quota_window_size_seconds: int
     log_dirs: tuple[str, ...]  # empty unless configured: Kafka's default is not used
     broker_rack: str | None
     listeners: tuple[Endpoint, ...]
@@ -96,6 +100,12 @@ class BrokerConfig:
         return cls(
             broker_id=_broker_id(read),
             reserved_broker_max_id=read.integer("reserved.broker.max.id"),
+            alter_log_dirs_replication_quota_window_num=read.integer("alter.log.dirs.replication.quota.window.num"),
+            alter_log_dirs_replication_quota_window_size_seconds=read.integer(
+                "alter.log.dirs.replication.quota.window.size.seconds"
+            ),
+            replication_quota_window_num=read.integer("replication.quota.window.num"),
+            replication_quota_window_size_seconds=read.integer("replication.quota.window.size.seconds"),
             log_dirs=tuple(list_of(read.given("log.dirs") or read.given("log.dir") or "")),
             broker_rack=read.text("broker.rack"),
             listeners=listeners,

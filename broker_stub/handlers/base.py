@@ -23,6 +23,8 @@ from kce.broker_stub.producer_ids import ProducerIdManager
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.data_plane import DataPlane
+from kce.broker_stub.replication.log_dir_moves import LogDirMoves
+from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.wire import ErrorCode
 from kce.wire.steps import Steps
 
@@ -51,6 +53,9 @@ class Services:
     producer_ids: ProducerIdManager
     mutation_quotas: ControllerMutationQuotas
     data_plane: DataPlane
+    log_dir_moves: LogDirMoves
+    #: of what followers fetch here
+    leader_quota: ReplicationQuota
     groups: GroupCoordinator
     internal_topics: InternalTopicCreator
     #: starts a background task of the broker

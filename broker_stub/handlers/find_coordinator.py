@@ -46,11 +46,11 @@ def _coordinator(key: str, key_type: int, services: Services, listener: str) -> 
     endpoint = None if state is None else snapshot.endpoint(state.leader, listener)
     if state is None or endpoint is None:
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)  # rule G1.9
-    return Coordinator(key=key, node_id=state.leader, host=endpoint.host, port=endpoint.port, error_message="")
+    return Coordinator(key=key, node_id=state.leader, host=endpoint.host, port=endpoint.port)
 
 
 def _refusal(key: str, error: ErrorCode) -> Coordinator:
-    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message="")
+    return Coordinator(key=key, node_id=-1, port=-1, error_code=error)
 
 
 def _single(found: Coordinator) -> FindCoordinatorResponse:

@@ -11,6 +11,7 @@ from kce.broker_stub.errors import error_code
 from kce.broker_stub.finalized_features import FinalizedFeatureCache
 from kce.broker_stub.handlers import (
     alter_configs,
+    alter_replica_log_dirs,
     api_versions,
     create_partitions,
     create_topics,
@@ -82,6 +83,7 @@ HANDLERS: Final[tuple[Handler[Any], ...]] = (
     offset_for_leader_epoch.HANDLER,
     delete_records.HANDLER,
     describe_log_dirs.HANDLER,
+    alter_replica_log_dirs.HANDLER,
     describe_producers.HANDLER,
     join_group.HANDLER,
     sync_group.HANDLER,

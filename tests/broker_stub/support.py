@@ -32,6 +32,7 @@ from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.replica_manager import IsrPolicy, ReplicaManager
 from kce.broker_stub.replication.isr import ItemSubmitter
 from kce.broker_stub.replication.replication import Replication
+from kce.broker_stub.replication.throttle import ReplicationQuotas
 from kce.harness.connections import Link, NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, RealWorld
@@ -242,8 +243,8 @@ class Node:
         self.submitter = RecordingSubmitter()
         self.quotas = ClientQuotas()
         self.replication = Replication(
-            self.config, self.cache, submitter or self.submitter, lambda: self.replicas, dial or no_dial,
-            lambda: self.broker_epoch, Random(1),
+            self.config, self.cache, submitter or self.submitter, lambda: self.replicas, self.logs, dial or no_dial,
+            lambda: self.broker_epoch, Random(1), ReplicationQuotas(self.config),
         )  # fmt: skip
         self.replicas = ReplicaManager(broker_id, self.cache, self.logs, isr_policy or self.replication)
         groups = self.config.groups
@@ -279,6 +280,8 @@ class Node:
                 self.quotas, self.config.controller_quota_window_num, self.config.controller_quota_window_size_seconds
             ),
             data_plane=self.replication.data_plane,
+            log_dir_moves=self.replication.log_dir_moves,
+            leader_quota=self.replication.quotas.leader,
             groups=self.groups,
             internal_topics=InternalTopicCreator(groups, self.cache, admin, self._spawn),
             spawn=self._spawn,

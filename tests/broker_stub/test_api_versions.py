@@ -142,7 +142,7 @@ def test_a_repeated_request_is_decoded_once_and_keeps_its_own_header(monkeypatch
     same = [frame(_request(), correlation_id, "a") for correlation_id in (1, -1, 2**31 - 1, 1)]
     other = [frame(_request(), 1, "b"), frame(_request("other"), 1, "a"), frame(_request(), 1, "a", version=4)]
     long = frame(_request("x" * REPEATED_BYTES), 1, "a")
-    for each in (*same, *other, long, long):
+    for each in (*same, *other, *same, long, long):
         assert apis.decode(each) == wire.decode_request(each)
     assert decoded == [same[0], *other, long, long]
 
