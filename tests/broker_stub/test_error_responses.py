@@ -341,6 +341,108 @@ ERRORS: Final = [
         (0, 1),
         wire.UpdateFeaturesResponse(error_code=ERROR, error_message=ERROR.name),
     ),
+    (
+        wire.AlterReplicaLogDirsRequest(
+            dirs=(
+                wire.AlterReplicaLogDir(
+                    path="/a", topics=(wire.AlterReplicaLogDirTopic(name="a", partitions=(0, 3)),)
+                ),
+            )
+        ),
+        (0, 2),
+        wire.AlterReplicaLogDirsResponse(
+            results=(
+                wire.AlterReplicaLogDirTopicResult(
+                    topic_name="a",
+                    partitions=tuple(
+                        wire.AlterReplicaLogDirPartitionResult(partition_index=number, error_code=ERROR)
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (
+        wire.JoinGroupRequest(group_id="g"),
+        (7, 9),
+        wire.JoinGroupResponse(error_code=ERROR, generation_id=-1, protocol_name=None),
+    ),
+    (
+        wire.JoinGroupRequest(group_id="g"),
+        (0, 6),
+        wire.JoinGroupResponse(error_code=ERROR, generation_id=-1, protocol_name=""),
+    ),
+    (wire.SyncGroupRequest(group_id="g"), (0, 5), wire.SyncGroupResponse(error_code=ERROR)),
+    (wire.HeartbeatRequest(group_id="g"), (0, 4), wire.HeartbeatResponse(error_code=ERROR)),
+    (wire.LeaveGroupRequest(group_id="g"), (0, 5), wire.LeaveGroupResponse(error_code=ERROR)),
+    (
+        wire.OffsetCommitRequest(
+            group_id="g",
+            topics=(
+                wire.OffsetCommitRequestTopic(
+                    name="a",
+                    partitions=tuple(wire.OffsetCommitRequestPartition(partition_index=number) for number in (0, 3)),
+                ),
+            ),
+        ),
+        (0, 9),
+        wire.OffsetCommitResponse(
+            topics=(
+                wire.OffsetCommitResponseTopic(
+                    name="a",
+                    partitions=tuple(
+                        wire.OffsetCommitResponsePartition(partition_index=number, error_code=ERROR)
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (wire.OffsetDeleteRequest(group_id="g"), (0,), wire.OffsetDeleteResponse(error_code=ERROR)),
+    (wire.ListGroupsRequest(), (0, 5), wire.ListGroupsResponse(error_code=ERROR)),
+    (
+        wire.DescribeGroupsRequest(groups=("g", "h")),
+        (0, 5),
+        wire.DescribeGroupsResponse(
+            groups=tuple(
+                wire.DescribeGroupsResponseDescribedGroup(group_id=group, error_code=ERROR) for group in ("g", "h")
+            )
+        ),
+    ),
+    (
+        wire.DeleteGroupsRequest(groups_names=("g", "h")),
+        (0, 2),
+        wire.DeleteGroupsResponse(
+            results=tuple(wire.DeletableGroupResult(group_id=group, error_code=ERROR) for group in ("g", "h"))
+        ),
+    ),
+    (wire.OffsetFetchRequest(group_id="g"), (2, 7), wire.OffsetFetchResponse(error_code=ERROR)),
+    (
+        wire.OffsetFetchRequest(groups=tuple(wire.OffsetFetchRequestGroup(group_id=group) for group in ("g", "h"))),
+        (8, 9),
+        wire.OffsetFetchResponse(
+            groups=tuple(wire.OffsetFetchResponseGroup(group_id=group, error_code=ERROR) for group in ("g", "h"))
+        ),
+    ),
+    (
+        wire.OffsetFetchRequest(
+            group_id="g", topics=(wire.OffsetFetchRequestTopic(name="a", partition_indexes=(0, 3)),)
+        ),
+        (0, 1),
+        wire.OffsetFetchResponse(
+            topics=(
+                wire.OffsetFetchResponseTopic(
+                    name="a",
+                    partitions=tuple(
+                        wire.OffsetFetchResponsePartition(
+                            partition_index=number, committed_offset=-1, error_code=ERROR, metadata=""
+                        )
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
 ]  # fmt: skip
 
 

@@ -393,7 +393,7 @@ COORDINATORS: Final = (umr_state(0, leader=1), umr_state(1, leader=2), umr_state
 
 async def test_find_coordinator() -> None:  # rules G1.4, G1.9, G1.10
     """Keys "b", "c" and "d" belong to partitions 2, 0 and 1."""
-    node = Node()
+    node = Node(**{"offsets.topic.num.partitions": "3"})
     alive = (umr_broker(1), umr_broker(2, ["CONTROL"]))
     node.cache.update(update_metadata(*COORDINATORS, topic="__consumer_offsets", alive=alive))
     none = {"node_id": -1, "port": -1, "error_code": ErrorCode.COORDINATOR_NOT_AVAILABLE}
