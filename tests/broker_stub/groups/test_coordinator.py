@@ -36,4 +36,18 @@ async def test_a_life(mock_clock: MockClock) -> None:
     assert host.leave(follower.member_id) == (0, [0])
     assert host.heartbeat(leader.member_id, 1) == ErrorCode.REBALANCE_IN_PROGRESS
     host.advance(TIMEOUT_MS)
-    assert host.state() is GroupState.EMPTY
+    group = host.group()
+    assert (group.state, group.protocol_name, group.leader, group.protocol_type) == (  # rule G2.10
+        GroupState.EMPTY, None, None, "consumer",
+    )  # fmt: skip
+
+
+async def test_the_initial_delay_ends_with_the_rebalance_timeout(mock_clock: MockClock) -> None:  # rule G3.35
+    host = Host(mock_clock)
+    first = host.join(rebalance_timeout_ms=DELAY_MS + 20)
+    host.advance(10)
+    second = host.join(rebalance_timeout_ms=DELAY_MS + 20)
+    host.advance(DELAY_MS + 9)
+    assert (first.is_parked, second.is_parked) == (True, True)
+    host.advance(2)
+    assert (first.error, second.error) == (ErrorCode.NONE, ErrorCode.NONE)
