@@ -42,6 +42,16 @@ async def test_a_life(mock_clock: MockClock) -> None:
     )  # fmt: skip
 
 
+async def test_a_group_that_was_empty_waits_one_delay(mock_clock: MockClock) -> None:  # rule G3.36
+    host = Host(mock_clock)
+    host.leave(host.stable().member_id)
+    joins = [host.join()]
+    host.advance(DELAY_MS / 2)
+    joins.append(host.join())
+    host.advance(DELAY_MS / 2 + 1)
+    assert [join.answer.generation for join in joins] == [3, 3]
+
+
 async def test_the_initial_delay_ends_with_the_rebalance_timeout(mock_clock: MockClock) -> None:  # rule G3.35
     host = Host(mock_clock)
     first = host.join(rebalance_timeout_ms=DELAY_MS + 20)
