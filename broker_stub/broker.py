@@ -31,8 +31,12 @@ from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.controlled_shutdown import ControlledShutdown
 from kce.broker_stub.finalized_features import FinalizedFeatureCache
+from kce.broker_stub.groups.coordinator import GroupCoordinator
+from kce.broker_stub.groups.manager import GroupManager
+from kce.broker_stub.groups.storage import ReplicatedOffsetsLog
 from kce.broker_stub.handlers.base import Services
 from kce.broker_stub.handlers.kafka_apis import KafkaApis, served_apis
+from kce.broker_stub.internal_topic_creator import InternalTopicCreator
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.node_to_controller import NodeToControllerChannel
@@ -96,8 +100,11 @@ class Broker:
         prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None,
         allocate_producer_ids: Allocate | None = None,
         replication_quotas: ReplicationQuotas | None = None,
+        offsets_partitions: int | None = None,
     ) -> None:
         """``log_manager``: it is loaded, and its owner runs it.
+
+        ``offsets_partitions``: how many `__consumer_offsets` has; None if it does not exist yet (rule G1.3).
 
         ``isr_store`` is needed for an `inter.broker.protocol.version` before AlterPartition (rule 9.60).
         ``allocate_producer_ids`` is used with one that does not let the controller allocate them.
@@ -157,6 +164,20 @@ class Broker:
             self.replication,
             self._log_dir_failed,
         )
+        self.groups = GroupCoordinator(
+            config.groups,
+            GroupManager(
+                config.groups,
+                config.inter_broker_protocol_version,
+                ReplicatedOffsetsLog(config.groups, self.replication.data_plane, lambda: self.replica_manager),
+                log_manager.now_ms,
+                offsets_partitions or config.groups.offsets_topic_num_partitions,
+            ),
+            self.replication.timer,
+            random,
+        )
+        self.replica_manager.coordinators = self.groups
+        admin = admin or NoStore()
         self._log_dir_events = log_dir_events
         services = Services(
             config=config,
@@ -166,7 +187,7 @@ class Broker:
             replica_manager=self.replica_manager,
             log_manager=log_manager,
             controller=controller or NoController(),
-            admin=admin or NoStore(),
+            admin=admin,
             broker_epoch=lambda: self.broker_epoch,
             producer_ids=self.producer_ids,
             mutation_quotas=ControllerMutationQuotas(
@@ -175,6 +196,8 @@ class Broker:
             data_plane=self.replication.data_plane,
             log_dir_moves=self.replication.log_dir_moves,
             leader_quota=self.replication.quotas.leader,
+            groups=self.groups,
+            internal_topics=InternalTopicCreator(config.groups, self.metadata_cache, admin, self._spawn),
             prepare_topics=prepare_topics,
             spawn=self._spawn,
         )
@@ -242,6 +265,7 @@ class Broker:
                 self._nursery = nursery
                 nursery.start_soon(self.alter_partition_manager.run)
                 nursery.start_soon(self.replication.run)
+                nursery.start_soon(self.groups.manager.run)
                 await self.socket_server.run(task_status)
                 nursery.cancel_scope.cancel()
         finally:
@@ -275,6 +299,7 @@ class Broker:
             if self.state is BrokerState.RUNNING and self.config.controlled_shutdown_enable:
                 self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
                 await self._controlled_shutdown.run(self.broker_epoch)
+            self.groups.is_active = False  # rule G13.11
             if self.state is not BrokerState.NOT_RUNNING:
                 self.state = BrokerState.SHUTTING_DOWN
             await self.socket_server.shutdown(drain_seconds)

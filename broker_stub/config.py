@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kce.broker_stub.connection_limits import ConnectionLimits
+from kce.broker_stub.group_config import GroupConfig
 from kce.wire.configuration import ConfigError, Properties, list_of
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import SECURITY_PROTOCOLS, Endpoint
@@ -76,6 +77,7 @@ class BrokerConfig:
     replica_lag_time_max_ms: int
     replica_selector_class: str | None  # None: clients read from leaders
     replica_socket_timeout_ms: int
+    groups: GroupConfig
     originals: Mapping[str, str]  # the properties as given
 
     @property
@@ -142,6 +144,7 @@ class BrokerConfig:
             replica_lag_time_max_ms=read.integer("replica.lag.time.max.ms"),
             replica_selector_class=read.text("replica.selector.class"),
             replica_socket_timeout_ms=read.integer("replica.socket.timeout.ms"),
+            groups=GroupConfig.from_properties(read),
             originals=dict(properties),
         )
 

@@ -17,6 +17,7 @@ import trio
 
 from kce.broker_stub import BindError, Broker, BrokerConfig
 from kce.broker_stub.errors import BrokerFailure
+from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
 from kce.broker_stub.log.manager import LogManager, LogManagerConfig
 from kce.broker_stub.metrics import broker_metrics
 from kce.broker_stub.replication.throttle import ReplicationQuotas
@@ -39,7 +40,7 @@ from kce.controller.config import ControllerConfig
 from kce.controller.kafka_controller import KafkaController
 from kce.harness import prometheus
 from kce.harness.connections import NodeLinks
-from kce.harness.errors import HarnessError, plain_error
+from kce.harness.errors import HarnessError, NodeHalted, plain_error
 from kce.harness.links import Links
 from kce.harness.world import RealWorld, World, uuids
 from kce.harness.world.memory_disk import MemoryDisk
@@ -96,8 +97,8 @@ def controller_config(
 
 
 async def _halt(reason: str) -> None:
-    """Rule 9.68. Raises BrokerFailure."""
-    raise BrokerFailure(reason)
+    """Rule 9.68."""
+    raise NodeHalted(reason)
 
 
 class Lag(NamedTuple):
@@ -174,7 +175,8 @@ class Node:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run from the connection to ZooKeeper to the end of ``shutdown``, in the order of rule 2.1.
 
-        Raises HarnessError when a port is taken, ZooKeeper cannot be reached, or the id is in use or contradicted.
+        Raises HarnessError when a port is taken, ZooKeeper cannot be reached, or the id is in use or contradicted;
+        NodeHalted when its log directories have failed, and then the session lasts until it expires.
         Cancelling it closes the session; after ``abandon`` the session lasts until it expires, as after a crash.
         """
         try:
@@ -186,6 +188,8 @@ class Node:
                 await self._serve(self.store, task_status)
         except (*_FAILURES, BaseExceptionGroup) as e:
             error = plain_error(e, *_FAILURES, HarnessError)
+            if isinstance(error, NodeHalted):
+                self.store.abandon()
             raise HarnessError(str(error)) if isinstance(error, _FAILURES) else error from None
         finally:
             if self._open_logs is not None:
@@ -234,6 +238,7 @@ class Node:
                 prepare_topics=reader.prepare,
                 replication_quotas=self._quotas,
                 random=self.world.random("fetch sessions"),
+                offsets_partitions=await self._offsets_partitions(zk),
             )
             for lag in self.lags:
                 self.broker.replication.lag(*lag, True)
@@ -265,6 +270,10 @@ class Node:
             self.is_up = True
             task_status.started()
 
+    async def _offsets_partitions(self, zk: KafkaZkClient) -> int | None:
+        found = (await zk.get_topic_assignments([GROUP_METADATA_TOPIC])).get(GROUP_METADATA_TOPIC)
+        return None if found is None else len(found.partitions)
+
     async def _load_logs(self, nursery: trio.Nursery) -> LogManager:
         """Without log directories records are kept in memory, until the node ends. Raises BrokerFailure."""
 
@@ -279,7 +288,7 @@ class Node:
                 self.broker.log_directory_failed(partitions)
 
         logs = LogManager(
-            self.world.disk if self.config.log_dirs else MemoryDisk(self.now_ms),
+            self.world.disk if self.config.log_dirs else MemoryDisk(self.now_ms, self.world.machine),
             self.config.log_dirs or (_IN_MEMORY,),
             self._logs_config,
             now_ms=self.now_ms,

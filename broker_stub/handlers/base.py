@@ -13,7 +13,9 @@ from kce import wire
 from kce.broker_stub.client_quotas import ControllerMutationQuotas, MutationQuota
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.errors import ApiException
+from kce.broker_stub.groups.coordinator import GroupCoordinator
 from kce.broker_stub.handlers.served_apis import ServedApis
+from kce.broker_stub.internal_topic_creator import InternalTopicCreator
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.ports import AdminPort, ControllerPort
@@ -54,6 +56,8 @@ class Services:
     log_dir_moves: LogDirMoves
     #: of what followers fetch here
     leader_quota: ReplicationQuota
+    groups: GroupCoordinator
+    internal_topics: InternalTopicCreator
     #: starts a background task of the broker
     spawn: Callable[[Callable[[], Awaitable[None]]], None]
     #: fetches the settings of topics before their logs are created; None if not needed

@@ -212,7 +212,7 @@ def _partition_data(
         code, converted = _for_old_versions(hosted, records, version, is_consumer=is_consumer)
         if converted is None:
             return FetchResponsePartitionData(
-                partition_index=fetch.partition.partition, error_code=code, high_watermark=-1, records=None
+                partition_index=fetch.partition.partition, error_code=code, high_watermark=-1
             )
         records = converted
     if version <= 5 and code == ErrorCode.KAFKA_STORAGE_ERROR:  # rule B4.18
@@ -270,11 +270,8 @@ def error_response(message: FetchRequest, context: RequestContext, error: ErrorC
         responses=tuple(
             FetchableTopicResponse(
                 topic=topic.topic,
-                topic_id=NO_TOPIC_ID,
                 partitions=tuple(
-                    FetchResponsePartitionData(
-                        partition_index=entry.partition, error_code=error, high_watermark=-1, records=None
-                    )
+                    FetchResponsePartitionData(partition_index=entry.partition, error_code=error, high_watermark=-1)
                     for entry in topic.partitions
                 ),
             )

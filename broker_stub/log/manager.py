@@ -96,6 +96,7 @@ class LogManager:
         self._config = config
         self._config_of = config_of
         self._on_offline = on_offline
+        self.now_ms = now_ms
         self._work = trio.Event()
         self._log_dirs = log_dirs
         self.logs: dict[TopicPartition, Log] = {}

@@ -17,7 +17,7 @@ import trio
 
 from kce import wire
 from kce.broker_stub.config import BrokerConfig
-from kce.broker_stub.errors import ApiException, CorruptMessage, KafkaStorageError
+from kce.broker_stub.errors import ApiException, CorruptMessage
 from kce.broker_stub.log import Log, UnexpectedOffset
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.log.lookup import EARLIEST, LATEST
@@ -348,8 +348,6 @@ class ReplicaFetcher:
         except CorruptMessage as e:
             log.warning("%s from %d: %s", partition, self.leader, e)
             self._delay([partition])
-        except KafkaStorageError as e:
-            self._fail(partition, e)
         except Exception as e:  # rule B5.15: the other partitions are fetched
             if not isinstance(e, (ApiException, PartitionFailed)):
                 log.exception("%s from %d", partition, self.leader)

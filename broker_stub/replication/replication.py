@@ -47,14 +47,15 @@ class Replication:
     ) -> None:
         self._listener = config.inter_broker_listener_name
         self._metadata_cache = metadata_cache
-        self._timer = Timer()
         self.quotas = quotas
+        #: of every request that waits; ``run`` runs it
+        self.timer = Timer()
         self.isr = FollowersCatchUp(metadata_cache, submitter, max_lag_ms=config.replica_lag_time_max_ms)
         self.data_plane = DataPlane(
             hosted,
             metadata_cache,
             self.isr.follower_fetched,
-            self._timer,
+            self.timer,
             random,
             max_lag_ms=config.replica_lag_time_max_ms,
             zstd_allowed=config.inter_broker_protocol_version >= _ZSTD_SINCE,
@@ -83,7 +84,7 @@ class Replication:
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._timer.run)
+            nursery.start_soon(self.timer.run)
             nursery.start_soon(self.isr.run)
             nursery.start_soon(self.fetchers.run)
             nursery.start_soon(self.log_dir_moves.run)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 
 class TcpProxy:
-    """A proxy on loopback. ``cut`` breaks its connections and refuses new ones until ``heal``."""
+    """A proxy on loopback. ``cut`` breaks its connections and refuses new ones until ``heal``; what clients send takes
+    ``delay_s`` longer until then."""
 
     def __init__(self, target_host: str, target_port: int) -> None:
         self._target = (target_host, target_port)
         self._cut = False
+        self.delay_s = 0.0
         self._connections: set[trio.CancelScope] = set()
         self.port = 0
 
@@ -29,6 +33,7 @@ class TcpProxy:
 
     def heal(self) -> None:
         self._cut = False
+        self.delay_s = 0.0
 
     @property
     def is_cut(self) -> bool:
@@ -48,14 +53,18 @@ class TcpProxy:
 
     async def _forward(self, client: trio.SocketStream) -> None:
         async with await trio.open_tcp_stream(*self._target) as server, trio.open_nursery() as nursery:
-            for source, sink in ((client, server), (server, client)):
-                nursery.start_soon(_pump, source, sink, nursery.cancel_scope)
+            nursery.start_soon(_pump, client, server, nursery.cancel_scope, lambda: self.delay_s)
+            nursery.start_soon(_pump, server, client, nursery.cancel_scope, lambda: 0.0)
 
 
-async def _pump(source: trio.SocketStream, sink: trio.SocketStream, both: trio.CancelScope) -> None:
+async def _pump(
+    source: trio.SocketStream, sink: trio.SocketStream, both: trio.CancelScope, delay_s: Callable[[], float]
+) -> None:
     """One direction; its end is the end of both."""
     try:
         async for data in source:
+            if delay := delay_s():
+                await trio.sleep(delay)
             await sink.send_all(data)
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
         pass

@@ -52,6 +52,11 @@ controller.socket.timeout.ms int 30000 1.. static described broker
 default.replication.factor int 1 1..32767 static described broker
 delete.topic.enable boolean true any static described broker
 fetch.max.bytes int 57671680 1024.. static described broker
+group.coordinator.rebalance.protocols list classic consumer|classic|share|unknown static hidden broker
+group.initial.rebalance.delay.ms int 3000 any static hidden broker
+group.max.session.timeout.ms int 1800000 any static hidden broker
+group.max.size int max 1.. static hidden broker
+group.min.session.timeout.ms int 6000 any static hidden broker
 inter.broker.listener.name string - any static described broker
 inter.broker.protocol.version string 3.9-IV0 any static described broker
 kce.controller.only boolean false any static hidden node
@@ -100,6 +105,16 @@ num.io.threads int 8 1.. cluster described broker
 num.network.threads int 3 1.. cluster described broker
 num.partitions int 1 1.. static described broker
 num.replica.fetchers int 1 any cluster described broker
+offset.metadata.max.bytes int 4096 any static hidden broker
+offsets.commit.required.acks short -1 any static hidden broker
+offsets.commit.timeout.ms int 5000 1.. static hidden broker
+offsets.load.buffer.size int 5242880 1.. static hidden broker
+offsets.retention.check.interval.ms long 600000 1.. static hidden broker
+offsets.retention.minutes int 10080 1.. static hidden broker
+offsets.topic.compression.codec int 0 any static hidden broker
+offsets.topic.num.partitions int 50 1.. static described broker
+offsets.topic.replication.factor short 3 1.. static described broker
+offsets.topic.segment.bytes int 104857600 1.. static hidden broker
 producer.id.expiration.check.interval.ms int 600000 1.. static hidden logs
 producer.id.expiration.ms int 86400000 1.. cluster described logs
 queued.max.request.bytes long -1 any static described broker
@@ -191,12 +206,7 @@ group.consumer.min.session.timeout.ms int 45000 1.. static hidden
 group.consumer.session.timeout.ms int 45000 1.. static hidden
 group.coordinator.append.linger.ms int 10 0.. static hidden
 group.coordinator.new.enable boolean false any static hidden
-group.coordinator.rebalance.protocols list classic consumer|classic|share|unknown static hidden
 group.coordinator.threads int 1 1.. static hidden
-group.initial.rebalance.delay.ms int 3000 any static hidden
-group.max.session.timeout.ms int 1800000 any static hidden
-group.max.size int max 1.. static hidden
-group.min.session.timeout.ms int 6000 any static hidden
 group.share.delivery.count.limit int 5 2..10 static hidden
 group.share.enable boolean false any static hidden
 group.share.heartbeat.interval.ms int 5000 1.. static hidden
@@ -241,16 +251,6 @@ metrics.sample.window.ms long 30000 1.. static hidden
 node.id int -1 any static hidden
 num.recovery.threads.per.data.dir int 1 1.. cluster described
 num.replica.alter.log.dirs.threads int - any static hidden
-offset.metadata.max.bytes int 4096 any static hidden
-offsets.commit.required.acks short -1 any static hidden
-offsets.commit.timeout.ms int 5000 1.. static hidden
-offsets.load.buffer.size int 5242880 1.. static hidden
-offsets.retention.check.interval.ms long 600000 1.. static hidden
-offsets.retention.minutes int 10080 1.. static hidden
-offsets.topic.compression.codec int 0 any static hidden
-offsets.topic.num.partitions int 50 1.. static described
-offsets.topic.replication.factor short 3 1.. static described
-offsets.topic.segment.bytes int 104857600 1.. static hidden
 password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding any static hidden
 password.encoder.iterations int 4096 1024.. static hidden
 password.encoder.key.length int 128 8.. static hidden

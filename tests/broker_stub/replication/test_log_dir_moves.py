@@ -1,4 +1,7 @@
-"""Replicas move between log directories (rule B7.23), in memory."""
+"""Replicas move between log directories (rule B7.23), in memory.
+
+Covers: broker_stub/log/future_logs.py, broker_stub/replication/log_dir_moves.py.
+"""
 
 from __future__ import annotations
 
