@@ -5,6 +5,7 @@ It serves the APIs in the table of `handlers.kafka_apis`, keeps records and repl
     config                     the broker's configuration, under Kafka's names
       config_entries           values of settings and their sources, for DescribeConfigs
       config_operations        changes of settings, for AlterConfigs and IncrementalAlterConfigs
+      group_config             the settings of the group coordinator
     reactor/                   sockets, queues and tasks; independent of the APIs
     handlers/                  one module per API, and the table of handlers
     replica_manager            fences the three control requests; hosts partitions
@@ -13,6 +14,8 @@ It serves the APIs in the table of `handlers.kafka_apis`, keeps records and repl
     log/                       Kafka's log, on a disk
     replication/               what clients and followers do with a log; fetchers, ISR
     purgatory/                 requests that wait
+    groups/                    the coordinator of consumer groups
+      internal_topics          the topics of coordinators, and the partition of a key; internal_topic_creator
     topic_configs              the settings of topics' logs
     disk                       the disk, as Protocols
     alter_partition_manager    sends the proposals, one request in flight

@@ -31,8 +31,12 @@ from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.controlled_shutdown import ControlledShutdown
 from kce.broker_stub.finalized_features import FinalizedFeatureCache
+from kce.broker_stub.groups.coordinator import GroupCoordinator
+from kce.broker_stub.groups.manager import GroupManager
+from kce.broker_stub.groups.storage import ReplicatedOffsetsLog
 from kce.broker_stub.handlers.base import Services
 from kce.broker_stub.handlers.kafka_apis import KafkaApis, served_apis
+from kce.broker_stub.internal_topic_creator import InternalTopicCreator
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.node_to_controller import NodeToControllerChannel
@@ -49,6 +53,7 @@ from kce.broker_stub.producer_ids import Allocate, ControllerProducerIds, Produc
 from kce.broker_stub.reactor import SocketServer
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.replication import Replication
+from kce.broker_stub.replication.throttle import ReplicationQuotas
 from kce.broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
 from kce.wire.configuration import ConfigError, Properties
 from kce.wire.transport import Dial
@@ -94,11 +99,16 @@ class Broker:
         log_dir_events: LogDirEvents | None = None,
         prepare_topics: Callable[[Collection[str]], Awaitable[None]] | None = None,
         allocate_producer_ids: Allocate | None = None,
+        replication_quotas: ReplicationQuotas | None = None,
+        offsets_partitions: int | None = None,
     ) -> None:
         """``log_manager``: it is loaded, and its owner runs it.
 
+        ``offsets_partitions``: how many `__consumer_offsets` has; None if it does not exist yet (rule G1.3).
+
         ``isr_store`` is needed for an `inter.broker.protocol.version` before AlterPartition (rule 9.60).
         ``allocate_producer_ids`` is used with one that does not let the controller allocate them.
+        ``replication_quotas``: told of the topics' settings by whoever made them.
         """
         self.config = config
         self.state = BrokerState.NOT_RUNNING
@@ -141,9 +151,11 @@ class Broker:
             self.metadata_cache,
             self.alter_partition_manager,
             lambda: self.replica_manager,
+            log_manager,
             dial,
             lambda: self.broker_epoch,
             random,
+            replication_quotas or ReplicationQuotas(config),
         )
         self.replica_manager = ReplicaManager(
             config.broker_id,
@@ -152,6 +164,20 @@ class Broker:
             self.replication,
             self._log_dir_failed,
         )
+        self.groups = GroupCoordinator(
+            config.groups,
+            GroupManager(
+                config.groups,
+                config.inter_broker_protocol_version,
+                ReplicatedOffsetsLog(config.groups, self.replication.data_plane, lambda: self.replica_manager),
+                log_manager.now_ms,
+                offsets_partitions or config.groups.offsets_topic_num_partitions,
+            ),
+            self.replication.timer,
+            random,
+        )
+        self.replica_manager.coordinators = self.groups
+        admin = admin or NoStore()
         self._log_dir_events = log_dir_events
         services = Services(
             config=config,
@@ -161,13 +187,17 @@ class Broker:
             replica_manager=self.replica_manager,
             log_manager=log_manager,
             controller=controller or NoController(),
-            admin=admin or NoStore(),
+            admin=admin,
             broker_epoch=lambda: self.broker_epoch,
             producer_ids=self.producer_ids,
             mutation_quotas=ControllerMutationQuotas(
                 self.client_quotas, config.controller_quota_window_num, config.controller_quota_window_size_seconds
             ),
             data_plane=self.replication.data_plane,
+            log_dir_moves=self.replication.log_dir_moves,
+            leader_quota=self.replication.quotas.leader,
+            groups=self.groups,
+            internal_topics=InternalTopicCreator(config.groups, self.metadata_cache, admin, self._spawn),
             prepare_topics=prepare_topics,
             spawn=self._spawn,
         )
@@ -182,10 +212,11 @@ class Broker:
         self._nursery.start_soon(run)
 
     def config_changed(self, config: Mapping[str, str]) -> None:
-        """The broker's dynamic settings are these from now on (rule B1.52)."""
+        """The broker's dynamic settings are these from now on (rules B1.52, B8.11)."""
         try:
             read = Properties({**self.config.originals, **config})
             limits = ConnectionLimits.from_properties(read, (e.listener for e in self.config.listeners))
+            self.replication.quotas.broker_config_changed(config)
         except ConfigError as e:
             log.error("the dynamic configuration is not used: %s", e)
         else:
@@ -234,6 +265,7 @@ class Broker:
                 self._nursery = nursery
                 nursery.start_soon(self.alter_partition_manager.run)
                 nursery.start_soon(self.replication.run)
+                nursery.start_soon(self.groups.manager.run)
                 await self.socket_server.run(task_status)
                 nursery.cancel_scope.cancel()
         finally:
@@ -267,6 +299,7 @@ class Broker:
             if self.state is BrokerState.RUNNING and self.config.controlled_shutdown_enable:
                 self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
                 await self._controlled_shutdown.run(self.broker_epoch)
+            self.groups.is_active = False  # rule G13.11
             if self.state is not BrokerState.NOT_RUNNING:
                 self.state = BrokerState.SHUTTING_DOWN
             await self.socket_server.shutdown(drain_seconds)

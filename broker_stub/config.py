@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kce.broker_stub.connection_limits import ConnectionLimits
+from kce.broker_stub.group_config import GroupConfig
 from kce.wire.configuration import ConfigError, Properties, list_of
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import SECURITY_PROTOCOLS, Endpoint
@@ -36,6 +37,10 @@ class BrokerConfig:
 
     broker_id: int  # NO_BROKER_ID: found or generated at startup (rule B11.7)
     reserved_broker_max_id: int  # generated ids are greater (rule 1.31)
+    alter_log_dirs_replication_quota_window_num: int
+    alter_log_dirs_replication_quota_window_size_seconds: int
+    replication_quota_window_num: int
+    replication_quota_window_size_seconds: int
     log_dirs: tuple[str, ...]  # empty unless configured: Kafka's default is not used
     broker_rack: str | None
     listeners: tuple[Endpoint, ...]
@@ -72,6 +77,7 @@ class BrokerConfig:
     replica_lag_time_max_ms: int
     replica_selector_class: str | None  # None: clients read from leaders
     replica_socket_timeout_ms: int
+    groups: GroupConfig
     originals: Mapping[str, str]  # the properties as given
 
     @property
@@ -94,6 +100,12 @@ class BrokerConfig:
         return cls(
             broker_id=_broker_id(read),
             reserved_broker_max_id=read.integer("reserved.broker.max.id"),
+            alter_log_dirs_replication_quota_window_num=read.integer("alter.log.dirs.replication.quota.window.num"),
+            alter_log_dirs_replication_quota_window_size_seconds=read.integer(
+                "alter.log.dirs.replication.quota.window.size.seconds"
+            ),
+            replication_quota_window_num=read.integer("replication.quota.window.num"),
+            replication_quota_window_size_seconds=read.integer("replication.quota.window.size.seconds"),
             log_dirs=tuple(list_of(read.given("log.dirs") or read.given("log.dir") or "")),
             broker_rack=read.text("broker.rack"),
             listeners=listeners,
@@ -132,6 +144,7 @@ class BrokerConfig:
             replica_lag_time_max_ms=read.integer("replica.lag.time.max.ms"),
             replica_selector_class=read.text("replica.selector.class"),
             replica_socket_timeout_ms=read.integer("replica.socket.timeout.ms"),
+            groups=GroupConfig.from_properties(read),
             originals=dict(properties),
         )
 

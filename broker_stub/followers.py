@@ -69,6 +69,11 @@ class Followers:
         """These are the followers now; what is known of them stays."""
         self._by_id = {i: self._by_id.get(i) or Follower() for i in broker_ids}
 
+    def relocate(self) -> None:
+        """The leader's log has its records in other places now."""
+        for follower in self._by_id.values():
+            follower.end = OffsetMetadata(follower.end.offset)
+
     def new_epoch(
         self, in_sync: Collection[int], leader_end_offset: int, now_ms: float, *, is_new_leader: bool
     ) -> None:

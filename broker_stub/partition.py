@@ -140,6 +140,11 @@ class Partition:
         """Raises KafkaStorageError."""
         self.log = self._log_manager.get_or_create_log(self.topic_partition, is_new=state.is_new, topic_id=topic_id)
 
+    def replace_log(self, log: Log) -> None:
+        """``log`` has the same records, in other places."""
+        self.log = log
+        self.followers.relocate()
+
     def delete(self) -> None:
         """The partition is no longer hosted; a change in flight is void."""
         self.leader = NO_LEADER

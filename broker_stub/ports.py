@@ -139,7 +139,7 @@ def always(partitions: int) -> bool:
 
 
 class AdminPort(Protocol):
-    """Topics and configurations in the metadata store, for requests that the controller does not decide.
+    """Topics, configurations and old offsets in the metadata store, for requests that the controller does not decide.
 
     Each method may raise what the store raises; the request then fails with UNKNOWN_SERVER_ERROR.
     """
@@ -173,6 +173,12 @@ class AdminPort(Protocol):
 
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Replace the configuration and notify every broker (rules 1.35, 1.54)."""
+
+    async def consumer_offset(self, group: str, partition: TopicPartition) -> int | None:
+        """The offset of an old consumer (rule G7.29). Raises ValueError for one that is no number."""
+
+    async def put_consumer_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
+        """Rule G7.16."""
 
 
 class NoController:
@@ -215,6 +221,12 @@ class NoStore:
         return {}
 
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
+        raise _no_store()
+
+    async def consumer_offset(self, group: str, partition: TopicPartition) -> int | None:
+        raise _no_store()
+
+    async def put_consumer_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
         raise _no_store()
 
 

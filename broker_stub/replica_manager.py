@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -48,6 +48,32 @@ class IsrPolicy(Protocol):
         """The metadata cache applied an UpdateMetadata of that controller epoch."""
 
 
+class LeadershipListener(Protocol):
+    """The coordinators, which keep what they know in partitions. No method awaits."""
+
+    def became_leader(self, partition: TopicPartition, leader_epoch: int) -> None:
+        """This broker leads the partition, and did not before (rule G13.1)."""
+
+    def resigned(self, partition: TopicPartition, leader_epoch: int | None) -> None:
+        """It follows in that epoch, or the partition is deleted here; None: in any (rules G13.2, G13.4)."""
+
+    def partitions_deleted(self, partitions: Sequence[TopicPartition]) -> None:
+        """The controller is deleting them, wherever they are (rule G13.5)."""
+
+
+class NoCoordinators:
+    """Nobody listens."""
+
+    def became_leader(self, partition: TopicPartition, leader_epoch: int) -> None:
+        pass
+
+    def resigned(self, partition: TopicPartition, leader_epoch: int | None) -> None:
+        pass
+
+    def partitions_deleted(self, partitions: Sequence[TopicPartition]) -> None:
+        pass
+
+
 class ReplicaManager:
     """Owns the hosted partitions and the highest controller epoch seen (rule 9.8; not persisted)."""
 
@@ -58,6 +84,7 @@ class ReplicaManager:
         log_manager: LogManager,
         isr_policy: IsrPolicy,
         on_log_dir_failure: Callable[[], None] = lambda: None,
+        coordinators: LeadershipListener | None = None,
     ) -> None:
         """``on_log_dir_failure`` notifies the controller that replicas went offline with their log directory."""
         self.broker_id = broker_id
@@ -68,6 +95,7 @@ class ReplicaManager:
         self._log_manager = log_manager
         self._isr_policy = isr_policy
         self._on_log_dir_failure = on_log_dir_failure
+        self.coordinators = coordinators or NoCoordinators()
 
     def become_leader_or_follower(self, request: LeaderAndIsrRequest, correlation_id: int) -> LeaderAndIsrResult:
         """Raises ValueError for a request that contradicts itself (rule 13.11)."""
@@ -132,6 +160,7 @@ class ReplicaManager:
         failed = False
         for partition, state in leading + following:
             topic_partition = partition.topic_partition
+            was_leader, epoch_before = partition.is_leader, partition.leader_epoch
             try:
                 changed = self._change_role(partition, state, topic_ids.get(topic_partition.topic))
             except KafkaStorageError as e:  # rule 9.24
@@ -139,8 +168,13 @@ class ReplicaManager:
                 self.mark_offline(topic_partition)
                 failed = True
                 continue
-            if changed:
-                self._isr_policy.partition_changed(partition)
+            if not changed:
+                continue
+            self._isr_policy.partition_changed(partition)
+            if partition.is_leader and not was_leader:
+                self.coordinators.became_leader(topic_partition, partition.leader_epoch)
+            elif not partition.is_leader and partition.leader_epoch > epoch_before:
+                self.coordinators.resigned(topic_partition, partition.leader_epoch)
         if failed:
             self._on_log_dir_failure()  # rule 9.68
 
@@ -200,6 +234,7 @@ class ReplicaManager:
         except Exception as e:  # noqa: BLE001 - rule 9.32: any error becomes this partition's code
             self._warn("The log of %s cannot be deleted: %s", topic_partition, e)
             return error_code(e)
+        self.coordinators.resigned(topic_partition, state.leader_epoch if state.leader_epoch >= 0 else None)
         return ErrorCode.NONE
 
     def maybe_update_metadata_cache(self, request: UpdateMetadataRequest, correlation_id: int) -> ErrorCode:
@@ -217,6 +252,8 @@ class ReplicaManager:
             request.controller_id, request.controller_epoch, correlation_id, len(request.live_brokers), len(deleted),
         )  # fmt: skip
         self._isr_policy.metadata_changed(self.controller_epoch)
+        if deleted:
+            self.coordinators.partitions_deleted(deleted)
         return ErrorCode.NONE
 
     def mark_offline(self, topic_partition: TopicPartition) -> None:

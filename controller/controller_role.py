@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from kce.controller import events as ev
 from kce.controller.brokers import Brokers
@@ -19,6 +20,15 @@ from kce.zookeeper import znodes
 
 #: delay of the first leader rebalance after failover (rule 11.37)
 FIRST_REBALANCE_SECONDS = 5.0
+
+#: what is told of changes of whose children
+_CHILDREN: Final[dict[str, ev.ControllerEvent]] = {
+    znodes.BROKER_IDS: ev.BrokersChanged(),
+    znodes.TOPICS: ev.TopicsChanged(),
+    znodes.DELETE_TOPICS: ev.TopicDeletionRequested(),
+    znodes.LOG_DIR_EVENT_NOTIFICATION: ev.LogDirEventNotified(),
+    znodes.ISR_CHANGE_NOTIFICATION: ev.IsrChangeNotified(),
+}
 
 
 class ControllerRole:
@@ -44,14 +54,7 @@ class ControllerRole:
     async def _failover(self) -> None:
         runtime, zk, context = self.runtime, self.runtime.zk, self._context
         await self.features.set_up()
-        children: dict[str, ev.ControllerEvent] = {
-            znodes.BROKER_IDS: ev.BrokersChanged(),
-            znodes.TOPICS: ev.TopicsChanged(),
-            znodes.DELETE_TOPICS: ev.TopicDeletionRequested(),
-            znodes.LOG_DIR_EVENT_NOTIFICATION: ev.LogDirEventNotified(),
-            znodes.ISR_CHANGE_NOTIFICATION: ev.IsrChangeNotified(),
-        }
-        for path, event in children.items():
+        for path, event in _CHILDREN.items():
             zk.register_child_handler(path, self._enqueuer(event))
         await self.elections.watch()
         await self.reassignment.watch()
@@ -82,17 +85,13 @@ class ControllerRole:
 
     async def resign(self) -> None:
         """Rules 4.26-4.32. Safe on a node that is not the controller; writes nothing to ZooKeeper."""
-        zk = self.runtime.zk
-        zk.unregister_child_handler(znodes.ISR_CHANGE_NOTIFICATION)
-        zk.unregister_child_handler(znodes.LOG_DIR_EVENT_NOTIFICATION)
+        for path in _CHILDREN:
+            self.runtime.zk.unregister_child_handler(path)
         self.reassignment.unwatch()
         self.elections.unwatch()
         self.brokers.unwatch_all()
-        self._scheduler.clear()
-        zk.unregister_child_handler(znodes.TOPICS)
         self.topics.unwatch_all()
-        zk.unregister_child_handler(znodes.DELETE_TOPICS)
-        zk.unregister_child_handler(znodes.BROKER_IDS)
+        self._scheduler.clear()
         await self.runtime.channels.shutdown()
         self._context.clear()
 

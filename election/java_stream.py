@@ -82,7 +82,7 @@ class _Reader:
         return taken
 
     def _int(self, size: int, *, signed: bool = False) -> int:
-        return int.from_bytes(self._take(size), "big", signed=signed)
+        return int.from_bytes(self._take(size), signed=signed)
 
     def expect(self, wanted: bytes, what: str) -> None:
         at = self._at
@@ -94,7 +94,7 @@ class _Reader:
 
     def address(self) -> str:
         at = self._at
-        text = self._block_bytes(int.from_bytes(self._block_bytes(2), "big"))
+        text = self._block_bytes(int.from_bytes(self._block_bytes(2)))
         address = _from_modified_utf8(text, at)
         if self._block_left:
             raise LeaderNodeFormatError(self._at, f"{self._block_left} bytes are left in the block of the address")

@@ -5,7 +5,8 @@ node         a stub broker and a controller contender in one ZooKeeper session
 members      nodes in this process, or each in its own process
 cluster      ZooKeeper, members, and the operations on them
 links        every frame passes here: rules (faults), recorder, subscribers
-embedded_zookeeper   a real ZooKeeper on loopback      guard    cleans up after a process that was killed
+embedded_zookeeper   a real ZooKeeper on loopback, `zookeeper_ensemble` several of them
+guard        cleans up after a process that was killed
 pytest_plugin        the fixture `kafka_cluster`       cli/     `kce`
 """
 

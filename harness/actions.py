@@ -18,7 +18,11 @@ ARGUMENTS: Final[Mapping[str, tuple[type, str]]] = {
     "topic": (str, r"[^/]+"),
     "partition": (int, r"\d+"),
     "broker": (int, r"\d+"),
+    "source": (int, r"\d+"),
+    "to": (int, r"\d+"),
+    "epoch": (int, r"\d+"),
     "dir": (str, r"[^/]+"),
+    "seconds": (float, r"[-+.\d]+"),
 }
 
 
@@ -26,7 +30,8 @@ ARGUMENTS: Final[Mapping[str, tuple[type, str]]] = {
 class Action:
     """``words`` are the command after `kce`, and its name on the socket. ``call`` is a method of `Cluster`; its
     arguments are those named in ``arguments``, in that order. ``path`` is HTTP's; arguments that it does not name are
-    fields of the body. ``done`` is a sentence about what was done, ``summary`` a line of help, ``more`` the rest of it.
+    fields of the body. ``done`` is a sentence about what was done, and may name the method's ``result``. ``summary`` is
+    a line of help, ``more`` the rest of it.
     """
 
     words: str
@@ -48,8 +53,12 @@ class Action:
         return re.compile(re.sub(r"{(\w+)}", lambda found: f"(?P<{found[1]}>{ARGUMENTS[found[1]][1]})", self.path))
 
     def values(self, given: Mapping[str, Any]) -> list[Any] | None:
-        """The values of the arguments; None if one is missing or of another type."""
+        """The values of the arguments; None if one is missing or of another type. A whole number may be a float."""
         found = [given.get(name) for name in self.arguments]
+        found = [
+            float(value) if type(value) is int and ARGUMENTS[name][0] is float else value
+            for name, value in zip(self.arguments, found, strict=True)
+        ]
         fits = all(type(value) is ARGUMENTS[name][0] for name, value in zip(self.arguments, found, strict=True))
         return found if fits else None
 
@@ -72,6 +81,10 @@ ACTIONS: Final = (
         "It stops with controlled shutdown, and starts on its old ports.",
     ),
     _of_node(
+        "bounce", "bounce", "bounced", "Kill a node and start it again at once.",
+        "Its session expires at once, and it registers with a new broker epoch.",
+    ),
+    _of_node(
         "expire", "expire_session", "without its ZooKeeper session", "Expire the ZooKeeper session of a node.",
         "It loses its registration, and registers again unless it is dead, paused or cut off.",
     ),
@@ -90,6 +103,66 @@ ACTIONS: Final = (
         "Delete /controller by hand.", "The nodes elect a new controller.", method="DELETE",
     ),
     Action(
+        "rewrite-controller", ("node",), "rewrite_controller", "/controller", "/controller names node {node}",
+        "Let /controller name another node, without an election.",
+        "The controller resigns, and that node believes to be controller without having taken over, until "
+        "`kce delete-controller`.", method="PUT",
+    ),
+    Action(
+        "delete-controller-epoch", (), "delete_controller_epoch", "/controller-epoch", "/controller_epoch is deleted",
+        "Delete /controller_epoch by hand.",
+        "What the controller writes is refused until `kce delete-controller`; the next one begins with epoch 1.",
+        method="DELETE",
+    ),
+    Action(
+        "rewrite-controller-epoch", ("epoch",), "rewrite_controller_epoch", "/controller-epoch",
+        "/controller_epoch is {epoch}", "Rewrite /controller_epoch by hand.",
+        "What the controller writes is refused until `kce delete-controller`; the next one has the epoch after this.",
+        method="PUT",
+    ),
+    Action(
+        "two-controllers", (), "second_controller", "/controller/second",
+        "node {result.id} believes to be controller, and another is elected",
+        "Cut the controller off from ZooKeeper, and let another be elected.",
+        "Until `kce heal` of the first there are two.",
+    ),
+    Action(
+        "zombie", (), "zombie_controller", "/controller/zombie",
+        "node {result.id} is a zombie: its control requests wait for `kce release {result.id}`",
+        "Make the controller a zombie: another is elected, and its requests wait.",
+        "`kce release` sends them, with an old controller epoch; `kce heal` lets the node learn.",
+    ),
+    Action(
+        "link cut", ("source", "to"), "cut_link", "/links/{source}/{to}/cut",
+        "what node {source} sends to node {to} waits",
+        "Let what one node sends to another wait.", "The other direction is open: cut it, too, for a full partition.",
+    ),
+    Action(
+        "link heal", ("source", "to"), "heal_link", "/links/{source}/{to}/heal",
+        "what node {source} sends to node {to} arrives", "Let what one node sends to another arrive again.",
+    ),
+    Action(
+        "zookeeper delay", ("node", "seconds"), "delay_zookeeper", "/nodes/{node}/zookeeper/delay",
+        "what node {node} says to ZooKeeper takes {seconds} s longer",
+        "Let what a node says to ZooKeeper take so many SECONDS longer, until `kce heal`.",
+    ),
+    Action(
+        "zookeeper mute", ("node",), "mute_zookeeper", "/nodes/{node}/zookeeper/mute",
+        "what ZooKeeper says to node {node} does not arrive",
+        "Let nothing that ZooKeeper says reach a node, until `kce heal`.",
+        "What it asks for is done, and it does not know. Its client gives the connection up, and its session expires.",
+    ),
+    Action(
+        "zookeeper kill-leader", (), "kill_zookeeper_leader", "/zookeeper/kill-leader",
+        "the leader of the ZooKeeper ensemble is killed",
+        "Kill the leader of the ZooKeeper ensemble (kill -9).",
+        "Needs `kce up --zookeepers 3`: the other servers elect a leader.",
+    ),
+    Action(
+        "zookeeper restart", (), "restart_zookeeper", "/zookeeper/restart", "all ZooKeeper servers run",
+        "Start the ZooKeeper servers that were killed.",
+    ),
+    Action(
         "isr shrink", _ISR, "shrink_isr", "/topics/{topic}/partitions/{partition}/isr/shrink",
         "broker {broker} lags: it has left the ISR of {topic}-{partition}",
         "Let a follower lag, so that it leaves the ISR.",
@@ -105,6 +178,26 @@ ACTIONS: Final = (
         "log directory {dir} of node {node} is offline",
         "Let a log directory of a node fail.",
         "Its partitions are offline there until the node restarts; without its last directory the node halts.",
+    ),
+    Action(
+        "disk fill", ("node",), "fill_disk", "/nodes/{node}/disk/fill", "the disk of node {node} is full",
+        "Let the disk of a node be full.",
+        "What it writes next fails, and with it the log directory; without its last directory the node halts.",
+    ),
+    Action(
+        "disk free", ("node",), "free_disk", "/nodes/{node}/disk/free", "the disk of node {node} has space",
+        "Let the disk of a node have space again.", "Failed log directories return when the node restarts.",
+    ),
+    Action(
+        "disk slow", ("node", "seconds"), "slow_disk", "/nodes/{node}/disk/slow",
+        "the disk of node {node} takes {seconds} s longer",
+        "Let each read, write and flush of a node's disk take so many SECONDS longer.",
+        "The node stands still meanwhile, but for its ZooKeeper session. 0 ends it.",
+    ),
+    Action(
+        "clock jump", ("node", "seconds"), "jump_clock", "/nodes/{node}/clock/jump",
+        "the clock of node {node} has jumped by {seconds} s",
+        "Let the wall clock of a node jump by so many SECONDS.", "A negative number is a jump back.",
     ),
 )  # fmt: skip
 

@@ -30,34 +30,33 @@ from typing import Self
 
 import trio
 
-from kce.harness import interventions
 from kce.harness.background import BackgroundTasks
 from kce.harness.cluster_config import DATA, ClusterConfig
 from kce.harness.errors import HarnessError, SettingWarning, plain_error
-from kce.harness.faults import CONTROLLER, Rule, applied, hold_control_requests
+from kce.harness.faults import CONTROLLER, Rule, applied
 from kce.harness.guard import Guard
 from kce.harness.history import History
+from kce.harness.interventions import Held, Interventions
 from kce.harness.links import FrameEvent, Links
 from kce.harness.members import InProcessMember, Member, ProcessMember
-from kce.harness.node import Lag, NodeStatus
+from kce.harness.node import NodeStatus
 from kce.harness.recordings import Recordings
 from kce.harness.settling import ActiveController, unsettled
-from kce.harness.world import ClusterWorld, RealClusterWorld, real, uuids
+from kce.harness.world import ClusterWorld, MemoryClusterWorld, RealClusterWorld, real, uuids
 from kce.wire.configuration import ConfigError
-from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import admin, znodes
 from kce.zookeeper.admin import AdminError, TopicDescription
 from kce.zookeeper.client import ChangeHandler
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
-from kce.zookeeper.store import Delete, Session, SessionState, StoreUnavailable
+from kce.zookeeper.store import Session, SessionState, StoreUnavailable
 
 #: default timeout of the ``wait`` methods
 WAIT_TIMEOUT_S = 60.0
 POLL_S = 0.05
 
 
-class Cluster:
+class Cluster(Interventions):
     """See the module. Every method that names a node raises HarnessError for one that does not exist."""
 
     def __init__(
@@ -70,6 +69,7 @@ class Cluster:
         processes: bool = False,
         zookeeper: str | None = None,
         zookeeper_port: int | None = None,
+        zookeepers: int = 1,
         control_port: int | None = None,
         data_port: int | None = None,
         metrics_port: int | None = None,
@@ -88,6 +88,8 @@ class Cluster:
         ``controllers``: this many more nodes, which contend for controller and take no replicas. ``racks`` are given to
         the nodes in turn. ``nodes``: properties of single nodes by id. A setting without effect is a SettingWarning.
 
+        ``zookeepers``: servers of the embedded ZooKeeper; `kill_zookeeper_leader` needs three or more.
+
         ``record``: a pcapng file for all traffic between nodes, written when the cluster ends.
 
         ``history``: whether `history` keeps the frames; by default it does for nodes in this process.
@@ -99,7 +101,7 @@ class Cluster:
         self._config = ClusterConfig(
             range(first_id, first_id + brokers + controllers), processes, zookeeper_port, control_port, data_port,
             metrics_port, properties or {}, log_level, nodes or {}, racks,
-            range(first_id + brokers, first_id + brokers + controllers),
+            range(first_id + brokers, first_id + brokers + controllers), zookeepers,
         )  # fmt: skip
         for warning in self._config.check():
             warnings.warn(warning, SettingWarning, stacklevel=2)
@@ -115,7 +117,7 @@ class Cluster:
         #: every frame, for nodes in this process, or with ``history=True``
         self.history = History(self.links)
         self._keeps_history = not processes if history is None else history
-        self._held: dict[int, Rule] = {}
+        self.held: dict[Held, Rule] = {}
         self._rule_numbers: dict[Rule, int] = {}
         #: set when a ZooKeeper watch fires or a frame passes
         self._progress = trio.Event()
@@ -153,7 +155,7 @@ class Cluster:
 
     async def _start(self) -> None:
         stack, config = self._stack, self._config
-        running = self._world.running(self._data_given, config.zookeeper_port)
+        running = self._world.running(self._data_given, config.zookeeper_port, config.zookeepers)
         self.data = await stack.enter_async_context(running)
         self._observer = self._world.observer()
         #: the cluster's ZooKeeper
@@ -326,7 +328,10 @@ class Cluster:
             await self.heal(node_id)
             if member.state == "paused":
                 await member.resume()
-        self._held.clear()
+        for member in self._members.values():
+            member.machine.mend()
+            await member.machine_changed()
+        self.held.clear()
         for rule in tuple(self._rule_numbers):
             await self.remove_rule(rule)
         for lag in {lag for member in self._members.values() for lag in member.lags}:
@@ -354,29 +359,6 @@ class Cluster:
 
     # faults
 
-    async def cut_from_zookeeper(self, node_id: int) -> None:
-        """Partition the node from ZooKeeper; its session expires if it is not healed in time."""
-        self.member(node_id)
-        self._world.cut(node_id)
-
-    async def heal(self, node_id: int) -> None:
-        self.member(node_id)
-        self._world.heal(node_id)
-
-    async def hold_control_requests(self, node_id: int) -> None:
-        """Hold the control requests of this node until ``release_control_requests``."""
-        self.member(node_id)
-        if node_id in self._held:
-            return
-        self._held[node_id] = hold_control_requests(node_id)
-        await self.add_rule(self._held[node_id])
-
-    async def release_control_requests(self, node_id: int) -> None:
-        self.member(node_id)
-        rule = self._held.pop(node_id, None)
-        if rule is not None:
-            await self.remove_rule(rule)
-
     async def add_rule(self, rule: Rule) -> None:
         """Apply a rule from now on. Raises HarnessError where nodes are processes and the rule holds a function."""
         fields = rule.to_json() if self._config.processes else {}
@@ -384,6 +366,8 @@ class Cluster:
         if (epoch := await self.zk.get_controller_epoch()) is not None:
             rule.newest[CONTROLLER] = int(epoch[0])
         number = self._rule_numbers[rule] = max(self._rule_numbers.values(), default=0) + 1
+        if isinstance(self._world, MemoryClusterWorld):
+            rule.use_seed_of_run(f"{self._world.seed}/rule {number}")
         self.links.add(rule)
         for process in self._processes():
             await process.add_rule(number, {"fields": fields, "newest": rule.newest})
@@ -407,38 +391,6 @@ class Cluster:
         """Apply rules during the block; yields the first. A rule that has not fired at the end is an AssertionError
         that shows what came instead, unless ``must_fire`` is False."""
         return applied(self, (rule, *more), must_fire=must_fire)
-
-    async def delete_controller(self) -> None:
-        """Delete /controller by hand (rule 2.22)."""
-        await self.store.write([Delete(znodes.CONTROLLER)])
-
-    async def expire_session(self, node_id: int) -> None:
-        """End the node's ZooKeeper session. A node that lives and is not cut off registers again at once.
-
-        Returns when the registration is gone. Raises HarnessError for a node that is not registered.
-        """
-        await interventions.expire_session(self, node_id)
-
-    async def shrink_isr(self, topic: str, partition: int, broker: int) -> None:
-        """Let a follower lag until ``heal_isr``: it does not fetch the partition, and leaves its ISR.
-
-        Returns when the ISR is written without it. Raises HarnessError for a leader or a broker without that replica.
-        """
-        await interventions.shrink_isr(self, Lag(TopicPartition(topic, partition), broker))
-
-    async def heal_isr(self, topic: str, partition: int, broker: int) -> None:
-        """Let a follower fetch the partition again; it rejoins the ISR when it has caught up."""
-        self.member(broker)
-        for member in self._members.values():
-            await member.lag(Lag(TopicPartition(topic, partition), broker), False)
-
-    async def fail_log_dir(self, node_id: int, log_dir: str) -> None:
-        """Let a log directory of a running node fail: its partitions are offline there until the node restarts.
-
-        Without its last log directory the node halts, as Kafka does: as by `kill`. Raises HarnessError for a directory
-        that is not one of its `log.dirs`, or is offline.
-        """
-        await self.member(node_id).fail_log_dir(log_dir)
 
     async def node_status(self, node_id: int) -> NodeStatus:
         """The node's own view, which may be stale; ``controller()`` reads ZooKeeper."""

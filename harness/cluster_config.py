@@ -35,9 +35,12 @@ class ClusterConfig:
     nodes: Mapping[int, Mapping[str, str | None]] = field(default_factory=dict)
     racks: Sequence[str] = ()
     controllers: Collection[int] = ()
+    zookeepers: int = 1
 
     def check(self) -> list[str]:
         """Warnings for settings without effect. Raises HarnessError for those that no node can start with."""
+        if self.zookeepers < 1:
+            raise HarnessError(f"zookeepers={self.zookeepers}: a cluster needs one")
         for node_id in self.nodes:
             if node_id not in self.node_ids:
                 raise HarnessError(f"nodes={{{node_id}: ...}}: there is no node {node_id} in {list(self.node_ids)}")

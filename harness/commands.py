@@ -54,11 +54,11 @@ class ClusterTarget:
         values = None if action is None else action.values(request)
         if action is None or values is None:
             return None
-        method: Callable[..., Awaitable[None]] = getattr(self._cluster, action.call)
-        await method(*values)
+        method: Callable[..., Awaitable[Any]] = getattr(self._cluster, action.call)
+        result = await method(*values)
         if request.get("wait"):
             await self._cluster.wait_until_settled()
-        return action.done.format_map(request)
+        return action.done.format_map({**request, "result": result})
 
 
 class Commands:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
 from collections import deque
 from collections.abc import Sequence
+from weakref import WeakSet
 
 import trio
 
@@ -22,6 +24,8 @@ _CHUNK_BYTES = 65536
 #: requests of a connection whose answers are awaited; nodes here have one at a time
 _MAX_UNANSWERED = 64
 _BUSY_S = 0.001
+#: client ids of nodes: of a controller and of who asks it, of a fetcher
+_NODE = re.compile(r"(\d{1,9})|broker-(\d{1,9})-fetcher-\d+", re.ASCII)
 
 
 class Link:
@@ -72,10 +76,17 @@ class Link:
         #: held by who writes frames that somebody looks at: rules reply while another task sends
         self._writing: trio.Lock | None = None
         self._tap: ConnectionTap | None = None
+        if accepted:
+            node.accepted.add(self)
         if accepted and node.recorder is not None:
             self._tap = node.recorder.connection(self.remote, self.local)
         #: frames are neither counted nor recorded
         self._is_plain = memory is None and self._tap is None
+
+    @property
+    def unanswered(self) -> Sequence[wire.Header]:
+        """Of the requests that passed while somebody looked, those without a response, the oldest first."""
+        return tuple(self._unanswered)
 
     @property
     def buffered_bytes(self) -> int:
@@ -197,6 +208,7 @@ class Link:
             self._taken = None
         if not self._accepted:
             self._links.dialled.pop(self.local, None)
+        self._node.accepted.discard(self)
         await trio.aclose_forcefully(self._stream)
 
     # as a connection to another node
@@ -322,13 +334,13 @@ class Link:
         return FrameEvent(self._node.now_ns(), source, destination, self._listener, is_request, header, frame)
 
     def _identify(self, header: wire.Header) -> int | None:
-        """The dialling node: exact within a process, otherwise inferred from a client id that is a broker id."""
+        """The dialling node: exact within a process, otherwise inferred from the client id of a node."""
         known = self._links.dialled.get(self.remote)
         if known is not None:
             return known
-        client_id = header.client_id or ""
-        is_member = client_id.isdecimal() and int(client_id) in self._links.members
-        return int(client_id) if is_member else None
+        named = _NODE.fullmatch(header.client_id or "")
+        node_id = None if named is None else int(named[1] or named[2])
+        return node_id if node_id in self._links.members else None
 
     def _record_rest(self) -> None:
         """Received bytes that form no frame."""
@@ -412,6 +424,8 @@ class NodeLinks:
         self.node_id = node_id
         self.recorder: Recorder | None = None
         self.now_ns = world.now_ns
+        #: those that are open
+        self.accepted: WeakSet[Link] = WeakSet()
         self._world = world
 
     async def dial(self, host: str, port: int, *, to: int, listener: str) -> Link:

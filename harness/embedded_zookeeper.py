@@ -74,13 +74,18 @@ async def embedded_zookeeper(
         try:
             yield address
         finally:
-            process.terminate()
-            with trio.CancelScope(shield=True), trio.move_on_after(5):
-                await trio.to_thread.run_sync(process.wait)
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            watching.forget(process.pid)
+            await stop(process, watching)
+
+
+async def stop(process: subprocess.Popen[bytes], guard: Guard) -> None:
+    """SIGTERM, and SIGKILL to one that does not end by it."""
+    process.terminate()
+    with trio.CancelScope(shield=True), trio.move_on_after(5):
+        await trio.to_thread.run_sync(process.wait)
+    if process.poll() is None:
+        process.kill()
+        process.wait()
+    guard.forget(process.pid)
 
 
 async def _start(
@@ -95,7 +100,7 @@ async def _start(
     for attempt in range(_TRIES):
         chosen = port or free_port()
         before = _snapshots(data)
-        process = _spawn(java, jars, folder, data, chosen, log_path, settings)
+        process = spawn(java, jars, folder, data, chosen, log_path, settings)
         guard.watch(process.pid)
         if await _is_up(process, chosen, data, before):
             return process, f"127.0.0.1:{chosen}"
@@ -108,13 +113,14 @@ async def _start(
                 f"port {port} for ZooKeeper is in use by another process: choose another with --zookeeper-port"
             )
         if "BindException" not in output or attempt == _TRIES - 1:
-            raise HarnessError(f"ZooKeeper did not start, see {log_path}: {_last_line(output)}")
+            raise HarnessError(f"ZooKeeper did not start, see {log_path}: {last_line(output)}")
     raise AssertionError
 
 
-def _spawn(
+def spawn(
     java: Sequence[str], jars: Path, folder: Path, data: Path, port: int, log_path: Path, settings: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
+    """Start a server with its folder, its data, the port of its clients, and its log."""
     config = folder / "zoo.cfg"
     config.write_text(
         f"tickTime={TICK_MS}\ndataDir={data}\nclientPort={port}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\n"
@@ -171,7 +177,7 @@ async def four_letter_word(host: str, port: int, word: str) -> str:
         return ""
 
 
-def _last_line(output: str) -> str:
+def last_line(output: str) -> str:
     """The last error, or else the last line."""
     lines = [line.strip() for line in output.splitlines() if line.strip() and not line.startswith("\t")]
     lines = [line for line in lines if " ERROR " in line] or lines

@@ -49,7 +49,7 @@ class Rule(Selection):
     where                   a function of the decoded message
 
     It acts on all matching frames, or on the ``nth`` (from 1), on ``every`` nth, or on each with a ``probability``,
-    with random numbers from ``seed``.
+    with random numbers from ``seed``, by default that of the run in memory.
 
     What it does to them:
 
@@ -81,7 +81,7 @@ class Rule(Selection):
     nth: int | None = None
     every: int | None = None
     probability: float | None = None
-    seed: int = 0
+    seed: int | None = None
 
     drop: bool = False
     delay: float = 0
@@ -122,11 +122,16 @@ class Rule(Selection):
             raise HarnessError(f"Rule(probability={self.probability}): must be from 0 to 1")
         if self.error is not None and self.is_request is not True:
             raise HarnessError("Rule(error=...) answers requests: leave is_request at True")
-        self._random = Random(self.seed)
+        self._random = Random(self.seed or 0)
         self._released = trio.Event()
         self._bytes = 0
         #: the newest controller epoch, and the newest broker epoch by destination, with which epochs are compared
         self.newest: dict[str, int] = {}
+
+    def use_seed_of_run(self, seed: str) -> None:
+        """Random numbers from this seed, unless the rule has its own."""
+        if self.seed is None:
+            self._random = Random(seed)
 
     @property
     def needs_message(self) -> bool:

@@ -81,7 +81,7 @@ def temporary_files() -> Iterator[None]:
             yield
         finally:
             tempfile.tempdir = before
-            _remove(folder)
+            remove(folder)
 
 
 def _exit(number: int, frame: FrameType | None) -> None:
@@ -91,11 +91,12 @@ def _exit(number: int, frame: FrameType | None) -> None:
     if "subprocess" in sys.modules:
         _stop_children()
     for folder in _to_remove:
-        _remove(folder)
+        remove(folder)
     os._exit(EXIT_SIGNAL + number)
 
 
-def _remove(folder: str) -> None:
+def remove(folder: str) -> None:
+    """With all it has."""
     import shutil
 
     shutil.rmtree(folder, ignore_errors=True)

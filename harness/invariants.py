@@ -14,6 +14,7 @@ committed         a leader has everything before the high watermark of the leade
 epochs            the epochs that a broker has accepted never go back while it runs
 bounced           a broker accepts no request for an earlier life of it (KIP-380)
 no crash          no node ends by an error that it does not handle
+answered          settled: every request was answered within ANSWER_S, or its connection is closed
 converged         settled: every broker knows what ZooKeeper has, and no control request is pending
 
 `kce.harness.simulated_clients` adds these:
@@ -27,7 +28,8 @@ Kafka itself does not hold "converged" when a broker gets an UpdateMetadata afte
 because that request has no order within a controller epoch: the older one was delayed, the controller gave it up after
 its timeout and sent it again on another connection. ``overtaken`` says so; only another controller mends it. Nor does
 an ISR converge after a former controller has refused it because it does not know the topic: the leader waits for the
-next LeaderAndIsr with a new leader epoch (rule 9.58). Such ISRs are left out.
+next LeaderAndIsr with a new leader epoch (rule 9.58). Such ISRs are left out. Nor does it hold "answered" for requests
+to a controller whose session expires before it gets to them (rule 3.38): those are left out.
 """
 
 from __future__ import annotations
@@ -35,7 +37,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
+
+import trio
 
 from kce import wire
 from kce.broker_stub.log import Log
@@ -50,6 +55,11 @@ from kce.wire import control
 from kce.wire.registry import CONTROL_REQUESTS, LEADER_AND_ISR
 from kce.zookeeper import znodes
 from kce.zookeeper.model import TopicPartition
+
+#: no request waits longer, with the timeouts of clients and nodes in simulations
+ANSWER_S: Final = 6.0
+#: a controller whose session expires forgets those that it has not begun with (rule 3.38)
+_MAY_BE_PREEMPTED: Final = {"AlterPartition", "AllocateProducerIds", "UpdateFeatures"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,6 +318,17 @@ class Invariants:
                 first = different[0]
                 return f"broker {node.id} has {known.get(first)} of {first[0]}-{first[1]}, not {wanted.get(first)}"
         return None
+
+    def check_answered(self) -> None:
+        """Once the cluster has settled."""
+        now = trio.current_time()
+        for node in self._nodes():
+            for link in sorted(node.links.accepted, key=lambda link: link.remote):
+                names = {wire.api(header.api_key).name for header in link.unanswered} - _MAY_BE_PREEMPTED
+                waited = now - link.last_received
+                if names and waited > ANSWER_S:
+                    text = f"broker {node.id} has not answered {', '.join(sorted(names))} for {waited:.0f} s"
+                    self.violated("answered", node.id, text)
 
     def not_converged(self, reason: str) -> None:
         self.violated("converged", None, reason)

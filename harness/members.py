@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
 import signal
@@ -20,12 +21,15 @@ from typing import Any
 import trio
 
 from kce.harness.background import BackgroundTasks
-from kce.harness.errors import HarnessError
+from kce.harness.errors import HarnessError, NodeHalted
 from kce.harness.guard import Guard
 from kce.harness.links import FrameEvent, Links
 from kce.harness.logs import SERVER_LOG, last_words
 from kce.harness.node import Lag, Node, NodeStatus
 from kce.harness.world import World
+from kce.harness.world.machine import Machine
+
+log = logging.getLogger(__name__)
 
 READY_TIMEOUT_S = 60
 SHUTDOWN_TIMEOUT_S = 20
@@ -37,13 +41,17 @@ class Member(ABC):
     """One node. ``properties`` are those of the next start. ``addresses`` are advertised, ``bound`` those of
     the sockets, by listener."""
 
-    def __init__(self, node_id: int, properties: dict[str, str], record: Callable[[], Path | None]) -> None:
+    def __init__(
+        self, node_id: int, properties: dict[str, str], record: Callable[[], Path | None], machine: Machine
+    ) -> None:
         self.id = node_id
         self.properties = properties
         self.addresses: dict[str, str] = {}
         self.bound: dict[str, str] = {}
         #: those of the next start, too
         self.lags: set[Lag] = set()
+        #: `machine_changed` tells the node
+        self.machine = machine
         self._record = record
 
     @property
@@ -89,6 +97,10 @@ class Member(ABC):
         """Tell the running node."""
 
     @abstractmethod
+    async def machine_changed(self) -> None:
+        """Tell a running node of its machine; a stopped one hears of it when it starts."""
+
+    @abstractmethod
     async def fail_log_dir(self, log_dir: str) -> None:
         """Let a log directory fail until the next start. Raises HarnessError for one that is not online."""
 
@@ -117,13 +129,14 @@ class InProcessMember(Member):
         world: World,
         links: Links,
     ) -> None:
-        super().__init__(node_id, properties, record)
+        super().__init__(node_id, properties, record, world.machine)
         self._tasks = tasks
         self._world = world
         self._links = links
         self._ended = trio.Event()
         self._ended.set()
         self.node: Node | None = None
+        self._halted = ""
 
     @property
     def state(self) -> str:
@@ -147,8 +160,14 @@ class InProcessMember(Member):
         self._keep_ports()
 
     async def _run(self, node: Node, ended: trio.Event, task_status: trio.TaskStatus[None]) -> None:
+        self._halted = ""
         try:
             await node.run(task_status)
+        except NodeHalted as e:
+            if not node.is_up:
+                raise
+            log.error("node %d has halted: %s", self.id, e)
+            self._halted = str(e)
         finally:
             ended.set()
 
@@ -168,11 +187,17 @@ class InProcessMember(Member):
         await self._running().abandon()
         await self._ended.wait()
 
+    def end_reason(self) -> str:
+        return self._halted or super().end_reason()
+
     async def status(self) -> NodeStatus:
         return self._running().status()
 
     async def _lag(self, lag: Lag, wanted: bool) -> None:
         self._running().lag(lag, wanted)
+
+    async def machine_changed(self) -> None:
+        await trio.lowlevel.checkpoint()  # its world has the same object
 
     async def fail_log_dir(self, log_dir: str) -> None:
         node = self._running()
@@ -194,7 +219,7 @@ class ProcessMember(Member):
         log_folder: Path,
         log_level: str,
     ) -> None:
-        super().__init__(node_id, properties, record)
+        super().__init__(node_id, properties, record, Machine(_of_another_process))
         self._tasks = tasks
         self._guard = guard
         self._links = links
@@ -245,6 +270,7 @@ class ProcessMember(Member):
             "rules": self._rules,
             "subscribed": self._links.has_subscribers,
             "lags": [_as_json(lag) for lag in sorted(self.lags)],
+            "machine": self.machine.to_json(),
         }
         answer: dict[str, Any] = {"event": "failed", "error": ""}
         with trio.move_on_after(READY_TIMEOUT_S) as scope:
@@ -375,6 +401,10 @@ class ProcessMember(Member):
     async def _lag(self, lag: Lag, wanted: bool) -> None:
         await self._send({"command": "lag", "lag": _as_json(lag), "wanted": wanted})
 
+    async def machine_changed(self) -> None:
+        if self.state != "stopped":
+            await self._send({"command": "machine", "machine": self.machine.to_json()})
+
     async def fail_log_dir(self, log_dir: str) -> None:
         await self._send({"command": "fail log dir", "log_dir": log_dir})
         answer = await self._answer()
@@ -388,6 +418,10 @@ class ProcessMember(Member):
         status = await self._answer()
         unanswered = {int(broker): size for broker, size in status["unanswered"].items()}
         return NodeStatus(status["believes_active"], status["controller_epoch"], unanswered)
+
+
+def _of_another_process(seconds: float) -> None:
+    """Its disk is used there."""
 
 
 def _as_json(lag: Lag) -> dict[str, Any]:

@@ -17,8 +17,10 @@ import trio
 
 from kce.broker_stub import BindError, Broker, BrokerConfig
 from kce.broker_stub.errors import BrokerFailure
+from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
 from kce.broker_stub.log.manager import LogManager, LogManagerConfig
 from kce.broker_stub.metrics import broker_metrics
+from kce.broker_stub.replication.throttle import ReplicationQuotas
 from kce.broker_stub.topic_configs import TopicConfigs
 from kce.broker_stub.zookeeper.admin_manager import ZkAdminManager
 from kce.broker_stub.zookeeper.broker_metadata import (
@@ -38,7 +40,7 @@ from kce.controller.config import ControllerConfig
 from kce.controller.kafka_controller import KafkaController
 from kce.harness import prometheus
 from kce.harness.connections import NodeLinks
-from kce.harness.errors import HarnessError, plain_error
+from kce.harness.errors import HarnessError, NodeHalted, plain_error
 from kce.harness.links import Links
 from kce.harness.world import RealWorld, World, uuids
 from kce.harness.world.memory_disk import MemoryDisk
@@ -95,8 +97,8 @@ def controller_config(
 
 
 async def _halt(reason: str) -> None:
-    """Rule 9.68. Raises BrokerFailure."""
-    raise BrokerFailure(reason)
+    """Rule 9.68."""
+    raise NodeHalted(reason)
 
 
 class Lag(NamedTuple):
@@ -173,7 +175,8 @@ class Node:
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run from the connection to ZooKeeper to the end of ``shutdown``, in the order of rule 2.1.
 
-        Raises HarnessError when a port is taken, ZooKeeper cannot be reached, or the id is in use or contradicted.
+        Raises HarnessError when a port is taken, ZooKeeper cannot be reached, or the id is in use or contradicted;
+        NodeHalted when its log directories have failed, and then the session lasts until it expires.
         Cancelling it closes the session; after ``abandon`` the session lasts until it expires, as after a crash.
         """
         try:
@@ -185,6 +188,8 @@ class Node:
                 await self._serve(self.store, task_status)
         except (*_FAILURES, BaseExceptionGroup) as e:
             error = plain_error(e, *_FAILURES, HarnessError)
+            if isinstance(error, NodeHalted):
+                self.store.abandon()
             raise HarnessError(str(error)) if isinstance(error, _FAILURES) else error from None
         finally:
             if self._open_logs is not None:
@@ -203,8 +208,9 @@ class Node:
         await self._identify(zk, cluster_id)
         async with trio.open_nursery() as nursery:
             self._zk = zk
-            reader = TopicConfigReader(zk, self._topic_config_changed)
-            await reader.read_all()
+            self._quotas = ReplicationQuotas(self.config)
+            reader = TopicConfigReader(zk, self._log_config_changed)
+            await reader.read_all(self._quotas.topic_config_changed)
             nursery.start_soon(reader.run)
             logs = self.logs = await self._load_logs(nursery)
             self.controller = KafkaController(
@@ -230,7 +236,9 @@ class Node:
                 log_dir_events=ZkLogDirEvents(zk, self.id),
                 log_manager=logs,
                 prepare_topics=reader.prepare,
+                replication_quotas=self._quotas,
                 random=self.world.random("fetch sessions"),
+                offsets_partitions=await self._offsets_partitions(zk),
             )
             for lag in self.lags:
                 self.broker.replication.lag(*lag, True)
@@ -262,6 +270,10 @@ class Node:
             self.is_up = True
             task_status.started()
 
+    async def _offsets_partitions(self, zk: KafkaZkClient) -> int | None:
+        found = (await zk.get_topic_assignments([GROUP_METADATA_TOPIC])).get(GROUP_METADATA_TOPIC)
+        return None if found is None else len(found.partitions)
+
     async def _load_logs(self, nursery: trio.Nursery) -> LogManager:
         """Without log directories records are kept in memory, until the node ends. Raises BrokerFailure."""
 
@@ -276,7 +288,7 @@ class Node:
                 self.broker.log_directory_failed(partitions)
 
         logs = LogManager(
-            self.world.disk if self.config.log_dirs else MemoryDisk(self.now_ms),
+            self.world.disk if self.config.log_dirs else MemoryDisk(self.now_ms, self.world.machine),
             self.config.log_dirs or (_IN_MEMORY,),
             self._logs_config,
             now_ms=self.now_ms,
@@ -295,6 +307,11 @@ class Node:
         return self.config.inter_broker_protocol_version >= _IBP_1_0_IV0
 
     def _topic_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
+        self._quotas.topic_config_changed(topic, config)
+        self._log_config_changed(topic, config)
+
+    def _log_config_changed(self, topic: str, config: Mapping[str, str]) -> None:
+        """Like Kafka's, quotas learn of changes, not of the settings that a topic is created with."""
         if self._topics.changed(topic, config) and self.logs is not None:
             self.logs.update_config([topic])
 

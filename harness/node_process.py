@@ -2,10 +2,10 @@
 
 It reads JSON lines on stdin. The first is the configuration: {"properties": {...}, "record": path or null,
 "log_level": "INFO", "log_folder": path or null, "members": [ids of the cluster's nodes], "rules": {number: rule},
-"subscribed": false, "lags": [{"topic": ..., "partition": ..., "broker": ...}]}. It responds on stdout with
-{"event": "ready", "addresses": {...}, "bound": {...}} or {"event": "failed", "error": text}, then executes the commands
-of ``_obey``. While subscribed it writes {"event": "frame", ...} for each frame that passes its links. SIGTERM is a
-graceful shutdown. When stdin closes, the parent is gone and the node ends at once.
+"subscribed": false, "lags": [{"topic": ..., "partition": ..., "broker": ...}], "machine": {...}}. It
+responds on stdout with {"event": "ready", "addresses": {...}, "bound": {...}} or {"event": "failed", "error": text},
+then executes the commands of ``_obey``. While subscribed it writes {"event": "frame", ...} for each frame that passes
+its links. SIGTERM is a graceful shutdown. When stdin closes, the parent is gone and the node ends at once.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from kce.harness.faults import Rule
 from kce.harness.links import Links
 from kce.harness.logs import log_only_what_is_shown, log_to_folder, log_to_stderr
 from kce.harness.node import Lag, Node
+from kce.harness.world import RealWorld
 from kce.wire.vocabulary import TopicPartition
 
 EXIT_FAILED = 1
@@ -55,7 +56,10 @@ async def serve() -> int:
     try:
         links = Links(begin["members"])
         rules = {int(number): _add_rule(links, rule) for number, rule in begin["rules"].items()}
-        node = Node(begin["properties"], links=links, record=Path(begin["record"]) if begin["record"] else None)
+        world = RealWorld()
+        world.machine.update(begin["machine"])
+        record = Path(begin["record"]) if begin["record"] else None
+        node = Node(begin["properties"], world=world, links=links, record=record)
         node.lags = set(map(_lag, begin["lags"]))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(commands.die_with_parent)
@@ -174,6 +178,8 @@ async def _obey(
                 reporting.want(wanted)
             case {"command": "lag", "lag": lag, "wanted": wanted}:
                 node.lag(_lag(lag), wanted)
+            case {"command": "machine", "machine": machine}:
+                node.world.machine.update(machine)
             case {"command": "fail log dir", "log_dir": log_dir}:
                 _fail_log_dir(node, log_dir)
             case {"command": "status"}:

@@ -45,7 +45,8 @@ def running_clusters() -> list[dict[str, Any]]:
     return [cluster for _, cluster in sorted(found, key=lambda item: item[0], reverse=True)]
 
 
-def _called(cluster: dict[str, Any]) -> str:
+def called(cluster: dict[str, Any]) -> str:
+    """How messages name it."""
     return str(cluster.get("name") or f"pid {cluster['pid']}")
 
 
@@ -59,7 +60,7 @@ def _where(cluster: dict[str, Any]) -> str:
 
 def _no_proxy(cluster: dict[str, Any]) -> dict[str, Any]:
     if _is_proxy(cluster):
-        raise HarnessError(f"{_called(cluster)} is a proxy: this command needs a cluster of `kce up`")
+        raise HarnessError(f"{called(cluster)} is a proxy: this command needs a cluster of `kce up`")
     return cluster
 
 
@@ -88,7 +89,7 @@ def find_cluster(ready_file: Path | None, *, or_proxy: bool = False) -> dict[str
         also = " or `kce proxy`" if or_proxy else ""
         raise HarnessError(f"no cluster of yours is running: start one with `kce up`{also}")
     if len(clusters) > 1:
-        listed = ", ".join(f"{_called(c)} ({_where(c)})" for c in clusters)
+        listed = ", ".join(f"{called(c)} ({_where(c)})" for c in clusters)
         raise HarnessError(
             f"{len(clusters)} clusters of yours are running: {listed}. Choose one with --cluster: the NAME of "
             "`kce up --name NAME`, or the file that `kce up --ready-file FILE` wrote"

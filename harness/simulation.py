@@ -145,6 +145,7 @@ async def _play(
         await cluster.repair()
         await clients.finish()
         await _settle(cluster, invariants)
+        invariants.check_answered()
         nursery.cancel_scope.cancel()
     await clients.check()
 

@@ -315,8 +315,9 @@ class Judge:
         return 0
 
     def _run(self, item: pytest.Item, following: pytest.Item | None) -> None:
-        self._seconds, self._failed, self._skipped = 0.0, False, False
+        self._seconds, self._failed, self._skipped = _waited_for_processor_s(), False, False
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        self._seconds = max(0.0, self._seconds - _waited_for_processor_s())
 
     def _judge(self, live: Live, on_import: Set[tuple[str, str]]) -> None:
         jobs = {}

@@ -118,6 +118,9 @@ def _statement_mutations(node: ast.AST, owner: str) -> Iterator[tuple[str, Chang
         yield owner, [(node, ast.Pass())]
     if isinstance(node, ast.Raise) or _decides_nothing(node):
         return
+    if owner and _is_minus_one(node):  # which says "none": any other number below 0 would say the same
+        yield owner, [(node, ast.Constant(0))]
+        return
     is_function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     if is_function or isinstance(node, ast.ClassDef):
         owner = f"{owner}.{node.name}" if owner else node.name  # type: ignore[attr-defined]
@@ -141,6 +144,15 @@ def _statement_mutations(node: ast.AST, owner: str) -> Iterator[tuple[str, Chang
                     yield from _statement_mutations(child, owner)
 
 
+def _is_minus_one(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.UnaryOp)
+        and isinstance(node.op, ast.USub)
+        and isinstance(node.operand, ast.Constant)
+        and node.operand.value == 1
+    )
+
+
 def _other(number: float) -> float:
     """One more; twice as much of a large one, of which one more is rarely another behaviour."""
     return number + 1 if abs(number) < 1000 else 2 * number
@@ -158,6 +170,9 @@ def _block_changes(block: Sequence[ast.stmt]) -> Iterator[Changes]:
             both_act
             and ast.dump(first) != ast.dump(second)
             and not _only_reads(first, second)
+            and not _compute_apart(first, second)
+            and not _begins_later(first, second)
+            and not _begins_later(second, first)
             and not _are_apart(first, second)
         ):
             yield [(first, copy.copy(second)), (second, copy.copy(first))]
@@ -184,6 +199,62 @@ def _only_reads(first: ast.stmt, second: ast.stmt) -> bool:
         and call.func.attr.startswith("get_")
         for s in (first, second)
     )
+
+
+#: what reads lists, dicts, sets, strings and the clock, and changes nothing
+_READS = _NEW | frozenset(
+    ("all", "any", "current_time", "endswith", "fromkeys", "get", "isdisjoint", "items", "keys", "lower",
+     "partition", "range", "reversed", "rpartition", "startswith", "strip", "sum", "upper", "values", "zip")
+)  # fmt: skip
+
+
+def _computes(statement: ast.stmt) -> set[str] | None:
+    """The local variables that the statement assigns, if it does nothing else: it awaits nothing, and calls nobody who
+    may change anything."""
+    if not isinstance(statement, ast.Assign):
+        return None
+    targets = [node for target in statement.targets for node in ast.walk(target)]
+    if any(isinstance(node, (ast.Attribute, ast.Subscript)) for node in targets):
+        return None
+    for node in ast.walk(statement.value):
+        if isinstance(node, (ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)):
+            return None
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name not in _READS and not _makes_object(node):
+                return None
+    return {node.id for node in targets if isinstance(node, ast.Name)}
+
+
+def _compute_apart(first: ast.stmt, second: ast.stmt) -> bool:
+    """Each only computes local variables, without those of the other."""
+    variables = [_computes(statement) for statement in (first, second)]
+    if variables[0] is None or variables[1] is None:
+        return False
+    named = [{node.id for node in ast.walk(s) if isinstance(node, ast.Name)} for s in (first, second)]
+    return variables[0].isdisjoint(named[1]) and variables[1].isdisjoint(named[0])
+
+
+def _begins_later(statement: ast.stmt, other: ast.stmt) -> bool:
+    """A task is started, which runs at the next await at the earliest. ``other`` awaits and assigns nothing of it."""
+    if not isinstance(statement, ast.Expr) or not isinstance(call := statement.value, ast.Call):
+        return False
+    if not isinstance(call.func, ast.Attribute) or call.func.attr not in ("spawn_system_task", "start_soon"):
+        return False
+    if any(isinstance(node, ast.Call) for argument in call.args for node in ast.walk(argument)):
+        return False
+    assigned = {_last_name(node) for node in ast.walk(other) if not isinstance(getattr(node, "ctx", _LOAD), ast.Load)}
+    if isinstance(other, ast.Raise) or any(isinstance(node, ast.Await) for node in ast.walk(other)):
+        return False
+    return assigned.isdisjoint(_last_name(node) for node in ast.walk(call))
+
+
+_LOAD = ast.Load()
+
+
+def _last_name(node: ast.AST) -> str | None:
+    """``c`` of ``c`` and of ``a.b.c``; None of what is no name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
 
 
 #: methods of lists, dicts, sets, events and scopes that call nobody and never fail, `pop` with a default only

@@ -14,14 +14,14 @@ import threading
 import time
 import tomllib
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from kce.election.paths import SinglePaths
 from tests import callers
 from tests.callers import ROOT, Callers, named, with_calls_noted
-from tests.judging import TOO_LONG, Live, Mutant, _limit_time, fork, runs_on_import
+from tests.judging import TOO_LONG, Judge, Live, Mutant, _limit_time, fork, runs_on_import
 from tests.mutants import mutants
 
 EQUIVALENT = tomllib.loads((ROOT / "tests/mutants_equivalent.toml").read_text(encoding="utf-8"))
@@ -193,6 +193,60 @@ def test_changes_of_two_containers_are_not_swapped(
     assert (f"f: {first} -> {second} & {second} -> {first}" in names) == are_swapped
 
 
+@pytest.mark.parametrize(
+    ("statements", "are_swapped"),
+    [
+        (("self.a(x)", "self.b.start_soon(self.c)"), False),
+        (("self.b.start_soon(self.c, x)", "y = self.d(x)"), False),
+        (("self.b.start_soon(self.c)", "self.b.start_soon(self.d)"), False),
+        (("self.b.start_soon(self.c)", "await self.d()"), True),
+        (("self.b.start_soon(self.c, f(x))", "self.d(x)"), True),
+        (("x = self.d(y)", "self.b.start_soon(self.c, x)"), True),
+        (("self.c = self.d(y)", "self.b.start_soon(self.c)"), True),
+        (("self.b.start_soon(self.c)", "raise f(x)"), True),
+    ],
+)
+def test_tasks_begin_later_than_the_next_statement(
+    statements: tuple[str, str], are_swapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.mutants.ROOT", tmp_path)
+    first, second = statements
+    (tmp_path / "example.py").write_text(f"async def f(self, x, y):\n    {first}\n    {second}\n")
+    names = {mutant.name for mutant in mutants(tmp_path / "example.py")}
+    assert (f"f: {first} -> {second} & {second} -> {first}" in names) == are_swapped
+
+
+@pytest.mark.parametrize(
+    ("statements", "are_swapped"),
+    [
+        (("a = x.get(x)", "b = {k: v for k, v in self.c.items() if v}"), False),
+        (("a = self.c.get(x)", "b, c = any(x), all(x)"), False),
+        (("a = x.get(x)", "b = any(a)"), True),
+        (("a = x.get(x)", "a = x.get(y)"), True),
+        (("a = x.get(b)", "b = x.get(x)"), True),
+        (("a = x.get(x)", "b = f(x)"), True),  # f may change anything
+        (("a = x.get(x)", "self.b = x.get(y)"), True),
+        (("self.a = g(x)", "b = f(x)"), True),
+        (("a = await f(x)", "b = await g(x)"), True),
+    ],
+)
+def test_what_only_computes_is_not_swapped(
+    statements: tuple[str, str], are_swapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.mutants.ROOT", tmp_path)
+    first, second = statements
+    (tmp_path / "example.py").write_text(f"async def f(self, x, y):\n    {first}\n    {second}\n")
+    names = {mutant.name for mutant in mutants(tmp_path / "example.py")}
+    assert (f"f: {first} -> {second} & {second} -> {first}" in names) == are_swapped
+
+
+def test_minus_one_becomes_the_nearest_number_that_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.mutants.ROOT", tmp_path)
+    (tmp_path / "example.py").write_text("def f(x):\n    return x.find(-1) + 1 - 1 + x[-2]\n")
+    names = [mutant.name for mutant in mutants(tmp_path / "example.py")]
+    assert sorted(names) == ["f: -1 -> 0", "f: 1 -> 2", "f: 1 -> 2 (2)", "f: 2 -> 3"]
+
+
 def test_calls_of_what_only_logs_are_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.mutants.ROOT", tmp_path)
     (tmp_path / "example.py").write_text(
@@ -239,6 +293,17 @@ def test_time_without_a_processor_does_not_count(monkeypatch: pytest.MonkeyPatch
         return 0 if time.monotonic() - started >= 1 else 1
 
     assert _ended(fork(waits)) == 0
+
+
+def test_a_test_takes_no_time_without_a_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise fewer tests would be chosen on a busy machine."""
+    waited = iter((10.0, 13.0))
+    monkeypatch.setattr("tests.judging._waited_for_processor_s", lambda: next(waited))
+    judge = Judge((), (), Callers(), 1, sys.stdout)
+    report = SimpleNamespace(duration=5.0, failed=False, skipped=False)
+    hook = SimpleNamespace(pytest_runtest_protocol=lambda **_: judge.pytest_runtest_logreport(report))  # type: ignore[arg-type]
+    judge._run(SimpleNamespace(config=SimpleNamespace(hook=hook)), None)  # type: ignore[arg-type]
+    assert judge._seconds == 2
 
 
 def test_what_is_made_on_import_is_judged_anew() -> None:

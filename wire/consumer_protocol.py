@@ -81,22 +81,36 @@ def decode_subscription(data: bytes | memoryview) -> tuple[int, ConsumerProtocol
     return _decode(ConsumerProtocolSubscription, data)
 
 
+def decode_subscription_topics(data: bytes | memoryview) -> tuple[str, ...]:
+    """What a coordinator reads of a subscription: its topics, in the layout of version 0. Raises DecodeError."""
+    return _parse(ConsumerProtocolSubscription, data, _encoded_version(ConsumerProtocolSubscription, data), 0).topics
+
+
 def decode_assignment(data: bytes | memoryview) -> tuple[int, ConsumerProtocolAssignment]:
     """(encoded version, assignment). Raises DecodeError."""
     return _decode(ConsumerProtocolAssignment, data)
 
 
 def _decode(cls: type[S], data: bytes | memoryview) -> tuple[int, S]:
-    if len(data) < _VERSION.size:
-        raise errors.Truncated(f"{cls.__name__}: {_VERSION.size} bytes needed for its version, {len(data)} there")
-    (version,) = _VERSION.unpack_from(data)
+    version = _encoded_version(cls, data)
     if version < 0:
         raise errors.UnsupportedVersion(f"{cls.__name__} has versions {VERSIONS}, not {version}")
+    return version, _parse(cls, data, version, min(version, VERSIONS.last))
+
+
+def _encoded_version(cls: type[S], data: bytes | memoryview) -> int:
+    if len(data) < _VERSION.size:
+        raise errors.Truncated(f"{cls.__name__}: {_VERSION.size} bytes needed for its version, {len(data)} there")
+    version: int = _VERSION.unpack_from(data)[0]
+    return version
+
+
+def _parse(cls: type[S], data: bytes | memoryview, version: int, layout: int) -> S:
     stream = io.BytesIO(data)
     stream.seek(_VERSION.size)
     try:
-        message: S = struct_for(cls, min(version, VERSIONS.last), flexible=False).parse_stream(stream)
+        message: S = struct_for(cls, layout, flexible=False).parse_stream(stream)
     except construct.ConstructError as e:
         kind, reason, where = explain(e)
         raise kind(f"{cls.__name__} {version}: {reason} at {where}, offset {stream.tell()}") from None
-    return version, message
+    return message

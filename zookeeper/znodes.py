@@ -180,6 +180,13 @@ def config_path(kind: str, name: str) -> str:
     return f"/config/{kind}/{name}"
 
 
+def consumer_offset_path(group: str, partition: TopicPartition) -> str:
+    """Raises ValueError for a group that cannot be part of a path."""
+    if {"", ".", ".."} & set(group.split("/")) or "\0" in group:
+        raise ValueError(f"group {group!r} cannot be part of a path in ZooKeeper")
+    return f"/consumers/{group}/offsets/{partition.topic}/{partition.partition}"
+
+
 def topic_config_path(topic: str) -> str:
     return config_path("topics", topic)
 

@@ -1,8 +1,7 @@
-"""Shared by the handlers that change topics: waiting for the metadata cache, duplicate names."""
+"""Shared by the handlers that change topics: waiting for the metadata cache."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
@@ -42,7 +41,3 @@ def has_leaders(snapshot: MetadataSnapshot, topic: str, partitions: Iterable[int
     """Rule 10.8."""
     states = (snapshot.partition(TopicPartition(topic, number)) for number in partitions)
     return all(state is not None and state.leader != NO_LEADER for state in states)
-
-
-def duplicates(names: Iterable[str]) -> set[str]:
-    return {name for name, times in Counter(names).items() if times > 1}

@@ -13,7 +13,9 @@ from kce import wire
 from kce.broker_stub.client_quotas import ControllerMutationQuotas, MutationQuota
 from kce.broker_stub.config import BrokerConfig
 from kce.broker_stub.errors import ApiException
+from kce.broker_stub.groups.coordinator import GroupCoordinator
 from kce.broker_stub.handlers.served_apis import ServedApis
+from kce.broker_stub.internal_topic_creator import InternalTopicCreator
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.ports import AdminPort, ControllerPort
@@ -21,6 +23,8 @@ from kce.broker_stub.producer_ids import ProducerIdManager
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.data_plane import DataPlane
+from kce.broker_stub.replication.log_dir_moves import LogDirMoves
+from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.wire import ErrorCode
 from kce.wire.steps import Steps
 
@@ -49,6 +53,11 @@ class Services:
     producer_ids: ProducerIdManager
     mutation_quotas: ControllerMutationQuotas
     data_plane: DataPlane
+    log_dir_moves: LogDirMoves
+    #: of what followers fetch here
+    leader_quota: ReplicationQuota
+    groups: GroupCoordinator
+    internal_topics: InternalTopicCreator
     #: starts a background task of the broker
     spawn: Callable[[Callable[[], Awaitable[None]]], None]
     #: fetches the settings of topics before their logs are created; None if not needed

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Final
 
-from kce.broker_stub.handlers.admin import duplicates, has_leaders, wait_for_leaders
+from kce.broker_stub.handlers.admin import has_leaders, wait_for_leaders
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.reactor import RequestContext
 from kce.wire import CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopicResult, ErrorCode
@@ -18,15 +19,14 @@ async def respond(
 ) -> CreatePartitionsResponse:
     if not services.controller.is_active:
         return error_response(message, context, ErrorCode.NOT_CONTROLLER)
-    names = dict.fromkeys(topic.name for topic in message.topics)
-    repeated = duplicates(topic.name for topic in message.topics)
+    times = Counter(topic.name for topic in message.topics)
     quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR)
     results: dict[str, CreatePartitionsTopicResult] = {}
     changed: dict[str, Collection[int]] = {}
     wanted = []
     for topic in message.topics:
         name = topic.name
-        if name in repeated:
+        if times[name] > 1:
             results[name] = _refusal(name, ErrorCode.INVALID_REQUEST, f"topic {name} appears twice")
         elif services.controller.is_queued_for_deletion(name):
             results[name] = _refusal(name, ErrorCode.INVALID_TOPIC_EXCEPTION, f"topic {name} is being deleted")
@@ -43,7 +43,7 @@ async def respond(
         if message.timeout_ms <= 0 or not has_leaders(services.metadata_cache.snapshot, name, numbers):
             results[name] = _refusal(name, ErrorCode.REQUEST_TIMED_OUT)
     return CreatePartitionsResponse(
-        results=tuple(results[name] for name in names), throttle_time_ms=quota.throttle_time_ms
+        results=tuple(results[name] for name in times), throttle_time_ms=quota.throttle_time_ms
     )
 
 

@@ -5,13 +5,14 @@ The response waits until the controller has elected leaders and this broker's me
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from kce.broker_stub.client_quotas import MutationQuota
 from kce.broker_stub.config_entries import BrokerSettings, topic_entries
-from kce.broker_stub.handlers.admin import CLUSTER_METADATA_TOPIC, duplicates, has_leaders, wait_for_leaders
+from kce.broker_stub.handlers.admin import CLUSTER_METADATA_TOPIC, has_leaders, wait_for_leaders
 from kce.broker_stub.handlers.base import Handler, Services, answering_later
 from kce.broker_stub.handlers.describe_configs import broker_settings
 from kce.broker_stub.metadata_cache import MetadataSnapshot
@@ -32,13 +33,13 @@ async def respond(message: CreateTopicsRequest, context: RequestContext, service
     if not services.controller.is_active:
         refused = (CreatableTopicResult(name=t.name, error_code=ErrorCode.NOT_CONTROLLER) for t in message.topics)
         return CreateTopicsResponse(topics=tuple(refused))  # their message is "", Kafka's default, not null
-    repeated = duplicates(topic.name for topic in message.topics)
+    times = Counter(topic.name for topic in message.topics)
     quota = services.mutation_quota(context, strict_from=_FIRST_VERSION_WITH_QUOTA_ERROR)
     snapshot = services.metadata_cache.snapshot
     results: dict[str, CreatableTopicResult] = {}
     wanted = []
     for topic in message.topics:
-        if topic.name in repeated:
+        if times[topic.name] > 1:
             results[topic.name] = _refusal(topic, ErrorCode.INVALID_REQUEST, f"topic {topic.name} appears twice")
         elif (refusal := _refused(topic, snapshot)) is not None:
             results[topic.name] = refusal

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
-from kce.broker_stub.handlers.produce import INTERNAL_TOPICS
+from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.wire import (
     DeleteRecordsPartitionResult,

@@ -19,7 +19,6 @@ def respond(message: DescribeClusterRequest, context: RequestContext, services: 
         return DescribeClusterResponse(
             error_code=error if context.api_version > 0 else ErrorCode.INVALID_REQUEST,
             error_message=f"this listener serves brokers, not endpoint type {message.endpoint_type}",
-            endpoint_type=_BROKERS,
         )
     snapshot = services.metadata_cache.snapshot
     brokers = tuple(

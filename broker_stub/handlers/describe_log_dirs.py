@@ -18,19 +18,35 @@ from kce.wire import (
 )
 from kce.wire.vocabulary import TopicPartition, by_topic
 
+UNKNOWN_LAG: Final = -1
+
 
 def respond(message: DescribeLogDirsRequest, context: RequestContext, services: Services) -> DescribeLogDirsResponse:
     wanted = None
     if message.topics is not None:
         wanted = {TopicPartition(topic.topic, number) for topic in message.topics for number in topic.partitions}
     logs = services.log_manager
+
+    def lag(log: Log, is_future: bool) -> int:
+        """-1 for a future log of a replica that is not here."""
+        current = logs.logs.get(log.partition)
+        if not is_future:
+            return max(log.high_watermark - log.log_end_offset, 0)
+        return UNKNOWN_LAG if current is None else current.log_end_offset - log.log_end_offset
+
     return DescribeLogDirsResponse(
         results=tuple(
             _result(
                 directory,
                 {
-                    partition: log
-                    for partition, log in logs.logs.items()
+                    partition: DescribeLogDirsPartition(
+                        partition_index=partition.partition,
+                        partition_size=log.size,
+                        offset_lag=lag(log, is_future),
+                        is_future_key=is_future,
+                    )
+                    for is_future, known in ((False, logs.logs), (True, logs.future.logs))
+                    for partition, log in known.items()
                     if log.context is directory and (wanted is None or partition in wanted)
                 },
             )
@@ -39,7 +55,9 @@ def respond(message: DescribeLogDirsRequest, context: RequestContext, services: 
     )
 
 
-def _result(directory: LogDirectory, logs: dict[TopicPartition, Log]) -> DescribeLogDirsResult:
+def _result(
+    directory: LogDirectory, described: dict[TopicPartition, DescribeLogDirsPartition]
+) -> DescribeLogDirsResult:
     if directory.is_offline:
         return DescribeLogDirsResult(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=directory.path)
     total, usable = directory.space()
@@ -48,17 +66,9 @@ def _result(directory: LogDirectory, logs: dict[TopicPartition, Log]) -> Describ
         topics=tuple(
             DescribeLogDirsTopic(
                 name=topic,
-                partitions=tuple(
-                    DescribeLogDirsPartition(
-                        partition_index=number,
-                        partition_size=log.size,
-                        offset_lag=max(log.high_watermark - log.log_end_offset, 0),
-                        is_future_key=False,
-                    )
-                    for number, log in numbered.items()
-                ),
+                partitions=tuple(numbered.values()),
             )
-            for topic, numbered in by_topic(logs).items()
+            for topic, numbered in by_topic(described).items()
         ),
         total_bytes=total,
         usable_bytes=usable,

@@ -88,6 +88,8 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
     def respond(reads: Sequence[Read]) -> None:
         rest = iter(reads)
         answers = [(one, one.answer if one.answer is not None else next(rest)) for one in requested]
+        if replica_id >= 0:
+            _record(answers, services)
         respond_to(request, lambda: _response(fetching, answers, context, services, is_consumer=replica_id < 0))
 
     session = None if fetching.session is None or fetching.is_full else SessionWait(fetching.session.id, more)
@@ -148,6 +150,14 @@ def _requested(wanted: Iterable[Wanted], services: Services) -> Iterator[Request
         yield Requested(one, fetch, answer)
 
 
+def _record(answers: Sequence[tuple[Requested, Read]], services: Services) -> None:
+    """All that followers take of throttled partitions counts (rule B8.11)."""
+    quota = services.leader_quota
+    size = sum(len(read.records) for one, read in answers if quota.is_throttled(one.fetch.partition))
+    if size:
+        quota.record(size)
+
+
 def _topic_of(told: tuple[Requested, Read]) -> tuple[str, UUID | None]:
     return told[0].wanted.topic, told[0].wanted.topic_id
 
@@ -197,7 +207,7 @@ def _partition_data(
         code, converted = _for_old_versions(hosted, records, version, is_consumer=is_consumer)
         if converted is None:
             return FetchResponsePartitionData(
-                partition_index=fetch.partition.partition, error_code=code, high_watermark=-1, records=None
+                partition_index=fetch.partition.partition, error_code=code, high_watermark=-1
             )
         records = converted
     if version <= 5 and code == ErrorCode.KAFKA_STORAGE_ERROR:  # rule B4.18
@@ -255,11 +265,8 @@ def error_response(message: FetchRequest, context: RequestContext, error: ErrorC
         responses=tuple(
             FetchableTopicResponse(
                 topic=topic.topic,
-                topic_id=NO_TOPIC_ID,
                 partitions=tuple(
-                    FetchResponsePartitionData(
-                        partition_index=entry.partition, error_code=error, high_watermark=-1, records=None
-                    )
+                    FetchResponsePartitionData(partition_index=entry.partition, error_code=error, high_watermark=-1)
                     for entry in topic.partitions
                 ),
             )

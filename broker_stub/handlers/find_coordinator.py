@@ -1,7 +1,7 @@
 """FindCoordinator (key 10), versions 0-6, from the metadata cache (rules G1.3-G1.11).
 
-The coordinator is the leader of the key's partition of an internal topic. Without that topic, which is not
-auto-created, the error is COORDINATOR_NOT_AVAILABLE.
+The coordinator is the leader of the key's partition of an internal topic. Without that topic the error is
+COORDINATOR_NOT_AVAILABLE, and the topic of groups is created.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from typing import Final
 
 from kce.broker_stub.errors import InvalidRequest
 from kce.broker_stub.handlers.base import Handler, Services, answering
-from kce.broker_stub.metadata_cache import MetadataSnapshot
+from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, partition_for
 from kce.broker_stub.reactor import RequestContext
 from kce.wire import Coordinator, ErrorCode, FindCoordinatorRequest, FindCoordinatorResponse
 from kce.wire.vocabulary import TopicPartition
 
 _FIRST_BATCHED_VERSION: Final = 4
 #: internal topic by key type: group, transaction
-_TOPICS: Final = {0: "__consumer_offsets", 1: "__transaction_state"}
+_TOPICS: Final = {0: GROUP_METADATA_TOPIC, 1: TRANSACTION_STATE_TOPIC}
 _SHARE_GROUP: Final = 2
-_SIGN: Final = 2**31
 _FIRST_VERSION_WITH_SHARE_GROUPS: Final = 6
 
 
@@ -30,42 +29,28 @@ def respond(message: FindCoordinatorRequest, context: RequestContext, services: 
         raise InvalidRequest(f"key type {message.key_type} is not supported in version {context.api_version}")
     batched = context.api_version >= _FIRST_BATCHED_VERSION
     keys = message.coordinator_keys if batched else (message.key,)
-    snapshot = services.metadata_cache.snapshot
-    found = tuple(_coordinator(key, message.key_type, snapshot, context.listener) for key in keys)
+    found = tuple(_coordinator(key, message.key_type, services, context.listener) for key in keys)
     return FindCoordinatorResponse(coordinators=found) if batched else _single(found[0])
 
 
-def _coordinator(key: str, key_type: int, snapshot: MetadataSnapshot, listener: str) -> Coordinator:
+def _coordinator(key: str, key_type: int, services: Services, listener: str) -> Coordinator:
+    snapshot = services.metadata_cache.snapshot
     topic = _TOPICS.get(key_type, "")
     partitions = snapshot.topics.get(topic)
     if not partitions:
+        services.internal_topics.create(topic)
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    state = snapshot.partition(TopicPartition(topic, partition_for(key, len(partitions))))
+    is_group = topic == GROUP_METADATA_TOPIC
+    number = services.groups.manager.partition_of(key) if is_group else partition_for(key, len(partitions))
+    state = snapshot.partition(TopicPartition(topic, number))
     endpoint = None if state is None else snapshot.endpoint(state.leader, listener)
     if state is None or endpoint is None:
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)  # rule G1.9
-    return Coordinator(key=key, node_id=state.leader, host=endpoint.host, port=endpoint.port, error_message="")
-
-
-def partition_for(key: str, count: int) -> int:
-    """The key's partition of ``count``, from the absolute value of Java's hash, not its low bits (rules G1.1, G1.2)."""
-    hashed = _java_hash(key)
-    if hashed >= _SIGN:
-        hashed = (2 * _SIGN - hashed) % _SIGN  # -2^31 has no absolute value: Kafka uses 0
-    return hashed % count
-
-
-def _java_hash(text: str) -> int:
-    """Java's String.hashCode as an unsigned number, over UTF-16 code units."""
-    encoded = text.encode("utf-16-be", "surrogatepass")
-    result = 0
-    for i in range(0, len(encoded), 2):
-        result = (31 * result + int.from_bytes(encoded[i : i + 2])) & 0xFFFFFFFF
-    return result
+    return Coordinator(key=key, node_id=state.leader, host=endpoint.host, port=endpoint.port)
 
 
 def _refusal(key: str, error: ErrorCode) -> Coordinator:
-    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message="")
+    return Coordinator(key=key, node_id=-1, port=-1, error_code=error)
 
 
 def _single(found: Coordinator) -> FindCoordinatorResponse:

@@ -21,7 +21,7 @@ def respond(message: InitProducerIdRequest, context: RequestContext, services: S
     producer_id = services.producer_ids.next_id()
     if producer_id is None:
         return error_response(message, context, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+    return InitProducerIdResponse(producer_id=producer_id)
 
 
 def _transactional_error(transactional_id: str) -> ErrorCode:

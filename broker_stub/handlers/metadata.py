@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from kce import wire
 from kce.broker_stub.errors import InvalidRequest
 from kce.broker_stub.handlers.base import Answer, Handler, Services, answering_in_steps
+from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.metadata_cache import EncodedTopics, MetadataSnapshot
 from kce.broker_stub.reactor import RequestContext
 from kce.wire import (
@@ -37,8 +38,6 @@ T = TypeVar("T")
 _make_topic: Final = wire.maker(MetadataResponseTopic)
 _make_partition: Final = wire.maker(MetadataResponsePartition)
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})  # rule B7.9
-
 _FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
 _FIRST_VERSION_BY_ID: Final = 12
 _FIRST_VERSION_WITH_EXTRA_BYTES: Final = 11  # librdkafka writes 9 and 10 differently, and never uses them here
@@ -49,6 +48,7 @@ _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = (1 << code
 _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = (1 << code for code in range(10, 13))
 _ANY_RESOURCE: Final = _CREATE | _ALTER | _DESCRIBE | _DESCRIBE_CONFIGS | _ALTER_CONFIGS
 TOPIC_OPERATIONS: Final = _ANY_RESOURCE | _READ | _WRITE | _DELETE
+GROUP_OPERATIONS: Final = _READ | _DESCRIBE | _DELETE
 NO_OPERATIONS: Final = -(2**31)
 CLUSTER_OPERATIONS: Final = _ANY_RESOURCE | _CLUSTER_ACTION | _IDEMPOTENT_WRITE
 

@@ -41,7 +41,7 @@ def _answer(
     except ApiException as e:
         return OffsetForLeaderEpochResponseEpochEndOffset(partition=entry.partition, error_code=e.code)
     return OffsetForLeaderEpochResponseEpochEndOffset(
-        partition=entry.partition, error_code=ErrorCode.NONE, leader_epoch=found.epoch, end_offset=found.end_offset
+        partition=entry.partition, leader_epoch=found.epoch, end_offset=found.end_offset
     )
 
 

@@ -9,6 +9,7 @@ from kce.broker_stub.disk import Buffer
 from kce.broker_stub.errors import ApiException, CorruptMessage, InvalidRecord, Refused
 from kce.broker_stub.handlers.base import Handler, Services, respond_to
 from kce.broker_stub.handlers.leaders import current_leader, endpoints
+from kce.broker_stub.internal_topics import INTERNAL_TOPICS
 from kce.broker_stub.reactor import Request, RequestContext
 from kce.broker_stub.replication.data_plane import Produced
 from kce.wire import (
@@ -27,7 +28,6 @@ from kce.wire.record import Codec
 from kce.wire.vocabulary import TopicPartition, by_topic
 
 ADMIN_CLIENT: Final = "__admin_client"
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _ACKS: Final = (-1, 0, 1)
 #: an answer with one of these has no log start offset (rule B3.22)
 _WITHOUT_LOG_START: Final = frozenset(

@@ -13,6 +13,7 @@
       compaction      what a cleaner keeps of a batch
       loading         reads a log from its folder, and repairs it after a crash
     cleaner         compacts logs; manager: all logs of a broker, and their periodic duties
+    future_logs     logs on their way to another directory
     config          the settings of a log
     checkpoints     small text files; names: what everything is called
 

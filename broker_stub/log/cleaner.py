@@ -8,7 +8,7 @@ after the other: `X.log.cleaned`, then `X.log.swap`, which replaces the old segm
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Final, NamedTuple
 
@@ -90,8 +90,16 @@ def cleanable(found: Log, last_clean: int | None, now_ms: int) -> Cleanable:
 class Cleaner:
     """Compacts logs, one at a time. ``ends``: of each partition, the end of its last pass."""
 
-    def __init__(self, logs: Mapping[TopicPartition, Log], now_ms: Callable[[], int], dedupe_buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        logs: Mapping[TopicPartition, Log],
+        now_ms: Callable[[], int],
+        dedupe_buffer_bytes: int,
+        moving: Container[TopicPartition] = (),
+    ) -> None:
+        """``moving``: these are copied to another log directory, and not compacted meanwhile."""
         self._logs = logs
+        self._moving = moving
         self._now_ms = now_ms
         self._capacity = int(dedupe_buffer_bytes * _LOAD_FACTOR) // _ENTRY_BYTES
         self.ends: dict[TopicPartition, int] = {}
@@ -133,7 +141,9 @@ class Cleaner:
         return chosen.log
 
     def _may_clean(self, found: Log) -> bool:
-        return self._logs.get(found.partition) is found and found.partition not in self._uncleanable
+        partition = found.partition
+        is_held = partition in self._uncleanable or partition in self._moving
+        return self._logs.get(partition) is found and not is_held
 
     def _end_of_last_pass(self, found: Log) -> int | None:
         if self._truncations.get(found.partition, found.truncations) != found.truncations:
@@ -142,7 +152,7 @@ class Cleaner:
 
     async def _clean(self, one: Cleanable) -> None:
         """Raises _Changed, Uncleanable, KafkaStorageError, OSError, wire.WireError."""
-        found, pass_ = one.log, _Pass(one.log, self._logs)
+        found, pass_ = one.log, _Pass(one.log, self._logs, self._moving)
         keys, end = await pass_.read_keys(one, self._capacity)
         compaction = Compaction(
             keys, Transactions(), found.known_producers(), self._now_ms(), found.config.delete_retention_ms, one.end
@@ -175,20 +185,22 @@ def groups(segments: Sequence[Segment], config: LogConfig) -> Iterator[list[Segm
 
 
 class _Changed(Exception):
-    """The log was truncated or deleted, or has lost segments."""
+    """The log was truncated or deleted, moves, or has lost segments."""
 
 
 class _Pass:
     """One pass over a log, which may change between two batches."""
 
-    def __init__(self, found: Log, logs: Mapping[TopicPartition, Log]) -> None:
+    def __init__(self, found: Log, logs: Mapping[TopicPartition, Log], moving: Container[TopicPartition]) -> None:
         self._log = found
         self._logs = logs
+        self._moving = moving
         self._truncations = found.truncations
 
     def _check(self, segments: Iterable[Segment]) -> None:
         if (
             self._logs.get(self._log.partition) is not self._log
+            or self._log.partition in self._moving
             or self._log.truncations != self._truncations
             or not all(segment in self._log.segments for segment in segments)
         ):

@@ -63,11 +63,12 @@ class LogFiles:
         clean: bool = True,
         log_start_offset: int = 0,
         recovery_point: int = 0,
+        folder: str | None = None,
     ) -> None:
         self.context = context
         self.partition = partition
         self.config = config
-        self._folder: str | None = None
+        self._folder = None if folder is None else f"{context.path}/{folder}"
         self._segments: Segments | None = None
         self._producers: ProducerStateManager | None = None
         self._topic_id: uuid.UUID | None = None
@@ -105,6 +106,12 @@ class LogFiles:
         if self._topic_id is not None:
             write_topic_id(self.context.disk, self._metadata_path, self._topic_id)
         return segments
+
+    @storage
+    def make_files(self) -> None:
+        """Raises KafkaStorageError."""
+        if self._segments is None:
+            self._make()
 
     @property
     def has_files(self) -> bool:

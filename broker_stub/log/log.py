@@ -54,11 +54,15 @@ class Log(LogFiles):
         clean: bool = True,
         log_start_offset: int = 0,
         recovery_point: int = 0,
+        folder: str | None = None,
     ) -> None:
-        """Load the log from its folder, or make one; ``is_new``: there is none, make it when needed. Raises OSError."""
+        """Load the log from its folder, or make one; ``is_new``: there is none, make it when needed. Raises OSError.
+
+        ``folder``: its name, if that is not the partition's.
+        """
         super().__init__(
             context, partition, config, is_new=is_new, clean=clean, log_start_offset=log_start_offset,
-            recovery_point=recovery_point,
+            recovery_point=recovery_point, folder=folder,
         )  # fmt: skip
         self.truncations = 0
         self._high_watermark = BEGINNING if is_new else OffsetMetadata(self.log_start_offset)

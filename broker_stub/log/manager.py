@@ -24,13 +24,13 @@ from kce.broker_stub.errors import BrokerFailure, KafkaStorageError
 from kce.broker_stub.log.cleaner import Cleaner
 from kce.broker_stub.log.config import LogConfig
 from kce.broker_stub.log.directory import LogDirectory
+from kce.broker_stub.log.future_logs import FutureLogs
 from kce.broker_stub.log.log import Log
 from kce.broker_stub.log.names import (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     REPLICATION_OFFSET_CHECKPOINT,
-    marked_folder,
     parse_folder,
 )
 from kce.wire.configuration import Properties
@@ -95,13 +95,12 @@ class LogManager:
         self._disk = disk
         self._config = config
         self._config_of = config_of
-        self._random = random
         self._on_offline = on_offline
+        self.now_ms = now_ms
         self._work = trio.Event()
         self._log_dirs = log_dirs
         self.logs: dict[TopicPartition, Log] = {}
         self._deleted_in: set[LogDirectory] = set()
-        self._cleaner = Cleaner(self.logs, now_ms, config.log_cleaner_dedupe_buffer_size)
         self.directories = [
             LogDirectory(
                 path,
@@ -114,6 +113,9 @@ class LogManager:
             )
             for path in log_dirs
         ]
+        #: of partitions that move to another directory
+        self.future = FutureLogs(self.logs, self.directories, config_of, random)
+        self._cleaner = Cleaner(self.logs, now_ms, config.log_cleaner_dedupe_buffer_size, self.future.logs)
 
     @property
     def online(self) -> list[LogDirectory]:
@@ -131,6 +133,7 @@ class LogManager:
         partitions = [partition for partition, found in self.logs.items() if found.context is directory]
         for partition in partitions:
             del self.logs[partition]
+        self.future.failed(directory)
         self._on_offline(directory.path, partitions)
 
     # loading
@@ -163,12 +166,11 @@ class LogManager:
             found = parse_folder(name)
             if found is None:
                 raise BrokerFailure(f"{path} is not the folder of a partition: log directories have nothing else")
-            if found.kind is not None:
-                if found.kind != "future":
-                    directory.delete_later([path], 0)
+            if found.kind not in (None, "future"):
+                directory.delete_later([path], 0)
                 continue
             partition = found.partition
-            if partition in self.logs:
+            if found.kind is None and partition in self.logs:
                 raise BrokerFailure(f"{path} and {self.logs[partition].folder} are of the same partition: delete one")
             loaded = Log(
                 directory,
@@ -177,20 +179,26 @@ class LogManager:
                 clean=directory.had_clean_shutdown,
                 log_start_offset=log_starts.get(partition, 0),
                 recovery_point=recovery_points.get(partition, 0),
+                folder=name if found.kind else None,
             )
             loaded.set_high_watermark(high_watermarks.get(partition, 0))  # rule B5.31
-            self.logs[partition] = loaded
+            if found.kind:
+                self.future.loaded(loaded)
+            else:
+                self.logs[partition] = loaded
         log.info(
             "%s: %d logs, after a%s shutdown",
             directory.path, len(self._logs_in(directory)), " clean" if directory.had_clean_shutdown else "n unclean",
         )  # fmt: skip
 
     def _logs_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
+        """Those in use."""
         return {partition: found for partition, found in self.logs.items() if found.context is directory}
 
     def _stored_in(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
-        """Those that have files."""
-        return {partition: found for partition, found in self._logs_in(directory).items() if found.has_files}
+        """Those that have files, and future ones; no directory has two of one partition."""
+        stored = {partition: found for partition, found in self._logs_in(directory).items() if found.has_files}
+        return {**stored, **self.future.in_directory(directory)}
 
     # what control requests need
 
@@ -222,27 +230,36 @@ class LogManager:
         return found
 
     def _create(self, partition: TopicPartition) -> Log:
-        """In the directory with the fewest logs."""
+        """In the directory that was chosen for it, or else the one with the fewest logs."""
         online = self.online
         if not online:
             raise KafkaStorageError(f"no log directory is left for {partition}")
-        directory = online[0] if len(online) == 1 else min(online, key=lambda one: len(self._logs_in(one)))
+        directory = self.future.take_preferred(partition)
+        if directory is None:
+            directory = online[0] if len(online) == 1 else min(online, key=lambda one: len(self._logs_in(one)))
         return Log(directory, partition, self._config_of(partition.topic), is_new=True)
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Its folder gets another name at once, and is deleted later (rule B6.18). Raises KafkaStorageError."""
+        """Delete it and its future one (rule B6.18). Raises KafkaStorageError."""
+        self.future.remove(partition)
         found = self.logs.pop(partition, None)
         if found is None:
             return
         self._cleaner.forget(partition)
-        directory = found.context
-        assert isinstance(directory, LogDirectory)
-        if not found.has_files:
-            return
-        unique = f"{self._random.getrandbits(128):032x}"
-        found.move(f"{directory.path}/{marked_folder(partition, 'delete', unique)}")
-        directory.delete_later([found.folder], found.config.file_delete_delay_ms)
-        self._deleted_in.add(directory)
+        if found.has_files:
+            self._gone_from(found)
+            self.future.delete(found)
+
+    def _gone_from(self, found: Log) -> None:
+        assert isinstance(found.context, LogDirectory)
+        self._deleted_in.add(found.context)
+
+    def swap(self, partition: TopicPartition) -> Log:
+        """Put its future log in use. Raises KafkaStorageError."""
+        self._gone_from(self.logs[partition])
+        swapped = self.future.swap(partition)
+        self.checkpoint_deletions()
+        return swapped
 
     def checkpoint_deletions(self) -> None:
         """Remove logs that were deleted from the checkpoints: the next log of that partition must not start there."""
@@ -250,7 +267,7 @@ class LogManager:
         for directory in deleted_in:
             if directory.is_offline:
                 continue
-            logs = self._logs_in(directory)
+            logs = self._stored_in(directory)
             try:
                 self._write_recovery_points(directory, logs)
                 if self._disk.exists(f"{directory.path}/{CLEANER_OFFSET_CHECKPOINT}"):
@@ -261,9 +278,12 @@ class LogManager:
     def update_config(self, topics: Iterable[str] | None = None) -> None:
         """The settings of these topics have changed; None: of all."""
         chosen = None if topics is None else set(topics)
-        for partition, found in self.logs.items():
-            if chosen is None or partition.topic in chosen:
-                found.config = self._config_of(partition.topic)
+        for found in self._all():
+            if chosen is None or found.partition.topic in chosen:
+                found.config = self._config_of(found.partition.topic)
+
+    def _all(self) -> list[Log]:
+        return [*self.logs.values(), *self.future.logs.values()]
 
     # while the broker runs
 
@@ -311,8 +331,9 @@ class LogManager:
                 directory.failed(e)
 
     async def _each(self, action: Callable[[Log], object]) -> None:
-        for found in list(self.logs.values()):
-            if self.logs.get(found.partition) is found:
+        for found in self._all():
+            partition = found.partition
+            if found in (self.logs.get(partition), self.future.logs.get(partition)):
                 try:
                     action(found)
                 except KafkaStorageError as e:
@@ -376,6 +397,7 @@ class LogManager:
             except OSError as e:
                 directory.failed(e)
         self.logs.clear()
+        self.future.logs.clear()
         self.abandon()
 
     def _write_recovery_points(self, directory: LogDirectory, logs: Mapping[TopicPartition, Log]) -> None:

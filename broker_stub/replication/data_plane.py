@@ -20,6 +20,7 @@ from kce.broker_stub.partition import ALL, Partition
 from kce.broker_stub.purgatory import DelayedOperation, Purgatory, Timer
 from kce.broker_stub.replication.fetch_sessions import FetchSession, FetchSessions
 from kce.broker_stub.replication.reading import FetchParams, PartitionFetch, Read, error_read, read_partition
+from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.wire import ErrorCode
 from kce.wire.vocabulary import TopicPartition
 
@@ -50,12 +51,15 @@ class DataPlane:
         max_lag_ms: int,
         zstd_allowed: bool = True,
         session_slots: int = 1000,
+        quota: ReplicationQuota | None = None,
     ) -> None:
+        """``quota``: of what followers fetch here."""
         self._hosted = hosted
         self._metadata_cache = metadata_cache
         self._on_follower_fetched = follower_fetched
         self._max_lag_ms = max_lag_ms
         self._zstd_allowed = zstd_allowed
+        self._quota = quota or ReplicationQuota(1, 1)
         self.produce_purgatory: Purgatory[TopicPartition, DelayedProduce] = Purgatory(timer)
         #: by partition and by id of a session
         self.fetch_purgatory: Purgatory[TopicPartition | int, DelayedFetch] = Purgatory(timer)
@@ -193,6 +197,8 @@ class DataPlane:
                 )
                 if record_progress and params.is_follower and found.diverging is None:
                     found = self._follower_fetched(partition, params.replica_id, fetch, found)
+                if found.records and self.must_wait(partition, params):
+                    found = found._replace(records=b"")
             except ApiException as e:
                 found = error_read(e)
             except Exception:  # rule B4.23
@@ -203,6 +209,15 @@ class DataPlane:
                 room = max(0, room - len(found.records))
             reads.append(found)
         return reads
+
+    def must_wait(self, partition: Partition, params: FetchParams) -> bool:
+        """Whether a follower that is not in sync has had enough for now (rule B8.11)."""
+        return (
+            params.is_follower
+            and self._quota.is_throttled(partition.topic_partition)
+            and params.replica_id not in partition.isr
+            and self._quota.is_exceeded
+        )
 
     def _follower_fetched(self, partition: Partition, broker_id: int, fetch: PartitionFetch, found: Read) -> Read:
         """Rule B4.41."""
@@ -391,6 +406,8 @@ class DelayedFetch(DelayedOperation):
             if known.epoch < fetch.last_fetched_epoch or known.end_offset < fetch.offset:
                 return None
         if fetch.offset == end.offset or segment < 0 or not end.is_located:
+            return 0
+        if self._plane.must_wait(partition, self._params):
             return 0
         if segment < end.segment:
             return None

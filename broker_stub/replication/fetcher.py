@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
@@ -17,12 +17,13 @@ import trio
 
 from kce import wire
 from kce.broker_stub.config import BrokerConfig
-from kce.broker_stub.errors import ApiException, CorruptMessage, KafkaStorageError
+from kce.broker_stub.errors import ApiException, CorruptMessage
 from kce.broker_stub.log import Log, UnexpectedOffset
 from kce.broker_stub.log.leader_epochs import UNDEFINED, EpochEnd
 from kce.broker_stub.log.lookup import EARLIEST, LATEST
 from kce.broker_stub.replication.follower_session import FollowerFetch
 from kce.broker_stub.replication.leader_connection import LeaderConnection
+from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.wire import ErrorCode, FetchResponsePartitionData
 from kce.wire.transport import Dial
 from kce.wire.vocabulary import Endpoint, TopicPartition
@@ -50,6 +51,8 @@ class FetchState:
     topic_id: UUID | None
     #: trio.current_time() until which it is not fetched (rule B5.17)
     delayed_until: float = -math.inf
+    #: whether it had everything that was committed when it was last fetched
+    is_in_sync: bool = False
 
     @property
     def last_fetched_epoch(self) -> int:
@@ -67,6 +70,8 @@ class FollowerPort:
     high_watermark_moved: Callable[[TopicPartition], None]
     #: whether the fetcher must not fetch a partition
     is_held: Callable[[TopicPartition], bool] = lambda partition: False
+    #: of what is fetched
+    quota: ReplicationQuota = field(default_factory=lambda: ReplicationQuota(1, 1))
 
 
 class ReplicaFetcher:
@@ -110,6 +115,12 @@ class ReplicaFetcher:
         if state is not None and state.topic_id != topic_id:
             state.topic_id = topic_id
             self.reconsider(partition)
+
+    def replace_log(self, partition: TopicPartition, log: Log) -> None:
+        """``log`` has the same records in another log directory."""
+        state = self.partitions.get(partition)
+        if state is not None:
+            state.log = log
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
@@ -156,11 +167,17 @@ class ReplicaFetcher:
         if now >= self._next_check:  # the start of a log moves by itself
             self._next_check = now + RECHECK_S
             self._unsent.update(dict.fromkeys(self.partitions))
+        self._delay([tp for tp in self._unsent if self._must_wait(tp)])
         return {
             partition: self.partitions[partition]
             for partition in self._unsent
             if self.partitions[partition].delayed_until <= now and not self._port.is_held(partition)
         }
+
+    def _must_wait(self, partition: TopicPartition) -> bool:
+        """Whether it is not in sync, and has had enough for now (rule B8.11)."""
+        quota = self._port.quota
+        return quota.is_throttled(partition) and not self.partitions[partition].is_in_sync and quota.is_exceeded
 
     def _is_fetching(self) -> bool:
         """Whether the leader knows of something that it may still tell."""
@@ -270,6 +287,9 @@ class ReplicaFetcher:
             raise PartitionFailed(f"the log ends at {found.log_end_offset}, not at {state.offset}")
         if data.records:
             self._append(state, data)
+            if self._port.quota.is_throttled(partition):
+                self._port.quota.record(len(data.records))
+        state.is_in_sync = state.offset >= data.high_watermark
         before = found.high_watermark
         found.set_high_watermark(data.high_watermark)
         if data.log_start_offset > found.log_start_offset:
@@ -328,8 +348,6 @@ class ReplicaFetcher:
         except CorruptMessage as e:
             log.warning("%s from %d: %s", partition, self.leader, e)
             self._delay([partition])
-        except KafkaStorageError as e:
-            self._fail(partition, e)
         except Exception as e:  # rule B5.15: the other partitions are fetched
             if not isinstance(e, (ApiException, PartitionFailed)):
                 log.exception("%s from %d", partition, self.leader)
@@ -407,6 +425,10 @@ class FetcherManager:
     def update_topic_id(self, partition: TopicPartition, topic_id: UUID | None) -> None:
         for fetcher in self._fetchers.values():
             fetcher.update_topic_id(partition, topic_id)
+
+    def replace_log(self, partition: TopicPartition, log: Log) -> None:
+        for fetcher in self._fetchers.values():
+            fetcher.replace_log(partition, log)
 
     def stop(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch these no more."""

@@ -9,6 +9,7 @@ from uuid import UUID
 from kce.broker_stub.log.leader_epochs import UNDEFINED
 from kce.broker_stub.replication.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, next_epoch
 from kce.wire import FetchPartition, FetchRequest, FetchResponse, FetchResponsePartitionData, FetchTopic, ForgottenTopic
+from kce.wire.control import NO_TOPIC_ID
 from kce.wire.vocabulary import TopicPartition, by_topic
 
 #: the first version of Fetch with topic ids, and with sessions
@@ -78,22 +79,22 @@ class FollowerSession:
         self, listed: Mapping[TopicPartition, FollowerFetch], by_id: bool, version: int
     ) -> Iterator[FetchTopic]:
         for topic, numbered in by_topic(listed).items():
-            partitions = tuple(
-                FetchPartition(
-                    partition=number,
-                    current_leader_epoch=fetch.leader_epoch,
-                    fetch_offset=fetch.offset,
-                    last_fetched_epoch=fetch.last_fetched_epoch if version >= 12 else UNDEFINED,
-                    log_start_offset=fetch.log_start_offset,
-                    partition_max_bytes=self._max_bytes,
-                )
-                for number, fetch in numbered.items()
+            topic_id = next(iter(numbered.values())).topic_id if by_id else None
+            yield FetchTopic(
+                topic=topic,
+                topic_id=topic_id or NO_TOPIC_ID,
+                partitions=tuple(
+                    FetchPartition(
+                        partition=number,
+                        current_leader_epoch=fetch.leader_epoch,
+                        fetch_offset=fetch.offset,
+                        last_fetched_epoch=fetch.last_fetched_epoch if version >= 12 else UNDEFINED,
+                        log_start_offset=fetch.log_start_offset,
+                        partition_max_bytes=self._max_bytes,
+                    )
+                    for number, fetch in numbered.items()
+                ),
             )
-            topic_id = next(iter(numbered.values())).topic_id
-            if by_id and topic_id is not None:
-                yield FetchTopic(topic=topic, topic_id=topic_id, partitions=partitions)
-            else:
-                yield FetchTopic(topic=topic, partitions=partitions)
 
     def answered(self, session_id: int) -> None:
         """The leader has a session of that id, or none if it is 0."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -141,7 +140,3 @@ def _diverging_epoch(log: Log, fetch: PartitionFetch) -> EpochEnd | None:
     if end.epoch == UNDEFINED or fetch.offset < log.log_start_offset:
         raise Refused(ErrorCode.OFFSET_OUT_OF_RANGE)
     return end if end.epoch < fetch.last_fetched_epoch or end.end_offset < fetch.offset else None
-
-
-def readable_bytes(reads: Iterable[Read]) -> int:
-    return sum(len(read.records) for read in reads)

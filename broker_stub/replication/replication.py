@@ -11,12 +11,15 @@ from random import Random
 import trio
 
 from kce.broker_stub.config import BrokerConfig
+from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.purgatory import Timer
 from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions
 from kce.broker_stub.replication.fetcher import FetcherManager, FollowerPort
 from kce.broker_stub.replication.isr import FollowersCatchUp, ItemSubmitter
+from kce.broker_stub.replication.log_dir_moves import LogDirMoves
+from kce.broker_stub.replication.throttle import ReplicationQuotas
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.transport import Dial
 from kce.wire.vocabulary import TopicPartition
@@ -25,7 +28,10 @@ _ZSTD_SINCE = MetadataVersion.parse("2.1-IV0")
 
 
 class Replication:
-    """``data_plane`` serves clients and followers; ``fetchers`` follow other leaders. ``run`` runs all of it."""
+    """``data_plane`` serves clients and followers; ``fetchers`` follow other leaders. ``run`` runs all of it.
+
+    ``log_dir_moves`` moves replicas between log directories; ``quotas`` limit what replicas take that catch up.
+    """
 
     def __init__(
         self,
@@ -33,23 +39,31 @@ class Replication:
         metadata_cache: MetadataCache,
         submitter: ItemSubmitter,
         hosted: Callable[[], HostedPartitions],
+        log_manager: LogManager,
         dial: Dial,
         broker_epoch: Callable[[], int],
         random: Random,
+        quotas: ReplicationQuotas,
     ) -> None:
         self._listener = config.inter_broker_listener_name
         self._metadata_cache = metadata_cache
-        self._timer = Timer()
+        self.quotas = quotas
+        #: of every request that waits; ``run`` runs it
+        self.timer = Timer()
         self.isr = FollowersCatchUp(metadata_cache, submitter, max_lag_ms=config.replica_lag_time_max_ms)
         self.data_plane = DataPlane(
             hosted,
             metadata_cache,
             self.isr.follower_fetched,
-            self._timer,
+            self.timer,
             random,
             max_lag_ms=config.replica_lag_time_max_ms,
             zstd_allowed=config.inter_broker_protocol_version >= _ZSTD_SINCE,
             session_slots=config.max_incremental_fetch_session_cache_slots,
+            quota=self.quotas.leader,
+        )
+        self.log_dir_moves = LogDirMoves(
+            hosted, log_manager, self._log_replaced, self.quotas.log_dirs, config.replica_fetch_max_bytes
         )
         self.isr.isr_changed = self.data_plane.isr_changed
         self._broker_id = config.broker_id
@@ -63,15 +77,17 @@ class Replication:
                 broker_epoch,
                 self.data_plane.high_watermark_moved,
                 self._is_held,
+                self.quotas.follower,
             )
         )
 
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._timer.run)
+            nursery.start_soon(self.timer.run)
             nursery.start_soon(self.isr.run)
             nursery.start_soon(self.fetchers.run)
+            nursery.start_soon(self.log_dir_moves.run)
 
     # the ISR policy of the replica manager
 
@@ -80,6 +96,13 @@ class Replication:
         partition.followers.laggards = self.laggards.get(partition.topic_partition, ())
         self.isr.partition_changed(partition)
         self._follow(partition)
+        self.data_plane.role_changed(partition)
+        self.log_dir_moves.partition_changed(partition)
+
+    def _log_replaced(self, partition: Partition) -> None:
+        """It moved to another log directory."""
+        assert partition.log is not None
+        self.fetchers.replace_log(partition.topic_partition, partition.log)
         self.data_plane.role_changed(partition)
 
     def _follow(self, partition: Partition) -> None:

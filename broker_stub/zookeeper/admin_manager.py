@@ -23,11 +23,13 @@ from kce.wire import (
 )
 from kce.wire.configuration import ConfigError, check_topic_config
 from kce.wire.metadata_version import MetadataVersion
+from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import admin
 from kce.zookeeper.admin import AdminError
 from kce.zookeeper.assignment import RackAwareMode
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
 from kce.zookeeper.model import TopicAssignment
+from kce.zookeeper.znodes import consumer_offset_path
 
 #: so many topics, and partitions of new topics, are checked and then written together
 _TOPICS_AT_ONCE: Final = 100
@@ -209,6 +211,15 @@ class ZkAdminManager:
     async def change_config(self, kind: str, name: str, config: Mapping[str, str]) -> None:
         """Replace the configuration and notify every broker (rules 1.35, 1.54)."""
         await self._zk.change_config(kind, name, config)
+
+    async def consumer_offset(self, group: str, partition: TopicPartition) -> int | None:
+        """Rule G7.29. Raises ValueError for one that is no number."""
+        found = await self._zk.get_one(consumer_offset_path(group, partition))
+        return None if found is None else int(found.data)
+
+    async def put_consumer_offset(self, group: str, partition: TopicPartition, offset: int) -> None:
+        """Rule G7.16."""
+        await self._zk.set_or_create(consumer_offset_path(group, partition), str(offset).encode())
 
 
 def _refused(topic: str, error: AdminError) -> CreatableTopicResult:

@@ -33,14 +33,19 @@ class TopicConfigReader:
         else:
             self._lost.set()
 
-    async def read_all(self) -> None:
-        """Raises StoreError, SessionExpired."""
-        await self._read(await self._zk.get_children("/config/topics", watch=False))
+    async def read_all(self, also: Callable[[str, Mapping[str, str]], None] = lambda topic, config: None) -> None:
+        """For the start: ``also`` gets what ``changed`` gets. Raises StoreError, SessionExpired."""
+        await self._read(await self._zk.get_children("/config/topics", watch=False), also)
 
-    async def _read(self, topics: Collection[str]) -> None:
+    async def _read(
+        self,
+        topics: Collection[str],
+        also: Callable[[str, Mapping[str, str]], None] = lambda topic, config: None,
+    ) -> None:
         for topic, config in (await self._zk.get_topic_configs(list(topics))).items():
             if isinstance(config, dict):
                 self._changed(topic, config)
+                also(topic, config)
 
     async def prepare(self, topics: Collection[str]) -> None:
         """Returns when they are read, or when ZooKeeper cannot be reached."""

@@ -20,7 +20,8 @@ from kce.harness.java import JavaMissing
 #: command -> "module:function" in this package, and the line that `kce --help` shows for it
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo:demo", "Run a failover, a zombie and a restart; write a recording and a report."),
-    "up": ("up:up", "Run ZooKeeper and a cluster of nodes until Ctrl-C."),
+    "up": ("up:up", "Run ZooKeeper and a cluster of nodes, until Ctrl-C or in the background (--wait)."),
+    "down": ("down:down", "End a running `kce up` or `kce proxy`."),
     "controller": ("controller:controller", "Run one controller for a cluster of other brokers, such as real ones."),
     "proxy": ("proxy:proxy", "Run a proxy in front of a cluster, such as a real one, for faults and recordings."),
     "topic": ("topic:topic", "Create, list, describe and delete topics."),
@@ -28,6 +29,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     **{action.words: (f"nodes:{action.words}", action.summary) for action in ACTIONS if " " not in action.words},
     "isr": ("nodes:isr", "Let a follower lag, so that it leaves the ISR."),
     "log-dir": ("nodes:log-dir", "Let a log directory of a node fail."),
+    "disk": ("nodes:disk", "Let the disk of a node be full or slow."),
+    "clock": ("nodes:clock", "Let the clock of a node jump."),
+    "link": ("nodes:link", "Cut the way from one node to another."),
+    "zookeeper": ("nodes:zookeeper", "Delay ZooKeeper; kill and restart servers of its ensemble."),
     "fault": ("fault:fault", "Add, list and remove faults: rules for requests and responses."),
     "simulate": ("simulate:simulate_", "Run random schedules on clusters in memory and check invariants."),
     "capture": ("capture:capture", "Write the packets of a network interface to a pcapng."),

@@ -15,6 +15,10 @@ from kce.harness.running import command, find_cluster
 _GROUPS = {
     "isr": "Let followers lag on command.",
     "log-dir": "Let log directories fail.",
+    "disk": "Let the disk of a node be full or slow.",
+    "clock": "Let the clock of a node jump.",
+    "link": "Cut the way from one node to another.",
+    "zookeeper": "Delay ZooKeeper; kill and restart servers of its ensemble.",
 }
 
 
@@ -30,7 +34,9 @@ def _command(action: Action) -> click.Command:
         "--wait", is_flag=True,
         help="Return when ZooKeeper has noticed, every partition that can has a leader, and the brokers know.",
     )(run)  # fmt: skip
-    return click.command(action.words.split()[-1], help=action.help)(cluster_option(run))
+    # so that -3600 is a number, and no option
+    settings = {"ignore_unknown_options": "seconds" in action.arguments}
+    return click.command(action.words.split()[-1], help=action.help, context_settings=settings)(cluster_option(run))
 
 
 def _commands() -> dict[str, click.Command]:

@@ -112,9 +112,10 @@ def ports_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
-def plain_console() -> Console:
-    """A console on stdout that does not wrap lines if stdout is not a terminal."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 500)
+def plain_console(*, stderr: bool = False) -> Console:
+    """A console on stdout, or stderr, that does not wrap lines where that is not a terminal."""
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else 500)
 
 
 def properties(settings: Iterable[str]) -> dict[str, str]:

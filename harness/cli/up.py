@@ -19,6 +19,8 @@ from rich.table import Table
 
 from kce.captures.record.wireshark import write_beside
 from kce.harness import interrupts
+from kce.harness.cli import detached
+from kce.harness.cli.detached import OPTION, DetachableCommand
 from kce.harness.cli.options import http_port_option, node_settings, plain_console, settings_options
 from kce.harness.cluster import Cluster
 from kce.harness.cluster_config import CONTROL, DATA
@@ -37,6 +39,7 @@ Examples:
   kce up --brokers 5 --data-port 9092             data listeners on 9092, 9093, ...
   kce up --record traffic.pcapng                  all traffic between nodes, written at the end
   kce up --set inter.broker.protocol.version=2.4  as an older Kafka speaks
+  kce up --wait && pytest; kce down               in a script: ready when it returns, gone after `kce down`
 
 \b
 While it runs, from another terminal:
@@ -46,7 +49,7 @@ While it runs, from another terminal:
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=DetachableCommand, epilog=EPILOG)
 @click.option("--brokers", type=click.IntRange(1, 100), default=3, show_default=True, help="How many nodes.")
 @click.option(
     "--controllers", type=click.IntRange(0, 100), default=0, show_default=True,
@@ -54,7 +57,15 @@ While it runs, from another terminal:
 )  # fmt: skip
 @click.option("--first-id", type=click.IntRange(0), default=1, show_default=True, help="Broker id of the first node.")
 @click.option("--zookeeper", metavar="HOST:PORT[/CHROOT]", help="Use this ZooKeeper instead of starting one.")
-@click.option("--zookeeper-port", type=click.IntRange(1, 65535), help="Port of the ZooKeeper that is started.")
+@click.option(
+    "--zookeeper-port",
+    type=click.IntRange(1, 65535),
+    help="Port of the ZooKeeper that is started; of an ensemble's first server.",
+)
+@click.option(
+    "--zookeepers", type=click.IntRange(1, 9), default=1, show_default=True,
+    help="How many ZooKeeper servers; with three or more their leader can be killed (`kce zookeeper kill-leader`).",
+)  # fmt: skip
 @click.option(
     "--data-port", type=click.IntRange(1, 65535), help="Port of the first node's data listener; others count up."
 )
@@ -83,6 +94,11 @@ While it runs, from another terminal:
     "--json", "as_json", is_flag=True,
     help="When ready, print what --ready-file has as one line of JSON, and all else on stderr.",
 )  # fmt: skip
+@click.option(
+    "-d", "--detach", "--wait", "detach", is_flag=True,
+    help="Return when the cluster is ready; it runs in the background until `kce down`.",
+)  # fmt: skip
+@click.option(OPTION, "background", type=click.Path(path_type=Path, file_okay=False), hidden=True)
 @http_port_option
 @settings_options
 @click.option(
@@ -101,15 +117,22 @@ def up(
     wireshark: bool,
     http_port: int | None,
     as_json: bool,
+    detach: bool,
+    background: Path | None,
     **options: Any,
 ) -> int:
-    """Run ZooKeeper and a cluster of nodes until Ctrl-C.
+    """Run ZooKeeper and a cluster of nodes until Ctrl-C, SIGTERM or `kce down`.
+
+    The exit code is 0 then; it is 1 if the cluster cannot start, 2 for wrong usage. With --wait they run in the
+    background: 0 means that the cluster is ready.
 
     Each node is a process of its own: a stub broker with a control and a data listener, and a contender for the
     controller role. Everything listens on 127.0.0.1. However this command ends, nothing is left running.
     """
     if wireshark and options["record"] is None:
         raise click.UsageError("--wireshark needs --record")
+    if detach and background is None:
+        return _started(detached.start(), as_json)
     if name is not None and (taken := named(name)) is not None:
         raise HarnessError(f"the cluster of pid {taken['pid']} has the name {name} already")
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
@@ -123,21 +146,34 @@ def up(
     for warning in caught:
         status.print(f"kce: warning: {warning.message}", style="yellow", markup=False)
     with contextlib.suppress(interrupts.Interrupted):
-        known_as = _KnownAs(name, ready_file, options["record"] if wireshark else None, http_port, as_json)
+        capture = options["record"] if wireshark else None
+        known_as = _KnownAs(name, ready_file, capture, http_port, as_json or background is not None, background)
         interrupts.run(_serve, cluster, known_as, status, on_signal=lambda: status.print("Stopping ..."))
     for problem in cluster.record_problems:
         status.print(f"recording: {problem}", style="yellow", markup=False)
     return 0
 
 
+def _started(ready: detached.Ready | int, as_json: bool) -> int:
+    """Show what a cluster in the background has said."""
+    if isinstance(ready, int):
+        return ready
+    click.echo(ready.text, nl=False, err=as_json)
+    if as_json:
+        click.echo(json.dumps(ready.described))
+    return 0
+
+
 class _KnownAs(NamedTuple):
-    """How others find the cluster once it is ready: ``capture`` gets a script for Wireshark beside it."""
+    """How others find the cluster once it is ready: ``capture`` gets a script for Wireshark beside it, ``background``
+    is the folder with the output of a cluster in the background."""
 
     name: str | None
     ready_file: Path | None
     capture: Path | None
     http_port: int | None
     as_json: bool
+    background: Path | None
 
 
 async def _serve(cluster: Cluster, known_as: _KnownAs, status: Console) -> None:
@@ -146,7 +182,7 @@ async def _serve(cluster: Cluster, known_as: _KnownAs, status: Console) -> None:
     async with AsyncExitStack() as stack:
         with status.status("Starting ZooKeeper and the nodes ..."):
             await stack.enter_async_context(cluster)
-        console = Console(stderr=True, highlight=False, soft_wrap=True) if known_as.as_json else plain_console()
+        console = plain_console(stderr=known_as.as_json)
         await _run(cluster, known_as, console, begin)
 
 
@@ -162,6 +198,9 @@ async def _run(cluster: Cluster, known_as: _KnownAs, console: Console, begin: fl
         report(text)
 
     supervisor = Supervisor(ClusterTarget(cluster), cluster.guard, changed, known_as.name, known_as.http_port)
+    if known_as.background is not None:
+        cluster.guard.remove(known_as.background)
+        supervisor.commands.process["output"] = str(detached.output_of(known_as.background))
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(supervisor.run)
@@ -170,8 +209,6 @@ async def _run(cluster: Cluster, known_as: _KnownAs, console: Console, begin: fl
             if known_as.capture is not None:
                 addresses = [address for member in cluster.members for address in dict(member.addresses).values()]
                 write_beside(known_as.capture, [int(address.rpartition(":")[2]) for address in addresses])
-            if known_as.as_json:
-                click.echo(json.dumps(supervisor.commands.describe()))
             console.print(_table(cluster, controller.id))
             console.print(f"ZooKeeper     {cluster.zookeeper}")
             console.print(f"Bootstrap     {cluster.bootstrap_servers()}")
@@ -180,7 +217,11 @@ async def _run(cluster: Cluster, known_as: _KnownAs, console: Console, begin: fl
                 console.print(f"HTTP          {http['url']}, token {http['token']}")
             took = time.monotonic() - begin
             console.print(f"Ready in {took:.1f} s. Node {controller.id} is controller, epoch {controller.epoch}.")
-            console.print("Ctrl-C stops the cluster.")
+            if known_as.background is not None:
+                console.print(f"Output        {supervisor.commands.process['output']}")
+            console.print(f"{'Ctrl-C' if known_as.background is None else '`kce down`'} stops the cluster.")
+            if known_as.as_json:
+                click.echo(json.dumps(supervisor.commands.describe()))
             nursery.start_soon(_report_failures, cluster, known, report)
     finally:
         supervisor.retract(known_as.ready_file)

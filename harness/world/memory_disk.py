@@ -12,6 +12,7 @@ from random import Random
 import trio
 
 from kce.broker_stub.disk import Buffer, Disk, File
+from kce.harness.world.machine import Machine
 
 
 def _no_time() -> int:
@@ -120,11 +121,14 @@ class MemoryFile(File):
         return self._content.size
 
     def append(self, *parts: Buffer) -> None:
-        self._disk.before(self._path, sum(map(len, parts)))
+        size = sum(map(len, parts))
+        self._disk.machine.use_disk(size)
+        self._disk.before(self._path, size)
         self._content.append(parts)
         self._content.modified_ms = self._disk.now_ms()
 
     def read(self, position: int, size: int) -> Buffer:
+        self._disk.machine.use_disk()
         self._disk.before(self._path, 0)
         return self._content.read(position, size)
 
@@ -133,6 +137,7 @@ class MemoryFile(File):
         self._content.truncate(size)
 
     def flush(self) -> None:
+        self._disk.machine.use_disk()
         self._disk.before(self._path, 0)
         self._content.flush()
 
@@ -141,10 +146,14 @@ class MemoryFile(File):
 
 
 class MemoryDisk(Disk):
-    """A disk in memory that outlives the node that uses it. Paths are absolute."""
+    """A disk in memory that outlives the node that uses it. Paths are absolute.
 
-    def __init__(self, now_ms: Callable[[], int] = _no_time) -> None:
+    ``machine`` may let it be full, or slow.
+    """
+
+    def __init__(self, now_ms: Callable[[], int] = _no_time, machine: Machine | None = None) -> None:
         self.now_ms = now_ms
+        self.machine = machine or Machine(lambda seconds: None)
         self._root = _Folder()
         self._locks: set[str] = set()
 
@@ -195,21 +204,24 @@ class MemoryDisk(Disk):
         return MemoryFile(self, path, entry if isinstance(entry, _Content) else self._create(path))
 
     def read(self, path: str) -> bytes | None:
+        self.machine.use_disk()
         self.before(path, 0)
         entry = self._entry(path)
         return bytes(entry.read(0, entry.size)) if isinstance(entry, _Content) else None
 
     def write(self, path: str, content: bytes) -> None:
         self.make_folder(path.rpartition("/")[0])
+        self.machine.use_disk(len(content))
         self.before(path, len(content))
         self._create(path).append((content,))
 
     def flush(self, path: str) -> None:
+        self.machine.use_disk()
         self._content(path).flush()
         self.flush_folder(path.rpartition("/")[0])
 
     async def flush_all(self, paths: Iterable[str]) -> None:
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.machine.disk_delay_s)
         for path in paths:
             self.before(path, 0)
             entry = self._entry(path)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ssl
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -15,8 +15,10 @@ from random import Random
 import trio
 
 from kce.harness.background import BackgroundTasks
+from kce.harness.errors import HarnessError
+from kce.harness.world.machine import Machine
 from kce.harness.world.memory_disk import MemoryDisk
-from kce.harness.world.network import MemoryListener, MemoryNetwork
+from kce.harness.world.network import MemoryListener, MemoryNetwork, Stall
 from kce.harness.world.port import ClusterWorld, Connected, World
 from kce.harness.world.virtual_time import deterministic
 from kce.zookeeper.client_config import ZooKeeperClientConfig
@@ -26,6 +28,8 @@ from kce.zookeeper.store.memory import MemoryStore, MemoryZooKeeper
 #: the wall clock when the world begins: 2024-01-01T00:00:00Z
 EPOCH_NS = 1_704_067_200_000_000_000
 
+_ONE_SERVER = "ZooKeeper in memory is one server, which cannot die: an ensemble needs the real world"
+
 
 class MemoryWorld(World):
     """The world of one node of a `MemoryClusterWorld`."""
@@ -34,13 +38,14 @@ class MemoryWorld(World):
         self._cluster = cluster
         self._name = name
         self.disk = cluster.disks[name]
+        self.machine = self.disk.machine
 
     async def bind(self, host: str, port: int) -> MemoryListener:
         await trio.lowlevel.checkpoint()
-        return self._cluster.network.bind(host, port)
+        return self._cluster.network.bind(host, port, self._cluster.stalls[self._name])
 
     async def connect(self, host: str, port: int) -> Connected:
-        return await self._cluster.network.connect(host, port)
+        return await self._cluster.network.connect(host, port, self._cluster.stalls[self._name])
 
     async def zookeeper(self, config: ZooKeeperClientConfig) -> Session:
         if config.set_acl:
@@ -48,10 +53,22 @@ class MemoryWorld(World):
         return await self._cluster.connect_to_zookeeper(self._name, config)
 
     def now_ns(self) -> int:
-        return self._cluster.now_ns()
+        return self._cluster.now_ns() + self.machine.clock_ns
 
     def random(self, purpose: str) -> Random:
         return Random(f"{self._cluster.seed}/{self._name}/{purpose}")
+
+
+class _Made(dict[str, MemoryDisk]):
+    """Makes what it does not have."""
+
+    def __init__(self, make: Callable[[str], MemoryDisk]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, name: str) -> MemoryDisk:
+        made = self[name] = self._make(name)
+        return made
 
 
 class MemoryClusterWorld(ClusterWorld):
@@ -65,13 +82,21 @@ class MemoryClusterWorld(ClusterWorld):
         self.began = 0.0
         self.network = MemoryNetwork()
         #: by node: they outlive it
-        self.disks: defaultdict[str, MemoryDisk] = defaultdict(lambda: MemoryDisk(lambda: self.now_ns() // 1_000_000))
+        self.disks: dict[str, MemoryDisk] = _Made(self._new_disk)
+        #: by node: what waits for its disk
+        self.stalls: defaultdict[str, Stall] = defaultdict(Stall)
         self.server: MemoryZooKeeper
         self._sessions: defaultdict[str, list[MemoryStore]] = defaultdict(list)
         self._cut: set[str] = set()
 
+    def _new_disk(self, name: str) -> MemoryDisk:
+        machine = Machine(self.stalls[name].add)
+        return MemoryDisk(lambda: (self.now_ns() + machine.clock_ns) // 1_000_000, machine)
+
     @asynccontextmanager
-    async def running(self, data: Path | None, zookeeper_port: int | None) -> AsyncIterator[None]:
+    async def running(self, data: Path | None, zookeeper_port: int | None, zookeepers: int = 1) -> AsyncIterator[None]:
+        if zookeepers > 1:
+            raise HarnessError(f"zookeepers={zookeepers}: {_ONE_SERVER}")
         with deterministic(self.seed):
             self.began = trio.current_time()
             async with trio.open_nursery() as nursery:
@@ -111,6 +136,9 @@ class MemoryClusterWorld(ClusterWorld):
         for store in self._living_sessions(node_id):
             store.delay_s = seconds
 
+    def mute_zookeeper(self, node_id: int) -> None:
+        raise HarnessError("a session in memory has no directions: cut the node off, or use the real world")
+
     def _living_sessions(self, node_id: int) -> list[MemoryStore]:
         """The node's sessions, except those of a killed client, which last until they expire."""
         return [store for store in self._sessions[_name(node_id)] if not store.is_abandoned]
@@ -126,6 +154,13 @@ class MemoryClusterWorld(ClusterWorld):
                     self.server.end_session(store)
                 else:
                     self.server.expire(store)
+
+    async def kill_zookeeper_leader(self) -> None:
+        await self.restart_zookeeper()
+
+    async def restart_zookeeper(self) -> None:
+        await trio.lowlevel.checkpoint()
+        raise HarnessError(_ONE_SERVER)
 
     async def connect_to_zookeeper(self, name: str, config: ZooKeeperClientConfig) -> MemoryStore:
         await trio.lowlevel.checkpoint()

@@ -19,6 +19,23 @@ _LOOPBACK = "127.0.0.1"
 _FIRST_EPHEMERAL_PORT = 32768
 
 
+class Stall:
+    """A node that stands still for a while: what it sends and receives waits."""
+
+    __slots__ = ("until",)
+
+    def __init__(self) -> None:
+        self.until = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Stand still that much longer."""
+        self.until = max(self.until, trio.current_time()) + seconds
+
+    async def over(self) -> None:
+        while trio.current_time() < self.until:  # noqa: ASYNC110 - it may be longer by then
+            await trio.sleep_until(self.until)
+
+
 class _Pipe:
     """One direction of a connection."""
 
@@ -37,10 +54,11 @@ class _Pipe:
 
 
 class MemoryStream(trio.abc.Stream):
-    """One end of a connection."""
+    """One end of a connection, that of a node which may stall."""
 
-    def __init__(self, incoming: _Pipe, outgoing: _Pipe) -> None:
+    def __init__(self, incoming: _Pipe, outgoing: _Pipe, stall: Stall) -> None:
         self._incoming = incoming
+        self._stall = stall
         self._outgoing = outgoing
         self._closed = False
         self._sending = False
@@ -51,6 +69,8 @@ class MemoryStream(trio.abc.Stream):
         self._sending = True
         try:
             await trio.lowlevel.checkpoint()
+            if self._stall.until:
+                await self._stall.over()
             view, pipe = memoryview(data), self._outgoing
             while view:
                 if self._closed:
@@ -73,6 +93,8 @@ class MemoryStream(trio.abc.Stream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         await trio.lowlevel.checkpoint()
+        if self._stall.until:
+            await self._stall.over()
         pipe = self._incoming
         while not pipe.data:
             if self._closed:
@@ -97,8 +119,9 @@ class MemoryStream(trio.abc.Stream):
 
 
 class MemoryListener(Listener):
-    def __init__(self, network: MemoryNetwork, address: Address) -> None:
+    def __init__(self, network: MemoryNetwork, address: Address, stall: Stall) -> None:
         self._network = network
+        self.stall = stall
         self._address = address
         self._clients: trio.MemorySendChannel[Connected] | None = None
         self._accepted: trio.MemoryReceiveChannel[Connected] | None = None
@@ -146,17 +169,17 @@ class MemoryNetwork:
         self._listeners: dict[int, MemoryListener] = {}
         self._ephemeral = itertools.count(_FIRST_EPHEMERAL_PORT)
 
-    def bind(self, host: str, port: int) -> MemoryListener:
+    def bind(self, host: str, port: int, stall: Stall | None = None) -> MemoryListener:
         """Raises OSError."""
         if host not in LOCAL_HOSTS:
             raise OSError(errno.EADDRNOTAVAIL, os.strerror(errno.EADDRNOTAVAIL))
         if port in self._listeners:
             raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         chosen = port or self._ephemeral_port()
-        made = self._listeners[chosen] = MemoryListener(self, (_LOOPBACK, chosen))
+        made = self._listeners[chosen] = MemoryListener(self, (_LOOPBACK, chosen), stall or Stall())
         return made
 
-    async def connect(self, host: str, port: int) -> Connected:
+    async def connect(self, host: str, port: int, stall: Stall | None = None) -> Connected:
         """Raises ConnectionRefusedError."""
         await trio.lowlevel.checkpoint()
         remote = (_LOOPBACK, port)
@@ -165,8 +188,8 @@ class MemoryNetwork:
             raise _refused((host, port))
         local = (_LOOPBACK, self._ephemeral_port())
         there, back = _Pipe(), _Pipe()
-        await listener.connected(Connected(MemoryStream(there, back), remote, local))
-        return Connected(MemoryStream(back, there), local, remote)
+        await listener.connected(Connected(MemoryStream(there, back, listener.stall), remote, local))
+        return Connected(MemoryStream(back, there, stall or Stall()), local, remote)
 
     def forget(self, listener: MemoryListener) -> None:
         if self._listeners.get(listener.address[1]) is listener:

@@ -15,6 +15,7 @@ import trio
 from kce.broker_stub.disk import Disk
 from kce.broker_stub.ports import Address
 from kce.harness.background import BackgroundTasks
+from kce.harness.world.machine import Machine
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.store import Session
 
@@ -55,6 +56,7 @@ class World(Protocol):
     """The outside world of one node."""
 
     disk: Disk
+    machine: Machine
 
     async def bind(self, host: str, port: int) -> Listener:
         """Port 0 is an ephemeral one. Raises OSError."""
@@ -83,8 +85,13 @@ class ClusterWorld(Protocol):
     #: whether nodes may run as processes of their own
     processes: bool
 
-    def running(self, data: Path | None, zookeeper_port: int | None) -> AbstractAsyncContextManager[Path | None]:
-        """ZooKeeper is up and nodes can run until the end; gives the data folder, if any. Raises HarnessError."""
+    def running(
+        self, data: Path | None, zookeeper_port: int | None, zookeepers: int = 1
+    ) -> AbstractAsyncContextManager[Path | None]:
+        """ZooKeeper, of so many servers, is up and nodes can run until the end; gives the data folder, if any.
+
+        Raises HarnessError.
+        """
         ...
 
     @property
@@ -105,7 +112,22 @@ class ClusterWorld(Protocol):
 
     def heal(self, node_id: int) -> None: ...
 
+    def delay_zookeeper(self, node_id: int, seconds: float) -> None:
+        """What a node says to ZooKeeper takes so much longer until `heal`."""
+
+    def mute_zookeeper(self, node_id: int) -> None:
+        """What ZooKeeper says to a node does not arrive until `heal`. Raises HarnessError where that cannot be."""
+
     def is_cut(self, node_id: int) -> bool: ...
 
     async def expire(self, node_id: int, session_id: int, tls: ssl.SSLContext | None) -> None:
         """End a session of the node. ``tls``: how to reach ZooKeeper. Raises HarnessError."""
+        ...
+
+    async def kill_zookeeper_leader(self) -> None:
+        """Kill the server that leads the ensemble. Raises HarnessError where there is no ensemble."""
+        ...
+
+    async def restart_zookeeper(self) -> None:
+        """Start the servers that were killed. Raises HarnessError where there is no ensemble."""
+        ...

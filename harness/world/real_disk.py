@@ -6,6 +6,7 @@ import fcntl
 import os
 import resource
 import shutil
+import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import trio
 
 from kce.broker_stub.disk import Buffer, Disk, File
+from kce.harness.world.machine import Machine
 
 #: of the descriptors that a process may have, the part for files; the rest is for connections
 _PART_FOR_FILES = 2
@@ -38,6 +40,7 @@ class RealFile(File):
     def append(self, *parts: Buffer) -> None:
         descriptor = self._disk.descriptor(self._path)
         size = sum(map(len, parts))
+        self._disk.machine.use_disk(size)
         written = os.pwritev(descriptor, parts[:_MAX_PARTS], self._size) if size else 0
         if written < size:
             self._append_rest(descriptor, parts, written)
@@ -56,6 +59,7 @@ class RealFile(File):
             at += written
 
     def read(self, position: int, size: int) -> bytes:
+        self._disk.machine.use_disk()
         return os.pread(self._disk.descriptor(self._path), max(0, min(size, self._size - position)), position)
 
     def truncate(self, size: int) -> None:
@@ -64,6 +68,7 @@ class RealFile(File):
             self._size = size
 
     def flush(self) -> None:
+        self._disk.machine.use_disk()
         os.fsync(self._disk.descriptor(self._path))
 
     def close(self) -> None:
@@ -71,9 +76,10 @@ class RealFile(File):
 
 
 class RealDisk(Disk):
-    """The machine's file system."""
+    """The file system. ``machine`` may let it be full, or slow."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine | None = None) -> None:
+        self.machine = machine or Machine(time.sleep)
         self._descriptors: OrderedDict[str, int] = OrderedDict()  # the least recently used first
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_descriptors = min(_MAX_OPEN_FILES, limit // _PART_FOR_FILES)
@@ -99,20 +105,25 @@ class RealDisk(Disk):
         return RealFile(self, path)
 
     def read(self, path: str) -> bytes | None:
+        self.machine.use_disk()
         try:
             return Path(path).read_bytes()
         except FileNotFoundError:
             return None
 
     def write(self, path: str, content: bytes) -> None:
+        self.machine.use_disk(len(content))
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_bytes(content)
 
     def flush(self, path: str) -> None:
+        self.machine.use_disk()
         _fsync(path)
         _fsync(str(Path(path).parent))
 
     async def flush_all(self, paths: Iterable[str]) -> None:
+        if self.machine.disk_delay_s:
+            await trio.sleep(self.machine.disk_delay_s)
         await trio.to_thread.run_sync(_fsync_all, list(paths))
 
     def rename(self, old: str, new: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -22,11 +23,13 @@ from kce.harness.background import BackgroundTasks
 from kce.harness.embedded_zookeeper import embedded_zookeeper
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
+from kce.harness.world.machine import Machine
 from kce.harness.world.port import ClusterWorld, Connected, Listener, World
 from kce.harness.world.real_disk import RealDisk
 from kce.harness.world.session_expiry import end_session
 from kce.harness.world.tcp_proxy import TcpProxy
 from kce.harness.world.tcp_stream import TcpStream
+from kce.harness.zookeeper_ensemble import Ensemble, embedded_ensemble
 from kce.zookeeper.client_config import ZooKeeperClientConfig
 from kce.zookeeper.store import Session
 
@@ -77,7 +80,8 @@ class RealWorld(World):
     """The world of a node of this process."""
 
     def __init__(self) -> None:
-        self.disk = RealDisk()
+        self.machine = Machine(time.sleep)
+        self.disk = RealDisk(self.machine)
 
     async def bind(self, host: str, port: int) -> RealListener:
         found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -105,7 +109,7 @@ class RealWorld(World):
         return await config.connect()
 
     def now_ns(self) -> int:
-        return time.time_ns()
+        return time.time_ns() + self.machine.clock_ns
 
     def random(self, purpose: str) -> Random:
         return Random()
@@ -134,17 +138,25 @@ class RealClusterWorld(ClusterWorld):
 
     def __init__(self, zookeeper: str | None = None) -> None:
         self._zookeeper = zookeeper
-        self._proxies: dict[int, TcpProxy] = {}
+        self._ensemble: Ensemble | None = None
+        #: by node, one for each server of ZooKeeper
+        self._proxies: dict[int, list[TcpProxy]] = {}
         self.guard: Guard
 
     @asynccontextmanager
-    async def running(self, data: Path | None, zookeeper_port: int | None) -> AsyncIterator[Path]:
+    async def running(self, data: Path | None, zookeeper_port: int | None, zookeepers: int = 1) -> AsyncIterator[Path]:
+        if self._zookeeper is not None and zookeepers > 1:
+            raise HarnessError(f"zookeepers={zookeepers} starts servers, and {self._zookeeper} is given: choose one")
         allow_open_files()
         async with AsyncExitStack() as stack:
             self.guard = Guard()
             stack.callback(self.guard.close)
             folder = self._data_folder(data, stack)
-            if self._zookeeper is None:
+            if zookeepers > 1:
+                ensemble = embedded_ensemble(folder / "zookeeper", self.guard, zookeepers, port=zookeeper_port)
+                self._ensemble = await stack.enter_async_context(ensemble)
+                self._zookeeper = self._ensemble.address
+            elif self._zookeeper is None:
                 embedded = embedded_zookeeper(folder / "zookeeper", self.guard, port=zookeeper_port)
                 self._zookeeper = await stack.enter_async_context(embedded)
             yield folder
@@ -170,35 +182,68 @@ class RealClusterWorld(ClusterWorld):
         return self._zookeeper
 
     async def node(self, node_id: int, tasks: BackgroundTasks) -> tuple[World, str]:
-        proxy = self._proxies[node_id] = TcpProxy(*self.first_server())
-        await tasks.start(proxy.run)
+        proxies = self._proxies[node_id] = [TcpProxy(*server) for server in self.servers()]
+        for proxy in proxies:
+            await tasks.start(proxy.run)
         _, slash, chroot = self.zookeeper_connect.partition("/")
-        return RealWorld(), f"127.0.0.1:{proxy.port}{slash}{chroot}"
+        return RealWorld(), f"{','.join(f'127.0.0.1:{proxy.port}' for proxy in proxies)}{slash}{chroot}"
 
-    def first_server(self) -> Address:
-        """The server that the proxies of nodes connect to: the first of `zookeeper_connect`. Raises HarnessError."""
-        server = self.zookeeper_connect.partition("/")[0].partition(",")[0]
-        host, colon, port = server.rpartition(":")
-        if not colon:
-            return server, DEFAULT_ZOOKEEPER_PORT
-        if not port.isdecimal():
-            raise HarnessError(f"{server} is not the HOST:PORT of a ZooKeeper server")
-        return host.strip("[]"), int(port)
+    def servers(self) -> list[Address]:
+        """The servers of `zookeeper_connect`. Raises HarnessError."""
+        return [_address(server) for server in self.zookeeper_connect.partition("/")[0].split(",")]
 
     def observer(self) -> World:
         return RealWorld()
 
     def cut(self, node_id: int) -> None:
-        self._proxies[node_id].cut()
+        for proxy in self._proxies[node_id]:
+            proxy.cut()
 
     def heal(self, node_id: int) -> None:
-        self._proxies[node_id].heal()
+        for proxy in self._proxies[node_id]:
+            proxy.heal()
+
+    def delay_zookeeper(self, node_id: int, seconds: float) -> None:
+        for proxy in self._proxies[node_id]:
+            proxy.delay_s = seconds
+
+    def mute_zookeeper(self, node_id: int) -> None:
+        for proxy in self._proxies[node_id]:
+            proxy.mute()
 
     def is_cut(self, node_id: int) -> bool:
-        return self._proxies[node_id].is_cut
+        return any(proxy.is_cut for proxy in self._proxies[node_id])
 
     async def expire(self, node_id: int, session_id: int, tls: ssl.SSLContext | None) -> None:
-        await end_session(*self.first_server(), session_id, tls)
+        *others, last = self.servers()
+        for server in others:
+            with contextlib.suppress(HarnessError):  # it may be dead: any server of an ensemble can close the session
+                await end_session(*server, session_id, tls)
+                return
+        await end_session(*last, session_id, tls)
+
+    async def kill_zookeeper_leader(self) -> None:
+        await self._own_ensemble().kill_leader()
+
+    async def restart_zookeeper(self) -> None:
+        await self._own_ensemble().start()
+
+    def _own_ensemble(self) -> Ensemble:
+        if self._ensemble is None:
+            raise HarnessError(
+                f"ZooKeeper at {self.zookeeper_connect} is no ensemble of this cluster: use zookeepers=3"
+            )
+        return self._ensemble
+
+
+def _address(server: str) -> Address:
+    """Of host:port, or host."""
+    host, colon, port = server.rpartition(":")
+    if not colon:
+        return server, DEFAULT_ZOOKEEPER_PORT
+    if not port.isdecimal():
+        raise HarnessError(f"{server} is not the HOST:PORT of a ZooKeeper server")
+    return host.strip("[]"), int(port)
 
 
 def real(zookeeper: str | None = None) -> RealClusterWorld:

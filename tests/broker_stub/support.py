@@ -14,8 +14,12 @@ from kce import wire
 from kce.broker_stub import Broker, BrokerConfig, Endpoint, TopicPartition
 from kce.broker_stub.alter_partition_manager import AlterPartitionItem, Callback, ControllerChannel
 from kce.broker_stub.client_quotas import ClientQuotas, ControllerMutationQuotas
+from kce.broker_stub.groups.coordinator import GroupCoordinator
+from kce.broker_stub.groups.manager import GroupManager
+from kce.broker_stub.groups.storage import ReplicatedOffsetsLog
 from kce.broker_stub.handlers.base import Services
 from kce.broker_stub.handlers.kafka_apis import KafkaApis, served_apis
+from kce.broker_stub.internal_topic_creator import InternalTopicCreator
 from kce.broker_stub.log.manager import LogManager
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.ports import Address, AdminPort, ControllerPort, NoController, NoStore
@@ -28,6 +32,7 @@ from kce.broker_stub.reactor.turns import Turns
 from kce.broker_stub.replica_manager import IsrPolicy, ReplicaManager
 from kce.broker_stub.replication.isr import ItemSubmitter
 from kce.broker_stub.replication.replication import Replication
+from kce.broker_stub.replication.throttle import ReplicationQuotas
 from kce.harness.connections import Link, NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, RealWorld
@@ -238,10 +243,25 @@ class Node:
         self.submitter = RecordingSubmitter()
         self.quotas = ClientQuotas()
         self.replication = Replication(
-            self.config, self.cache, submitter or self.submitter, lambda: self.replicas, dial or no_dial,
-            lambda: self.broker_epoch, Random(1),
+            self.config, self.cache, submitter or self.submitter, lambda: self.replicas, self.logs, dial or no_dial,
+            lambda: self.broker_epoch, Random(1), ReplicationQuotas(self.config),
         )  # fmt: skip
         self.replicas = ReplicaManager(broker_id, self.cache, self.logs, isr_policy or self.replication)
+        groups = self.config.groups
+        self.groups = GroupCoordinator(
+            groups,
+            GroupManager(
+                groups,
+                self.config.inter_broker_protocol_version,
+                ReplicatedOffsetsLog(groups, self.replication.data_plane, lambda: self.replicas),
+                self.logs.now_ms,
+                groups.offsets_topic_num_partitions,
+            ),
+            self.replication.timer,
+            Random(2),
+        )
+        self.replicas.coordinators = self.groups
+        admin = admin or NoStore()
         self.services = Services(
             config=self.config,
             cluster_id="cluster",
@@ -250,7 +270,7 @@ class Node:
             replica_manager=self.replicas,
             log_manager=self.logs,
             controller=controller or NoController(),
-            admin=admin or NoStore(),
+            admin=admin,
             broker_epoch=lambda: self.broker_epoch,
             producer_ids=ProducerIdManager(
                 ControllerProducerIds(broker_id, lambda: self.broker_epoch, channel or NoChannel()).allocate,
@@ -260,6 +280,10 @@ class Node:
                 self.quotas, self.config.controller_quota_window_num, self.config.controller_quota_window_size_seconds
             ),
             data_plane=self.replication.data_plane,
+            log_dir_moves=self.replication.log_dir_moves,
+            leader_quota=self.replication.quotas.leader,
+            groups=self.groups,
+            internal_topics=InternalTopicCreator(groups, self.cache, admin, self._spawn),
             spawn=self._spawn,
         )
         self.apis = KafkaApis(self.services)

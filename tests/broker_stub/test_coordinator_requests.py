@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from kce import wire
-from kce.broker_stub.handlers.find_coordinator import partition_for
+from kce.broker_stub.internal_topics import partition_for
 from kce.wire import ErrorCode
 from tests.broker_stub.support import Node, umr_broker, umr_state, update_metadata
 
@@ -28,7 +28,7 @@ def test_a_group_belongs_to_the_partition_of_its_hash(group: str, partition: int
 
 
 async def test_a_negative_hash_uses_its_absolute_value() -> None:  # rules G1.1, G1.2
-    node = Node()
+    node = Node(offsets_topic_num_partitions="5")
     states = [umr_state(number, leader=number) for number in range(5)]
     node.cache.update(update_metadata(*states, topic=OFFSETS, alive=tuple(umr_broker(b) for b in range(5))))
     request = wire.FindCoordinatorRequest(coordinator_keys=("readers-0", "readers-4", "polygenelubricants"))
@@ -38,7 +38,7 @@ async def test_a_negative_hash_uses_its_absolute_value() -> None:  # rules G1.1,
 
 def node_with_coordinators() -> Node:
     """Leaders of __consumer_offsets: broker 1 of partition 0; 2, only on CONTROL, of 1; a dead broker of 2."""
-    node = Node()
+    node = Node(offsets_topic_num_partitions="3")
     states = (umr_state(0, leader=1), umr_state(1, leader=2), umr_state(2, leader=7))
     node.cache.update(update_metadata(*states, topic=OFFSETS, alive=(umr_broker(1), umr_broker(2, ["CONTROL"]))))
     return node

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import pytest
 from hypothesis import given, settings
@@ -14,9 +15,446 @@ from kce.broker_stub.handlers.base import Handler
 from kce.broker_stub.handlers.kafka_apis import HANDLERS
 from kce.broker_stub.reactor.request import ConnectionContext, RequestContext
 from kce.wire import ErrorCode
+from tests.broker_stub.support import (
+    ID_A,
+    ID_B,
+    lai_state,
+    leader_and_isr,
+    stop_replica,
+    umr_state,
+    update_metadata,
+)
+from tests.broker_stub.test_admin_handlers import creatable
 from tests.wire.strategies import messages
 
-CODE = ErrorCode.KAFKA_STORAGE_ERROR
+ERROR: Final = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def error_response(message: wire.Message, version: int) -> Any:
+    (handler,) = (handler for handler in HANDLERS if handler.request is type(message))
+    header = wire.Header(handler.api_key, version, 5, "test")
+    context = RequestContext(header, ConnectionContext("connection", "DATA", "127.0.0.1"))
+    return handler.error_response(message, context, ERROR)
+
+
+FETCH: Final = wire.FetchRequest(
+    topics=(
+        wire.FetchTopic(topic="a", partitions=(wire.FetchPartition(partition=0), wire.FetchPartition(partition=1))),
+        wire.FetchTopic(topic="b", partitions=(wire.FetchPartition(partition=2),)),
+    )
+)
+FETCH_REFUSED: Final = wire.FetchResponse(
+    error_code=ERROR,
+    responses=tuple(
+        wire.FetchableTopicResponse(
+            topic=topic,
+            partitions=tuple(
+                wire.FetchResponsePartitionData(partition_index=number, error_code=ERROR, high_watermark=-1)
+                for number in numbers
+            ),
+        )
+        for topic, numbers in (("a", (0, 1)), ("b", (2,)))
+    ),
+)
+PRODUCE: Final = wire.ProduceRequest(
+    acks=1,
+    topic_data=(
+        wire.TopicProduceData(
+            name="a", partition_data=(wire.PartitionProduceData(index=0), wire.PartitionProduceData(index=3))
+        ),
+    ),
+)
+ELECT: Final = wire.ElectLeadersRequest(
+    topic_partitions=(
+        wire.ElectLeadersRequestTopicPartitions(topic="a", partitions=(0, 1)),
+        wire.ElectLeadersRequestTopicPartitions(topic="b", partitions=(2,)),
+    )
+)
+NOT_ELECTED: Final = tuple(
+    wire.ReplicaElectionResult(
+        topic=topic,
+        partition_result=tuple(
+            wire.PartitionResult(partition_id=number, error_code=ERROR, error_message=None) for number in numbers
+        ),
+    )
+    for topic, numbers in (("a", (0, 1)), ("b", (2,)))
+)
+CONFIGS: Final = tuple(wire.DescribeConfigsResource(resource_type=t, resource_name=n) for t, n in ((2, "a"), (4, "1")))
+
+ERRORS: Final = [
+    (
+        wire.MetadataRequest(
+            topics=(wire.MetadataRequestTopic(name="a"), wire.MetadataRequestTopic(name=None, topic_id=ID_B))
+        ),
+        (0, 12),
+        wire.MetadataResponse(
+            topics=(
+                wire.MetadataResponseTopic(error_code=ERROR, name="a"),
+                wire.MetadataResponseTopic(error_code=ERROR, name="", topic_id=ID_B),
+            )
+        ),
+    ),
+    (wire.MetadataRequest(topics=None), (0, 12), wire.MetadataResponse()),
+    (
+        leader_and_isr(lai_state(0, topic="a"), lai_state(3, topic="a")),
+        (2, 4),
+        wire.LeaderAndIsrResponse(
+            error_code=ERROR,
+            partition_errors=tuple(
+                wire.LeaderAndIsrPartitionError(topic_name="a", partition_index=number, error_code=ERROR)
+                for number in (0, 3)
+            ),
+        ),
+    ),
+    (
+        leader_and_isr(lai_state(0), lai_state(3)),
+        (5, 7),
+        wire.LeaderAndIsrResponse(
+            error_code=ERROR,
+            topics=(
+                wire.LeaderAndIsrTopicError(
+                    topic_id=ID_A,
+                    partition_errors=tuple(
+                        wire.LeaderAndIsrPartitionError(partition_index=number, error_code=ERROR) for number in (0, 3)
+                    ),
+                ),
+            ),
+        ),
+    ),
+    (
+        stop_replica((0, 1, True), (4, 1, False)),
+        (3, 4),
+        wire.StopReplicaResponse(
+            error_code=ERROR,
+            partition_errors=tuple(
+                wire.StopReplicaPartitionError(topic_name="a", partition_index=number, error_code=ERROR)
+                for number in (0, 4)
+            ),
+        ),
+    ),
+    (update_metadata(umr_state(0)), (0, 8), wire.UpdateMetadataResponse(error_code=ERROR)),
+    (wire.ApiVersionsRequest(), (0, 4), wire.ApiVersionsResponse(error_code=ERROR)),
+    (
+        wire.CreateTopicsRequest(topics=(creatable("a"), creatable("b"))),
+        (0, 7),
+        wire.CreateTopicsResponse(
+            topics=tuple(
+                wire.CreatableTopicResult(name=name, error_code=ERROR, error_message=None) for name in ("a", "b")
+            )
+        ),
+    ),
+    (
+        wire.DeleteTopicsRequest(
+            topics=(wire.DeleteTopicState(name="a"), wire.DeleteTopicState(name=None, topic_id=ID_B))
+        ),
+        (6,),
+        wire.DeleteTopicsResponse(
+            responses=(
+                wire.DeletableTopicResult(name="a", error_code=ERROR),
+                wire.DeletableTopicResult(name=None, topic_id=ID_B, error_code=ERROR),
+            )
+        ),
+    ),
+    (
+        wire.DeleteTopicsRequest(topic_names=("a", "b")),
+        (0, 5),
+        wire.DeleteTopicsResponse(
+            responses=tuple(wire.DeletableTopicResult(name=name, error_code=ERROR) for name in ("a", "b"))
+        ),
+    ),
+    (
+        wire.CreatePartitionsRequest(
+            topics=tuple(wire.CreatePartitionsTopic(name=name, count=2) for name in ("a", "b", "a"))
+        ),
+        (0, 3),
+        wire.CreatePartitionsResponse(
+            results=tuple(wire.CreatePartitionsTopicResult(name=name, error_code=ERROR) for name in ("a", "b"))
+        ),
+    ),
+    (
+        wire.DescribeConfigsRequest(resources=CONFIGS),
+        (0, 4),
+        wire.DescribeConfigsResponse(
+            results=tuple(
+                wire.DescribeConfigsResult(
+                    error_code=ERROR, error_message=None, resource_type=r.resource_type, resource_name=r.resource_name
+                )
+                for r in CONFIGS
+            )
+        ),
+    ),
+    (
+        wire.AlterConfigsRequest(
+            resources=(wire.AlterConfigsRequestAlterConfigsResource(resource_type=2, resource_name="a"),)
+        ),
+        (0, 2),
+        wire.AlterConfigsResponse(
+            responses=(
+                wire.AlterConfigsResponseAlterConfigsResourceResponse(
+                    error_code=ERROR, error_message=None, resource_type=2, resource_name="a"
+                ),
+            )
+        ),
+    ),
+    (
+        wire.IncrementalAlterConfigsRequest(
+            resources=(wire.IncrementalAlterConfigsRequestAlterConfigsResource(resource_type=4, resource_name="1"),)
+        ),
+        (0, 1),
+        wire.IncrementalAlterConfigsResponse(
+            responses=(
+                wire.IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
+                    error_code=ERROR, error_message=None, resource_type=4, resource_name="1"
+                ),
+            )
+        ),
+    ),
+    (wire.DescribeClusterRequest(), (0, 1), wire.DescribeClusterResponse(error_code=ERROR)),
+    (ELECT, (0,), wire.ElectLeadersResponse(replica_election_results=NOT_ELECTED)),
+    (ELECT, (1, 2), wire.ElectLeadersResponse(error_code=ERROR, replica_election_results=NOT_ELECTED)),
+    (wire.ElectLeadersRequest(topic_partitions=None), (1,), wire.ElectLeadersResponse(error_code=ERROR)),
+    (
+        wire.FindCoordinatorRequest(key="g"),
+        (0, 3),
+        wire.FindCoordinatorResponse(error_code=ERROR, error_message=ERROR.name, node_id=-1, port=-1),
+    ),
+    (
+        wire.FindCoordinatorRequest(coordinator_keys=("g", "h")),
+        (4, 6),
+        wire.FindCoordinatorResponse(
+            coordinators=tuple(wire.Coordinator(key=key, node_id=-1, port=-1, error_code=ERROR) for key in ("g", "h"))
+        ),
+    ),
+    (wire.InitProducerIdRequest(), (0, 5), wire.InitProducerIdResponse(error_code=ERROR, producer_epoch=-1)),
+    (
+        PRODUCE,
+        (0, 11),
+        wire.ProduceResponse(
+            responses=(
+                wire.TopicProduceResponse(
+                    name="a",
+                    partition_responses=tuple(
+                        wire.PartitionProduceResponse(index=number, error_code=ERROR, base_offset=-1)
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (replace(PRODUCE, acks=0), (0, 11), None),
+    (FETCH, (0, 12), FETCH_REFUSED),
+    (FETCH, (13, 17), wire.FetchResponse(error_code=ERROR)),
+    (
+        wire.ListOffsetsRequest(
+            topics=(
+                wire.ListOffsetsTopic(
+                    name="a", partitions=tuple(wire.ListOffsetsPartition(partition_index=number) for number in (0, 3))
+                ),
+            )
+        ),
+        (0, 9),
+        wire.ListOffsetsResponse(
+            topics=(
+                wire.ListOffsetsTopicResponse(
+                    name="a",
+                    partitions=tuple(
+                        wire.ListOffsetsPartitionResponse(partition_index=number, error_code=ERROR)
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (
+        wire.OffsetForLeaderEpochRequest(
+            topics=(
+                wire.OffsetForLeaderTopic(
+                    topic="a", partitions=tuple(wire.OffsetForLeaderPartition(partition=number) for number in (0, 3))
+                ),
+            )
+        ),
+        (0, 4),
+        wire.OffsetForLeaderEpochResponse(
+            topics=(
+                wire.OffsetForLeaderTopicResult(
+                    topic="a",
+                    partitions=tuple(
+                        wire.OffsetForLeaderEpochResponseEpochEndOffset(partition=number, error_code=ERROR)
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (
+        wire.DeleteRecordsRequest(
+            topics=(
+                wire.DeleteRecordsTopic(
+                    name="a",
+                    partitions=tuple(wire.DeleteRecordsPartition(partition_index=number) for number in (0, 3)),
+                ),
+            )
+        ),
+        (0, 2),
+        wire.DeleteRecordsResponse(
+            topics=(
+                wire.DeleteRecordsTopicResult(
+                    name="a",
+                    partitions=tuple(
+                        wire.DeleteRecordsPartitionResult(partition_index=number, low_watermark=-1, error_code=ERROR)
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (wire.DescribeLogDirsRequest(), (0, 4), wire.DescribeLogDirsResponse(error_code=ERROR)),
+    (
+        wire.DescribeProducersRequest(topics=(wire.TopicRequest(name="a", partition_indexes=(0, 3)),)),
+        (0,),
+        wire.DescribeProducersResponse(
+            topics=(
+                wire.TopicResponse(
+                    name="a",
+                    partitions=tuple(
+                        wire.PartitionResponse(partition_index=number, error_code=ERROR) for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (wire.AllocateProducerIdsRequest(), (0,), wire.AllocateProducerIdsResponse(error_code=ERROR)),
+    (wire.AlterPartitionRequest(), (0, 3), wire.AlterPartitionResponse(error_code=ERROR)),
+    (
+        wire.AlterPartitionReassignmentsRequest(),
+        (0,),
+        wire.AlterPartitionReassignmentsResponse(error_code=ERROR, error_message=ERROR.name),
+    ),
+    (wire.ControlledShutdownRequest(), (0, 3), wire.ControlledShutdownResponse(error_code=ERROR)),
+    (
+        wire.ListPartitionReassignmentsRequest(),
+        (0,),
+        wire.ListPartitionReassignmentsResponse(error_code=ERROR, error_message=ERROR.name),
+    ),
+    (
+        wire.UpdateFeaturesRequest(),
+        (0, 1),
+        wire.UpdateFeaturesResponse(error_code=ERROR, error_message=ERROR.name),
+    ),
+    (
+        wire.AlterReplicaLogDirsRequest(
+            dirs=(
+                wire.AlterReplicaLogDir(
+                    path="/a", topics=(wire.AlterReplicaLogDirTopic(name="a", partitions=(0, 3)),)
+                ),
+            )
+        ),
+        (0, 2),
+        wire.AlterReplicaLogDirsResponse(
+            results=(
+                wire.AlterReplicaLogDirTopicResult(
+                    topic_name="a",
+                    partitions=tuple(
+                        wire.AlterReplicaLogDirPartitionResult(partition_index=number, error_code=ERROR)
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (
+        wire.JoinGroupRequest(group_id="g"),
+        (7, 9),
+        wire.JoinGroupResponse(error_code=ERROR, generation_id=-1, protocol_name=None),
+    ),
+    (
+        wire.JoinGroupRequest(group_id="g"),
+        (0, 6),
+        wire.JoinGroupResponse(error_code=ERROR, generation_id=-1, protocol_name=""),
+    ),
+    (wire.SyncGroupRequest(group_id="g"), (0, 5), wire.SyncGroupResponse(error_code=ERROR)),
+    (wire.HeartbeatRequest(group_id="g"), (0, 4), wire.HeartbeatResponse(error_code=ERROR)),
+    (wire.LeaveGroupRequest(group_id="g"), (0, 5), wire.LeaveGroupResponse(error_code=ERROR)),
+    (
+        wire.OffsetCommitRequest(
+            group_id="g",
+            topics=(
+                wire.OffsetCommitRequestTopic(
+                    name="a",
+                    partitions=tuple(wire.OffsetCommitRequestPartition(partition_index=number) for number in (0, 3)),
+                ),
+            ),
+        ),
+        (0, 9),
+        wire.OffsetCommitResponse(
+            topics=(
+                wire.OffsetCommitResponseTopic(
+                    name="a",
+                    partitions=tuple(
+                        wire.OffsetCommitResponsePartition(partition_index=number, error_code=ERROR)
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (wire.OffsetDeleteRequest(group_id="g"), (0,), wire.OffsetDeleteResponse(error_code=ERROR)),
+    (wire.ListGroupsRequest(), (0, 5), wire.ListGroupsResponse(error_code=ERROR)),
+    (
+        wire.DescribeGroupsRequest(groups=("g", "h")),
+        (0, 5),
+        wire.DescribeGroupsResponse(
+            groups=tuple(
+                wire.DescribeGroupsResponseDescribedGroup(group_id=group, error_code=ERROR) for group in ("g", "h")
+            )
+        ),
+    ),
+    (
+        wire.DeleteGroupsRequest(groups_names=("g", "h")),
+        (0, 2),
+        wire.DeleteGroupsResponse(
+            results=tuple(wire.DeletableGroupResult(group_id=group, error_code=ERROR) for group in ("g", "h"))
+        ),
+    ),
+    (wire.OffsetFetchRequest(group_id="g"), (2, 7), wire.OffsetFetchResponse(error_code=ERROR)),
+    (
+        wire.OffsetFetchRequest(groups=tuple(wire.OffsetFetchRequestGroup(group_id=group) for group in ("g", "h"))),
+        (8, 9),
+        wire.OffsetFetchResponse(
+            groups=tuple(wire.OffsetFetchResponseGroup(group_id=group, error_code=ERROR) for group in ("g", "h"))
+        ),
+    ),
+    (
+        wire.OffsetFetchRequest(
+            group_id="g", topics=(wire.OffsetFetchRequestTopic(name="a", partition_indexes=(0, 3)),)
+        ),
+        (0, 1),
+        wire.OffsetFetchResponse(
+            topics=(
+                wire.OffsetFetchResponseTopic(
+                    name="a",
+                    partitions=tuple(
+                        wire.OffsetFetchResponsePartition(
+                            partition_index=number, committed_offset=-1, error_code=ERROR, metadata=""
+                        )
+                        for number in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "versions", "expected"), ERRORS)
+def test_a_request_that_fails_as_a_whole(message: wire.Message, versions: tuple[int, ...], expected: Any) -> None:
+    """Rules 9.4, B1.41, B4.22."""
+    for version in versions:
+        assert error_response(message, version) == expected
+
+
+def test_every_api_is_among_them() -> None:
+    assert {type(message) for message, _, _ in ERRORS} == {handler.request for handler in HANDLERS}
 
 
 def error_codes(value: Any, version: int) -> Iterator[int]:
@@ -38,9 +476,9 @@ def test_every_code_of_an_error_response_is_the_error(handler: Handler[Any], dat
     message = data.draw(messages(handler.request, version))
     header = wire.Header(handler.api_key, version, 5, "test")
     context = RequestContext(header, ConnectionContext("connection", "DATA", "127.0.0.1"))
-    response = handler.error_response(message, context, CODE)
+    response = handler.error_response(message, context, ERROR)
     if response is None:  # rule B1.41: the connection is closed, or nothing was expected
         return
     sent = wire.encode_response(response, api_version=version, correlation_id=5)
     _, received = wire.decode_response(sent, api_key=handler.api_key, api_version=version)
-    assert set(error_codes(received, version)) <= {CODE}
+    assert set(error_codes(received, version)) <= {ERROR}

@@ -57,7 +57,9 @@ BAD = [
         marks=pytest.mark.kafka("SS-7"),
     ),
     pytest.param(
-        wire.frame(struct.pack(">hhih", 8, 9, 1, -1)), "OffsetCommit 9: OffsetCommit is not served", id="not served"
+        wire.frame(struct.pack(">hhih", 25, 4, 1, -1)),
+        "AddOffsetsToTxn 4: AddOffsetsToTxn is not served",
+        id="not served",
     ),
     pytest.param(
         wire.frame(struct.pack(">hhih", 3, 0, 1, -7)),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
 
 from kce import wire
-from kce.controller.channel_manager import ChannelConfig
+from kce.controller.channel_manager import Channel, ChannelConfig
 from kce.controller.config import ControllerConfig
-from kce.zookeeper.model import BrokerId
+from kce.zookeeper.model import BrokerId, Endpoint
 from tests.controller.support import Sent, texts, world
 
 
@@ -170,3 +174,127 @@ async def test_refusals_are_never_retried(autojump_clock: MockClock) -> None:  #
         assert len(texts(w.take(), 2)) == 2
         assert controller.is_active
         assert await w.state("t") == (2, 0, (2, 3))
+
+
+class Peer:
+    """A broker: what was done to it, with the time. ``scripts``: how long each dial, request and closing takes."""
+
+    def __init__(self, *, dial_s: float = 0, answer_s: float = 0, close_s: float = 0) -> None:
+        self.dial_s, self.answer_s, self.close_s = dial_s, answer_s, close_s
+        self.seen: list[tuple[float, object]] = []
+        self._header = wire.Header(0, 0, 0, None)
+
+    def _note(self, what: object) -> None:
+        self.seen.append((round(trio.current_time(), 3), what))
+
+    async def dial(self, host: str, port: int, *, to: int, listener: str) -> Any:
+        self._note((host, port, to, listener))
+        await trio.sleep(self.dial_s)
+        return self
+
+    async def send_frame(self, start: bytes, rest: bytes | memoryview) -> None:
+        self._header, _ = wire.decode_request(bytes(start) + bytes(rest))
+        self._note(self._header.correlation_id)
+        await trio.lowlevel.checkpoint()
+
+    async def receive_frame(self) -> bytes:
+        await trio.sleep(self.answer_s)
+        return wire.encode_response(
+            wire.UpdateMetadataResponse(), api_version=7, correlation_id=self._header.correlation_id
+        )
+
+    async def aclose(self) -> None:
+        self._note("closed")
+        await trio.sleep(self.close_s)
+
+
+ADDRESS = ("h", 9, 2, "DATA")
+
+
+@asynccontextmanager
+async def channel_to(peer: Peer) -> AsyncIterator[Channel]:
+    config = ChannelConfig(
+        broker_id=BrokerId(1), inter_broker_listener="DATA", socket_timeout_ms=700, request_timeout_ms=500
+    )
+    async with trio.open_nursery() as nursery:
+        channel = Channel(config, BrokerId(2), Endpoint("DATA", "PLAINTEXT", "h", 9), peer.dial)
+        nursery.start_soon(channel.run)
+        yield channel
+        channel.scope.cancel()
+
+
+def enqueue(channel: Channel, answers: list[object], message: wire.Message | None = None) -> None:
+    sent = message or wire.UpdateMetadataRequest()
+
+    def encode(correlation_id: int) -> tuple[bytes, bytes]:
+        whole = wire.encode_request(sent, api_version=7, correlation_id=correlation_id, client_id="1")
+        return whole[:9], whole[9:]
+
+    channel.enqueue(type(sent), 7, encode, lambda answer: answers.append((len(channel.queue), answer)))
+
+
+async def test_a_broker_that_cannot_be_dialled_is_dialled_again(autojump_clock: MockClock) -> None:  # rules 8.29, 8.31
+    peer = Peer(dial_s=60)
+    async with channel_to(peer) as channel:
+        enqueue(channel, [])
+        await trio.sleep(2)
+    assert peer.seen == [(0, ADDRESS), (0.8, ADDRESS), (1.6, ADDRESS)]
+
+
+async def test_a_broker_that_does_not_answer_is_asked_again(autojump_clock: MockClock) -> None:  # rules 8.29, 8.31
+    peer, answers = Peer(answer_s=60, close_s=0.2), list[object]()
+    async with channel_to(peer) as channel:
+        enqueue(channel, answers)
+        await trio.sleep(1)
+        peer.answer_s = 0.4
+        await trio.sleep(2)
+        assert peer.seen == [
+            (0, ADDRESS), (0, 0), (0.5, "closed"), (0.8, ADDRESS), (0.8, 1), (1.3, "closed"), (1.6, ADDRESS), (1.6, 2)
+        ]  # fmt: skip
+        assert answers == [(0, wire.UpdateMetadataResponse())]
+
+
+async def test_closing_a_connection_takes_a_second_at_most(autojump_clock: MockClock) -> None:
+    peer = Peer(answer_s=60, close_s=60)
+    async with channel_to(peer) as channel:
+        enqueue(channel, [])
+        await trio.sleep(0.2)
+        channel.scope.cancel()
+        await channel.stopped.wait()
+    assert (trio.current_time(), len(channel.queue)) == (pytest.approx(1.2), 0)
+    assert peer.seen == [(0, ADDRESS), (0, 0), (0.2, "closed")]
+
+
+async def test_correlation_ids_start_over(autojump_clock: MockClock) -> None:
+    peer, answers = Peer(), list[object]()
+    async with channel_to(peer) as channel:
+        channel._correlation_id = 2**31 - 1
+        for _ in range(2):
+            enqueue(channel, answers)
+        await trio.sleep(1)
+    assert [seen for _, seen in peer.seen] == [ADDRESS, 2**31 - 1, 0, "closed"]
+    assert [waiting for waiting, _ in answers] == [1, 0]  # type: ignore[misc]
+
+
+async def test_what_cannot_be_encoded_is_dropped(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:  # rule 8.17
+    peer, answers = Peer(), list[object]()
+    broken = wire.LeaderAndIsrRequest(controller_id=2**40)
+    async with channel_to(peer) as channel:
+        enqueue(channel, answers, broken)
+        enqueue(channel, answers)
+        await trio.sleep(1)
+    assert "LeaderAndIsrRequest to broker 2 is dropped" in caplog.text
+    assert len(answers) == 1
+
+
+async def test_the_time_in_the_queue(autojump_clock: MockClock) -> None:  # rule 8.33
+    peer = Peer(answer_s=0.25)
+    async with channel_to(peer) as channel:
+        for _ in range(2):
+            enqueue(channel, [])
+        updates: list[float] = []
+        channel.queue_time.update = updates.append  # type: ignore[method-assign]
+        await trio.sleep(1)
+    assert updates == [pytest.approx(0), pytest.approx(250)]

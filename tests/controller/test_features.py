@@ -213,3 +213,14 @@ async def test_an_update_of_features_that_the_broker_does_not_learn_of(autojump_
         await w.settle()
         assert answers == [{"f": OperationResult(ErrorCode.FEATURE_UPDATE_FAILED, "too late")}]
         assert seen == [(0, 18.0), (1, 30.0)]
+
+
+async def test_features_that_cannot_be_read_any_more(autojump_clock: MockClock) -> None:  # rule 4.22
+    """What was finalized before the last failover does not count."""
+    async with world(brokers=(), features={"f": (1, 5)}) as w:
+        controller = await w.start_controller(1, supported_features={"f": (1, 5)})
+        assert await update(w, controller, FeatureUpdate("f", 3, UP)) == {"f": ErrorCode.INVALID_REQUEST}
+        await w.store.write([SetData("/feature", b"rubbish"), Delete("/controller")])
+        await w.settle()
+        assert controller.context.epoch == 2
+        assert await update(w, controller, FeatureUpdate("f", 3, UP)) == {"f": ErrorCode.NONE}

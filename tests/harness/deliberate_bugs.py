@@ -14,6 +14,7 @@ from kce.broker_stub.log.leader_epochs import UNDEFINED
 from kce.broker_stub.log.producer_state import ProducerAppend, ProducerState
 from kce.broker_stub.metadata_cache import MetadataCache
 from kce.broker_stub.partition import Partition
+from kce.broker_stub.purgatory.purgatory import DelayedOperation
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.fetcher import FetchState, ReplicaFetcher
 from kce.controller import partition_state_machine
@@ -222,6 +223,11 @@ def isr_shrinks_without_the_controller(patch: Patch) -> None:
     patch.setattr(Partition, "propose_isr", at_once)
 
 
+def timeouts_unanswered(patch: Patch) -> None:
+    """A request that waits in a purgatory gets no response when its time is over (rule B2.16)."""
+    patch.setattr(DelayedOperation, "_expired", lambda self: None)
+
+
 #: each with a seed that found it, which is tried first
 BUGS: tuple[tuple[Callable[[Patch], None], int], ...] = (
     (no_broker_epoch_check, 16), (no_controller_epoch_check, 84), (leader_epoch_not_raised, 2),
@@ -232,5 +238,5 @@ BUGS: tuple[tuple[Callable[[Patch], None], int], ...] = (
     (high_watermark_too_early, 0), (truncation_to_the_high_watermark_only, 35), (nothing_is_truncated, 23),
     (acknowledged_at_once, 0), (duplicates_appended, 16), (leader_outside_the_isr, 2),
     (consumers_read_beyond_the_high_watermark, 236),
-    (isr_shrinks_without_the_controller, 5),
+    (isr_shrinks_without_the_controller, 5), (timeouts_unanswered, 3),
 )  # fmt: skip

@@ -237,6 +237,24 @@ async def test_a_rule_that_does_not_fire_fails_with_what_came_instead() -> None:
             pass
 
 
+async def test_a_rule_without_a_seed_has_that_of_the_run() -> None:
+    async def chosen(run: int, seed: int | None) -> list[int]:
+        """Which of the first frames a rule with a probability chooses."""
+        rule = Rule(api="UpdateMetadata", probability=0.5, jitter=0.001, seed=seed)
+        fired: list[int] = []
+        async with Cluster(2, world=memory(run), properties=FAST) as cluster, cluster.faults(rule, must_fire=False):
+            for number in range(12):
+                before = rule.fired
+                await cluster.create_topic(f"t{number}", assignment={0: [1]})
+                await cluster.wait_until_settled()
+                fired.append(rule.fired - before)
+        return fired
+
+    assert await chosen(1, None) == await chosen(1, None)
+    assert await chosen(1, None) != await chosen(2, None)
+    assert await chosen(1, 7) == await chosen(2, 7)
+
+
 async def test_stale_and_future_controller_epochs() -> None:
     """A request of a future epoch fences the real controller; one of an older epoch is fenced."""
     async with Cluster(2, world=memory(seed=1), properties=FAST) as cluster:

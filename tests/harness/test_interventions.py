@@ -5,23 +5,27 @@ Covers: harness/interventions.py, harness/settling.py.
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
-from kce.harness import Cluster, HarnessError, SyncCluster
+from kce.harness import ActiveController, Cluster, HarnessError, SyncCluster
 from kce.harness.faults import Rule
 from kce.harness.members import InProcessMember
 from kce.harness.world import memory
+from kce.wire import ErrorCode
 from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import znodes
+from kce.zookeeper.store import value
 from tests.clusters import leaders_and_isrs, node
 
 FAST = {"zookeeper.session.timeout.ms": "2000"}
 DIRS = ["/one", "/two"]
 T0 = TopicPartition("t", 0)
+DAY_S = 86_400
 
 
 @asynccontextmanager
@@ -77,6 +81,140 @@ async def test_a_node_that_is_cut_off_learns_of_its_expired_session_when_it_is_h
         await cluster.heal(2)
         await cluster.wait_until_settled()
         assert await cluster.registered() == {1, 2, 3}
+
+
+# controllers
+
+
+async def test_two_controllers_until_the_first_learns() -> None:
+    async with cluster_with_topic() as cluster:
+        first = await cluster.second_controller()
+        second = await cluster.wait_for_controller()
+        assert second.id != first.id
+        assert (await cluster.node_status(first.id)).believes_active
+        await cluster.wait_until(lambda: believes(cluster, second.id), "the second to take over")
+        await cluster.heal(first.id)
+        await cluster.wait_until_settled()
+        assert not await believes(cluster, first.id)
+        await cluster.kill(first.id)
+        await cluster.kill(6 - first.id - second.id)
+        with pytest.raises(HarnessError, match=f"node {second.id} is the only one that runs"):
+            await cluster.second_controller()
+        await cluster.delete_controller()
+        await cluster.kill(second.id)
+        with pytest.raises(HarnessError, match="no node that runs is controller"):
+            await cluster.zombie_controller()
+
+
+async def believes(cluster: Cluster, node_id: int) -> bool:
+    return (await cluster.node_status(node_id)).believes_active
+
+
+async def test_a_zombie_is_fenced() -> None:
+    """Rule 9.2: what it has sent before it was cut off arrives with an old controller epoch."""
+    async with cluster_with_topic() as cluster:
+        old = await cluster.wait_for_controller()
+        await cluster.hold_control_requests(old.id)
+        await cluster.create_topic("late", assignment={0: [1, 2, 3]})
+        assert await cluster.zombie_controller() == old
+        await cluster.wait_until(lambda: others_have(cluster, old, old.epoch + 1), "brokers to know the new epoch")
+        cluster.history.clear()
+        await cluster.release_control_requests(old.id)
+        answers = await cluster.history.wait_for(
+            lambda m: getattr(m, "error_code", 0) == ErrorCode.STALE_CONTROLLER_EPOCH, is_request=False, to=old.id
+        )
+        assert answers[0].destination == old.id
+        await cluster.heal(old.id)
+        await cluster.wait_until_settled()
+        new = await cluster.zombie_controller()
+        assert cluster.held.keys() == {new.id}
+
+
+async def others_have(cluster: Cluster, zombie: ActiveController, epoch: int) -> bool:
+    """Whether all brokers but the zombie, which is not registered, have accepted that controller epoch."""
+    await trio.lowlevel.checkpoint()
+    others = [member.id for member in cluster.members if member.id != zombie.id]
+    return all(node(cluster, other).broker.replica_manager.controller_epoch == epoch for other in others)
+
+
+async def test_controller_and_its_epoch_are_rewritten_and_deleted() -> None:
+    async with cluster_with_topic() as cluster:
+        old = await cluster.wait_for_controller()
+        other = old.id % 3 + 1
+        await cluster.rewrite_controller(other)
+        assert await cluster.controller_id() == other
+        await cluster.wait_until(lambda: believes(cluster, other), "it to believe")  # E12.9
+        assert not await believes(cluster, old.id)
+        await cluster.delete_controller()
+        new = await cluster.wait_for_controller(other_than=old)
+        await cluster.rewrite_controller_epoch(40)
+        await cluster.create_topic("fenced", assignment={0: [1]}, wait=False)
+        await trio.sleep(10)
+        assert await leaders_and_isrs(cluster, "fenced") == {}  # rules 2.9, 2.17: refused, and it does not resign
+        assert await cluster.controller_id() == new.id
+        await cluster.delete_controller()
+        await cluster.wait_until(lambda: epoch_is(cluster, 41), "the next controller")
+        await cluster.wait_until_settled()
+        await cluster.delete_controller_epoch()
+        await cluster.delete_controller()
+        await cluster.wait_until(lambda: epoch_is(cluster, 1), "an election without the epochs before")
+        with pytest.raises(HarnessError, match="there is no node 4"):
+            await cluster.rewrite_controller(4)
+    async with Cluster(1, world=memory()) as cluster:
+        await cluster.kill(1)
+        await cluster.delete_controller_epoch()
+        with pytest.raises(HarnessError, match="there is no /controller_epoch to be rewritten"):
+            await cluster.rewrite_controller_epoch(3)
+
+
+async def epoch_is(cluster: Cluster, epoch: int) -> bool:
+    found = await cluster.controller()
+    return found is not None and found.epoch == epoch
+
+
+async def test_a_bounced_node_has_a_new_broker_epoch() -> None:
+    async with cluster_with_topic() as cluster:
+        before, began = node(cluster, 2).broker.broker_epoch, trio.current_time()
+        await cluster.bounce(2)
+        assert trio.current_time() - began < 1
+        assert node(cluster, 2).broker.broker_epoch > before
+        await cluster.wait_until_settled()
+
+
+async def test_a_session_in_memory_has_no_directions() -> None:
+    async with Cluster(1, world=memory()) as cluster:
+        with pytest.raises(HarnessError, match="a session in memory has no directions"):
+            await cluster.mute_zookeeper(1)
+        with pytest.raises(HarnessError, match="nothing takes -1 s longer"):
+            await cluster.delay_zookeeper(1, -1)
+
+
+# links
+
+
+async def test_one_direction_between_two_nodes() -> None:
+    """Node 2 gets no requests of node 1, and its own arrive there, without answers."""
+    async with cluster_with_topic(**{"request.timeout.ms": "3000"}) as cluster:
+        controller = await cluster.wait_for_controller()
+        source, to = controller.id, controller.id % 3 + 1
+        await cluster.cut_link(source, to)
+        await cluster.cut_link(source, to)  # once
+        cluster.history.clear()
+        await cluster.create_topic("u", assignment={0: [to]}, wait=False)
+        await cluster.history.wait_for(api="UpdateMetadata", source=source, to=6 - source - to)
+        await trio.sleep(100)  # longer than a fetcher waits for a response
+        assert not cluster.history.events(source=source, to=to)
+        assert not cluster.history.events(source=source, to=to, is_request=False)
+        assert cluster.history.events(source=to, to=source)
+        await cluster.heal_link(source, to)
+        await cluster.wait_until_settled()
+        assert cluster.history.events(api="LeaderAndIsr", source=source, to=to)
+        await cluster.cut_link(to, source)
+        await cluster.repair()
+        assert cluster.links.rules == ()
+        for pair, error in (((1, 1), "node 1 has no link to itself"), ((1, 4), "there is no node 4")):
+            with pytest.raises(HarnessError, match=error):
+                await cluster.cut_link(*pair)
 
 
 # lag
@@ -236,12 +374,22 @@ def test_without_async() -> None:
         assert cluster.member(2).state == "stopped"
 
 
+async def registered_ms(cluster: Cluster, node_id: int) -> int:
+    """When the node has registered, by its clock."""
+    (found,) = await cluster.store.get_data([znodes.broker_path(node_id)])
+    return int(json.loads(value(found).data)["timestamp"])
+
+
+async def has_stopped(cluster: Cluster, node_id: int) -> bool:
+    await trio.lowlevel.checkpoint()
+    return cluster.member(node_id).state == "stopped"
+
+
 @pytest.mark.slow
 async def test_in_processes(zookeeper: str) -> None:
     """A suspended node's session can expire, and a node of its own halts by itself."""
-    async with Cluster(
-        2, processes=True, zookeeper=f"{zookeeper}/interventions", properties={"controlled.shutdown.enable": "false"}
-    ) as cluster:
+    properties = {"controlled.shutdown.enable": "false", "zookeeper.session.timeout.ms": "60000"}
+    async with Cluster(2, processes=True, zookeeper=f"{zookeeper}/interventions", properties=properties) as cluster:
         old = await cluster.wait_for_controller()
         other = 3 - old.id
         await cluster.create_topic("t", assignment={0: [old.id, other]})
@@ -256,6 +404,18 @@ async def test_in_processes(zookeeper: str) -> None:
         await cluster.expire_session(old.id)
         assert (await cluster.wait_for_controller(other_than=old)).id == other
         await cluster.wait_until_settled()
+        await cluster.resume(old.id)
+        await cluster.wait_until_settled()
+        await cluster.jump_clock(old.id, -DAY_S)
+        await cluster.slow_disk(old.id, 0.01)
+        await cluster.restart(old.id)  # its machine is the same
+        assert await registered_ms(cluster, old.id) < await registered_ms(cluster, other) - DAY_S * 500
+        await cluster.jump_clock(old.id, DAY_S)
+        await cluster.fill_disk(old.id)
+        await cluster.create_topic("u", assignment={0: [old.id]}, wait=False)
+        await cluster.wait_until(lambda: has_stopped(cluster, old.id), "the node whose disk is full to halt")
+        assert "and none is left" in cluster.member(old.id).end_reason()
+        assert old.id in await cluster.registered()  # its session lasts, as after a crash
         member = cluster.member(other)
         assert not isinstance(member, InProcessMember)
         with pytest.raises(HarnessError, match=f"there is no log directory /nowhere of node {other}"):

@@ -109,7 +109,11 @@ async def test_each_frame_is_seen_once_though_both_ends_are_ours() -> None:
         assert [event.is_request for event in events] == [True, False] * 3
 
 
-@pytest.mark.parametrize(("client_id", "source"), [("2", 2), ("3", None), ("consumer-2", None), ("", None)])
+@pytest.mark.parametrize(
+    ("client_id", "source"),
+    [("2", 2), ("3", None), ("consumer-2", None), ("", None), ("broker-2-fetcher-0", 2), ("broker-3-fetcher-0", None),
+     ("broker-2-fetcher-0-mine", None), ("2" * 5000, None)],
+)  # fmt: skip
 async def test_a_node_of_another_process_is_known_by_its_client_id(client_id: str, source: int | None) -> None:
     async with pair() as p:
         p.links.dialled.clear()

@@ -20,7 +20,7 @@ import click
 import pytest
 import trio
 
-from kce.harness import Cluster, SyncCluster
+from kce.harness import ActiveController, Cluster, SyncCluster
 from kce.harness.actions import ACTIONS
 from kce.harness.cli import nodes
 from kce.harness.commands import ClusterTarget
@@ -109,7 +109,7 @@ def test_every_action_is_a_method_of_the_cluster_and_a_command() -> None:
             found = found.commands[action.words.split()[1]]
         assert [p.name for p in found.params if isinstance(p, click.Argument)] == list(action.arguments)
         assert set(action.pattern.groupindex) <= set(action.arguments)
-        assert action.done.format_map(dict.fromkeys(action.arguments, 1))
+        assert action.done.format_map({**dict.fromkeys(action.arguments, 1), "result": ActiveController(1, 1)})
 
 
 async def test_errors_come_back_as_text(nursery: trio.Nursery) -> None:

@@ -37,9 +37,9 @@ class Tools:
         with self._jvm:
             self._jvm.kill()
 
-    def try_run(self, main_class: str, *arguments: str) -> tuple[int, str]:
+    def try_run(self, main_class: str, *arguments: str, standard_input: str = "") -> tuple[int, str]:
         """Exit status and what it printed. A run that takes too long is the end of the JVM, and of the test."""
-        words = [urllib.parse.quote(word, safe="") for word in (main_class, *arguments)]
+        words = [urllib.parse.quote(word, safe="") for word in (standard_input, main_class, *arguments)]
         assert self._jvm.stdin is not None
         assert self._jvm.stdout is not None
         too_long = threading.Timer(TOOL_TIMEOUT_S, self._jvm.kill)
@@ -54,9 +54,9 @@ class Tools:
         finally:
             too_long.cancel()
 
-    def run(self, main_class: str, *arguments: str) -> str:
+    def run(self, main_class: str, *arguments: str, standard_input: str = "") -> str:
         """What it printed. Raises RuntimeError when it fails."""
-        status, output = self.try_run(main_class, *arguments)
+        status, output = self.try_run(main_class, *arguments, standard_input=standard_input)
         if status:
             raise RuntimeError(f"{main_class} {' '.join(arguments)} ended with {status}:\n{output}")
         return output

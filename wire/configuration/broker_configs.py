@@ -23,14 +23,19 @@ from kce.wire.configuration.definitions import (
 # change at run time; whether DescribeConfigs lists it; which parsers read it.
 _TABLE: Final[Mapping[Support, str]] = {
     Support.LIVE: """
+follower.replication.throttled.rate long max any broker described broker
+leader.replication.throttled.rate long max any broker described broker
 max.connection.creation.rate int max 0.. cluster described broker
 max.connections int max 0.. cluster described broker
 max.connections.per.ip int max 0.. cluster described broker
 max.connections.per.ip.overrides string empty any cluster described broker
+replica.alter.log.dirs.io.max.bytes.per.second long max any broker described broker
 unclean.leader.election.enable boolean false any cluster described controller
 """,
     Support.HONOURED: """
 advertised.listeners string - any broker described broker
+alter.log.dirs.replication.quota.window.num int 11 1.. static hidden broker
+alter.log.dirs.replication.quota.window.size.seconds int 1 1.. static hidden broker
 auto.leader.rebalance.enable boolean true any static described controller
 broker.id int -1 -1.. static described broker
 broker.id.generation.enable boolean true any static described broker
@@ -47,6 +52,11 @@ controller.socket.timeout.ms int 30000 1.. static described broker
 default.replication.factor int 1 1..32767 static described broker
 delete.topic.enable boolean true any static described broker
 fetch.max.bytes int 57671680 1024.. static described broker
+group.coordinator.rebalance.protocols list classic consumer|classic|share|unknown static hidden broker
+group.initial.rebalance.delay.ms int 3000 any static hidden broker
+group.max.session.timeout.ms int 1800000 any static hidden broker
+group.max.size int max 1.. static hidden broker
+group.min.session.timeout.ms int 6000 any static hidden broker
 inter.broker.listener.name string - any static described broker
 inter.broker.protocol.version string 3.9-IV0 any static described broker
 kce.controller.only boolean false any static hidden node
@@ -95,12 +105,22 @@ num.io.threads int 8 1.. cluster described broker
 num.network.threads int 3 1.. cluster described broker
 num.partitions int 1 1.. static described broker
 num.replica.fetchers int 1 any cluster described broker
+offset.metadata.max.bytes int 4096 any static hidden broker
+offsets.commit.required.acks short -1 any static hidden broker
+offsets.commit.timeout.ms int 5000 1.. static hidden broker
+offsets.load.buffer.size int 5242880 1.. static hidden broker
+offsets.retention.check.interval.ms long 600000 1.. static hidden broker
+offsets.retention.minutes int 10080 1.. static hidden broker
+offsets.topic.compression.codec int 0 any static hidden broker
+offsets.topic.num.partitions int 50 1.. static described broker
+offsets.topic.replication.factor short 3 1.. static described broker
+offsets.topic.segment.bytes int 104857600 1.. static hidden broker
 producer.id.expiration.check.interval.ms int 600000 1.. static hidden logs
 producer.id.expiration.ms int 86400000 1.. cluster described logs
-quota.window.num int 11 1.. static described broker
-quota.window.size.seconds int 1 1.. static described broker
 queued.max.request.bytes long -1 any static described broker
 queued.max.requests int 500 1.. static described broker
+quota.window.num int 11 1.. static described broker
+quota.window.size.seconds int 1 1.. static described broker
 replica.fetch.backoff.ms int 1000 0.. static described broker
 replica.fetch.max.bytes int 1048576 0.. static described broker
 replica.fetch.min.bytes int 1 any static described broker
@@ -110,6 +130,8 @@ replica.high.watermark.checkpoint.interval.ms long 5000 any static described log
 replica.lag.time.max.ms long 30000 1.. static described broker
 replica.selector.class string - org.apache.kafka.common.replica.RackAwareReplicaSelector static described broker
 replica.socket.timeout.ms int 30000 any static described broker
+replication.quota.window.num int 11 1.. static hidden broker
+replication.quota.window.size.seconds int 1 1.. static hidden broker
 request.timeout.ms int 30000 1.. static described broker
 reserved.broker.max.id int 1000 0.. static described broker
 security.inter.broker.protocol string PLAINTEXT PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL static described broker
@@ -146,8 +168,6 @@ ssl.client.auth string none required|requested|none broker described
 super.users string empty any static hidden
 """,  # noqa: E501 - names of Java classes
     Support.IGNORED: """
-alter.log.dirs.replication.quota.window.num int 11 1.. static hidden
-alter.log.dirs.replication.quota.window.size.seconds int 1 1.. static hidden
 auto.create.topics.enable boolean true any static described
 auto.include.jmx.reporter boolean true any static hidden
 background.threads int 10 1.. cluster described
@@ -175,7 +195,6 @@ delete.records.purgatory.purge.interval.requests int 1 any static described
 early.start.listeners string - any static hidden
 eligible.leader.replicas.enable boolean false any static hidden
 fetch.purgatory.purge.interval.requests int 1000 any static described
-follower.replication.throttled.rate long max any broker described
 group.consumer.assignors list org.apache.kafka.coordinator.group.assignor.UniformAssignor,org.apache.kafka.coordinator.group.assignor.RangeAssignor any static hidden
 group.consumer.heartbeat.interval.ms int 5000 1.. static hidden
 group.consumer.max.heartbeat.interval.ms int 15000 1.. static hidden
@@ -187,12 +206,7 @@ group.consumer.min.session.timeout.ms int 45000 1.. static hidden
 group.consumer.session.timeout.ms int 45000 1.. static hidden
 group.coordinator.append.linger.ms int 10 0.. static hidden
 group.coordinator.new.enable boolean false any static hidden
-group.coordinator.rebalance.protocols list classic consumer|classic|share|unknown static hidden
 group.coordinator.threads int 1 1.. static hidden
-group.initial.rebalance.delay.ms int 3000 any static hidden
-group.max.session.timeout.ms int 1800000 any static hidden
-group.max.size int max 1.. static hidden
-group.min.session.timeout.ms int 6000 any static hidden
 group.share.delivery.count.limit int 5 2..10 static hidden
 group.share.enable boolean false any static hidden
 group.share.heartbeat.interval.ms int 5000 1.. static hidden
@@ -210,7 +224,6 @@ group.share.session.timeout.ms int 45000 1.. static hidden
 initial.broker.registration.timeout.ms int 60000 any static hidden
 kafka.metrics.polling.interval.secs int 10 1.. static hidden
 kafka.metrics.reporters list empty any static hidden
-leader.replication.throttled.rate long max any broker described
 log.cleaner.io.buffer.load.factor double 0.9 any cluster hidden
 log.cleaner.io.buffer.size int 524288 0.. cluster hidden
 log.cleaner.io.max.bytes.per.second double 1.7976931348623157E308 any cluster hidden
@@ -238,16 +251,6 @@ metrics.sample.window.ms long 30000 1.. static hidden
 node.id int -1 any static hidden
 num.recovery.threads.per.data.dir int 1 1.. cluster described
 num.replica.alter.log.dirs.threads int - any static hidden
-offset.metadata.max.bytes int 4096 any static hidden
-offsets.commit.required.acks short -1 any static hidden
-offsets.commit.timeout.ms int 5000 1.. static hidden
-offsets.load.buffer.size int 5242880 1.. static hidden
-offsets.retention.check.interval.ms long 600000 1.. static hidden
-offsets.retention.minutes int 10080 1.. static hidden
-offsets.topic.compression.codec int 0 any static hidden
-offsets.topic.num.partitions int 50 1.. static described
-offsets.topic.replication.factor short 3 1.. static described
-offsets.topic.segment.bytes int 104857600 1.. static hidden
 password.encoder.cipher.algorithm string AES/CBC/PKCS5Padding any static hidden
 password.encoder.iterations int 4096 1024.. static hidden
 password.encoder.key.length int 128 8.. static hidden
@@ -282,10 +285,7 @@ remote.log.storage.manager.class.name string - any static hidden
 remote.log.storage.manager.class.path string - any static hidden
 remote.log.storage.manager.impl.prefix string rsm.config. any static hidden
 remote.log.storage.system.enable boolean false any static hidden
-replica.alter.log.dirs.io.max.bytes.per.second long max any broker described
 replica.socket.receive.buffer.bytes int 65536 any static described
-replication.quota.window.num int 11 1.. static hidden
-replication.quota.window.size.seconds int 1 1.. static hidden
 sasl.client.callback.handler.class class - any static hidden
 sasl.enabled.mechanisms list GSSAPI any broker described
 sasl.jaas.config password - any broker described

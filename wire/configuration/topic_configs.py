@@ -66,7 +66,9 @@ _LIVE: Final = frozenset(
         "file.delete.delay.ms",
         "flush.messages",
         "flush.ms",
+        "follower.replication.throttled.replicas",
         "index.interval.bytes",
+        "leader.replication.throttled.replicas",
         "max.compaction.lag.ms",
         "max.message.bytes",
         "message.downconversion.enable",
@@ -108,7 +110,8 @@ def _definitions() -> Iterator[TopicConfigDef]:
 
 
 def _without_synonyms(name: str, kind: ConfigType, default: str, allowed: Allowed) -> TopicConfigDef:
-    return TopicConfigDef(name=name, type=kind, default=default, allowed=allowed, support=Support.IGNORED, synonyms=())
+    support = Support.LIVE if name in _LIVE else Support.IGNORED
+    return TopicConfigDef(name=name, type=kind, default=default, allowed=allowed, support=support, synonyms=())
 
 
 #: by name, in alphabetical order

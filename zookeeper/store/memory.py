@@ -160,11 +160,10 @@ class MemoryZooKeeper:
 
         async def expire() -> None:
             await trio.sleep(client.session_timeout_ms / 1000)
-            if client.session_id == session and client._disconnections == disconnections and not client._lost:
-                self._end(client)
-                client._lost = True
+            if client.session_id == session and client._connection is connection and not client._lost:
+                self.end_session(client)
 
-        session, disconnections = client.session_id, client._disconnections
+        session, connection = client.session_id, client._connection
         if self._nursery is not None and session:
             self._nursery.start_soon(expire)
 
@@ -369,8 +368,8 @@ class MemoryStore(store.Session):
         self._abandoned = False
         #: the session expired while there was no connection
         self._lost = False
-        #: counts changes of the connection: a timeout of an earlier disconnection is void
-        self._disconnections = 0
+        #: another one from each reconnection on: a timeout of an earlier disconnection is void
+        self._connection = object()
 
     @property
     def session_id(self) -> int:
@@ -492,7 +491,7 @@ class MemoryStore(store.Session):
     def abandon(self) -> None:
         self._abandoned = True
         self._connected.set()  # what waits for a connection fails
-        self._disconnections += 1
+        self._connection = object()
         self._server._expire_in_time(self)
 
     async def aclose(self) -> None:
@@ -522,13 +521,12 @@ class MemoryStore(store.Session):
     def _disconnected(self) -> None:
         if self._connected.is_set():
             self._connected = trio.Event()
-            self._disconnections += 1
             self._report_session(SessionState.DISCONNECTED)
 
     def _reconnected(self) -> None:
         if not self._connected.is_set():
             self._connected.set()
-            self._disconnections += 1
+            self._connection = object()
             self._report_session(SessionState.CONNECTED)
             held_back, self._held_back = self._held_back, []
             for event in sorted(held_back, key=_order_of_rearmed_watches):
@@ -536,7 +534,7 @@ class MemoryStore(store.Session):
 
     def _expired(self, new_session_id: int) -> None:
         self._lost = False
-        self._held_back.clear()
+        self._held_back = []
         self._report_session(SessionState.EXPIRED)
         self._begin(new_session_id)
 
@@ -548,7 +546,7 @@ class MemoryStore(store.Session):
 
         refused = self._session_id
         self._connected = trio.Event()
-        self._held_back.clear()
+        self._held_back = []
         self._report_session(SessionState.AUTH_FAILED)
         self._report_session(SessionState.EXPIRED)
         trio.lowlevel.spawn_system_task(retry)

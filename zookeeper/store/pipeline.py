@@ -109,8 +109,10 @@ def take_over(client: Any) -> None:
     def send(read_timeout: float, connect_timeout: float) -> None:
         queue, pending = client._queue, client._pending
         parts: list[bytes] = []
-        while len(parts) < 2 * _MOST_AT_ONCE and queue and isinstance(queue[0][0], Requests):
-            requests = queue[0][0]
+        while len(parts) < 2 * _MOST_AT_ONCE and queue:
+            requests, _ = queue[0]
+            if not isinstance(requests, Requests):
+                break
             for body in requests.take(_MOST_AT_ONCE):
                 connection._xid = xid = connection._xid % 0x7FFFFFFF + 1
                 parts += (_REQUEST_HEAD.pack(_XID_AND_TYPE_BYTES + len(body), xid, requests.type), body)
@@ -132,12 +134,12 @@ def take_over(client: Any) -> None:
                 raise OSError(errno.EPROTO, f"a response of {len(frame)} bytes")
             xid, zxid, code = _REPLY_HEADER.unpack_from(frame)
             pending = client._pending
-            if xid < 0 or not pending or not isinstance(pending[0][0], Requests):  # a watch, a ping, or kazoo's
+            requests, _, expected = pending[0] if pending else (None, None, 0)
+            if xid < 0 or not isinstance(requests, Requests):  # a watch, a ping, or kazoo's
                 if (answered := read_one(read_timeout)) is not None:
                     return answered
                 continue
             connected.take_frame()
-            requests, _, expected = pending[0]
             if xid != expected:
                 raise OSError(errno.EPROTO, f"a response to request {xid}, expected {expected}")
             pending.popleft()

@@ -220,6 +220,16 @@ def test_partitions_are_added_replaced_and_forgotten() -> None:
     assert [(one.partition, one.offset) for one in context.wanted()] == [(1, 8), (2, 0)]
 
 
+def test_an_idle_partition_that_is_forgotten() -> None:
+    sessions = Sessions()
+    session_id = sessions.create(0, 2)
+    answers(sessions.incremental(session_id, 1), p0=Read(bound=0), p1=Read(bound=0))
+    context = sessions.incremental(session_id, 2, [], [(FOO, 0), (FOO, 9)])
+    assert context.wanted() == []
+    assert sessions.touched(TopicPartition("foo", 0)) == []
+    assert sessions.touched(TopicPartition("foo", 1)) == [context.session]
+
+
 # a broker with sessions
 
 

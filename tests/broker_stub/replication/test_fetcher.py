@@ -6,6 +6,7 @@ Covers: broker_stub/replication/fetcher.py, broker_stub/replication/leader_conne
 from __future__ import annotations
 
 from collections.abc import Callable
+from uuid import UUID
 
 import pytest
 import trio
@@ -444,3 +445,15 @@ async def test_a_partition_that_is_held_while_it_is_fetched_is_not_asked_for_aga
     f.fetchers.reconsider(PARTITION)
     await f.settle()
     assert len(f.leader.requests) == 2
+
+
+async def test_what_is_truncated_is_fetched_with_the_rest(follower: MakeFollower) -> None:  # rules B5.8, B5.9
+    """A log without epochs is truncated first, then both are fetched in one request."""
+    f = follower()
+    f.fetchers.follow(PARTITION, f.log, 9, 3, AT_LEADER, ID)
+    f.fetchers.follow(OTHER, a_log(), 9, 3, AT_LEADER, UUID(int=6))
+    await f.settle()
+    (request,) = f.leader.requests
+    assert [(topic.topic_id, p.partition) for topic in request.topics for p in topic.partitions] == [
+        (ID, 0), (UUID(int=6), 1)
+    ]  # fmt: skip

@@ -217,3 +217,52 @@ def test_faults_from_the_shell(env: dict[str, str], here: Here, tmp_path: Path) 
         assert here("release", str(controller)).code == 0
         assert here("heal", str(controller)).code == 0
         assert here("delete-controller").out == "/controller is deleted\n"
+        assert here("link", "cut", "1", "2").out == "what node 1 sends to node 2 waits\n"
+        assert here("link", "heal", "1", "2").out == "what node 1 sends to node 2 arrives\n"
+        assert here("bounce", "2", "--wait").out == "node 2 is bounced\n"
+        old = json.loads(here("describe", "--json").out)["controller"]
+        zombie = here("zombie")
+        assert zombie.out == f"node {old} is a zombie: its control requests wait for `kce release {old}`\n"
+        assert json.loads(here("describe", "--json").out)["controller"] == 3 - old
+        assert here("release", str(old)).code == 0
+        assert here("heal", str(old), "--wait").code == 0
+        assert here("clock", "jump", "1", "-3600").out == "the clock of node 1 has jumped by -3600.0 s\n"
+        assert here("disk", "slow", "1", "0.5").out == "the disk of node 1 takes 0.5 s longer\n"
+        assert here("disk", "slow", "1", "99").err == "kce: a disk cannot be slower by 99 s, only by 0 to 60 s\n"
+        assert here("disk", "slow", "1", "0").code == 0
+        one = here("zookeeper", "kill-leader")
+        assert (one.code, one.err.endswith("is no ensemble of this cluster: use zookeepers=3\n")) == (1, True)
+        url = f"{ready['http']['url']}/nodes/2/disk/fill"
+        with urlopen(Request(url, headers=headers, method="POST")) as response:
+            assert json.load(response) == {"text": "the disk of node 2 is full"}
+        assert here("disk", "free", "2").out == "the disk of node 2 has space\n"
+
+
+@pytest.mark.slow
+def test_a_script_starts_a_cluster_uses_it_and_ends_it(env: dict[str, str], here: Here, tmp_path: Path) -> None:
+    record = tmp_path / "traffic.pcapng"
+    begun = kce("up", "--wait", "--brokers", "1", "--name", "ci", "--json", "--record", str(record), env=env)
+    assert begun.returncode == 0, begun.stderr
+    ready = json.loads(begun.stdout)
+    everyone = family(ready["pid"])
+    try:
+        assert "`kce down` stops the cluster." in begun.stderr
+        assert here("topic", "create", "orders", "--cluster", "ci").code == 0
+        assert here("kill", "1").code == 0
+        assert "node 1 is killed" in Path(ready["output"]).read_text()
+        taken = kce("up", "-d", "--name", "ci", env=env)
+        assert (taken.returncode, taken.stdout) == (1, "")
+        assert taken.stderr == f"kce: the cluster of pid {ready['pid']} has the name ci already\n"
+        ended = here("down")
+        assert (ended.code, ended.out) == (0, "ci has ended\n")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(ready["pid"], signal.SIGKILL)
+    assert wait_gone(everyone) == []
+    assert record.exists()
+    assert not Path(ready["output"]).parent.exists()
+    again = here("down")
+    assert (again.code, again.err) == (
+        1,
+        "kce: no cluster of yours is running: start one with `kce up` or `kce proxy`\n",
+    )

@@ -9,6 +9,7 @@ import pytest
 from kce import wire
 from kce.broker_stub.log import Isolation, LogConfig
 from kce.wire import Codec, ErrorCode
+from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import znodes
 from tests.broker_stub.replication.support import batch, produce_request
 from tests.harness.conformance.records import TOPIC, Clients, clients
@@ -69,19 +70,22 @@ async def test_settings_of_a_topic_in_zookeeper_and_in_its_logs() -> None:  # ru
             "follower.replication.throttled.replicas": followers,
         }
 
-    one = settings(1024, 1_000_000, "0:0,1:0,2:0", "0:1,1:1,2:1")
+    one = settings(1024, 1_000_000, "0:1,1:1,2:1", "0:2,1:2,2:2")
     async with clients(1) as c:
         zk = c.cluster.zk
 
-        async def applied(size: int, retention_ms: int) -> None:
+        async def applied(size: int, retention_ms: int, *, throttled: bool = True) -> None:
             async def everywhere() -> bool:
                 configs = [c.log(1, partition).config for partition in range(3)]
-                return [(it.max_message_bytes, it.retention_ms) for it in configs] == [(size, retention_ms)] * 3
+                quota = c.node(1).broker.replication.quotas.leader
+                return [(it.max_message_bytes, it.retention_ms) for it in configs] == [(size, retention_ms)] * 3 and [
+                    quota.is_throttled(TopicPartition(TOPIC, n)) for n in range(3)
+                ] == [throttled] * 3
 
             await c.cluster.wait_until(everywhere, "all logs to have the settings")
 
         await c.create({0: [1], 1: [1], 2: [1]}, config=one)
-        await applied(1024, 1_000_000)
+        await applied(1024, 1_000_000, throttled=False)  # quotas learn of changes only
         await zk.change_config("topics", TOPIC, one)
         await applied(1024, 1_000_000)
         (notification,) = await zk.get_children(znodes.CONFIG_CHANGES)
@@ -95,12 +99,12 @@ async def test_settings_of_a_topic_in_zookeeper_and_in_its_logs() -> None:  # ru
         default = LogConfig.of({})
         assert default.retention_ms is not None
         await zk.change_config("topics", TOPIC, {})
-        await applied(default.max_message_bytes, default.retention_ms)
+        await applied(default.max_message_bytes, default.retention_ms, throttled=False)
         await zk.change_config("topics", TOPIC, one)
         await applied(1024, 1_000_000)
         nobody = {key: "" for key in one if key.endswith("throttled.replicas")}
         await zk.change_config("topics", TOPIC, nobody)
-        await applied(default.max_message_bytes, default.retention_ms)
+        await applied(default.max_message_bytes, default.retention_ms, throttled=False)
 
 
 async def produce_format_1(c: Clients) -> None:

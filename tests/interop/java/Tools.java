@@ -1,4 +1,5 @@
 import java.io.BufferedReader;
+import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
@@ -10,8 +11,9 @@ import java.util.Arrays;
 import org.apache.kafka.common.utils.Exit;
 
 /**
- * Kafka's command-line tools, many runs in one JVM. A line a run comes in: main class and arguments, URL-encoded, with
- * spaces between. For each: its exit status, a space, how many bytes it printed, a newline, and these bytes.
+ * Kafka's command-line tools, many runs in one JVM. A line a run comes in: what the run reads, main class and arguments,
+ * URL-encoded, with spaces between. For each: its exit status, a space, how many bytes it printed, a newline, and these
+ * bytes.
  */
 public class Tools {
     /** Ends a tool that wants to end the JVM; some catch it as a failure of their own, and exit once more. */
@@ -42,7 +44,8 @@ public class Tools {
             String[] words = Arrays.stream(line.split(" "))
                 .map(word -> URLDecoder.decode(word, StandardCharsets.UTF_8)).toArray(String[]::new);
             printed.reset();
-            int status = run(words[0], Arrays.copyOfRange(words, 1, words.length), out);
+            System.setIn(new ByteArrayInputStream(words[0].getBytes(StandardCharsets.UTF_8)));
+            int status = run(words[1], Arrays.copyOfRange(words, 2, words.length), out);
             out.flush();
             answers.print(status + " " + printed.size() + "\n");
             answers.write(printed.toByteArray());

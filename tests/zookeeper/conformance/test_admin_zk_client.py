@@ -120,7 +120,6 @@ async def changed(w: World, kind: str, name: str, config: Mapping[str, str]) -> 
     return path, json.loads(await w.get(f"{znodes.CONFIG_CHANGES}/{notification}") or b"")
 
 
-@pytest.mark.kafka("AZC-8")
 @pytest.mark.parametrize("broker", ["1", znodes.DEFAULT_ENTITY])
 async def test_broker_configuration(autojump_clock: MockClock, broker: str) -> None:  # rules 1.34, 1.35
     async with world([]) as w:

@@ -95,9 +95,14 @@ def test_answers_to_a_multi_read() -> None:
     assert absent.path == "/c"
     assert str(refused) == "ZooKeeper error -5 on /d"
     names = header(8) + struct.pack(">i", 2) + kz.write_string("z") + kz.write_string("ä")
-    children = jute.read_children(names + missing + END, 0, ["/a", "/c"])
-    assert children[0] == ["z", "ä"]
-    assert isinstance(children[1], NoNode)
+    several = jute.read_children(b"??" + names + missing + strange + names + END, 2, ["/a", "/c", "/d", "/b"])
+    assert several[0] == several[3] == ["z", "ä"]
+    assert [str(error) for error in several[1:3]] == ["NoNode: /c", "ZooKeeper error -5 on /d"]
+    assert jute.read_names(b"?" + struct.pack(">i", 2) + kz.write_string("z") + kz.write_string("a"), 1) == ["a", "z"]
+    assert jute.read_path(b"?" + kz.write_string("/a") + STAT, 1) == "/a"
+    assert jute.read_stat(b"?" + STAT, 1) == EXPECTED_STAT
+    for size, content in ((3, b"abc"), (0, b""), (-1, b"")):
+        assert jute.read_node(b"?" + struct.pack(">i", size) + content + STAT, 1) == NodeData(content, EXPECTED_STAT)
 
 
 @pytest.mark.parametrize("cut", range(len(answer_to_multi()) - len(END)))
@@ -157,9 +162,24 @@ def test_operations_are_split_into_multis() -> None:
 
 @pytest.mark.parametrize("chroot", ["", "/some/root"])
 def test_a_container_is_created_below_the_chroot(chroot: str) -> None:
-    (acl,) = OPEN_ACL_UNSAFE
-    path = (chroot + "/c").encode()
-    theirs = struct.pack(">i", len(path)) + path + struct.pack(">i", 1) + b"x"
-    sent = jute.create_container(Create("/c", b"x", container=True), chroot, (Acl(acl.perms, "world", "anyone"),))
-    assert sent.startswith(theirs)
-    assert sent.endswith(struct.pack(">i", 4))
+    sent = jute.create_container(Create("/c", b"x", container=True), chroot, (Acl(31, "world", "anyone"),))
+    acls = struct.pack(">ii", 1, 31) + kz.write_string("world") + kz.write_string("anyone")
+    assert sent == kz.write_string(f"{chroot}/c") + struct.pack(">i", 1) + b"x" + acls + struct.pack(">i", 4)
+
+
+def test_requests_about_acls_and_single_nodes() -> None:
+    two = (Acl(1, "world", "anyone"), Acl(31, "digest", "a:b"))
+    packed = b"".join(struct.pack(">i", a.permissions) + kz.write_string(a.scheme) + kz.write_string(a.id) for a in two)
+    assert jute.get_acl("/a") == kz.write_string("/a")
+    assert jute.set_acl("/a", two) == kz.write_string("/a") + struct.pack(">i", 2) + packed + struct.pack(">i", -1)
+    assert jute.read("/ü") == kz.write_string("/ü") + b"\0"
+    assert jute.read("/a", watch=True) == kz.write_string("/a") + b"\1"
+    rights = jute.multi([Create("/a", b"x")], "/root", lambda path: two if path == "/a" else ())
+    assert struct.pack(">i", 2) + packed + struct.pack(">i", 0) + END in rights
+
+
+def test_the_largest_operation_is_too_large() -> None:
+    failed = jute.too_large([SetData("/a", b"x" * 10), Create("/b", b"x" * 20), Delete("/c" * 9), Check("/d", 1)])
+    assert (failed.index, str(failed.error)) == (1, "TooLarge: /b")
+    sizes = [jute.op_bytes(op) - jute.op_bytes(Delete("")) for op in (*OPS, Delete(""))]
+    assert sizes == [2, 8, 4, 302, 4, 0]

@@ -21,16 +21,20 @@ class Socket:
 
     def __init__(self) -> None:
         self.sent = b""
+        self.received: list[int] = []
+        self.arrived: list[bytes] = []
         self.frames: deque[bytes] = deque()
 
     def send(self, data: bytes) -> None:
         self.sent += data
 
     def recv(self, size: int) -> bytes:
+        self.received.append(size)
         return b"\0"
 
     def read_ahead(self) -> None:
-        pass
+        self.frames += self.arrived
+        self.arrived.clear()
 
     def frame(self) -> bytes | None:
         return self.frames[0] if self.frames else None
@@ -79,7 +83,7 @@ class Kazoo:
         return self._connection._read_socket(1.0)
 
     def answer(self, *frames: bytes) -> Any:
-        self.socket.frames += frames
+        self.socket.arrived += frames
         return self.read()
 
     def break_off(self, error: Exception) -> None:
@@ -132,6 +136,18 @@ def test_all_are_sent_in_order_and_answered_in_order() -> None:
     assert batch.done == 1
     assert batch.answers == [(i, -101) if i % 2 else (i, b"!") for i in range(149)] + [(149, b"last")]
     assert kazoo.last_zxid == 9
+    assert kazoo.socket.received == [1]  # one byte wakes the thread for each in the queue
+
+
+def test_an_answer_without_a_zxid_says_nothing_of_it() -> None:
+    kazoo = Kazoo()
+    Batch(kazoo, 4)
+    kazoo.send()
+    seen = []
+    for xid, zxid in ((1, 0), (2, 1), (3, -1), (4, 2)):
+        kazoo.answer(frame(xid, zxid=zxid))
+        seen.append(kazoo.last_zxid)
+    assert seen == [0, 1, 1, 2]
 
 
 def test_small_ones_share_a_write_and_kazoos_own_keep_their_place() -> None:

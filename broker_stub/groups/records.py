@@ -1,0 +1,209 @@
+"""Keys and values of the records in `__consumer_offsets` (rules G9.1 to G9.8).
+
+Each begins with an int16: of a key it is the type of the record, of a value its version.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple, TypeVar
+
+import construct
+
+from kce.wire import errors
+from kce.wire.codec import REFUSALS, codec_for
+from kce.wire.metadata_version import MetadataVersion
+from kce.wire.primitives import BYTES, INT32, INT64, STRING, explain
+from kce.wire.schema import Struct, field, struct_for
+from kce.wire.schema import struct as table
+from kce.wire.vocabulary import NO_EPOCH, TopicPartition
+
+NO_TIMESTAMP: Final = -1
+
+_VERSION: Final = struct.Struct(">h")
+#: types of records, and the version that is written
+_OFFSET_TYPES: Final = (0, 1)
+_OFFSET: Final = 1
+_GROUP: Final = 2
+_LAST_VALUE_VERSION: Final = 4
+_FIRST_FLEXIBLE_VALUE: Final = 4
+_EXPIRING: Final = 1
+
+_IBP_0_10_1: Final = MetadataVersion.parse("0.10.1-IV0")
+_IBP_2_1_IV0: Final = MetadataVersion.parse("2.1-IV0")
+_IBP_2_1_IV1: Final = MetadataVersion.parse("2.1-IV1")
+_IBP_2_3: Final = MetadataVersion.parse("2.3-IV0")
+
+
+@table
+class OffsetCommitKey(Struct):
+    group: str = field(STRING, "0+")
+    topic: str = field(STRING, "0+")
+    partition: int = field(INT32, "0+")
+
+
+@table
+class GroupMetadataKey(Struct):
+    group: str = field(STRING, "2+")
+
+
+@table
+class OffsetCommitValue(Struct):
+    offset: int = field(INT64, "0+")
+    leader_epoch: int = field(INT32, "3+", default=NO_EPOCH, ignorable=True)
+    metadata: str = field(STRING, "0+")
+    commit_timestamp: int = field(INT64, "0+")
+    expire_timestamp: int = field(INT64, "1", default=NO_TIMESTAMP, ignorable=True)
+
+
+@table
+class MemberMetadataValue(Struct):
+    member_id: str = field(STRING, "0+")
+    group_instance_id: str | None = field(STRING, "3+", default=None, nullable="3+", ignorable=True)
+    client_id: str = field(STRING, "0+")
+    client_host: str = field(STRING, "0+")
+    rebalance_timeout: int = field(INT32, "1+", ignorable=True)
+    session_timeout: int = field(INT32, "0+")
+    subscription: bytes = field(BYTES, "0+")
+    assignment: bytes = field(BYTES, "0+")
+
+
+@table
+class GroupMetadataValue(Struct):
+    protocol_type: str = field(STRING, "0+")
+    generation: int = field(INT32, "0+")
+    protocol: str | None = field(STRING, "0+", nullable="0+")
+    leader: str | None = field(STRING, "0+", nullable="0+")
+    current_state_timestamp: int = field(INT64, "2+", default=NO_TIMESTAMP, ignorable=True)
+    members: tuple[MemberMetadataValue, ...] = field([MemberMetadataValue], "0+")
+
+
+class OffsetKey(NamedTuple):
+    group: str
+    partition: TopicPartition
+
+
+class GroupKey(NamedTuple):
+    group: str
+
+
+class UnknownKey(NamedTuple):
+    """A record of a type that Kafka 3.9 does not have."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """What a consumer committed for one partition. ``expire_timestamp`` is set only by old clients (rule G7.15)."""
+
+    offset: int
+    commit_timestamp: int
+    metadata: str = ""
+    leader_epoch: int = NO_EPOCH
+    expire_timestamp: int | None = None
+
+
+S = TypeVar("S", bound=Struct)
+
+
+def offset_key(group: str, partition: TopicPartition) -> bytes:
+    """Raises EncodeError."""
+    return _encode(OffsetCommitKey(group=group, topic=partition.topic, partition=partition.partition), _OFFSET)
+
+
+def group_key(group: str) -> bytes:
+    """Raises EncodeError."""
+    return _encode(GroupMetadataKey(group=group), _GROUP)
+
+
+def read_key(data: bytes) -> OffsetKey | GroupKey | UnknownKey:
+    """Raises DecodeError."""
+    version = _version_of(data, "a key")
+    if version in _OFFSET_TYPES:
+        key = _decode(OffsetCommitKey, data, version)
+        return OffsetKey(key.group, TopicPartition(key.topic, key.partition))
+    if version == _GROUP:
+        return GroupKey(_decode(GroupMetadataKey, data, version).group)
+    return UnknownKey(version)
+
+
+def write_offset(committed: CommittedOffset, ibp: MetadataVersion) -> bytes:
+    """Rule G9.4. Raises EncodeError."""
+    expires = committed.expire_timestamp
+    version = 2 if ibp < _IBP_2_1_IV1 else 3
+    if expires is not None or ibp < _IBP_2_1_IV0:
+        version = _EXPIRING
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp,
+        expire_timestamp=NO_TIMESTAMP if expires is None else expires,
+    )
+    return _encode(value, version)
+
+
+def read_offset(data: bytes) -> CommittedOffset:
+    """Raises DecodeError."""
+    value = _decode_value(OffsetCommitValue, data)
+    return CommittedOffset(
+        offset=value.offset,
+        commit_timestamp=value.commit_timestamp,
+        metadata=value.metadata,
+        leader_epoch=value.leader_epoch,
+        expire_timestamp=None if value.expire_timestamp == NO_TIMESTAMP else value.expire_timestamp,
+    )
+
+
+def write_group(value: GroupMetadataValue, ibp: MetadataVersion) -> bytes:
+    """Rule G9.6. Raises EncodeError."""
+    return _encode(value, sum(ibp >= since for since in (_IBP_0_10_1, _IBP_2_1_IV0, _IBP_2_3)))
+
+
+def read_group(data: bytes) -> GroupMetadataValue:
+    """Raises DecodeError. In version 0 rebalance timeouts are 0: see ``has_rebalance_timeouts``."""
+    return _decode_value(GroupMetadataValue, data)
+
+
+def has_rebalance_timeouts(data: bytes) -> bool:
+    """Whether the value of a group has them; else the session timeouts are used (rule G9.6)."""
+    return _version_of(data, "a group") > 0
+
+
+def _version_of(data: bytes, what: str) -> int:
+    if len(data) < _VERSION.size:
+        raise errors.Truncated(f"{what} of {len(data)} bytes, shorter than its version")
+    version: int = _VERSION.unpack_from(data)[0]
+    return version
+
+
+def _decode_value(cls: type[S], data: bytes) -> S:
+    version = _version_of(data, cls.__name__)
+    if not 0 <= version <= _LAST_VALUE_VERSION:  # rule G9.8
+        raise errors.UnsupportedVersion(f"{cls.__name__} has versions 0-{_LAST_VALUE_VERSION}, not {version}")
+    return _decode(cls, data, version, flexible=version >= _FIRST_FLEXIBLE_VALUE)
+
+
+def _decode(cls: type[S], data: bytes, version: int, *, flexible: bool = False) -> S:
+    try:
+        return codec_for(cls, version, flexible).decode(data, _VERSION.size)[0]  # type: ignore[no-any-return]
+    except REFUSALS:
+        pass
+    try:
+        struct_for(cls, version, flexible).parse(data[_VERSION.size :])
+    except construct.ConstructError as e:
+        kind, reason, where = explain(e)
+        raise kind(f"{cls.__name__} {version}: {reason} at {where}") from None
+    raise errors.DecodeError(f"{cls.__name__} {version}: cannot be read")
+
+
+def _encode(value: Struct, version: int) -> bytes:
+    pieces = [_VERSION.pack(version)]
+    name = type(value).__name__
+    try:
+        codec_for(type(value), version, False).encode(value, pieces.append)
+    except REFUSALS as e:
+        raise errors.EncodeError(f"{name} {version}: {e or 'a value does not fit'}") from None
+    return b"".join(pieces)

@@ -1,0 +1,59 @@
+"""AlterReplicaLogDirs (key 34), versions 0-2 (rule B7.23)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+    ErrorCode,
+)
+from kce.wire.vocabulary import TopicPartition, by_topic
+
+
+def respond(
+    message: AlterReplicaLogDirsRequest, context: RequestContext, services: Services
+) -> AlterReplicaLogDirsResponse:
+    return _response(
+        {partition: services.log_dir_moves.alter(partition, path) for partition, path in _wanted(message).items()}
+    )
+
+
+def _wanted(message: AlterReplicaLogDirsRequest) -> dict[TopicPartition, str]:
+    """Where each is to be; the last counts."""
+    return {
+        TopicPartition(topic.name, number): directory.path
+        for directory in message.dirs
+        for topic in directory.topics
+        for number in topic.partitions
+    }
+
+
+def _response(codes: Mapping[TopicPartition, ErrorCode]) -> AlterReplicaLogDirsResponse:
+    return AlterReplicaLogDirsResponse(
+        results=tuple(
+            AlterReplicaLogDirTopicResult(
+                topic_name=topic,
+                partitions=tuple(
+                    AlterReplicaLogDirPartitionResult(partition_index=number, error_code=code)
+                    for number, code in numbered.items()
+                ),
+            )
+            for topic, numbered in by_topic(codes).items()
+        )
+    )
+
+
+def error_response(
+    message: AlterReplicaLogDirsRequest, context: RequestContext, error: ErrorCode
+) -> AlterReplicaLogDirsResponse:
+    return _response(dict.fromkeys(_wanted(message), error))
+
+
+HANDLER: Final = Handler(AlterReplicaLogDirsRequest, answering(respond), error_response)

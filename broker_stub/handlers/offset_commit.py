@@ -1,0 +1,117 @@
+"""OffsetCommit (key 8), versions 0-9 (section 7a of the group rules)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from kce.broker_stub.errors import error_code
+from kce.broker_stub.groups.coordinator import Committer
+from kce.broker_stub.groups.records import CommittedOffset
+from kce.broker_stub.handlers.base import Handler, Services, respond_to
+from kce.broker_stub.handlers.groups import instance_id_error
+from kce.broker_stub.reactor import Request, RequestContext
+from kce.wire import (
+    ErrorCode,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from kce.wire.vocabulary import TopicPartition, by_topic
+
+log = logging.getLogger(__name__)
+
+_FIRST_VERSION_OF_GROUPS: Final = 1
+#: of a timestamp and of a retention: none is given
+_DEFAULT: Final = -1
+
+
+def handle(request: Request, message: OffsetCommitRequest, services: Services) -> None:
+    """Rule G7.1. Raises EncodeError."""
+    error = instance_id_error(message.group_instance_id, services)
+    if error is not None:
+        request.respond(error_response(message, request.context, error))
+        return
+    snapshot = services.metadata_cache.snapshot
+    wanted, codes = {}, {}
+    for partition, entry in _entries(message):
+        if snapshot.partition(partition) is None:
+            codes[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            wanted[partition] = entry
+
+    def respond(committed: Mapping[TopicPartition, ErrorCode]) -> None:
+        respond_to(request, lambda: _response({**codes, **committed}))
+
+    if not wanted:
+        respond({})
+    elif request.context.api_version < _FIRST_VERSION_OF_GROUPS:
+        services.spawn(lambda: _commit_to_zookeeper(message.group_id, wanted, services, respond))
+    else:
+        now_ms = services.groups.manager.now_ms()
+        expires = None if message.retention_time_ms == _DEFAULT else now_ms + message.retention_time_ms  # rule G7.15
+        committer = Committer(message.generation_id_or_member_epoch, message.member_id, message.group_instance_id)
+        offsets = {
+            partition: CommittedOffset(
+                offset=entry.committed_offset,
+                commit_timestamp=now_ms if entry.commit_timestamp == _DEFAULT else entry.commit_timestamp,
+                metadata=entry.committed_metadata or "",
+                leader_epoch=entry.committed_leader_epoch,
+                expire_timestamp=expires,
+            )
+            for partition, entry in wanted.items()
+        }
+        services.groups.commit(message.group_id, committer, offsets, respond)
+
+
+def _entries(message: OffsetCommitRequest) -> Iterator[tuple[TopicPartition, OffsetCommitRequestPartition]]:
+    for topic in message.topics:
+        for entry in topic.partitions:
+            yield TopicPartition(topic.name, entry.partition_index), entry
+
+
+async def _commit_to_zookeeper(
+    group_id: str,
+    wanted: Mapping[TopicPartition, OffsetCommitRequestPartition],
+    services: Services,
+    respond: Callable[[Mapping[TopicPartition, ErrorCode]], None],
+) -> None:
+    """Rule G7.16."""
+    codes = {}
+    for partition, entry in wanted.items():
+        codes[partition] = ErrorCode.NONE
+        if not services.groups.manager.fits(entry.committed_metadata or ""):
+            codes[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            continue
+        try:
+            await services.admin.put_consumer_offset(group_id, partition, entry.committed_offset)
+        except Exception as e:
+            log.exception("the offset of group %s for %s could not be written", group_id, partition)
+            codes[partition] = error_code(e)
+    respond(codes)
+
+
+def _response(codes: Mapping[TopicPartition, ErrorCode]) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
+        topics=tuple(
+            OffsetCommitResponseTopic(
+                name=topic,
+                partitions=tuple(
+                    OffsetCommitResponsePartition(partition_index=number, error_code=code)
+                    for number, code in of_topic.items()
+                ),
+            )
+            for topic, of_topic in by_topic(codes).items()
+        )
+    )
+
+
+def error_response(message: OffsetCommitRequest, context: RequestContext, error: ErrorCode) -> OffsetCommitResponse:
+    """The error for every partition (rule G7.2)."""
+    return _response({partition: error for partition, _ in _entries(message)})
+
+
+HANDLER: Final = Handler(OffsetCommitRequest, handle, error_response)

@@ -1,0 +1,148 @@
+"""OffsetFetch (key 9), versions 0-9 (section 7c of the group rules)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Final
+
+from kce.broker_stub.errors import error_code
+from kce.broker_stub.groups.coordinator import FetchedOffset
+from kce.broker_stub.groups.records import CommittedOffset
+from kce.broker_stub.handlers.base import Handler, Services, answering, answering_later
+from kce.broker_stub.reactor import Request, RequestContext
+from kce.wire import (
+    ErrorCode,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+from kce.wire.vocabulary import NO_EPOCH, TopicPartition, by_topic
+
+log = logging.getLogger(__name__)
+
+_FIRST_VERSION_OF_GROUPS: Final = 1
+_FIRST_BATCHED_VERSION: Final = 8
+_NO_OFFSET: Final = CommittedOffset(offset=-1, commit_timestamp=-1, leader_epoch=NO_EPOCH)
+
+Fetched = Mapping[TopicPartition, FetchedOffset]
+
+
+def _respond(message: OffsetFetchRequest, context: RequestContext, services: Services) -> OffsetFetchResponse:
+    if context.api_version < _FIRST_BATCHED_VERSION:
+        error, found = services.groups.fetch_offsets(
+            message.group_id, _partitions(message.topics), require_stable=message.require_stable
+        )
+        return _single(found, error)
+    groups = []
+    for group in message.groups:
+        error, found = services.groups.fetch_offsets(
+            group.group_id, _partitions(group.topics), require_stable=message.require_stable
+        )
+        groups.append(_group(group, found, error))
+    return OffsetFetchResponse(groups=tuple(groups))
+
+
+async def _respond_from_zookeeper(
+    message: OffsetFetchRequest, context: RequestContext, services: Services
+) -> OffsetFetchResponse:
+    """Rule G7.29."""
+    found = {}
+    snapshot = services.metadata_cache.snapshot
+    for partition in _partitions(message.topics) or ():
+        found[partition] = FetchedOffset(None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if snapshot.partition(partition) is None:
+            continue
+        try:
+            offset = await services.admin.consumer_offset(message.group_id, partition)
+        except Exception as e:
+            log.exception("the offset of group %s for %s could not be read", message.group_id, partition)
+            found[partition] = FetchedOffset(None, error_code(e))
+        else:
+            if offset is not None:
+                found[partition] = FetchedOffset(CommittedOffset(offset=offset, commit_timestamp=-1))
+    return _single(found)
+
+
+_answer: Final = answering(_respond)
+_answer_from_zookeeper: Final = answering_later(_respond_from_zookeeper)
+
+
+def handle(request: Request, message: OffsetFetchRequest, services: Services) -> Awaitable[None] | None:
+    is_old = request.context.api_version < _FIRST_VERSION_OF_GROUPS
+    return (_answer_from_zookeeper if is_old else _answer)(request, message, services)
+
+
+def _partitions(
+    topics: Iterable[OffsetFetchRequestTopic | OffsetFetchRequestTopics] | None,
+) -> list[TopicPartition] | None:
+    """None for all (rule G7.24)."""
+    if topics is None:
+        return None
+    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partition_indexes]
+
+
+def _single(found: Fetched, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponse:
+    """Rule G7.28: version 1 does not tell the error."""
+    return OffsetFetchResponse(
+        error_code=error,
+        topics=tuple(
+            OffsetFetchResponseTopic(
+                name=topic,
+                partitions=tuple(
+                    OffsetFetchResponsePartition(
+                        partition_index=number,
+                        committed_offset=known.offset,
+                        committed_leader_epoch=known.leader_epoch,
+                        metadata=known.metadata,
+                        error_code=fetched.error,
+                    )
+                    for number, fetched in of_topic.items()
+                    for known in (fetched.committed or _NO_OFFSET,)
+                ),
+            )
+            for topic, of_topic in by_topic(found).items()
+        ),
+    )
+
+
+def _group(group: OffsetFetchRequestGroup, found: Fetched, error: ErrorCode) -> OffsetFetchResponseGroup:
+    return OffsetFetchResponseGroup(
+        group_id=group.group_id,
+        error_code=error,
+        topics=tuple(
+            OffsetFetchResponseTopics(
+                name=topic,
+                partitions=tuple(
+                    OffsetFetchResponsePartitions(
+                        partition_index=number,
+                        committed_offset=known.offset,
+                        committed_leader_epoch=known.leader_epoch,
+                        metadata=known.metadata,
+                        error_code=fetched.error,
+                    )
+                    for number, fetched in of_topic.items()
+                    for known in (fetched.committed or _NO_OFFSET,)
+                ),
+            )
+            for topic, of_topic in by_topic(found).items()
+        ),
+    )
+
+
+def error_response(message: OffsetFetchRequest, context: RequestContext, error: ErrorCode) -> OffsetFetchResponse:
+    if context.api_version >= _FIRST_BATCHED_VERSION:
+        return OffsetFetchResponse(groups=tuple(_group(group, {}, error) for group in message.groups))
+    if context.api_version >= 2:
+        return _single({}, error)
+    return _single(dict.fromkeys(_partitions(message.topics) or (), FetchedOffset(None, error)))
+
+
+HANDLER: Final = Handler(OffsetFetchRequest, handle, error_response)

@@ -1,0 +1,348 @@
+"""Replicas move between log directories (rule B7.23), in memory.
+
+Covers: broker_stub/log/future_logs.py, broker_stub/replication/log_dir_moves.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from kce import wire
+from kce.broker_stub.errors import BrokerFailure
+from kce.harness.world.memory_disk import MemoryDisk
+from kce.wire import ErrorCode
+from tests.broker_stub.logs import MemoryLogManager
+from tests.broker_stub.replication.support import A0, Leader, RecordNode, a_node, batch, values_of
+from tests.broker_stub.support import ID_A
+
+TWO = ("/a", "/b")
+
+
+@asynccontextmanager
+async def node_with_two(
+    topic: dict[str, str] | None = None, disk: MemoryDisk | None = None, **more: Any
+) -> AsyncIterator[RecordNode]:
+    async with a_node(topic, disk=disk, log_dirs=TWO, **more) as node:
+        yield node
+
+
+async def alter(node: RecordNode, path: str, topic: str = "a", version: int = 2) -> int:
+    entry = wire.AlterReplicaLogDirTopic(name=topic, partitions=(0,))
+    request = wire.AlterReplicaLogDirsRequest(dirs=(wire.AlterReplicaLogDir(path=path, topics=(entry,)),))
+    (answer,) = (await node.ask(request, version)).results
+    assert (answer.topic_name, answer.partitions[0].partition_index) == (topic, 0)
+    return int(answer.partitions[0].error_code)
+
+
+async def described(node: RecordNode) -> dict[str, list[tuple[int, bool]]]:
+    """Lag, and whether it is a future log, by directory."""
+    answer = await node.ask(wire.DescribeLogDirsRequest(topics=None))
+    return {
+        found.log_dir: [(p.offset_lag, p.is_future_key) for topic in found.topics for p in topic.partitions]
+        for found in answer.results
+    }
+
+
+def hold(node: RecordNode) -> None:
+    """Nothing is copied until ``go_on``."""
+    quota = node.replication.quotas.log_dirs
+    quota.rate = 0
+    quota.record(1)
+
+
+def go_on(node: RecordNode) -> None:
+    node.replication.quotas.log_dirs.rate = 1e9
+
+
+async def moved(node: RecordNode) -> None:
+    await until(lambda: not node.record_logs.future.logs)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(60):
+        while not condition():  # noqa: ASYNC110 - virtual time
+            await trio.sleep(0.1)
+
+
+async def everything(node: RecordNode, start: int = 0) -> list[bytes | None]:
+    """All values from that offset on; a fetch reads one segment."""
+    values: list[bytes | None] = []
+    while start + len(values) < node.log.log_end_offset:
+        values += values_of(await node.fetch(start + len(values)))
+    return values
+
+
+def folders(node: RecordNode, path: str) -> list[str]:
+    """Without the unique part of names."""
+    return sorted(".".join((name.split(".")[0], name.rpartition("-")[2])) for name in node.disk.folders(path))
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_a_leader_moves(autojump_clock: object, version: int) -> None:
+    async with node_with_two({"segment.bytes": "150", "file.delete.delay.ms": "5000"}) as node:
+        await node.lead()
+        for i in range(8):
+            assert (await node.produce(batch(b"%d" % i))).base_offset == i
+        before = node.log
+        assert before.context.path == "/a"
+        assert await alter(node, "/b", version=version) == 0
+        await moved(node)
+        assert node.log is not before
+        assert (node.log.context.path, node.log.log_end_offset, node.log.high_watermark) == ("/b", 8, 8)
+        assert node.log.leader_epochs == before.leader_epochs
+        assert node.log.topic_id == ID_A
+        assert await everything(node) == [b"%d" % i for i in range(8)]
+        assert (await node.produce(batch(b"8"))).base_offset == 8
+        assert folders(node, "/a") == ["a-0.delete"]
+        assert folders(node, "/b") == ["a-0.0"]
+        node.record_logs.directories[0].delete_due()
+        assert folders(node, "/a") == ["a-0.delete"]
+        await trio.sleep(6)
+        node.record_logs.directories[0].delete_due()
+        assert folders(node, "/a") == []
+
+
+@pytest.mark.kafka("RMT-2")
+@pytest.mark.parametrize("epochs", [0, 1, 10])
+async def test_new_leader_epochs_do_not_end_a_move(autojump_clock: object, epochs: int) -> None:
+    async with node_with_two() as node:
+        await node.lead(isr=(1, 2), replicas=(1, 2))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        assert A0 in node.record_logs.future.logs
+        for epoch in range(1, epochs + 1):
+            await node.lead(isr=(1, 2), replicas=(1, 2), epoch=epoch)
+        go_on(node)
+        await moved(node)
+        assert node.log.context.path == "/b"
+        assert node.log.latest_epoch == epochs
+        assert await alter(node, "/a") == 0
+        await moved(node)
+        assert node.log.context.path == "/a"
+
+
+async def test_what_is_written_meanwhile_moves_too(autojump_clock: object) -> None:
+    async with node_with_two() as node:
+        await node.lead()
+        await node.produce(batch(b"0"))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        await node.produce(batch(b"1"))
+        await trio.sleep(5)
+        assert await described(node) == {"/a": [(0, False)], "/b": [(2, True)]}
+        assert folders(node, "/b") == ["a-0.future"]
+        go_on(node)
+        await moved(node)
+        assert await described(node) == {"/a": [], "/b": [(0, False)]}
+        assert await everything(node) == [b"0", b"1"]
+
+
+async def test_a_waiting_producer_is_acknowledged_over_a_move(autojump_clock: object) -> None:
+    """The follower's place in the old log says nothing about the new one."""
+    async with node_with_two({"min.insync.replicas": "2", "segment.bytes": "150"}) as node:
+        await node.lead(isr=(1, 2))
+        for i in range(4):
+            await node.produce(batch(b"%d" % i), acks=1)
+        await node.fetch(4, replica=2, epoch=0, max_wait_ms=0)
+        answers: list[int] = []
+
+        async def produce() -> None:
+            answers.append((await node.produce(batch(b"4"), acks=-1, timeout_ms=10_000)).error_code)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(produce)
+            await trio.testing.wait_all_tasks_blocked()
+            assert await alter(node, "/b") == 0
+            await moved(node)
+            assert answers == []
+            await node.fetch(5, replica=2, epoch=0, max_wait_ms=0)
+        assert answers == [0]
+        assert node.log.located_high_watermark().offset == 5
+        assert node.log.located_high_watermark() == node.log.end
+
+
+async def test_a_follower_goes_on_in_the_new_directory(autojump_clock: object) -> None:
+    leader = Leader(("host2", 9021, 2, "DATA"), ID_A)
+    leader.fetched = [{"records": batch(b"0", leader_epoch=0), "high_watermark": 0}]
+    async with node_with_two(dial=leader.dial) as node:
+        await node.lead(leader=2, isr=(1, 2))
+        await until(lambda: node.log.log_end_offset == 1)
+        assert await alter(node, "/b") == 0
+        await moved(node)
+        leader.fetched = [{"records": batch(b"1", base_offset=1, leader_epoch=0), "high_watermark": 1}]
+        leader.end_wait()
+        await until(lambda: node.log.log_end_offset == 2)
+        assert (node.log.context.path, node.log.high_watermark) == ("/b", 1)
+
+
+async def test_what_the_log_loses_is_lost_in_its_future_one(autojump_clock: object) -> None:
+    async with node_with_two() as node:
+        await node.lead()
+        for i in range(3):
+            await node.produce(batch(b"%d" % i))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        future = node.record_logs.future.logs[A0]
+        for i in range(3):
+            future.append_as_follower(batch(b"other", base_offset=i, leader_epoch=0))
+        node.log.truncate_to(1)
+        await node.lead(epoch=5, partition_epoch=1)
+        await node.produce(batch(b"new"))
+        go_on(node)
+        await moved(node)
+        assert node.log.leader_epochs == ((0, 0), (5, 1))
+        assert await everything(node) == [b"other", b"new"]  # what has the same epoch is the same
+
+
+async def test_the_start_of_the_log_moves_while_it_is_copied(autojump_clock: object) -> None:
+    async with node_with_two() as node:
+        await node.lead()
+        for i in range(4):
+            await node.produce(batch(b"%d" % i))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        node.log.increment_log_start_offset(2)
+        go_on(node)
+        await moved(node)
+        assert (node.log.log_start_offset, node.log.log_end_offset) == (2, 4)
+        assert await everything(node, 2) == [b"2", b"3"]
+
+
+async def test_it_goes_on_after_a_restart(autojump_clock: object) -> None:
+    async with node_with_two() as node:
+        await node.lead()
+        await node.produce(batch(b"0"))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        disk = node.disk
+        node.record_logs.close()
+    async with node_with_two(disk=disk) as node:
+        assert await described(node) == {"/a": [(0, False)], "/b": [(1, True)]}
+        await node.lead()
+        await moved(node)
+        assert node.log.context.path == "/b"
+        assert await everything(node) == [b"0"]
+        node.record_logs.close()
+    async with node_with_two(disk=disk) as node:
+        assert await described(node) == {"/a": [], "/b": [(0, False)]}
+
+
+async def test_two_future_logs_of_a_partition_end_the_start(autojump_clock: object) -> None:  # rule B6.32
+    async with node_with_two() as node:
+        await node.lead()
+        hold(node)
+        assert await alter(node, "/b") == 0
+        disk = node.disk
+        node.record_logs.close()
+    disk.make_folder("/a/a-0.00000000000000000000000000000000-future")
+    with pytest.raises(BrokerFailure, match="same partition"):
+        await MemoryLogManager(disk=disk, log_dirs=TWO).load()
+
+
+async def test_another_directory_and_back(autojump_clock: object) -> None:
+    """A move to a third directory replaces the first, one to where the log is already ends it."""
+    async with a_node(log_dirs=("/a", "/b", "/c")) as node:
+        await node.lead()
+        await node.produce(batch(b"0"))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        assert await alter(node, "/c") == 0
+        assert await described(node) == {"/a": [(0, False)], "/b": [], "/c": [(1, True)]}
+        assert folders(node, "/b") == ["a-0.delete"]
+        assert await alter(node, "/c") == 0
+        assert len(node.disk.folders("/c")) == 1
+        assert await alter(node, "/a") == 0
+        assert await described(node) == {"/a": [(0, False)], "/b": [], "/c": []}
+        go_on(node)
+        await trio.sleep(5)
+        assert node.log.context.path == "/a"
+
+
+@pytest.mark.kafka("RMT-27")
+async def test_replica_not_available() -> None:
+    """The directory is remembered for a replica that comes later."""
+    async with node_with_two() as node:
+        assert await alter(node, "/b") == ErrorCode.REPLICA_NOT_AVAILABLE
+        await node.lead()
+        assert node.log.context.path == "/b"
+        assert await described(node) == {"/a": [], "/b": [(0, False)]}
+
+
+async def test_refusals() -> None:
+    async with node_with_two() as node:
+        await node.lead()
+        assert await alter(node, "/nowhere") == ErrorCode.LOG_DIR_NOT_FOUND
+        assert await alter(node, "/a") == 0
+        assert not node.record_logs.future.logs
+        assert await alter(node, "/b", topic="t" * 249) == ErrorCode.INVALID_TOPIC_EXCEPTION
+        node.record_logs.fail("/b")
+        assert await alter(node, "/b") == ErrorCode.KAFKA_STORAGE_ERROR
+        await node.produce(batch(b"0"))
+
+
+async def test_no_future_log_while_a_directory_is_offline() -> None:
+    """There may be a future log in it already."""
+    async with a_node(log_dirs=("/a", "/b", "/c")) as node:
+        await node.lead()
+        node.record_logs.fail("/c")
+        assert await alter(node, "/b") == ErrorCode.KAFKA_STORAGE_ERROR
+        assert not node.record_logs.future.logs
+
+
+async def test_the_target_fails(autojump_clock: object) -> None:
+    async with node_with_two() as node:
+        await node.lead()
+        await node.produce(batch(b"0"))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        node.record_logs.fail("/b")
+        go_on(node)
+        await trio.sleep(5)
+        assert not node.record_logs.future.logs
+        assert node.log.context.path == "/a"
+        assert await everything(node) == [b"0"]
+
+
+async def test_a_deleted_partition_leaves_nothing(autojump_clock: object) -> None:
+    async with node_with_two({"file.delete.delay.ms": "1000"}) as node:
+        await node.lead()
+        await node.produce(batch(b"0"))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        node.record_logs.delete_log(A0)
+        assert (folders(node, "/a"), folders(node, "/b")) == (["a-0.delete"], ["a-0.delete"])
+        go_on(node)
+        await trio.sleep(2)
+        assert not node.record_logs.future.logs
+
+
+async def test_it_is_not_compacted_while_it_moves(autojump_clock: object) -> None:
+    async with node_with_two({"cleanup.policy": "compact", "segment.bytes": "150"}) as node:
+        await node.lead()
+        for _ in range(6):
+            await node.produce(batch(b"x", key=b"k"))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        cleaner = node.record_logs._cleaner
+        assert await cleaner.clean_next() is None
+        go_on(node)
+        await moved(node)
+        assert await cleaner.clean_next() is node.log
+
+
+async def test_the_quota_spreads_a_move_over_time(autojump_clock: object) -> None:
+    async with node_with_two() as node:
+        await node.lead()
+        await node.produce(batch(b"x" * 10_000))
+        await node.produce(batch(b"x" * 10_000))
+        node.replication.quotas.broker_config_changed({"replica.alter.log.dirs.io.max.bytes.per.second": "2000"})
+        node.replication.log_dir_moves._max_bytes = 1
+        assert await alter(node, "/b") == 0
+        began = trio.current_time()
+        await moved(node)
+        assert 4 < trio.current_time() - began < 11

@@ -1,0 +1,165 @@
+// franz-go: `driver HOST:PORT,...`; the protocol is in ../serving.py.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+type request struct {
+	Do          string  `json:"do"`
+	Topic       string  `json:"topic"`
+	Partition   int32   `json:"partition"`
+	Partitions  int32   `json:"partitions"`
+	Replicas    int16   `json:"replicas"`
+	Offset      int64   `json:"offset"`
+	Count       int     `json:"count"`
+	TimestampMs int64   `json:"timestamp_ms"`
+	Codec       string  `json:"codec"`
+	Records     [][]any `json:"records"`
+}
+
+type answer map[string]any
+
+const limit = 120 * time.Second
+
+var (
+	codecs = map[string]kgo.CompressionCodec{
+		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
+		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
+	}
+	brokers   []string
+	admin     *kadm.Client
+	consumer  *kgo.Client
+	producers = map[string]*kgo.Client{}
+)
+
+func newClient(options ...kgo.Opt) *kgo.Client {
+	client, err := kgo.NewClient(append(options, kgo.SeedBrokers(brokers...), kgo.MetadataMinAge(50*time.Millisecond))...)
+	check(err)
+	return client
+}
+
+// produce is idempotent with acks=all, franz-go's default.
+func produce(ctx context.Context, r request) answer {
+	producer := producers[r.Codec]
+	if producer == nil {
+		producer = newClient(
+			kgo.ProducerBatchCompression(codecs[r.Codec]), kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		)
+		producers[r.Codec] = producer
+	}
+	var records []*kgo.Record
+	for _, given := range r.Records {
+		records = append(records, &kgo.Record{
+			Topic: r.Topic, Partition: int32(given[0].(float64)), Key: []byte("k"), Value: []byte(given[1].(string)),
+			Timestamp: time.UnixMilli(int64(given[2].(float64))),
+			Headers:   []kgo.RecordHeader{{Key: "h", Value: []byte("1")}},
+		})
+	}
+	check(producer.ProduceSync(ctx, records...).FirstErr())
+	return answer{}
+}
+
+// fetch assigns the partition; no group is involved.
+func fetch(ctx context.Context, r request) answer {
+	consumer.AddConsumePartitions(
+		map[string]map[int32]kgo.Offset{r.Topic: {r.Partition: kgo.NewOffset().At(r.Offset)}})
+	defer consumer.RemoveConsumePartitions(map[string][]int32{r.Topic: {r.Partition}})
+	var found [][]any
+	for len(found) < r.Count {
+		fetches := consumer.PollRecords(ctx, r.Count-len(found))
+		check(ctx.Err())
+		for _, record := range fetches.Records() {
+			var header any
+			for _, h := range record.Headers {
+				if h.Key == "h" {
+					header = string(h.Value)
+				}
+			}
+			found = append(found, []any{
+				record.Offset, string(record.Value), record.Timestamp.UnixMilli(), string(record.Key), header,
+			})
+		}
+	}
+	return answer{"records": found}
+}
+
+func offset(listed kadm.ListedOffsets, err error, r request) int64 {
+	check(err)
+	found, ok := listed.Lookup(r.Topic, r.Partition)
+	if !ok {
+		check(fmt.Errorf("%s-%d is not listed", r.Topic, r.Partition))
+	}
+	check(found.Err)
+	return found.Offset
+}
+
+func do(ctx context.Context, r request) answer {
+	switch r.Do {
+	case "create":
+		_, err := admin.CreateTopic(ctx, r.Partitions, r.Replicas, nil, r.Topic)
+		check(err)
+	case "delete":
+		deleted, err := admin.DeleteTopics(ctx, r.Topic)
+		check(err)
+		check(deleted[r.Topic].Err)
+	case "topics":
+		topics, err := admin.ListTopics(ctx)
+		check(err)
+		return answer{"topics": topics.Names()}
+	case "delete_records":
+		offsets := kadm.Offsets{}
+		offsets.AddOffset(r.Topic, r.Partition, r.Offset, -1)
+		deleted, err := admin.DeleteRecords(ctx, offsets)
+		check(err)
+		deleted.Each(func(d kadm.DeleteRecordsResponse) { check(d.Err) })
+	case "produce":
+		return produce(ctx, r)
+	case "fetch":
+		return fetch(ctx, r)
+	case "offset_at":
+		listed, err := admin.ListOffsetsAfterMilli(ctx, r.TimestampMs, r.Topic)
+		return answer{"offset": offset(listed, err, r)}
+	case "bounds":
+		earliest, errEarliest := admin.ListStartOffsets(ctx, r.Topic)
+		latest, errLatest := admin.ListEndOffsets(ctx, r.Topic)
+		return answer{"earliest": offset(earliest, errEarliest, r), "latest": offset(latest, errLatest, r)}
+	default:
+		check(fmt.Errorf("unknown request %q", r.Do))
+	}
+	return answer{}
+}
+
+func check(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func main() {
+	brokers = strings.Split(os.Args[1], ",")
+	admin = kadm.NewClient(newClient())
+	consumer = newClient()
+	for in := bufio.NewReader(os.Stdin); ; {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		var r request
+		check(json.Unmarshal(line, &r))
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		out, err := json.Marshal(do(ctx, r))
+		cancel()
+		check(err)
+		fmt.Println(string(out))
+	}
+}
