@@ -224,7 +224,7 @@ def mixed_page(runs: Mapping[str, MixedRun], seed: int) -> str:
 
 def _kind(outcome: Outcome) -> str:
     """The operation, without numbers."""
-    return re.sub(r"broker \d+", "broker", re.sub(r" t-\d+ to .*", "", outcome.operation))
+    return re.sub(r"broker \d+", "broker", re.sub(r" t-\d+ to .*| \(then .*", "", outcome.operation))
 
 
 async def compare_traces(zookeeper: str, folder: Path) -> dict[str, Comparison]:

@@ -14,7 +14,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -42,6 +42,7 @@ _ASSIGNMENTS: Final[Mapping[str, Mapping[int, Sequence[int]]]] = {
 }
 _DUMP = "kafka.tools.DumpLogSegments"
 _UNCLEAN_ELECTION = 1
+_STUCK = "Failed to enqueue ISR change state"
 _PATIENCE_S = 120.0
 #: acknowledged after every step
 RECORDS = 20
@@ -58,6 +59,8 @@ class Mixed:
     random: Random
     #: the step that goes on
     step: str = ""
+    #: how far the log of each real broker is read
+    read_logs: dict[int, int] = field(default_factory=dict)
 
     # what there is
 
@@ -91,6 +94,7 @@ class Mixed:
         lagging: list[str] = []
 
         async def in_sync() -> bool:
+            await self._restart_stuck_leaders()
             lagging[:] = [
                 f"{topic.name}-{p.partition} {p.state}, replicas {p.assignment.replicas}"
                 for topic in await self.topics()
@@ -108,6 +112,23 @@ class Mixed:
         with trio.fail_after(_PATIENCE_S):
             while len(self.ledger.acknowledged) < target:  # noqa: ASYNC110 - a thread receives them
                 await trio.sleep(0.05)
+
+    async def _restart_stuck_leaders(self) -> None:
+        """A leader of 2.8 whose change of an ISR is refused for the moment (rule 11.74) submits it again while it still
+        counts as pending, fails, and never changes that ISR again (KAFKA-13254)."""
+        for broker in self.brokers.values():
+            if _STUCK in self._new_log_of(broker):
+                self.step += f" (then {_named(broker.id)} is stuck, and restarted)"
+                await self.shut_down(broker.id)
+                await self.start(broker.id)
+
+    def _new_log_of(self, broker: RealBroker) -> str:
+        """What a real broker has logged since it was last asked."""
+        with (broker.folder / "server.log").open(errors="replace") as log:
+            log.seek(self.read_logs.get(broker.id, 0))
+            text = log.read()
+            self.read_logs[broker.id] = log.tell()
+        return text
 
     # what is done to a broker
 
