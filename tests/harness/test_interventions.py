@@ -407,7 +407,7 @@ async def test_in_processes(zookeeper: str) -> None:
         await cluster.resume(old.id)
         await cluster.wait_until_settled()
         await cluster.jump_clock(old.id, -DAY_S)
-        await cluster.slow_disk(old.id, 0.01)
+        await cluster.slow_disk(old.id, 0.001)
         await cluster.restart(old.id)  # its machine is the same
         assert await registered_ms(cluster, old.id) < await registered_ms(cluster, other) - DAY_S * 500
         await cluster.jump_clock(old.id, DAY_S)
