@@ -285,6 +285,26 @@ async def loaded(clock: MockClock) -> Host:
     return h
 
 
+async def test_a_partition_that_is_owned_is_not_loaded_again(
+    mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule G9.21
+    h = await loaded(mock_clock)
+    group = h.manager.groups[GROUP]
+    monkeypatch.setattr(h.log, "read", lambda number: pytest.fail("it is read"))
+    await load(h, 3)
+    assert h.manager.groups[GROUP] is group
+    assert h.manager._epochs[partition(h)] == 3
+
+
+async def test_a_group_that_is_there_is_not_replaced_by_a_load(mock_clock: MockClock) -> None:  # rule G9.17
+    h = host(mock_clock)
+    put(h, [group_record(935, members=(member_value(),))])
+    group = h.manager.get_or_create(GROUP)
+    await load(h)
+    assert h.manager.groups[GROUP] is group
+    assert group.members == {}
+
+
 @kafka("GMM-16")
 async def test_unload_offsets_and_group(mock_clock: MockClock) -> None:
     h = await loaded(mock_clock)
