@@ -91,10 +91,10 @@ def _network(broker: Broker) -> Iterator[Named]:
         processors = [processor for acceptor in plane.acceptors for processor in acceptor.processors]
         responses = f"{prefix}ResponseQueueSize"
         yield _channel_gauge(f"{prefix}RequestQueueSize", plane.channel.request_queue_size)
-        yield _channel_gauge(responses, sum(processor.response_queue_size for processor in processors))
         for processor in processors:
             tags = (("processor", str(processor.processor_id)),)
             yield _channel_gauge(responses, processor.response_queue_size, tags)
+        yield _channel_gauge(responses, sum(processor.response_queue_size for processor in processors))
     for api, of_api in broker.socket_server.metrics.apis.items():
         yield (
             MetricName("kafka.network", "RequestMetrics", "RequestsPerSec", (("request", api),)),
