@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final
 
 GROUP_METADATA_TOPIC: Final = "__consumer_offsets"
@@ -11,6 +12,7 @@ INTERNAL_TOPICS: Final = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPI
 _SIGN: Final = 2**31
 
 
+@functools.lru_cache(maxsize=1024)
 def partition_for(key: str, count: int) -> int:
     """The key's partition of ``count``, from the absolute value of Java's hash, not its low bits."""
     hashed = _java_hash(key)

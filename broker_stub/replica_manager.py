@@ -160,7 +160,7 @@ class ReplicaManager:
         failed = False
         for partition, state in leading + following:
             topic_partition = partition.topic_partition
-            was_leader, epoch_before = partition.is_leader, partition.leader_epoch
+            was_leader = partition.is_leader
             try:
                 changed = self._change_role(partition, state, topic_ids.get(topic_partition.topic))
             except KafkaStorageError as e:  # rule 9.24
@@ -173,7 +173,7 @@ class ReplicaManager:
             self._isr_policy.partition_changed(partition)
             if partition.is_leader and not was_leader:
                 self.coordinators.became_leader(topic_partition, partition.leader_epoch)
-            elif not partition.is_leader and partition.leader_epoch > epoch_before:
+            elif not partition.is_leader:
                 self.coordinators.resigned(topic_partition, partition.leader_epoch)
         if failed:
             self._on_log_dir_failure()  # rule 9.68

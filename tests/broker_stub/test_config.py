@@ -188,3 +188,20 @@ def test_unknown_settings_log_a_warning(caplog, key, warning) -> None:
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(warning)
     assert broker_config(key) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("offsets.commit.required.acks", "4", "must be from -1 to 3, which is offsets.topic.replication.factor"),
+        ("offsets.commit.required.acks", "-2", "must be from -1 to 3"),
+        ("offsets.topic.compression.codec", "5", "must be one of 0 (none), 1 (gzip), 2 (snappy), 3 (lz4), 4 (zstd)"),
+        ("group.coordinator.rebalance.protocols", "classic,consumer", "must be classic"),
+        ("group.coordinator.rebalance.protocols", "consumer", "must be classic"),
+    ],
+)
+def test_settings_of_groups_that_no_broker_starts_with(key: str, value: str, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.from_properties({"broker.id": "1", key: value})
+    assert str(caught.value).startswith(f"{key}={value}: {what}")
+    assert BrokerConfig.from_properties({"broker.id": "1", "offsets.commit.required.acks": "3"}).groups is not None

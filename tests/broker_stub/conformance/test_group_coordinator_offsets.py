@@ -262,6 +262,16 @@ async def test_an_append_that_ends_late_sees_what_happened_meanwhile(mock_clock:
     assert host.state() is GroupState.PREPARING_REBALANCE
 
 
+async def test_an_append_of_an_earlier_generation_assigns_nothing(mock_clock: MockClock) -> None:  # rule G4.6
+    host = Host(mock_clock)
+    joined = host.joined()
+    host.log.held = True
+    host.sync(1, joined.member_id, {joined.member_id: b"old"})
+    assert host.join(joined.member_id, protocols=(*RANGE, ("other", b""))).answer.generation == 2
+    host.log.release()
+    assert (host.state(), host.group().members[joined.member_id].assignment) == (GroupState.COMPLETING_REBALANCE, b"")
+
+
 async def test_an_assignment_that_cannot_be_stored_begins_a_rebalance(mock_clock: MockClock) -> None:  # rule G4.7
     host = Host(mock_clock)
     leader, follower = await two_joined(host)

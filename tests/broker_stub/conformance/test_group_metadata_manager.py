@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +32,9 @@ from kce.broker_stub.groups.records import (
     write_group,
     write_offset,
 )
+from kce.broker_stub.groups.storage import ReplicatedOffsetsLog
+from kce.broker_stub.log import FetchedRecords
+from kce.broker_stub.log.files import BEGINNING
 from kce.wire import DecodeError, ErrorCode
 from kce.wire.consumer_protocol import ConsumerProtocolSubscription, encode_consumer_protocol
 from kce.wire.metadata_version import MetadataVersion
@@ -285,6 +289,26 @@ async def loaded(clock: MockClock) -> Host:
     return h
 
 
+async def test_a_partition_that_is_owned_is_not_loaded_again(
+    mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule G9.21
+    h = await loaded(mock_clock)
+    group = h.manager.groups[GROUP]
+    monkeypatch.setattr(h.log, "read", lambda number: pytest.fail("it is read"))
+    await load(h, 3)
+    assert h.manager.groups[GROUP] is group
+    assert h.manager._epochs[partition(h)] == 3
+
+
+async def test_a_group_that_is_there_is_not_replaced_by_a_load(mock_clock: MockClock) -> None:  # rule G9.17
+    h = host(mock_clock)
+    put(h, [group_record(935, members=(member_value(),))])
+    group = h.manager.get_or_create(GROUP)
+    await load(h)
+    assert h.manager.groups[GROUP] is group
+    assert group.members == {}
+
+
 @kafka("GMM-16")
 async def test_unload_offsets_and_group(mock_clock: MockClock) -> None:
     h = await loaded(mock_clock)
@@ -317,6 +341,18 @@ async def test_load_group_with_tombstone(mock_clock: MockClock) -> None:
     put(h, [group_record(15, members=(member_value(),)), (group_key(GROUP), None)])
     await load(h)
     assert GROUP not in h.manager.groups
+
+
+@kafka("GMM-21")
+async def test_load_group_and_offsets_with_corrupted_log(mock_clock: MockClock) -> None:
+    """The log says that it ends at 10, and there is nothing to read."""
+    h = host(mock_clock)
+    log = SimpleNamespace(log_start_offset=0, log_end_offset=10, read=lambda *_, **__: FetchedRecords(BEGINNING))
+    hosted: Any = SimpleNamespace(is_leader=True, log=log, leader_log=lambda: log)
+    data_plane: Any = SimpleNamespace(partition=lambda partition: hosted)
+    h.manager._log = ReplicatedOffsetsLog(h.config, data_plane, lambda: data_plane)
+    await load(h)
+    assert h.manager.groups == {}
 
 
 @kafka("GMM-22")

@@ -562,6 +562,18 @@ async def restarted(client: Client) -> None:
             assert client.node.groups.manager.groups == {}
 
 
+async def test_a_new_epoch_of_the_same_leader_loads_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rule G13.1
+    async with served() as client:
+        member_id, generation = await client.stable()
+        monkeypatch.setattr(client.node.groups.manager, "load", lambda *what: pytest.fail("it is loaded"))
+        state = lai_state(0, leader_epoch=1, isr=(1,), replicas=(1,), partition_epoch=1)
+        await client.node.ask(leader_and_isr(state, topic=GROUP_METADATA_TOPIC))
+        assert client.node.partition(topic=GROUP_METADATA_TOPIC).leader_epoch == 1
+        assert await client.heartbeat(member_id, generation) == NONE
+
+
 @pytest.mark.parametrize("codec", range(5))
 async def test_what_was_written_is_loaded(autojump_clock: MockClock, codec: int) -> None:  # rules G9.14, G13.1, G13.2
     async with served(offsets_topic_compression_codec=str(codec)) as client:
