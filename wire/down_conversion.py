@@ -10,15 +10,27 @@ class UnsupportedCodec(Exception):
     """zstd needs magic 2."""
 
 
-def down_converted(data: bytes | memoryview, magic: int) -> bytes:
+def down_converted(data: bytes | memoryview, magic: int, first_offset: int = 0) -> bytes:
     """The complete batches of a record set, in magic 0 or 1; those that are older already stay as they are.
 
-    Headers are lost, control batches left out. Raises UnsupportedCodec, CorruptRecord, LimitExceeded.
+    Headers are lost, control batches left out, and so are records before ``first_offset`` that are not compressed.
+    What comes from a codec on that magic lacks is left for the next fetch, in which it is the first and raises
+    UnsupportedCodec. Raises CorruptRecord, LimitExceeded.
     """
-    return write_records(*filter(None, (_converted(batch, magic) for batch in read_records(data).batches)))
+    found: list[RecordBatch] = []
+    for batch in read_records(data).batches:
+        try:
+            converted = _converted(batch, magic, first_offset)
+        except UnsupportedCodec:
+            if not found:
+                raise
+            break
+        if converted is not None:
+            found.append(converted)
+    return write_records(*found)
 
 
-def _converted(batch: RecordBatch, magic: int) -> RecordBatch | None:
+def _converted(batch: RecordBatch, magic: int, first_offset: int) -> RecordBatch | None:
     if batch.magic <= magic:
         return batch
     if batch.codec is Codec.ZSTD:
@@ -33,6 +45,9 @@ def _converted(batch: RecordBatch, magic: int) -> RecordBatch | None:
             value=record.value,
         )
         for record in batch.records
+        if batch.codec is not Codec.NONE or record.offset >= first_offset
     )
+    if not records:
+        return None
     kind = batch.timestamp_type if magic else TimestampType.CREATE_TIME
     return RecordBatch.of(*records, magic=magic, codec=batch.codec, timestamp_type=kind)

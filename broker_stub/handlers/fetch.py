@@ -209,7 +209,7 @@ def _partition_data(
     code, records = read.error, read.records
     hosted = services.replica_manager.partitions.get(fetch.partition)
     if code == ErrorCode.NONE and version < _ZSTD_SINCE:
-        code, converted = _for_old_versions(hosted, records, version, is_consumer=is_consumer)
+        code, converted = _for_old_versions(hosted, fetch.offset, records, version, is_consumer=is_consumer)
         if converted is None:
             return FetchResponsePartitionData(
                 partition_index=fetch.partition.partition, error_code=code, high_watermark=-1
@@ -245,7 +245,7 @@ def _partition_data(
 
 
 def _for_old_versions(
-    hosted: Partition | None, records: Buffer, version: int, *, is_consumer: bool
+    hosted: Partition | None, offset: int, records: Buffer, version: int, *, is_consumer: bool
 ) -> tuple[ErrorCode, Buffer | None]:
     """Convert records to the format of the version; an error returns no records (rule B4.20)."""
     found = None if hosted is None else hosted.log
@@ -256,7 +256,7 @@ def _for_old_versions(
     if is_consumer and found is not None and not found.config.message_downconversion_enable:
         return ErrorCode.UNSUPPORTED_VERSION, None
     try:
-        return ErrorCode.NONE, down_converted(records, magic=1 if version >= 2 else 0)
+        return ErrorCode.NONE, down_converted(records, magic=1 if version >= 2 else 0, first_offset=offset)
     except UnsupportedCodec:
         return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, None
 

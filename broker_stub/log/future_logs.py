@@ -91,7 +91,6 @@ class FutureLogs:
 
     def remove(self, partition: TopicPartition) -> None:
         """It is not wanted any more. Raises KafkaStorageError."""
-        self._preferred.pop(partition, None)
         found = self.logs.pop(partition, None)
         if found is not None:
             self.delete(found)

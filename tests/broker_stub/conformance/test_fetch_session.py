@@ -270,6 +270,7 @@ async def test_ids_are_resolved_when_they_become_known() -> None:
             await node.ask(update_metadata(deleted, topic=topic, topic_id=IDS[topic]))
             await node.ask(stop_replica((0, -2, True), topic=topic))
         assert await consumer.fetch() == dict.fromkeys(IDS, UNKNOWN)
+        assert await consumer.fetch("foo", "bar") == dict.fromkeys(IDS, UNKNOWN)  # also those asked for again
 
 
 @kafka("FST-12")

@@ -219,8 +219,9 @@ async def test_a_fetch_waits_for_records(autojump_clock: MockClock) -> None:
 
 
 @kafka("FRT-6")
+@kafka("FRT-7")
 async def test_current_epoch_validation() -> None:
-    """Rule B4.8; FRT-7 is the same with a newer version."""
+    """Rule B4.8."""
     async with a_node() as node:
         await node.lead(epoch=5, replicas=(1,))
         for version in (11, 12, 17):
@@ -237,21 +238,23 @@ async def test_current_epoch_validation() -> None:
             assert (await node.fetch(0, epoch=epoch, version=12)).error_code == new
 
 
-@kafka("FRT-4")
-async def test_last_fetched_epoch_validation() -> None:
+@pytest.mark.parametrize("version", [pytest.param(17, marks=kafka("FRT-4")), pytest.param(12, marks=kafka("FRT-5"))])
+async def test_last_fetched_epoch_validation(version: int) -> None:
     """Rule B4.11."""
     async with a_node() as node:
         await node.lead(epoch=1, replicas=(1,))
         await node.produce(batch(*[b"x"] * 10))
         await node.lead(epoch=3, partition_epoch=1, replicas=(1,))
         await node.produce(batch(*[b"y"] * 10))
-        data = await node.fetch(15, epoch=3, last_fetched_epoch=1)
+        data = await node.fetch(15, epoch=3, last_fetched_epoch=1, version=version)
         assert (data.error_code, data.records) == (0, b"")
         assert (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (1, 10)
-        data = await node.fetch(12, epoch=3, last_fetched_epoch=2)
+        data = await node.fetch(12, epoch=3, last_fetched_epoch=2, version=version)
         assert (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (1, 10)
-        assert (await node.fetch(10, epoch=3, last_fetched_epoch=1)).diverging_epoch.epoch == -1
-        assert (await node.fetch(10, epoch=3, last_fetched_epoch=4)).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert (await node.fetch(10, epoch=3, last_fetched_epoch=1, version=version)).diverging_epoch.epoch == -1
+        assert (
+            await node.fetch(10, epoch=3, last_fetched_epoch=4, version=version)
+        ).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 @kafka("FRT-1")

@@ -16,6 +16,7 @@ from kce import wire
 from kce.broker_stub.errors import BrokerFailure
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire import ErrorCode
+from tests.broker_stub.log.support import everything as everything_in
 from tests.broker_stub.logs import MemoryLogManager
 from tests.broker_stub.replication.support import A0, Leader, RecordNode, a_node, batch, values_of
 from tests.broker_stub.support import ID_A
@@ -166,14 +167,34 @@ async def test_a_waiting_producer_is_acknowledged_over_a_move(autojump_clock: ob
         assert node.log.located_high_watermark() == node.log.end
 
 
+async def test_places_in_the_old_log_mean_nothing_in_the_new_one(autojump_clock: object) -> None:
+    """The new log has other segments, and the high watermark moves to an offset that was fetched from the old one."""
+    async with node_with_two({"segment.bytes": "1000000"}) as node:
+        await node.lead(isr=(1, 2, 3))
+        for i in range(6):
+            await node.produce(batch(b"%d" % i), acks=1)
+        for replica, offset in ((2, 4), (3, 4), (2, 5)):
+            await node.fetch(offset, replica=replica, epoch=0)
+        assert node.log.high_watermark == 4
+        node.topic["segment.bytes"] = "150"
+        node.record_logs.update_config()
+        assert await alter(node, "/b") == 0
+        await moved(node)
+        assert len(list(node.log.segments)) == 3
+        await node.fetch(6, replica=3, epoch=0)
+        assert node.log.high_watermark == 5
+        assert node.log.located_high_watermark() == node.log.locate(5)
+
+
 async def test_a_follower_goes_on_in_the_new_directory(autojump_clock: object) -> None:
     leader = Leader(("host2", 9021, 2, "DATA"), ID_A)
-    leader.fetched = [{"records": batch(b"0", leader_epoch=0), "high_watermark": 0}]
+    leader.fetched = [{"records": batch(b"0", leader_epoch=0), "high_watermark": 1}]
     async with node_with_two(dial=leader.dial) as node:
         await node.lead(leader=2, isr=(1, 2))
         await until(lambda: node.log.log_end_offset == 1)
         assert await alter(node, "/b") == 0
         await moved(node)
+        assert node.log.high_watermark == 1
         leader.fetched = [{"records": batch(b"1", base_offset=1, leader_epoch=0), "high_watermark": 1}]
         leader.end_wait()
         await until(lambda: node.log.log_end_offset == 2)
@@ -211,6 +232,38 @@ async def test_the_start_of_the_log_moves_while_it_is_copied(autojump_clock: obj
         await moved(node)
         assert (node.log.log_start_offset, node.log.log_end_offset) == (2, 4)
         assert await everything(node, 2) == [b"2", b"3"]
+
+
+async def test_the_start_of_the_log_moves_after_what_is_there_was_copied(autojump_clock: object) -> None:
+    async with node_with_two() as node:
+        await node.lead()
+        for i in range(4):
+            await node.produce(batch(b"%d" % i))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        node.record_logs.future.logs[A0].append_as_follower(everything_in(node.log))
+        node.log.increment_log_start_offset(2)
+        go_on(node)
+        await moved(node)
+        assert (node.log.log_start_offset, node.log.log_end_offset) == (2, 4)
+
+
+async def test_what_was_flushed_of_a_future_log_is_remembered(autojump_clock: object) -> None:
+    """Its checkpoints are those of its directory."""
+    async with node_with_two() as node:
+        await node.lead()
+        await node.produce(batch(b"0"))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        future = node.record_logs.future.logs[A0]
+        future.append_as_follower(everything_in(node.log))
+        future.set_high_watermark(1)
+        future.flush()
+        disk = node.disk
+        node.record_logs.close()
+    async with node_with_two(disk=disk) as node:
+        future = node.record_logs.future.logs[A0]
+        assert (future.recovery_point, future.high_watermark) == (1, 1)
 
 
 async def test_it_goes_on_after_a_restart(autojump_clock: object) -> None:
