@@ -5,9 +5,11 @@ Metrics without a meaning for a stub, such as idle times of threads, are left ou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from kce.broker_stub import Broker
+from kce.broker_stub.groups.group import GroupState
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.reactor.socket_server import CONTROL_PLANE
 from kce.metrics import Gauge, Meter, Metric, MetricName
@@ -20,6 +22,7 @@ def broker_metrics(broker: Broker) -> Iterator[Named]:
     controller = broker.metadata_cache.snapshot.controller_id
     yield _gauge("kafka.server", "MetadataLoader", "CurrentControllerId", -1 if controller is None else controller)
     yield from _replica_manager(broker)
+    yield from _groups(broker)
     yield from _network(broker)
     for partition in broker.replica_manager.partitions.values():
         yield from _partition(partition)
@@ -67,6 +70,18 @@ def _partition(partition: Partition) -> Iterator[Named]:
 
 def _is_under_replicated(partition: Partition) -> bool:
     return len(partition.isr) < len(set(partition.replicas).difference(partition.adding_replicas))
+
+
+def _groups(broker: Broker) -> Iterator[Named]:
+    groups = broker.groups.manager.groups.values()
+    states = Counter(group.state for group in groups)
+    counts = {
+        "NumOffsets": sum(len(group.offsets.stored) for group in groups),
+        "NumGroups": len(groups),
+        **{f"NumGroups{state.value}": states[state] for state in GroupState},
+    }
+    for name, count in counts.items():
+        yield _gauge("kafka.coordinator.group", "GroupMetadataManager", name, count)
 
 
 def _network(broker: Broker) -> Iterator[Named]:

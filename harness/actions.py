@@ -147,6 +147,12 @@ ACTIONS: Final = (
         "Let what a node says to ZooKeeper take so many SECONDS longer, until `kce heal`.",
     ),
     Action(
+        "zookeeper mute", ("node",), "mute_zookeeper", "/nodes/{node}/zookeeper/mute",
+        "what ZooKeeper says to node {node} does not arrive",
+        "Let nothing that ZooKeeper says reach a node, until `kce heal`.",
+        "What it asks for is done, and it does not know. Its client gives the connection up, and its session expires.",
+    ),
+    Action(
         "zookeeper kill-leader", (), "kill_zookeeper_leader", "/zookeeper/kill-leader",
         "the leader of the ZooKeeper ensemble is killed",
         "Kill the leader of the ZooKeeper ensemble (kill -9).",

@@ -146,6 +146,12 @@ class Interventions:
             raise HarnessError(f"nothing takes {seconds:g} s longer")
         self.world.delay_zookeeper(node_id, seconds)
 
+    async def mute_zookeeper(self: Faulty, node_id: int) -> None:
+        """What ZooKeeper says to the node does not arrive until `heal`; what the node asks for is done, and it does not
+        know. Its client gives the connection up, and in the end its session expires. Raises HarnessError in memory."""
+        self.member(node_id)
+        self.world.mute_zookeeper(node_id)
+
     async def heal(self: Faulty, node_id: int) -> None:
         self.member(node_id)
         self.world.heal(node_id)

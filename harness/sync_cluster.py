@@ -199,6 +199,7 @@ class SyncCluster:
     cut_link = _blocking(Cluster.cut_link)
     heal_link = _blocking(Cluster.heal_link)
     delay_zookeeper = _blocking(Cluster.delay_zookeeper)
+    mute_zookeeper = _blocking(Cluster.mute_zookeeper)
     rewrite_controller = _blocking(Cluster.rewrite_controller)
     delete_controller_epoch = _blocking(Cluster.delete_controller_epoch)
     rewrite_controller_epoch = _blocking(Cluster.rewrite_controller_epoch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
 from kce.broker_stub.control_requests import leader_and_isr_states
@@ -69,15 +69,19 @@ def handle(request: Request, message: LeaderAndIsrRequest, services: Services) -
     if services.prepare_topics is not None:
         topics = {partition.topic for partition, _ in leader_and_isr_states(message) if partition not in hosted}
         if topics:
-            return _prepared(request, message, services, services.prepare_topics(topics))
+            return _prepared(request, message, services, services.prepare_topics, topics)
     _answer(request, message, services)
     return None
 
 
 async def _prepared(
-    request: Request, message: LeaderAndIsrRequest, services: Services, preparation: Awaitable[None]
+    request: Request,
+    message: LeaderAndIsrRequest,
+    services: Services,
+    prepare: Callable[[Collection[str]], Awaitable[None]],
+    topics: Collection[str],
 ) -> None:
-    await preparation
+    await prepare(topics)
     _answer(request, message, services)
 
 

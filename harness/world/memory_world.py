@@ -136,6 +136,9 @@ class MemoryClusterWorld(ClusterWorld):
         for store in self._living_sessions(node_id):
             store.delay_s = seconds
 
+    def mute_zookeeper(self, node_id: int) -> None:
+        raise HarnessError("a session in memory has no directions: cut the node off, or use the real world")
+
     def _living_sessions(self, node_id: int) -> list[MemoryStore]:
         """The node's sessions, except those of a killed client, which last until they expire."""
         return [store for store in self._sessions[_name(node_id)] if not store.is_abandoned]

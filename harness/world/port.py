@@ -115,6 +115,9 @@ class ClusterWorld(Protocol):
     def delay_zookeeper(self, node_id: int, seconds: float) -> None:
         """What a node says to ZooKeeper takes so much longer until `heal`."""
 
+    def mute_zookeeper(self, node_id: int) -> None:
+        """What ZooKeeper says to a node does not arrive until `heal`. Raises HarnessError where that cannot be."""
+
     def is_cut(self, node_id: int) -> bool: ...
 
     async def expire(self, node_id: int, session_id: int, tls: ssl.SSLContext | None) -> None:

@@ -207,6 +207,10 @@ class RealClusterWorld(ClusterWorld):
         for proxy in self._proxies[node_id]:
             proxy.delay_s = seconds
 
+    def mute_zookeeper(self, node_id: int) -> None:
+        for proxy in self._proxies[node_id]:
+            proxy.mute()
+
     def is_cut(self, node_id: int) -> bool:
         return any(proxy.is_cut for proxy in self._proxies[node_id])
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import trio
 
 
 class TcpProxy:
     """A proxy on loopback. ``cut`` breaks its connections and refuses new ones until ``heal``; what clients send takes
-    ``delay_s`` longer until then."""
+    ``delay_s`` longer until then. After ``mute`` what servers send waits for it."""
 
     def __init__(self, target_host: str, target_port: int) -> None:
         self._target = (target_host, target_port)
         self._cut = False
         self.delay_s = 0.0
+        self._heard = trio.Event()
+        self._heard.set()
         self._connections: set[trio.CancelScope] = set()
         self.port = 0
 
@@ -31,9 +33,14 @@ class TcpProxy:
         for scope in self._connections:
             scope.cancel()
 
+    def mute(self) -> None:
+        if self._heard.is_set():
+            self._heard = trio.Event()
+
     def heal(self) -> None:
         self._cut = False
         self.delay_s = 0.0
+        self._heard.set()
 
     @property
     def is_cut(self) -> bool:
@@ -53,18 +60,25 @@ class TcpProxy:
 
     async def _forward(self, client: trio.SocketStream) -> None:
         async with await trio.open_tcp_stream(*self._target) as server, trio.open_nursery() as nursery:
-            nursery.start_soon(_pump, client, server, nursery.cancel_scope, lambda: self.delay_s)
-            nursery.start_soon(_pump, server, client, nursery.cancel_scope, lambda: 0.0)
+            nursery.start_soon(_pump, client, server, nursery.cancel_scope, self._slowed)
+            nursery.start_soon(_pump, server, client, nursery.cancel_scope, self._muted)
+
+    async def _slowed(self) -> None:
+        if self.delay_s:
+            await trio.sleep(self.delay_s)
+
+    async def _muted(self) -> None:
+        while not self._heard.is_set():  # it may be another event by then
+            await self._heard.wait()
 
 
 async def _pump(
-    source: trio.SocketStream, sink: trio.SocketStream, both: trio.CancelScope, delay_s: Callable[[], float]
+    source: trio.SocketStream, sink: trio.SocketStream, both: trio.CancelScope, before: Callable[[], Awaitable[None]]
 ) -> None:
-    """One direction; its end is the end of both."""
+    """One direction; its end is the end of both. ``before`` is awaited before what has come is sent on."""
     try:
         async for data in source:
-            if delay := delay_s():
-                await trio.sleep(delay)
+            await before()
             await sink.send_all(data)
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
         pass

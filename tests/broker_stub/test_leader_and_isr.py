@@ -5,9 +5,11 @@ Covers: broker_stub/replica_manager.py.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import trio
@@ -15,6 +17,7 @@ import trio
 from kce import wire
 from kce.broker_stub import TopicPartition
 from kce.broker_stub.handlers.kafka_apis import KafkaApis
+from kce.broker_stub.handlers.leader_and_isr import HANDLER
 from kce.wire import ErrorCode
 from tests.broker_stub.logs import FailingLogManager
 from tests.broker_stub.support import (
@@ -405,6 +408,23 @@ async def test_each_decision_is_logged_in_the_state_change_log(caplog) -> None:
     )
     assert request.endswith(accepted)
     assert "UpdateMetadata of controller 9 epoch 1" in third
+
+
+async def test_a_request_that_no_handler_takes_prepares_nothing(recwarn: pytest.WarningsRecorder) -> None:
+    """Its connection ended before."""
+
+    async def prepare(topics: Collection[str]) -> None:
+        raise AssertionError
+
+    node = Node()
+    services: Any = replace(node.services, prepare_topics=prepare)
+    message: Any = leader_and_isr(lai_state(replicas=(1,), isr=(1,)))
+    request: Any = None
+    waits: Any = HANDLER.handle(request, message, services)
+    waits.close()
+    del waits
+    gc.collect()
+    assert [warning.message for warning in recwarn.list] == []  # of a coroutine that was never awaited
 
 
 async def test_settings_of_new_topics_are_read_first() -> None:

@@ -67,6 +67,11 @@ async def test_nodes_and_the_controller() -> None:
     assert await client("POST", "/nodes/1/kill") == (200, {"text": "node 1 is killed"})
     assert await client("DELETE", "/controller") == (200, {"text": "/controller is deleted"})
     assert client.changes == ["node 1 is killed", "/controller is deleted"]
+    for seconds in (-3600, 0.5):
+        assert await client("POST", "/nodes/1/clock/jump", {"seconds": seconds}) == (
+            200, {"text": "node 1 is clock jumped"},
+        )  # fmt: skip
+    assert (await client("PUT", "/controller", {"node": 1}))[0] == 200
 
 
 async def test_arguments_come_from_the_path_and_the_body() -> None:
@@ -103,6 +108,8 @@ async def test_a_fault_from_its_beginning_to_its_end() -> None:
         ("POST", "/nodes/1/hold", None, 404, "not a command: hold"),
         ("POST", "/nodes/1/explode", None, 404, "there is no /nodes/1/explode"),
         ("POST", "/nodes/x/kill", None, 404, "there is no /nodes/x/kill"),
+        ("POST", "/nodes/1/clock/jump", {"seconds": True}, 400, "clock jump needs node (int), seconds (float)"),
+        ("PUT", "/controller", {}, 400, "rewrite-controller needs node (int)"),
         ("GET", "/nodes/1/kill", None, 405, "takes POST, not GET"),
         ("PUT", "/faults", None, 405, "takes GET, POST, not PUT"),
         ("POST", "/faults", b"{", 400, "the body is not JSON"),

@@ -124,6 +124,10 @@ async def test_a_zombie_is_fenced() -> None:
             lambda m: getattr(m, "error_code", 0) == ErrorCode.STALE_CONTROLLER_EPOCH, is_request=False, to=old.id
         )
         assert answers[0].destination == old.id
+        await cluster.heal(old.id)
+        await cluster.wait_until_settled()
+        new = await cluster.zombie_controller()
+        assert cluster.held.keys() == {new.id}
 
 
 async def others_have(cluster: Cluster, zombie: ActiveController, epoch: int) -> bool:
@@ -175,6 +179,14 @@ async def test_a_bounced_node_has_a_new_broker_epoch() -> None:
         assert trio.current_time() - began < 1
         assert node(cluster, 2).broker.broker_epoch > before
         await cluster.wait_until_settled()
+
+
+async def test_a_session_in_memory_has_no_directions() -> None:
+    async with Cluster(1, world=memory()) as cluster:
+        with pytest.raises(HarnessError, match="a session in memory has no directions"):
+            await cluster.mute_zookeeper(1)
+        with pytest.raises(HarnessError, match="nothing takes -1 s longer"):
+            await cluster.delay_zookeeper(1, -1)
 
 
 # links

@@ -17,7 +17,7 @@ def begin(**properties: str) -> str:
     given = {key.replace("_", "."): value for key, value in properties.items()}
     message = {
         "properties": given, "record": None, "log_level": "INFO", "log_folder": None, "members": [1], "rules": {},
-        "subscribed": False, "lags": [],
+        "subscribed": False, "lags": [], "machine": {},
     }  # fmt: skip
     return json.dumps(message) + "\n"
 

@@ -21,6 +21,7 @@ from kce.wire import (
     ErrorCode,
 )
 from kce.wire.metadata_version import LATEST, MetadataVersion
+from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import znodes
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -357,3 +358,23 @@ async def test_nodes_that_are_only_controllers_take_no_replicas() -> None:
     assert results[2].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
     found = (await w.zk.get_topic_assignments(["b"]))["b"]
     assert {replica for assignment in found.partitions.values() for replica in assignment.replicas} == {1, 2}
+
+
+@pytest.mark.kafka("ZKCT-4")
+async def test_set_and_get_consumer_offset() -> None:
+    admin = World().admin
+    await admin.put_consumer_offset("group", TopicPartition("topic", 0), 123)
+    assert await admin.consumer_offset("group", TopicPartition("topic", 0)) == 123
+    await admin.put_consumer_offset("group", TopicPartition("topic", 0), 12)
+    assert await admin.consumer_offset("group", TopicPartition("topic", 0)) == 12
+
+
+@pytest.mark.kafka("ZKCT-5")
+async def test_get_consumer_offset_no_data() -> None:
+    assert await World().admin.consumer_offset("group", TopicPartition("topic", 0)) is None
+
+
+@pytest.mark.kafka("ZKCT-53")
+def test_consumer_offset_path() -> None:
+    path = znodes.consumer_offset_path("my-group", TopicPartition("topic-a", 0))
+    assert path == "/consumers/my-group/offsets/topic-a/0"

@@ -29,6 +29,18 @@ async def test_a_cut_proxy_breaks_and_refuses_until_it_is_healed() -> None:
         again = await trio.open_tcp_stream("127.0.0.1", proxy.port)
         await again.send_all(b"y")
         assert await again.receive_some() == b"y"
+        proxy.mute()
+        await again.send_all(b"z")
+        with trio.move_on_after(0.2):
+            await again.receive_some()
+            raise AssertionError
+        proxy.heal()
+        assert await again.receive_some() == b"z"
+        proxy.delay_s = 0.1
+        began = trio.current_time()
+        await again.send_all(b"late")
+        assert await again.receive_some() == b"late"
+        assert trio.current_time() - began >= 0.1
         for stream in (through, refused, again):
             await stream.aclose()
         nursery.cancel_scope.cancel()
