@@ -22,7 +22,9 @@ from tests.broker_stub.replication.support import RecordNode, a_node, batch, fet
 from tests.broker_stub.support import (
     ID_A,
     ID_B,
+    NO_ID,
     Node,
+    answer_of,
     lai_state,
     leader_and_isr,
     umr_broker,
@@ -660,3 +662,14 @@ async def test_log_directories() -> None:  # rule B7.22
                 ),
             )
         )
+
+
+async def test_metadata_of_a_hundred_topics_is_answered_at_once() -> None:
+    node = Node()
+    names = [f"t{number}" for number in range(100)]
+    for name in names:
+        node.cache.update(update_metadata(umr_state(0), topic=name, topic_id=NO_ID))
+    for named in (None, tuple(wire.MetadataRequestTopic(name=name) for name in names)):
+        request, captured = node.request(wire.MetadataRequest(topics=named), 9)
+        assert node.apis.handle(request) is None
+        assert [topic.name for topic in answer_of(captured, 3, 9).topics] == names
