@@ -31,7 +31,7 @@ from tests.broker_stub.support import (
     umr_state,
     update_metadata,
 )
-from tests.broker_stub.test_admin_handlers import Active, Store, creatable
+from tests.broker_stub.test_admin_handlers import Active, Store, creatable, parked
 
 
 def without_records(answer: Any) -> Any:
@@ -673,3 +673,14 @@ async def test_metadata_of_a_hundred_topics_is_answered_at_once() -> None:
         request, captured = node.request(wire.MetadataRequest(topics=named), 9)
         assert node.apis.handle(request) is None
         assert [topic.name for topic in answer_of(captured, 3, 9).topics] == names
+
+
+async def test_new_partitions_are_answered_when_all_have_leaders() -> None:  # rule 10.16
+    async with trio.open_nursery() as nursery:
+        node = Node(controller=Active(), admin=Store(), nursery=nursery)
+        node.cache.update(update_metadata(umr_state(0)))
+        topics = (wire.CreatePartitionsTopic(name="a", count=2),)
+        answer = await parked(node, wire.CreatePartitionsRequest(topics=topics, timeout_ms=60_000), 3)
+        node.cache.update(update_metadata(umr_state(1)))
+        await wait_all_tasks_blocked()
+        assert answer() == wire.CreatePartitionsResponse(results=(wire.CreatePartitionsTopicResult(name="a"),))
