@@ -684,3 +684,12 @@ async def test_new_partitions_are_answered_when_all_have_leaders() -> None:  # r
         node.cache.update(update_metadata(umr_state(1)))
         await wait_all_tasks_blocked()
         assert answer() == wire.CreatePartitionsResponse(results=(wire.CreatePartitionsTopicResult(name="a"),))
+
+
+async def test_created_topics_are_answered_with_their_settings() -> None:  # rule 10.9
+    async with trio.open_nursery() as nursery:
+        node = Node(controller=Active(), admin=Store(), nursery=nursery)
+        topics = (creatable("a", retention_ms="7"), creatable("b"))
+        answer = await node.ask(wire.CreateTopicsRequest(topics=topics, validate_only=True), 7)
+        found = [{c.name: (c.value, c.config_source) for c in topic.configs} for topic in answer.topics]
+        assert [settings["retention.ms"] for settings in found] == [("7", 1), ("604800000", 5)]
