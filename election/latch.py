@@ -51,7 +51,7 @@ class LeaderLatch:
         self._ended = trio.Event()
         #: the id of the attempt to create a node (E1.8), the session of the attempt, and the node's name once known
         self._attempt = ""
-        self._attempt_session = 0
+        self._attempt_session: int | None = None
         self._node: str | None = None
         #: abandoned attempts, whose nodes may still appear (E11.2)
         self._abandoned: set[str] = set()

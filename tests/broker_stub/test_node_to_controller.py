@@ -199,10 +199,18 @@ async def test_a_former_controller_is_retried_after_a_pause(autojump_clock) -> N
     f = Fixture()
     f.controller_is(1)
     f.node(1, *[NOT_CONTROLLER] * 5, wire.AlterPartitionResponse())
-    begin = trio.current_time()
-    assert await f.ask() == wire.AlterPartitionResponse()
+    begin, open_meanwhile = trio.current_time(), list[int]()
+
+    async def look() -> None:
+        await trio.sleep(0.05)
+        open_meanwhile.append(f.nodes.open)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        assert await f.ask() == wire.AlterPartitionResponse()
     assert trio.current_time() - begin == pytest.approx(0.5, abs=0.01)
     assert len(f.nodes.dialled) == 6
+    assert open_meanwhile == [0]  # it is closed before the pause
 
 
 async def test_an_invalid_response_closes_the_connection(autojump_clock) -> None:

@@ -249,3 +249,27 @@ async def test_who_is_in_the_isr_of_a_new_leader_has_caught_up(autojump_clock: M
     assert {broker: follower.caught_up_ms for broker, follower in known.items()} == {2: now_ms, 3: -math.inf}
     assert {broker: follower.since_ms for broker, follower in known.items()} == {2: now_ms, 3: now_ms}
     assert now_ms == 5000
+
+
+async def test_whose_requests_go_on_first(monkeypatch: pytest.MonkeyPatch) -> None:  # rules B2.17, B2.23, 2f
+    """Readers, then who waits for followers to have written, or to have deleted."""
+    node = Node()
+    await node.ask(update_metadata())
+    await node.ask(leader_and_isr(lai_state(0)))
+    plane, calls = node.replication.data_plane, list[str]()
+    for name in ("fetch", "produce", "delete"):
+        purgatory = getattr(plane, f"{name}_purgatory")
+        monkeypatch.setattr(purgatory, "check_and_complete", lambda key, name=name: calls.append(name))
+
+    def after(action: Any, *values: Any) -> list[str]:
+        calls.clear()
+        action(*values)
+        return list(calls)
+
+    partition = node.partition(0)
+    for moved, expected in ((True, ["fetch", "produce", "delete"]), (False, ["fetch"])):
+        monkeypatch.setattr(plane, "_advance", lambda partition, moved=moved: moved)
+        assert after(plane.appended, partition) == expected
+        assert after(plane.isr_changed, partition) == (expected if moved else [])
+        assert after(plane.role_changed, partition) == ["fetch", "produce"]
+    assert after(plane.high_watermark_moved, A0) == ["fetch", "produce", "delete"]

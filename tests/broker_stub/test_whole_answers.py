@@ -22,14 +22,16 @@ from tests.broker_stub.replication.support import RecordNode, a_node, batch, fet
 from tests.broker_stub.support import (
     ID_A,
     ID_B,
+    NO_ID,
     Node,
+    answer_of,
     lai_state,
     leader_and_isr,
     umr_broker,
     umr_state,
     update_metadata,
 )
-from tests.broker_stub.test_admin_handlers import Active, Store, creatable
+from tests.broker_stub.test_admin_handlers import Active, Store, creatable, parked
 
 
 def without_records(answer: Any) -> Any:
@@ -232,6 +234,16 @@ async def test_a_followers_fetch_says_who_it_is(version: int) -> None:  # rule B
         follower = node.partition().followers.get(2)
         assert follower is not None
         assert follower.leader_end_offset == 1
+
+
+async def test_the_brokers_limit_is_that_of_consumers() -> None:
+    async with a_node(fetch_max_bytes="1024") as node:
+        await node.lead(isr=(1,), replicas=(1, 2))
+        for _ in range(2):
+            await node.produce(batch(b"x" * 600))
+        sizes = [len((await node.fetch(replica=replica, epoch=0)).records or b"") for replica in (-1, 2)]
+        assert sizes == [1024, node.log.size]
+        assert node.log.size > 1200
 
 
 async def test_isolation() -> None:  # rule B4.1
@@ -650,3 +662,34 @@ async def test_log_directories() -> None:  # rule B7.22
                 ),
             )
         )
+
+
+async def test_metadata_of_a_hundred_topics_is_answered_at_once() -> None:
+    node = Node()
+    names = [f"t{number}" for number in range(100)]
+    for name in names:
+        node.cache.update(update_metadata(umr_state(0), topic=name, topic_id=NO_ID))
+    for named in (None, tuple(wire.MetadataRequestTopic(name=name) for name in names)):
+        request, captured = node.request(wire.MetadataRequest(topics=named), 9)
+        assert node.apis.handle(request) is None
+        assert [topic.name for topic in answer_of(captured, 3, 9).topics] == names
+
+
+async def test_new_partitions_are_answered_when_all_have_leaders() -> None:  # rule 10.16
+    async with trio.open_nursery() as nursery:
+        node = Node(controller=Active(), admin=Store(), nursery=nursery)
+        node.cache.update(update_metadata(umr_state(0)))
+        topics = (wire.CreatePartitionsTopic(name="a", count=2),)
+        answer = await parked(node, wire.CreatePartitionsRequest(topics=topics, timeout_ms=60_000), 3)
+        node.cache.update(update_metadata(umr_state(1)))
+        await wait_all_tasks_blocked()
+        assert answer() == wire.CreatePartitionsResponse(results=(wire.CreatePartitionsTopicResult(name="a"),))
+
+
+async def test_created_topics_are_answered_with_their_settings() -> None:  # rule 10.9
+    async with trio.open_nursery() as nursery:
+        node = Node(controller=Active(), admin=Store(), nursery=nursery)
+        topics = (creatable("a", retention_ms="7"), creatable("b"))
+        answer = await node.ask(wire.CreateTopicsRequest(topics=topics, validate_only=True), 7)
+        found = [{c.name: (c.value, c.config_source) for c in topic.configs} for topic in answer.topics]
+        assert [settings["retention.ms"] for settings in found] == [("7", 1), ("604800000", 5)]

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from kce.controller import events as ev
 from kce.controller.kafka_controller import KafkaController
 from kce.zookeeper import znodes
+from kce.zookeeper.model import TopicPartition
 from kce.zookeeper.store import Delete
 from tests.controller.support import World, world
 
@@ -109,7 +110,9 @@ async def test_what_is_watched(autojump_clock: MockClock) -> None:
             handler = zk._change_handlers[path]
             assert handler.changed is not None
             assert (handler.created, handler.deleted) == (None, None)
+        controller.context.being_reassigned.add(TopicPartition("t", 0))
         await controller._role.resign()
+        assert not controller.context.being_reassigned
         assert not set(zk._child_handlers) & set(CHILDREN)
         assert not set(zk._change_handlers) & (nodes | set(triggers))
         assert (controller._role.brokers._watched, controller._role.topics._watched) == (set(), set())

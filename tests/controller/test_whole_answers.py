@@ -8,11 +8,14 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
+import pytest
 from trio.testing import MockClock
 
 from kce import wire
 from kce.controller.kafka_controller import KafkaController
+from kce.controller.reassignment import Reassignment
 from kce.wire import ErrorCode
+from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.model import BrokerId
 from tests.controller.support import World, world
 
@@ -162,3 +165,27 @@ async def test_blocks_of_producer_ids(autojump_clock: MockClock) -> None:  # rul
         ):
             request = wire.AllocateProducerIdsRequest(broker_id=broker, broker_epoch=broker_epoch)
             assert await answered(w, controller, request) == expected
+
+
+async def test_a_reassignment_that_finds_another_controller(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:  # rules 2.17, 3.37
+    """It is refused, and this one looks who is controller."""
+    async with world() as w:
+        controller = await w.start_controller(1)
+        looked: list[bool] = []
+        look_again = controller._elector.moved
+
+        async def look() -> None:
+            looked.append(controller.is_active)
+            await look_again()
+
+        monkeypatch.setattr(controller._elector, "moved", look)
+
+        async def moved(self: Reassignment, targets: object) -> None:
+            raise ControllerMoved("another one was elected")
+
+        monkeypatch.setattr(Reassignment, "requested", moved)
+        answer = await answered(w, controller, wire.AlterPartitionReassignmentsRequest())
+        assert answer is None or answer.error_code == ErrorCode.NOT_CONTROLLER
+        assert looked == [True]

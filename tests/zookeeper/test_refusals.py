@@ -14,6 +14,7 @@ import pytest
 
 from kce.wire.metadata_version import LATEST
 from kce.zookeeper import admin, admin_nodes, security_nodes, znodes
+from kce.zookeeper.errors import IllegalState
 from kce.zookeeper.kafka_zk_client import UNFENCED, KafkaZkClient
 from kce.zookeeper.model import (
     BrokerId,
@@ -240,3 +241,10 @@ async def test_administration_sets_no_watches_for_the_controller(operation: Oper
     await operation(zk)
     await store.write([Create(f"{parent}/99") for parent in (znodes.TOPICS, znodes.BROKER_IDS)])
     assert called == []
+
+
+async def test_a_client_without_ids_creates_no_topics() -> None:
+    zk = KafkaZkClient(MemoryZooKeeper().connect(), now_ms=lambda: 0)
+    await zk.create_top_level_paths()
+    with pytest.raises(IllegalState, match="this client was made without new_uuid"):
+        await admin.create_topic(zk, "a", assignment={0: (1,)}, random=Random(1))

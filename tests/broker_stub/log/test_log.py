@@ -910,3 +910,12 @@ def test_a_segment_that_is_cut_is_as_old_as_before_unless_it_is_empty() -> None:
         assert segment.size == left * len(data)
         assert (segment.created_ms, segment.first_batch_timestamp()) == (created_ms, first)
         assert tuple(segment.max_timestamp) == most
+
+
+def test_an_offset_that_the_log_does_not_have_is_nowhere() -> None:
+    log = a_log()
+    log.truncate_fully(10)
+    for value in (b"a", b"b"):
+        append(log, value)
+    assert [log.locate(offset) for offset in (9, 13)] == [OffsetMetadata(9), OffsetMetadata(13)]
+    assert [log.locate(offset).position for offset in (10, 11, 12)] == [0, ONE, 2 * ONE]
