@@ -21,7 +21,7 @@ def partition_for(key: str, count: int) -> int:
 
 def _java_hash(text: str) -> int:
     """Java's String.hashCode as an unsigned number, over UTF-16 code units."""
-    encoded = text.encode("utf-16-be", "surrogatepass")
+    encoded = text.encode("utf-16-be")
     result = 0
     for i in range(0, len(encoded), 2):
         result = (31 * result + int.from_bytes(encoded[i : i + 2])) & 0xFFFFFFFF

@@ -5,9 +5,11 @@ Metrics without a meaning for a stub, such as idle times of threads, are left ou
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from kce.broker_stub import Broker
+from kce.broker_stub.groups.group import GroupState
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.reactor.socket_server import CONTROL_PLANE
 from kce.metrics import Gauge, Meter, Metric, MetricName
@@ -20,6 +22,7 @@ def broker_metrics(broker: Broker) -> Iterator[Named]:
     controller = broker.metadata_cache.snapshot.controller_id
     yield _gauge("kafka.server", "MetadataLoader", "CurrentControllerId", -1 if controller is None else controller)
     yield from _replica_manager(broker)
+    yield from _groups(broker)
     yield from _network(broker)
     for partition in broker.replica_manager.partitions.values():
         yield from _partition(partition)
@@ -69,6 +72,18 @@ def _is_under_replicated(partition: Partition) -> bool:
     return len(partition.isr) < len(set(partition.replicas).difference(partition.adding_replicas))
 
 
+def _groups(broker: Broker) -> Iterator[Named]:
+    groups = broker.groups.manager.groups.values()
+    states = Counter(group.state for group in groups)
+    counts = {
+        "NumOffsets": sum(len(group.offsets.stored) for group in groups),
+        "NumGroups": len(groups),
+        **{f"NumGroups{state.value}": states[state] for state in GroupState},
+    }
+    for name, count in counts.items():
+        yield _gauge("kafka.coordinator.group", "GroupMetadataManager", name, count)
+
+
 def _network(broker: Broker) -> Iterator[Named]:
     """Rules 12.12 and B1.33."""
     for plane in broker.socket_server.planes:
@@ -76,10 +91,10 @@ def _network(broker: Broker) -> Iterator[Named]:
         processors = [processor for acceptor in plane.acceptors for processor in acceptor.processors]
         responses = f"{prefix}ResponseQueueSize"
         yield _channel_gauge(f"{prefix}RequestQueueSize", plane.channel.request_queue_size)
-        yield _channel_gauge(responses, sum(processor.response_queue_size for processor in processors))
         for processor in processors:
             tags = (("processor", str(processor.processor_id)),)
             yield _channel_gauge(responses, processor.response_queue_size, tags)
+        yield _channel_gauge(responses, sum(processor.response_queue_size for processor in processors))
     for api, of_api in broker.socket_server.metrics.apis.items():
         yield (
             MetricName("kafka.network", "RequestMetrics", "RequestsPerSec", (("request", api),)),

@@ -55,7 +55,7 @@ def hash_code(key: int | str | TopicPartition) -> int:
 @functools.lru_cache(maxsize=_REMEMBERED)
 def _hash_of_string(text: str) -> int:
     code = 0
-    units = text.encode("utf-16-be", "surrogatepass")
+    units = text.encode("utf-16-be")
     for high, low in zip(units[::2], units[1::2], strict=True):
         code = (31 * code + (high << 8 | low)) & _MASK
     return code

@@ -283,8 +283,6 @@ class Reassignment:
 
     async def _finished(self, tp: TopicPartition, completed: ReplicaAssignment) -> None:
         """Rule 11.16."""
-        if tp not in self._context.being_reassigned:
-            raise IllegalState(f"{tp} is not being reassigned")
         self._unwatch_state(tp)
         await self._remove_from_znode(lambda other, target: other == tp and target == completed.replicas)
         self._context.being_reassigned.discard(tp)

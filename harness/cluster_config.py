@@ -75,6 +75,9 @@ class ClusterConfig:
             "inter.broker.listener.name": DATA,
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "auto.leader.rebalance.enable": "false",  # leaders move on command only
+            # as in the file of Kafka's distribution: groups work on few nodes, and at once
+            "offsets.topic.replication.factor": str(max(1, min(3, len(self.node_ids) - len(self.controllers)))),
+            "group.initial.rebalance.delay.ms": "0",
             **self.properties,
             **self.nodes.get(node_id, {}),
             "zookeeper.connect": zookeeper_connect,

@@ -25,11 +25,11 @@ consumed          what a consumer has read at an offset is what every consumer r
 logs              settled: the logs of all replicas are equal up to their high watermarks
 
 Kafka itself does not hold "converged" when a broker gets an UpdateMetadata after a newer one of the same controller,
-because that request has no order within a controller epoch: the older one was delayed, the controller gave it up after
-its timeout and sent it again on another connection. ``overtaken`` says so; only another controller mends it. Nor does
-an ISR converge after a former controller has refused it because it does not know the topic: the leader waits for the
-next LeaderAndIsr with a new leader epoch (rule 9.58). Such ISRs are left out. Nor does it hold "answered" for requests
-to a controller whose session expires before it gets to them (rule 3.38): those are left out.
+because that request has no order within a controller epoch (rule 9.36): the older one was delayed, the controller
+gave it up after its timeout and sent it again on another connection. ``overtaken`` says so; only another controller
+mends it. Nor does an ISR converge after a former controller has refused it because it does not know the topic: the
+leader waits for the next LeaderAndIsr with a new leader epoch (rule 9.58). Such ISRs are left out. Nor does it hold
+"answered" for requests to a controller whose session expires before it gets to them (rule 3.38): those are left out.
 """
 
 from __future__ import annotations

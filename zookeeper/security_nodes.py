@@ -213,7 +213,7 @@ async def delete_acls(zk: KafkaZkClient, resource: ResourcePattern, expected: in
 
 async def get_resources(zk: KafkaZkClient, pattern: PatternType) -> list[ResourcePattern]:
     """All resources with ACLs."""
-    kinds = await zk.get_children(pattern.root, watch=False)
+    kinds = await zk.get_children(pattern.root)
     names = await zk.store.get_children([f"{pattern.root}/{kind}" for kind in kinds])
     return [
         ResourcePattern(kind, name, pattern)

@@ -64,7 +64,7 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
         request.respond(FetchResponse(error_code=e.code))
         return
     max_bytes = min(message.max_bytes, services.config.fetch_max_bytes) if replica_id < 0 else message.max_bytes
-    requested = list(_requested(fetching.wanted(), services))
+    requested = list(_requested(fetching, fetching.wanted(), services))
     known = [one.fetch for one in requested if one.answer is None]
     is_complete = len(known) == len(requested)
     params = FetchParams(
@@ -80,7 +80,7 @@ def handle(request: Request, message: FetchRequest, services: Services) -> None:
 
     def more() -> tuple[list[PartitionFetch], bool]:
         touched = fetching.touched({one.wanted.key for one in requested})
-        added = list(_requested(touched, services)) if touched else []
+        added = list(_requested(fetching, touched, services)) if touched else []
         requested.extend(added)
         fetches = [one.fetch for one in added if one.answer is None]
         return fetches, len(fetches) == len(added)
@@ -128,11 +128,15 @@ def _forgotten(message: FetchRequest, version: int) -> list[Key]:
     ]
 
 
-def _requested(wanted: Iterable[Wanted], services: Services) -> Iterator[Requested]:
+def _requested(fetching: FetchContext, wanted: Iterable[Wanted], services: Services) -> Iterator[Requested]:
     """Rules B4.2, B4.3."""
     snapshot = services.metadata_cache.snapshot
     for one in wanted:
-        name = one.topic if one.topic_id is None else snapshot.topic_names.get(one.topic_id)
+        name: str | None = one.topic
+        if not name and one.topic_id is not None:
+            name = snapshot.topic_names.get(one.topic_id)
+            if name is not None:
+                fetching.resolved(one, name)
         fetch = PartitionFetch(
             TopicPartition(name or "", one.partition),
             one.topic_id,
@@ -159,7 +163,8 @@ def _record(answers: Sequence[tuple[Requested, Read]], services: Services) -> No
 
 
 def _topic_of(told: tuple[Requested, Read]) -> tuple[str, UUID | None]:
-    return told[0].wanted.topic, told[0].wanted.topic_id
+    wanted = told[0].wanted
+    return ("" if wanted.topic_id is not None else wanted.topic), wanted.topic_id
 
 
 def _response(

@@ -68,6 +68,8 @@ def _answer(
     try:
         if is_repeated and version > 0:
             raise Refused(ErrorCode.INVALID_REQUEST)
+        if version == 0 and entry.timestamp < EARLIEST:
+            raise Refused(ErrorCode.UNSUPPORTED_VERSION)
         partition = services.data_plane.partition(TopicPartition(topic, entry.partition_index))
         leader_only = message.replica_id != DEBUGGING_CONSUMER
         log = partition.log_for(entry.current_leader_epoch, leader_only=leader_only)

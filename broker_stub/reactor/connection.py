@@ -207,7 +207,6 @@ class Connection:
         if self._response is None:
             self._parked = trio.Event()
             await self._parked.wait()
-            self._parked = None
         await self._owner.unblocked()
 
     def _drop_frame(self) -> None:

@@ -46,7 +46,7 @@ def next_epoch(epoch: int) -> int:
 
 
 class Wanted(NamedTuple):
-    """One partition of a request. ``topic_id`` is None in requests by name."""
+    """One partition of a request. ``topic_id`` is None in requests by name; ``topic`` is empty until it is resolved."""
 
     topic: str
     topic_id: UUID | None
@@ -123,7 +123,7 @@ class FetchSession:
         if cached is None:
             self.partitions[key] = self.awake[key] = _Cached(wanted, next(self._turns))
         else:
-            cached.wanted = wanted
+            cached.wanted = wanted if wanted.topic else wanted._replace(topic=cached.wanted.topic)
 
     def forget(self, key: Key) -> None:
         """Not an idle one."""
@@ -165,6 +165,12 @@ class FetchContext:
         if session is None or self.is_full:
             return list(self._wanted)
         return [cached.wanted for cached in session.in_turn()]
+
+    def resolved(self, wanted: Wanted, topic: str) -> None:
+        """The session keeps the name, also when the broker forgets the topic, or knows another of that name."""
+        cached = None if self.session is None else self.session.partitions.get(wanted.key)
+        if cached is not None:
+            cached.wanted = cached.wanted._replace(topic=topic)
 
     def touched(self, known: set[Key]) -> list[Wanted]:
         """The partitions that something has happened to since they were idle, and that are not ``known``."""

@@ -151,7 +151,7 @@ class ConfigChangeListener:
     async def _read_clients(self) -> None:
         """Read the configuration of users, of clients, and of users' clients."""
         for kind in CLIENT_KINDS:
-            names = await self._zk.get_children(f"/config/{kind}", watch=False)
+            names = await self._zk.get_children(f"/config/{kind}")
             if kind == "users":
                 of_users = await self._zk.store.get_children([f"/config/users/{name}/clients" for name in names])
                 names += [

@@ -35,7 +35,7 @@ class TopicConfigReader:
 
     async def read_all(self, also: Callable[[str, Mapping[str, str]], None] = lambda topic, config: None) -> None:
         """For the start: ``also`` gets what ``changed`` gets. Raises StoreError, SessionExpired."""
-        await self._read(await self._zk.get_children("/config/topics", watch=False), also)
+        await self._read(await self._zk.get_children("/config/topics"), also)
 
     async def _read(
         self,

@@ -42,13 +42,20 @@ def _run_chunk(seeds: list[int], steps: int) -> list[Result]:
     epilog="""\b
 Examples:
   kce simulate --seeds 0..999 --jobs 2
-  kce simulate --seeds 4711 --trace trace.jsonl --record traffic.pcapng
+  kce simulate --seed 4711 --trace trace.jsonl --record traffic.pcapng
 
 A run is the same from the same seed on every machine. The exit code is 3 if an invariant was violated.
 """
 )
 @click.option(
-    "--seeds", callback=_seeds, default="0..99", show_default=True, metavar="N[..M]", help="Seeds of the runs."
+    "--seeds",
+    "--seed",
+    "seeds",
+    callback=_seeds,
+    default="0..99",
+    show_default=True,
+    metavar="N[..M]",
+    help="Seeds of the runs.",
 )
 @click.option("--steps", type=click.IntRange(1), default=STEPS, show_default=True, help="Operations of each run.")
 @click.option("--jobs", type=click.IntRange(1), default=1, show_default=True, help="Number of parallel processes.")

@@ -10,6 +10,7 @@ import trio.testing
 
 from kce import wire
 from kce.broker_stub.internal_topics import partition_for
+from kce.broker_stub.ports import NoStore
 from kce.wire import ErrorCode
 from tests.broker_stub.support import Node, umr_broker, umr_state, update_metadata
 
@@ -70,6 +71,44 @@ async def test_find_several_coordinators(version: int) -> None:  # rules G1.4, G
         (LED_BY_7, -1, ErrorCode.COORDINATOR_NOT_AVAILABLE, ""),
         (LED_BY_1, 1, ErrorCode.NONE, ""),
     ]
+
+
+class Topics(NoStore):
+    """Creates topics, or fails."""
+
+    def __init__(self, *answers: wire.CreatableTopicResult | Exception) -> None:
+        self.asked: list[tuple[Any, dict[int, str | None]]] = []
+        self.answers = list(answers)
+
+    async def create_topics(self, topics: Any, brokers: Any, **more: Any) -> list[wire.CreatableTopicResult]:
+        self.asked.append((list(topics), dict(brokers)))
+        answer = self.answers.pop(0)
+        await trio.sleep(1)
+        if isinstance(answer, Exception):
+            raise answer
+        return [answer]
+
+
+async def test_the_first_look_up_creates_the_topic(autojump_clock: trio.testing.MockClock) -> None:  # G1.6 to G1.8
+    too_few = wire.CreatableTopicResult(name=OFFSETS, error_code=ErrorCode.INVALID_REPLICATION_FACTOR)
+    topics = Topics(RuntimeError("no ZooKeeper"), too_few, wire.CreatableTopicResult(name=OFFSETS))
+    settings = {"offsets_topic_num_partitions": "7", "offsets_topic_replication_factor": "2"}
+    async with trio.open_nursery() as nursery:
+        node = Node(nursery=nursery, admin=topics, offsets_topic_segment_bytes="1234", **settings)
+        node.cache.update(update_metadata(alive=(1, umr_broker(2, rack="r"))))
+        for _ in range(3):
+            for _ in range(2):  # only one creation is under way
+                (found,) = (await node.ask(wire.FindCoordinatorRequest(coordinator_keys=("g",)), 4)).coordinators
+                assert (found.error_code, found.node_id, found.host, found.port) == (15, -1, "", -1)
+            await trio.sleep(2)
+        await node.ask(wire.FindCoordinatorRequest(coordinator_keys=("t",), key_type=1), 4)
+        await trio.sleep(2)
+    assert len(topics.asked) == 3, "no topic of transactions, because nothing serves them yet"
+    ((topic,), brokers) = topics.asked[-1]
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == (OFFSETS, 7, 2)
+    configs = {config.name: config.value for config in topic.configs}
+    assert configs == {"cleanup.policy": "compact", "segment.bytes": "1234", "compression.type": "producer"}
+    assert brokers == {1: None, 2: "r"}
 
 
 async def test_key_types() -> None:  # rules G1.5, G1.6

@@ -1,4 +1,7 @@
-"""What each API answers when its request fails as a whole (rules 9.4, B1.41)."""
+"""What each API answers when its request fails as a whole (rules 9.4, B1.41).
+
+Covers: broker_stub/handlers/*.py.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from dataclasses import replace
 
 import pytest
 import trio
@@ -313,3 +314,22 @@ async def test_wait_until_returns_when_the_condition_becomes_true(autojump_clock
         cache.update(update_metadata(alive=(1, 2)))
     assert seen == [cache.snapshot]
     assert await cache.wait_until(lambda snapshot: True) is cache.snapshot
+
+
+def test_two_topics_with_one_id_get_ids_of_their_own() -> None:
+    cache = MetadataCache(1)
+    for ids in ((ID_A, ID_A), (ID_B, uuid.UUID(int=99))):
+        topics = tuple(
+            wire.UpdateMetadataTopicState(topic_name=name, topic_id=topic_id, partition_states=(umr_state(0),))
+            for name, topic_id in zip("ab", ids, strict=True)
+        )
+        cache.update(replace(update_metadata(), topic_states=topics))
+    assert cache.snapshot.topic_names == {ID_B: "a", uuid.UUID(int=99): "b"}
+    assert [cache.snapshot.topic_id(name) for name in "ab"] == [ID_B, uuid.UUID(int=99)]
+
+
+def test_a_topic_keeps_the_id_that_another_gives_up() -> None:
+    cache = MetadataCache(1)
+    for name, topic_id in (("a", ID_A), ("b", ID_A), ("b", ID_B)):
+        cache.update(update_metadata(umr_state(0), topic=name, topic_id=topic_id))
+    assert cache.snapshot.topic_names == {ID_A: "a", ID_B: "b"}

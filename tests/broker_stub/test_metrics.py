@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kce.broker_stub import Broker, TopicPartition
+from kce.broker_stub.groups.group import GroupState
+from kce.broker_stub.groups.offsets import Stored
+from kce.broker_stub.groups.records import CommittedOffset
 from kce.broker_stub.metrics import broker_metrics
 from kce.broker_stub.partition import Partition
 from kce.broker_stub.reactor.request import Action, Response
@@ -140,3 +143,26 @@ def test_queue_sizes_of_both_planes() -> None:
         "ControlPlaneResponseQueueSize": 0,
         f"ControlPlaneResponseQueueSize,processor={ids[0]}": 0,
     }
+
+
+@pytest.mark.kafka("GMM-66")
+async def test_metrics_of_groups() -> None:
+    broker = make_broker(config())
+    manager = broker.groups.manager
+    prefix = "kafka.coordinator.group:type=GroupMetadataManager,name=Num"
+
+    def counts() -> dict[str, float]:
+        """Those that are not 0."""
+        found = values(broker)
+        return {name.removeprefix(prefix): n for name, n in found.items() if name.startswith(prefix) and n}
+
+    assert counts() == {}
+    group = manager.get_or_create("foo2")
+    for state in (
+        GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE, GroupState.STABLE, GroupState.DEAD,
+    ):  # fmt: skip
+        group.move_to(state)
+        assert counts() == {"Groups": 1, f"Groups{state.value}": 1}
+    other = manager.get_or_create("other")
+    other.offsets.stored[TopicPartition("a", 0)] = Stored(CommittedOffset(offset=1, commit_timestamp=0), 0)
+    assert counts() == {"Groups": 2, "GroupsDead": 1, "GroupsEmpty": 1, "Offsets": 1}

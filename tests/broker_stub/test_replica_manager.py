@@ -5,9 +5,12 @@ Covers: broker_stub/replica_manager.py, broker_stub/replication/replication.py, 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from kce.broker_stub.errors import KafkaStorageError
 from kce.broker_stub.partition import Partition
@@ -203,6 +206,14 @@ async def test_who_lags_on_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert node.partition(2).followers.laggards == {1}
 
 
+async def test_who_lagged_before_the_partition_was_led_leaves_the_isr_at_once() -> None:
+    node = Node()
+    await node.ask(update_metadata())
+    node.replication.lag(A0, 3, True)
+    await node.ask(leader_and_isr(lai_state(0)))
+    assert node.submitter.proposed == [(1, 2)]
+
+
 async def test_what_follows_a_committed_change_of_the_isr(monkeypatch: pytest.MonkeyPatch) -> None:  # rules 9.58, 12.10
     node = Node()
     await node.ask(update_metadata())
@@ -226,3 +237,15 @@ async def test_what_follows_a_committed_change_of_the_isr(monkeypatch: pytest.Mo
     assert node.submitter.proposed == [(1, 2), (1, 2, 3), (1, 3, 2), (1,)]
     assert answered((1,), ErrorCode.UNKNOWN_SERVER_ERROR) == ([], (1, 1, 2))
     assert node.submitter.proposed[-2:] == [(1,), (1,)]  # proposed again
+
+
+async def test_who_is_in_the_isr_of_a_new_leader_has_caught_up(autojump_clock: MockClock) -> None:  # rule 9.45
+    node = Node()
+    await trio.sleep(5)
+    await node.ask(leader_and_isr(lai_state(0, isr=(1, 2))))
+    followers = node.partition(0).followers
+    known = {broker: follower for broker in (2, 3) if (follower := followers.get(broker)) is not None}
+    now_ms = pytest.approx(trio.current_time() * 1000)
+    assert {broker: follower.caught_up_ms for broker, follower in known.items()} == {2: now_ms, 3: -math.inf}
+    assert {broker: follower.since_ms for broker, follower in known.items()} == {2: now_ms, 3: now_ms}
+    assert now_ms == 5000

@@ -29,6 +29,7 @@ from tests.broker_stub.support import (
     connect,
     link,
     listener,
+    make_broker,
     node_links,
     processors_of,
     running_server,
@@ -594,3 +595,14 @@ async def test_refused_requests_give_their_memory_back() -> None:
 async def test_without_a_limit_memory_is_unlimited() -> None:
     server = SocketServer(config(), ScriptedApis(answer), node_links().bind)
     assert [plane.memory for plane in server.planes] == [None, None]
+
+
+async def test_shutdown_returns_when_the_server_has_stopped() -> None:  # rule B1.56
+    async with running_server(ScriptedApis(lambda request: None)) as server:
+        for _ in range(2):
+            await server.shutdown(0)
+            assert server._stopped.is_set()
+    never_run = make_broker().socket_server
+    with trio.fail_after(5):
+        await never_run.shutdown(0)
+    assert not never_run._stopped.is_set()

@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from kce import wire
-from kce.broker_stub.log import Isolation
+from kce.broker_stub.log import Isolation, Log
 from kce.broker_stub.reactor.request import Action
 from kce.broker_stub.replication.data_plane import isolation_of
 from kce.wire import Codec, ErrorCode
@@ -189,6 +189,37 @@ async def test_the_first_batch_is_returned_whole_from_version_3_on(version: int,
         await node.produce(batch(b"x" * 100))
         data = await node.fetch(version=version, partition_max_bytes=50)
         assert bool(data.records) == bool(limit)
+
+
+async def test_a_partition_that_fails_leaves_the_others_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:  # rule B4.23
+    async with a_node() as node:
+        await two_partitions(node)
+        await node.produce(batch(b"x"))
+
+        def fail(self: Log, *values: Any, **more: Any) -> Any:
+            if self is node.log:
+                raise RuntimeError("a bug")
+            return plain(self, *values, **more)
+
+        plain = Log.read
+        monkeypatch.setattr(Log, "read", fail)
+        answer = await node.ask(fetch_request(version=12, partitions=(5, 0, 5)), 12)
+        codes = [(data.partition_index, data.error_code) for data in answer.responses[0].partitions]
+        assert codes == [(5, 0), (0, ErrorCode.UNKNOWN_SERVER_ERROR), (5, 0)]
+        assert "a-0 could not be read" in caplog.text
+        plain = Log.append_as_leader
+        monkeypatch.setattr(Log, "append_as_leader", fail)
+        data = tuple(wire.PartitionProduceData(index=number, records=batch(b"x")) for number in (5, 0))
+        request = replace(produce_request(b""), topic_data=(wire.TopicProduceData(name="a", partition_data=data),))
+        assert await node.ask(request, 9) == produce_response(
+            wire.PartitionProduceResponse(index=5, log_start_offset=0),
+            wire.PartitionProduceResponse(
+                index=0, error_code=ErrorCode.UNKNOWN_SERVER_ERROR, base_offset=-1, log_start_offset=0
+            ),
+        )
+        assert "records for a-0 could not be appended" in caplog.text
 
 
 @pytest.mark.parametrize("version", [14, 15])
@@ -592,3 +623,30 @@ async def test_errors_of_metadata_are_counted() -> None:
         assert request._errors == {
             ErrorCode.NONE: 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 2, ErrorCode.INVALID_TOPIC_EXCEPTION: 1
         }  # fmt: skip
+
+
+async def test_log_directories() -> None:  # rule B7.22
+    async with a_node() as node:
+        await two_partitions(node)
+        await node.produce(batch(b"x"), partition=5)
+        sizes = {number: found.size for (_, number), found in node.record_logs.logs.items()}
+        assert sizes[5] > sizes[0] == 0
+        partition = wire.DescribeLogDirsPartition
+        answer = await node.ask(wire.DescribeLogDirsRequest(topics=None), 4)
+        assert answer == wire.DescribeLogDirsResponse(
+            results=(
+                wire.DescribeLogDirsResult(
+                    log_dir="/logs",
+                    total_bytes=-1,
+                    usable_bytes=-1,
+                    topics=(
+                        wire.DescribeLogDirsTopic(
+                            name="a",
+                            partitions=tuple(
+                                partition(partition_index=number, partition_size=size) for number, size in sizes.items()
+                            ),
+                        ),
+                    ),
+                ),
+            )
+        )

@@ -29,7 +29,10 @@ async def update(
     requests.update_features(controller, updates, answers.append)
     await w.settle()
     (answer,) = answers
-    return answer if isinstance(answer, OperationResult) else {name: result.code for name, result in answer.items()}
+    if isinstance(answer, OperationResult):
+        return answer
+    assert all(bool(result.message) == (result.code is not ErrorCode.NONE) for result in answer.values())
+    return {name: result.code for name, result in answer.items()}
 
 
 async def test_feature_updates(autojump_clock: MockClock) -> None:  # rule 11.83

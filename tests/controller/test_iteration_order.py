@@ -183,3 +183,18 @@ def test_orders_are_those_of_scala_and_java() -> None:
                 continue
             texts = [f"{key.topic}:{key.partition}" if isinstance(key, TopicPartition) else str(key) for key in ours]
             assert (what, " ".join(texts)) == (what, theirs)
+
+
+def test_a_table_grows_when_it_is_three_quarters_full() -> None:
+    """Before the key is added, by `put`, whether it is new or not; a set, too."""
+    table: HashTable[int, None] = HashTable()
+    sizes = []
+    for key in range(26):
+        table.put(key, None)
+        sizes.append(table.buckets)
+    assert sizes == [16] * 11 + [32] * 12 + [64] * 3
+    eleven: HashTable[int, None] = HashTable()
+    for key in range(11):
+        eleven.put(key, None)
+    eleven.put(0, None)
+    assert (len(eleven), eleven.buckets) == (11, 32)

@@ -237,10 +237,14 @@ async def test_close_resigns_and_leaves_controller_to_the_session(autojump_clock
 
 async def test_old_notifications_are_discarded_at_failover(autojump_clock: MockClock) -> None:  # rule 4.4
     async with world() as w:
-        for parent in (znodes.ISR_CHANGE_NOTIFICATION, znodes.LOG_DIR_EVENT_NOTIFICATION):
-            value((await w.store.write([Create(f"{parent}/x_", b"{}", sequential=True)]))[0])
+        parents = znodes.ISR_CHANGE_NOTIFICATION, znodes.LOG_DIR_EVENT_NOTIFICATION
+        paths = await w.store.write([Create(f"{parent}/x_", b"{}", sequential=True) for parent in parents])
+        observer, deleted = w.server.connect(), list[str]()
+        observer.on_watch = lambda event: deleted.append(event.path)
+        await observer.exists([str(path) for path in paths], watch=True)
         await w.start_controller(1)
-        for parent in (znodes.ISR_CHANGE_NOTIFICATION, znodes.LOG_DIR_EVENT_NOTIFICATION):
+        assert deleted == paths[::-1]
+        for parent in parents:
             assert await w.zk.get_children(parent) == []
 
 

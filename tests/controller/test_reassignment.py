@@ -22,6 +22,13 @@ from tests.controller.support import World, join_isr, texts, world
 TP = TopicPartition("t", 0)
 
 
+#: in Kafka's words, which its tools print
+TEXTS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "The partition does not exist.",
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "No reassignment of the partition is in progress.",
+}
+
+
 async def reassign(
     w: World, controller: KafkaController, targets: Mapping[TopicPartition, Sequence[int] | None]
 ) -> dict[TopicPartition, ErrorCode] | OperationResult:
@@ -29,7 +36,12 @@ async def reassign(
     requests.alter_partition_reassignments(controller, targets, answers.append)
     await w.settle()
     (answer,) = answers
-    return answer if isinstance(answer, OperationResult) else {tp: result.code for tp, result in answer.items()}
+    if isinstance(answer, OperationResult):
+        return answer
+    for result in answer.values():
+        assert result.message == TEXTS.get(result.code, result.message)
+        assert bool(result.message) == (result.code is not ErrorCode.NONE)
+    return {tp: result.code for tp, result in answer.items()}
 
 
 async def listed(

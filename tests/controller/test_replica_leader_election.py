@@ -25,6 +25,14 @@ TP = TopicPartition("t", 0)
 PREFERRED, UNCLEAN = ElectionType.PREFERRED, ElectionType.UNCLEAN
 
 
+#: in Kafka's words, which its tools print
+TEXTS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "The partition does not exist.",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "The topic is being deleted.",
+    ErrorCode.ELECTION_NOT_NEEDED: "Leader election not needed for topic partition.",
+}
+
+
 async def elect(
     w: World, controller: KafkaController, partitions: Collection[TopicPartition], kind: ElectionType = PREFERRED
 ) -> dict[TopicPartition, BrokerId | ErrorCode]:
@@ -32,6 +40,10 @@ async def elect(
     requests.elect_leaders(controller, partitions, kind, answers.append)
     await w.settle()
     (answer,) = answers
+    for result in answer.values():
+        if isinstance(result, OperationResult):
+            assert bool(result.message) == (result.code is not ErrorCode.NOT_CONTROLLER)
+            assert result.message == TEXTS.get(result.code, result.message)
     return {tp: result.code if isinstance(result, OperationResult) else result for tp, result in answer.items()}
 
 

@@ -1,14 +1,19 @@
-"""What the services pass on to drivers and to ZooKeeper's client, and what refuses to be used once closed."""
+"""What the services pass on to drivers and to ZooKeeper's client, and what refuses to be used once closed.
+
+Covers: election/zookeeper.py.
+"""
 
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from kce.election import services as module
+from kce.election import zookeeper as drivers
 from kce.election.config import AclMode, HighAvailabilityConfig
 from kce.election.errors import ConfigurationError, IllegalElectionState
 from kce.election.paths import ElectionPaths, PathLayout
@@ -137,3 +142,52 @@ async def test_a_clean_up_that_is_refused(nursery: trio.Nursery) -> None:  # rul
     with pytest.raises(NoAuth):
         await services.clean_up_all_data()
     assert await store.get_children(["/r"]) == [[]]
+
+
+async def test_settings_reach_latches_and_nodes(monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> None:
+    made: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def part(kind: str) -> Any:
+        class Part:
+            def __init__(self, *values: Any, **more: Any) -> None:
+                made.append((kind, values, more))
+
+            def start(self) -> None:
+                made.append((f"{kind} starts", (), {}))
+
+        return Part
+
+    monkeypatch.setattr(drivers, "LeaderLatch", part("latch"))
+    monkeypatch.setattr(drivers, "WatchedNode", part("node"))
+    services = ZooKeeperHaServices(CONFIG, MemoryZooKeeper().connect(), nursery)
+    session, paths, reports = services.session, CONFIG.paths, MagicMock()
+    settings: dict[str, Any] = {"tolerate_suspended_connections": True, "retry_wait_s": 9}
+    driver: Any = await drivers.election_driver_factory(session, paths, "c", **settings)(reports)
+    for _ in range(2):
+        driver.watch("d")
+    node = made[2][2]
+    assert made == [
+        (
+            "latch",
+            (session, paths.latch_path("c")),
+            {"on_change": driver._leadership_changed, "on_error": reports.on_error, **settings},
+        ),
+        ("latch starts", (), {}),
+        (
+            "node",
+            (session, paths.leader_path("d")),
+            {"on_data": node["on_data"], "on_error": reports.on_error, "retry_wait_s": 9},
+        ),
+        ("node starts", (), {}),
+    ]
+    made.clear()
+    retrieval: Any = await drivers.retrieval_driver_factory(session, "/path", **settings)(reports)
+    assert made == [
+        (
+            "node",
+            (session, "/path"),
+            {"on_data": retrieval._changed, "on_error": reports.on_error, "retry_wait_s": 9},
+        ),
+        ("node starts", (), {}),
+    ]
+    assert retrieval._tolerate

@@ -1,8 +1,9 @@
 """``make interop``: every operation under our controller and under Kafka's; older releases, in both roles.
 
-Then the same scripts under both controllers, whose traces are compared. Prints tables and writes them to
-docs/interop.md. Fails if an operation fails, a record is lost, a broker rejects what it accepts from a real controller,
-our controller watches a znode that Kafka's does not, or the traces differ.
+Then random faults on clusters of our brokers and real ones, which replicate each other's partitions. Then the same
+scripts under both controllers, whose traces are compared. Prints tables and writes them to docs/interop.md. Fails if an
+operation fails, a record is lost, replicas differ, a broker rejects what it accepts from a real controller, our
+controller watches a znode that Kafka's does not, or the traces differ.
 """
 
 from __future__ import annotations
@@ -12,21 +13,23 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
 from kce.harness.embedded_zookeeper import embedded_zookeeper
-from tests.interop import releases, trace_page
+from tests.interop import mixed, releases, trace_page
 from tests.interop.operations import ALL, NODE, Outcome, peers, run_all
-from tests.interop.real_kafka import VERSION, Release
+from tests.interop.real_kafka import RELEASES, VERSION, Release
 from tests.interop.refusals import EXPECTED, refusals
 from tests.interop.trace_diff import Comparison
 from tests.interop.trace_scripts import SCRIPTED, random_script
 from tests.interop.traces import traces_of_both
 
+#: random steps on clusters of both kinds, and with which releases
+MIXED_STEPS, MIXED_RELEASES = 100, (VERSION, "2.8.2")
 TRACE_SEEDS, TRACE_STEPS = (1, 2, 3), 60
 #: with LeaderAndIsr 0, 1 and 4, UpdateMetadata 3, 4 and 6, StopReplica 0 and 3
 TRACE_PROTOCOLS = ("0.11.0", "2.1", "2.6")
@@ -58,6 +61,14 @@ class OldRun:
     under_ours: list[Outcome]
     acknowledged: int
     under_theirs: list[Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class MixedRun:
+    """Results on a cluster of both kinds of brokers."""
+
+    outcomes: list[Outcome]
+    records: int
 
 
 def tell(o: Outcome) -> None:
@@ -170,6 +181,52 @@ def problems(ours: Run, kafkas: Run) -> list[str]:
     return found + [f"watched by our controller only: {path}" for path in sorted(ours.watched - kafkas.watched)]
 
 
+async def run_mixed(zookeeper: str, folder: Path, seed: int) -> dict[str, MixedRun]:
+    """By release."""
+    folder.mkdir()  # noqa: ASYNC240 - as below
+    runs = {}
+    for version in MIXED_RELEASES:
+        print(f"\nour brokers and brokers of {version} in one cluster: {MIXED_STEPS} steps, seed {seed}\n", flush=True)
+        (folder / version).mkdir()
+        outcomes, records = await mixed.run(
+            f"{zookeeper}/mixed-{version}", folder / version, RELEASES[version], seed=seed, steps=MIXED_STEPS,
+            on_outcome=tell,
+        )  # fmt: skip
+        runs[version] = MixedRun(outcomes, records)
+    return runs
+
+
+def mixed_page(runs: Mapping[str, MixedRun], seed: int) -> str:
+    kinds = {version: Counter(map(_kind, run.outcomes)) for version, run in runs.items()}
+    rows = [
+        f"| {kind} | " + " | ".join(str(counts[kind]) for counts in kinds.values()) + " |"
+        for kind in sorted(set().union(*kinds.values()))
+    ]
+    records = ", ".join(f"{run.records:,} with {version}" for version, run in runs.items())
+    return "\n".join(
+        [
+            "## Our brokers and real ones in one cluster",
+            "",
+            "Two brokers of ours and two real ones replicate each other's partitions; any may be controller. An"
+            f" idempotent producer with acks=all works while {MIXED_STEPS} random steps are made (seed {seed}). After"
+            " each, all replicas are in sync. In the end no acknowledged record was lost, none was there twice, and the"
+            " logs of all replicas were the same, byte for byte.",
+            "",
+            "| steps | " + " | ".join(runs) + " |",
+            "|---" * (len(runs) + 1) + "|",
+            *rows,
+            "",
+            f"Records acknowledged, and read again: {records}.",
+            "",
+        ]
+    )
+
+
+def _kind(outcome: Outcome) -> str:
+    """The operation, without numbers."""
+    return re.sub(r"broker \d+", "broker", re.sub(r" t-\d+ to .*", "", outcome.operation))
+
+
 async def compare_traces(zookeeper: str, folder: Path) -> dict[str, Comparison]:
     """By script."""
     scripts = {"scripted": SCRIPTED} | {f"random, seed {n}": random_script(n, TRACE_STEPS) for n in TRACE_SEEDS}
@@ -191,15 +248,16 @@ def _tell_comparison(name: str, found: Comparison) -> None:
     print(f"traces, {name}: {found.identical} of {found.requests} requests are identical", flush=True)
 
 
-async def both(page_path: Path) -> int:
+async def both(page_path: Path, seed: int) -> int:
     with tempfile.TemporaryDirectory(prefix="kce-interop-") as name:
         folder = Path(name)
         async with embedded_zookeeper(folder / "zookeeper") as zookeeper:
             ours = await run(zookeeper, folder / "ours", ours=True)
             kafkas = await run(zookeeper, folder / "kafkas", ours=False)
             old = [await run_old(zookeeper, folder / release.version, release) for release in releases.OLD]
+            mixed_runs = await run_mixed(zookeeper, folder / "mixed", seed)
             compared = await compare_traces(zookeeper, folder / "traces")
-    text = f"{page(ours, kafkas)}\n{trace_page.section(compared)}\n{old_page(old)}"
+    text = f"{page(ours, kafkas)}\n{mixed_page(mixed_runs, seed)}\n{trace_page.section(compared)}\n{old_page(old)}"
     print(f"\n{text}")
     page_path.write_text(text)  # noqa: ASYNC240 - nothing else goes on any more
     found = problems(ours, kafkas) + trace_page.problems(compared)
@@ -211,7 +269,9 @@ async def both(page_path: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.interop", description=__doc__)
     parser.add_argument("--page", type=Path, default=Path("docs/interop.md"), help="file for the table")
-    return trio.run(both, parser.parse_args().page)
+    parser.add_argument("--seed", type=int, default=1, help="of the random steps on clusters of both kinds")
+    args = parser.parse_args()
+    return trio.run(both, args.page, args.seed)
 
 
 if __name__ == "__main__":

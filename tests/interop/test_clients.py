@@ -1,6 +1,6 @@
 """Clients, unchanged, while leaders move: each does the same, and loses nothing. And Kafka's console tools.
 
-Their drivers are in clients/. Groups are not served yet: partitions are assigned.
+Their drivers are in clients/. Partitions are assigned; test_groups.py has groups.
 """
 
 from __future__ import annotations

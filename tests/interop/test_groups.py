@@ -1,4 +1,4 @@
-"""Consumer groups of librdkafka and of Kafka's own client and tools, unchanged."""
+"""Consumer groups of librdkafka, kafka-python, aiokafka and of Kafka's own client and tools, unchanged."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tests.interop.tools import Tools
 pytestmark = pytest.mark.slow
 
 MEMBER = Path(__file__).parent / "group_member.py"
+CLIENTS = Path(__file__).parent / "group_clients.py"
 GROUP, TOPIC = "readers", "t"
 PARTITIONS = 6
 OFFSETS_PARTITIONS = 4
@@ -146,6 +147,26 @@ async def test_librdkafka_shares_partitions_and_resumes(tmp_path: Path) -> None:
         await in_thread(last.poll_until, lambda: len(last.values) >= 60, "to resume")
         assert sorted(last.values) == list(range(180, 240))
         await in_thread(last.close, last.consumers[0])
+
+
+async def test_kafka_python_and_aiokafka(tmp_path: Path) -> None:
+    """See group_clients.py; not imported here, because kafka-python warns while it is imported."""
+    async with Cluster(1, properties=PROPERTIES) as cluster:
+        await cluster.wait_for_controller()
+        await cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=1)
+        bootstrap = cluster.bootstrap_servers()
+        await trio.to_thread.run_sync(produce, bootstrap, range(RECORDS))
+
+        async def run(client: str) -> None:
+            errors = tmp_path / client
+            command = [sys.executable, str(CLIENTS), client, bootstrap, TOPIC, str(RECORDS)]
+            with trio.fail_after(LIMIT_S), errors.open("wb") as stderr:
+                done = await trio.run_process(command, stderr=stderr, check=False)
+            assert done.returncode == 0, errors.read_text()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, "kafka-python")
+            nursery.start_soon(run, "aiokafka")
 
 
 CONSOLE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"

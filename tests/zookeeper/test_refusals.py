@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -218,3 +219,24 @@ async def test_a_registration_whose_answer_was_lost_is_ours_in_the_next_session_
     await store.aclose()
     with pytest.raises(SessionExpired):
         await zk.register_broker(broker(1), LATEST)
+
+
+UNWATCHED: dict[str, Operation] = {
+    "create_topic": WRITES["create_topic"],
+    "create_topic that is placed": lambda zk: admin.create_topic(zk, "b", random=Random(1)),
+    "delete_topic": WRITES["delete_topic"],
+    "describe_topics": lambda zk: admin.describe_topics(zk),
+    "check_endpoints_free": lambda zk: zk.check_endpoints_free(broker(3)),
+}
+
+
+@pytest.mark.parametrize("operation", UNWATCHED.values(), ids=UNWATCHED)
+async def test_administration_sets_no_watches_for_the_controller(operation: Operation) -> None:  # rule 1.56
+    """It shares the client with the controller, whose handlers would be called."""
+    zk, store = await cluster()
+    called: list[str] = []
+    for parent in (znodes.TOPICS, znodes.BROKER_IDS):
+        zk.register_child_handler(parent, lambda parent=parent: called.append(parent))  # type: ignore[misc]
+    await operation(zk)
+    await store.write([Create(f"{parent}/99") for parent in (znodes.TOPICS, znodes.BROKER_IDS)])
+    assert called == []

@@ -361,3 +361,11 @@ def test_blocks_of_producer_ids() -> None:  # rule 1.43
     for rubbish in (b"", b"[]", b"{}"):
         with pytest.raises(znodes.BadZNode, match="/latest_producer_id_block is malformed"):
             znodes.decode_producer_id_block(rubbish)
+
+
+def test_a_replica_that_is_removed() -> None:  # rule 5.7
+    moving = ReplicaAssignment(ids(4, 1, 2), ids(4), ids(1))
+    assert moving.remove_replica(BrokerId(4)) == ReplicaAssignment(ids(1, 2), (), ids(1))
+    assert moving.remove_replica(BrokerId(1)) == ReplicaAssignment(ids(4, 2), ids(4), ())
+    assert moving.remove_replica(BrokerId(2)) == ReplicaAssignment(ids(4, 1), ids(4), ids(1))
+    assert moving.remove_replica(BrokerId(9)) == moving

@@ -154,6 +154,15 @@ async def test_rebalance_times_out_when_sync_request_is_not_received_from_leader
     assert [sync.error for sync in syncs] == [REBALANCING] * 2
 
 
+async def test_a_rebalance_ends_the_wait_for_syncs(mock_clock: MockClock) -> None:  # rules G3.33, G12.7
+    host = Host(mock_clock)
+    await two_joined(host)
+    syncs = host.coordinator.rebalancing.syncs
+    assert (syncs.delayed, len(host.group().pending_syncs)) == (1, 2)
+    host.join()
+    assert (syncs.delayed, host.group().pending_syncs) == (0, set())
+
+
 @kafka("GC-92")
 async def test_rebalance_does_not_time_out_when_all_syncs_are_received(mock_clock: MockClock) -> None:
     host = Host(mock_clock)

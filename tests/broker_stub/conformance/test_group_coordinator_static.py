@@ -262,6 +262,17 @@ async def test_static_member_rejoin_as_follower_with_unknown_member_id(mock_cloc
     assert (synced.error, synced.assignment) == (NONE, b"follower's")
 
 
+async def test_a_replaced_member_has_the_old_session_timeout_first(mock_clock: MockClock) -> None:  # rule G3.26
+    p = pair(mock_clock)
+    p.host.advance(TIMEOUT_MS / 2)
+    assert p.host.heartbeat(p.leader_id, 1) == NONE
+    assert p.join(session_timeout_ms=10 * TIMEOUT_MS).error == NONE
+    p.host.advance(TIMEOUT_MS - 1)
+    assert set(p.host.group().static_members) == BOTH
+    p.host.advance(1)
+    assert p.host.group().static_members == {}, "both were silent"
+
+
 @kafka("GC-45")
 async def test_static_member_rejoin_as_follower_with_known_member_id_and_no_change(mock_clock: MockClock) -> None:
     p = pair(mock_clock)

@@ -715,6 +715,15 @@ async def test_offset_expiration_of_simple_consumer(mock_clock: MockClock) -> No
     assert group.is_dead
 
 
+async def test_an_offset_that_is_being_written_does_not_expire(mock_clock: MockClock) -> None:  # rule G8.6
+    h = served(mock_clock)
+    await commits(h, {FOO0: at(37, expire_timestamp=START_MS), FOO1: at(7, expire_timestamp=START_MS)})
+    h.log.held = True
+    h.manager.store_offsets(h.manager.groups[GROUP], {FOO0: at(38)}, lambda codes: None)
+    assert h.manager.remove_expired_offsets() == 1
+    assert offsets_of(h) == {FOO0: 37}
+
+
 @kafka("GMM-53")
 async def test_offset_expiration_of_active_group_semantics(mock_clock: MockClock) -> None:
     h = served(mock_clock, offsets_retention_minutes=RETENTION_MINUTES)

@@ -1,4 +1,6 @@
-"""Members of a group: joining, syncing, heartbeats, leaving (sections 2 to 6 of the group rules).
+"""A group from its first member to its last.
+
+The cases of each request are in tests/broker_stub/conformance/.
 
 Covers: broker_stub/groups/joining.py, broker_stub/groups/rebalancing.py.
 """
@@ -34,4 +36,28 @@ async def test_a_life(mock_clock: MockClock) -> None:
     assert host.leave(follower.member_id) == (0, [0])
     assert host.heartbeat(leader.member_id, 1) == ErrorCode.REBALANCE_IN_PROGRESS
     host.advance(TIMEOUT_MS)
-    assert host.state() is GroupState.EMPTY
+    group = host.group()
+    assert (group.state, group.protocol_name, group.leader, group.protocol_type) == (  # rule G2.10
+        GroupState.EMPTY, None, None, "consumer",
+    )  # fmt: skip
+
+
+async def test_a_group_that_was_empty_waits_one_delay(mock_clock: MockClock) -> None:  # rule G3.36
+    host = Host(mock_clock)
+    host.leave(host.stable().member_id)
+    joins = [host.join()]
+    host.advance(DELAY_MS / 2)
+    joins.append(host.join())
+    host.advance(DELAY_MS / 2 + 1)
+    assert [join.answer.generation for join in joins] == [3, 3]
+
+
+async def test_the_initial_delay_ends_with_the_rebalance_timeout(mock_clock: MockClock) -> None:  # rule G3.35
+    host = Host(mock_clock)
+    first = host.join(rebalance_timeout_ms=DELAY_MS + 20)
+    host.advance(10)
+    second = host.join(rebalance_timeout_ms=DELAY_MS + 20)
+    host.advance(DELAY_MS + 9)
+    assert (first.is_parked, second.is_parked) == (True, True)
+    host.advance(2)
+    assert (first.error, second.error) == (ErrorCode.NONE, ErrorCode.NONE)

@@ -25,6 +25,7 @@ from kce.broker_stub.errors import (
 from kce.broker_stub.log import Isolation, Origin
 from kce.broker_stub.log.appending import UnexpectedOffset
 from kce.broker_stub.log.lookup import EARLIEST, LATEST, offsets_before
+from kce.broker_stub.log.segment import Segment
 from kce.broker_stub.log.segments import FlushableLog, OffsetMetadata
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire import Codec
@@ -895,3 +896,17 @@ def test_offsets_before_a_time(timestamp: int, most: int, expected: list[int]) -
         append(log)
     context.time_ms = NOW_MS + 5000
     assert offsets_before(log, timestamp, most) == expected
+
+
+def test_a_segment_that_is_cut_is_as_old_as_before_unless_it_is_empty() -> None:
+    context = Context()
+    context.disk.make_folder(FOLDER)
+    segment = Segment.create(context.disk, FOLDER, 0, now_ms=5)
+    for offset, timestamp in ((0, 70), (1, 80)):
+        data = batch(b"x", base_offset=offset, timestamp=timestamp)
+        segment.append(offset, timestamp, offset, (data,), index_interval_bytes=4096)
+    for cut, left, created_ms, first, most in ((1, 1, 5, 70, (70, 0)), (0, 0, 9, -1, (-1, 0))):
+        segment.truncate_to(cut, now_ms=9)
+        assert segment.size == left * len(data)
+        assert (segment.created_ms, segment.first_batch_timestamp()) == (created_ms, first)
+        assert tuple(segment.max_timestamp) == most

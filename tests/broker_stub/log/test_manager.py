@@ -20,6 +20,7 @@ from kce.broker_stub.log.manager import LogManager, LogManagerConfig
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import NOW_MS, append, batch, produced, values
+from tests.broker_stub.logs import MemoryLogManager
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 ID = uuid.UUID(int=5)
@@ -388,3 +389,13 @@ async def test_a_disk_that_fails_when_deletions_are_noted_is_offline(
     logs.checkpoint_deletions()
     assert [directory.path for directory in logs.online] == ["/m"]
     logs.checkpoint_deletions()  # nothing is left to do
+
+
+async def test_who_never_had_a_log_directory_gives_none_back() -> None:
+    first = MemoryLogManager()
+    await first.load()
+    other = MemoryLogManager(disk=first.disk)
+    other.abandon()
+    assert not first.disk.lock("/logs/.lock")
+    first.abandon()
+    assert first.disk.lock("/logs/.lock")

@@ -148,7 +148,7 @@ def test_log_append_time(codec: Codec) -> None:
     assert log.segments[0].max_timestamp == (NOW_MS, 1)
 
 
-@kafka("LVT-15")
+@kafka("LVT-14")
 def test_create_time_is_kept() -> None:
     log = a_log()
     made = [Record(offset=i, timestamp=NOW_MS - i, value=b"v") for i in (0, 1, 2)]
@@ -172,7 +172,7 @@ def test_a_producer_must_not_use_log_append_time(kind: str) -> None:
 @pytest.mark.parametrize(
     ("codec", "offset_ms"),
     [
-        pytest.param(Codec.NONE, -1001, marks=kafka("LVT-57")),
+        pytest.param(Codec.NONE, -1001, marks=[kafka("LVT-24"), kafka("LVT-57")]),
         pytest.param(Codec.NONE, 501, marks=kafka("LVT-58")),
         pytest.param(Codec.GZIP, -1001, marks=kafka("LVT-26")),
         pytest.param(Codec.GZIP, 501),
@@ -256,9 +256,9 @@ def test_zstd_with_old_inter_broker_protocol() -> None:
 @pytest.mark.parametrize(
     ("magic", "codec"),
     [
-        pytest.param(0, Codec.NONE, marks=kafka("LVT-18")),
-        pytest.param(1, Codec.NONE, marks=kafka("LVT-19")),
-        pytest.param(0, Codec.GZIP, marks=kafka("LVT-35")),
+        pytest.param(0, Codec.NONE, marks=[kafka("LVT-18"), kafka("LVT-34")]),
+        pytest.param(1, Codec.NONE, marks=[kafka("LVT-19"), kafka("LVT-41")]),
+        pytest.param(0, Codec.GZIP, marks=kafka("LVT-36")),
         pytest.param(1, Codec.SNAPPY, marks=kafka("LVT-42")),
     ],
 )
@@ -295,7 +295,7 @@ def test_what_does_not_decompress_is_refused_where_it_is_opened() -> None:
     assert a_log().append_as_leader(damaged, 0).first_offset == 0
 
 
-@kafka("LVT-31")
+@kafka("LVT-32")
 def test_offsets_follow_the_end_of_the_log() -> None:
     log = a_log()
     for expected in (0, 3, 6):

@@ -21,6 +21,7 @@ from kce.wire import (
     ErrorCode,
 )
 from kce.wire.metadata_version import LATEST, MetadataVersion
+from kce.wire.vocabulary import TopicPartition
 from kce.zookeeper import znodes
 from kce.zookeeper.errors import ControllerMoved
 from kce.zookeeper.kafka_zk_client import KafkaZkClient
@@ -338,3 +339,42 @@ async def test_a_controller_that_moves_during_a_change(
     with pytest.raises(ControllerMoved, match="changed"):
         await w.admin.change_config("topics", "t", {"a": "2"})
     assert await w.admin.config("topics", "t") == {"a": "1"}
+
+
+async def test_nodes_that_are_only_controllers_take_no_replicas() -> None:
+    w = await World().start()
+    admin = ZkAdminManager(w.zk, LATEST, Random(1), lambda: {3})
+    chosen = CreatableTopic(
+        name="a", num_partitions=-1, replication_factor=-1,
+        assignments=(CreatableReplicaAssignment(partition_index=0, broker_ids=(2, 3)),),
+    )  # fmt: skip
+    placed = CreatableTopic(name="b", num_partitions=8, replication_factor=2)
+    too_many = CreatableTopic(name="c", num_partitions=1, replication_factor=3)
+    results = await admin.create_topics([chosen, placed, too_many], BROKERS, validate_only=False)
+    assert [(result.error_code, result.error_message) for result in results[:2]] == [
+        (ErrorCode.INVALID_REPLICA_ASSIGNMENT, "topic a: nodes [3] are controllers only and take no replicas"),
+        (ErrorCode.NONE, ""),
+    ]
+    assert results[2].error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    found = (await w.zk.get_topic_assignments(["b"]))["b"]
+    assert {replica for assignment in found.partitions.values() for replica in assignment.replicas} == {1, 2}
+
+
+@pytest.mark.kafka("ZKCT-4")
+async def test_set_and_get_consumer_offset() -> None:
+    admin = World().admin
+    await admin.put_consumer_offset("group", TopicPartition("topic", 0), 123)
+    assert await admin.consumer_offset("group", TopicPartition("topic", 0)) == 123
+    await admin.put_consumer_offset("group", TopicPartition("topic", 0), 12)
+    assert await admin.consumer_offset("group", TopicPartition("topic", 0)) == 12
+
+
+@pytest.mark.kafka("ZKCT-5")
+async def test_get_consumer_offset_no_data() -> None:
+    assert await World().admin.consumer_offset("group", TopicPartition("topic", 0)) is None
+
+
+@pytest.mark.kafka("ZKCT-53")
+def test_consumer_offset_path() -> None:
+    path = znodes.consumer_offset_path("my-group", TopicPartition("topic-a", 0))
+    assert path == "/consumers/my-group/offsets/topic-a/0"

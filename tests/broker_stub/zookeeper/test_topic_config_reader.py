@@ -23,8 +23,8 @@ class Zk:
         self.answers.set()
         self.expired = False
 
-    async def get_children(self, path: str, *, watch: bool) -> list[str]:
-        assert (path, watch) == ("/config/topics", False)
+    async def get_children(self, path: str) -> list[str]:
+        assert path == "/config/topics"
         return list(self.configs)
 
     async def get_topic_configs(self, topics: list[str]) -> dict[str, Mapping[str, str] | StoreError]:

@@ -241,7 +241,8 @@ def test_faults_from_the_shell(env: dict[str, str], here: Here, tmp_path: Path) 
 @pytest.mark.slow
 def test_a_script_starts_a_cluster_uses_it_and_ends_it(env: dict[str, str], here: Here, tmp_path: Path) -> None:
     record = tmp_path / "traffic.pcapng"
-    begun = kce("up", "--wait", "--brokers", "1", "--name", "ci", "--json", "--record", str(record), env=env)
+    command = ("up", "--wait", "--brokers", "1", "--name", "ci", "--json", "--record", str(record))
+    begun = kce(*command, env=env, timeout=180)
     assert begun.returncode == 0, begun.stderr
     ready = json.loads(begun.stdout)
     everyone = family(ready["pid"])
