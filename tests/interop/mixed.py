@@ -23,7 +23,7 @@ import trio
 from confluent_kafka import KafkaError, Producer
 
 from kce import wire
-from kce.harness import Cluster
+from kce.harness import Cluster, HarnessError
 from kce.wire import ErrorCode
 from kce.zookeeper import znodes
 from kce.zookeeper.admin import TopicDescription
@@ -88,14 +88,22 @@ class Mixed:
     async def recover(self) -> None:
         """Until every replica is in sync, and records are acknowledged."""
 
+        lagging: list[str] = []
+
         async def in_sync() -> bool:
-            return all(
-                p.state is not None and p.state.leader >= 0 and set(p.state.isr) == set(p.assignment.replicas)
+            lagging[:] = [
+                f"{topic.name}-{p.partition} {p.state}, replicas {p.assignment.replicas}"
                 for topic in await self.topics()
                 for p in topic.partitions
-            )
+                if p.state is None or p.state.leader < 0 or set(p.state.isr) != set(p.assignment.replicas)
+            ]
+            return not lagging
 
-        await self.until("all replicas in sync", in_sync)
+        try:
+            await self.until("all replicas in sync", in_sync)
+        except HarnessError as e:
+            e.add_note(f"controller {await self.cluster.controller()}; {'; '.join(lagging)}")
+            raise
         target = len(self.ledger.acknowledged) + RECORDS
         with trio.fail_after(_PATIENCE_S):
             while len(self.ledger.acknowledged) < target:  # noqa: ASYNC110 - a thread receives them
