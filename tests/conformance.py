@@ -44,6 +44,7 @@ DOCUMENTS = (
     Document("kafka", "docs/controller-semantics.md", 14, complete=True),
     Document("kafka", "docs/broker-semantics.md", 12, complete=False),
     Document("kafka", "docs/group-semantics.md", 14, complete=False),
+    Document("kafka", "docs/transaction-semantics.md", 16, complete=False),
     Document("flink", "docs/election-semantics.md", 13, complete=True),
 )
 
