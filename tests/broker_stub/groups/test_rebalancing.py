@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from trio.testing import MockClock
 
+from kce.broker_stub.groups.coordinator import Sync
 from kce.broker_stub.groups.group import GroupState
-from kce.broker_stub.groups.member import JoinResult, SyncResult
+from kce.broker_stub.groups.joining import Join
+from kce.broker_stub.groups.member import Client, JoinResult, SyncResult
 from kce.wire import ErrorCode
 from tests.broker_stub.groups.support import DELAY_MS, GROUP, TIMEOUT_MS, Host, Result
 
@@ -210,3 +212,27 @@ async def test_a_loaded_group_has_session_timers(mock_clock: MockClock) -> None:
         second.manager.load(second.manager.partition_of(GROUP), 1)
         await second.work()
         assert (second.state(), waiting(second)[0]) == (state, 2)
+
+
+async def test_an_answer_that_cannot_be_given_leaves_nothing_undone(mock_clock: MockClock) -> None:
+    def fails(result: object) -> None:
+        raise ValueError("the connection is gone")
+
+    host = Host(mock_clock)
+    joins = [host.join(**LONG) for _ in range(2)]
+    host.advance(2 * DELAY_MS)
+    leader, other = (join.answer.member_id for join in joins)
+    host.synced(1, leader, {})
+    assert host.group().pending_syncs == {other}
+    with pytest.raises(ValueError, match="gone"):
+        host.coordinator.sync(Sync(GROUP, 1, other), fails)
+    assert host.group().pending_syncs == set()
+    with pytest.raises(ValueError, match="gone"):
+        host.coordinator.join(
+            Join(
+                group_id="g", member_id="", client=Client("c", "/h"), session_timeout_ms=100, rebalance_timeout_ms=100,
+                protocol_type="consumer", protocols=(("range", b""),), requires_member_id=True,
+            ),
+            fails,
+        )  # fmt: skip
+    assert (len(host.group("g").pending_members), waiting(host)) == (1, (3, 0, 0))

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from kce.broker_stub.log import Log
-from kce.broker_stub.log.cleaner import Cleanable, Cleaner, cleanable, groups
+from kce.broker_stub.log.cleaner import Cleanable, Cleaner, _Changed, _Pass, cleanable, groups
 from kce.wire.vocabulary import TopicPartition
 from tests.broker_stub.log.support import NOW_MS, PARTITION, Context, a_log, append, batch, config
 
@@ -194,3 +194,13 @@ def test_others_run_after_a_hundred_logs(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(("buffer_bytes", "capacity"), [(240, 9), (1 << 20, 39321)])
 def test_how_many_keys_have_room(buffer_bytes: int, capacity: int) -> None:
     assert Cleaner({}, lambda: 0, buffer_bytes)._capacity == capacity
+
+
+def test_a_pass_ends_when_one_of_its_segments_is_gone() -> None:
+    log = a_compacted_log()
+    pass_, segments = _Pass(log, {PARTITION: log}, ()), list(log.segments)
+    pass_._check(segments)
+    log.segments.remove_first(1)
+    pass_._check(segments[1:])
+    with pytest.raises(_Changed):
+        pass_._check(segments)
