@@ -26,6 +26,8 @@ PROPERTIES = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "zookeeper.session.timeout.ms": "2000",
 }
+#: when clusters in memory begin
+STARTED_MS = 1_704_067_200_000
 ID, TOPIC = "copier", "t"
 RETRIED = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -128,7 +130,7 @@ class TransactionalClient:
         producer_id, epoch = self.producer
         records = write_records(
             RecordBatch.of(
-                Record(offset=0, timestamp=0, value=value), producer_id=producer_id, producer_epoch=epoch,
+                Record(offset=0, timestamp=STARTED_MS, value=value), producer_id=producer_id, producer_epoch=epoch,
                 base_sequence=self._sequences[partition], is_transactional=True,
             )
         )  # fmt: skip
