@@ -9,6 +9,7 @@ import pytest
 
 from kce.broker_stub import BrokerConfig
 from kce.broker_stub.log.manager import LogManagerConfig
+from kce.broker_stub.replication.throttle import ALTER_LOG_DIRS_RATE, FOLLOWER_RATE, LEADER_RATE, ReplicationQuotas
 from kce.harness import HarnessError
 from kce.harness.node import Node, controller_config
 from kce.wire.configuration import BROKER_CONFIGS, TOPIC_CONFIGS, Support
@@ -65,10 +66,17 @@ def read_for_topics(properties: Mapping[str, str]) -> None:
 
 
 def test_the_table_of_settings_names_all_readers() -> None:
-    given = GIVEN | {"zookeeper.ssl.client.enable": "true"}
+    rates = dict.fromkeys((LEADER_RATE, FOLLOWER_RATE, ALTER_LOG_DIRS_RATE), "1")  # not asked for where there is none
+    given = GIVEN | rates | {"zookeeper.ssl.client.enable": "true"}
     broker, zookeeper = BrokerConfig.from_properties(given), ZooKeeperClientConfig.from_properties(given)
+
+    def read_for_broker(properties: Mapping[str, str]) -> None:
+        """What is there when it starts, and what is only dynamic."""
+        BrokerConfig.from_properties(properties)
+        ReplicationQuotas(broker).broker_config_changed(properties)
+
     readers: dict[str, Callable[[Mapping[str, str]], object]] = {
-        "broker": BrokerConfig.from_properties,
+        "broker": read_for_broker,
         "zookeeper": ZooKeeperClientConfig.from_properties,
         "controller": lambda properties: controller_config(broker, zookeeper, properties),
         "node": Node,
