@@ -142,11 +142,11 @@ async def coordinator(cluster: Cluster) -> int:
     return leadership.leader_and_isr.leader
 
 
-async def test_a_copy_is_exactly_once(tmp_path: Path, tools: Tools) -> None:
+async def test_a_copy_is_exactly_once(tmp_path: Path, tools: Tools, zookeeper: str) -> None:
     """Every third transaction is aborted; the coordinator is killed between, and later the next one."""
     in_thread = trio.to_thread.run_sync
     properties = {**PROPERTIES, "log.dirs": f"{tmp_path}/logs-{{id}}"}
-    async with Cluster(3, properties=properties) as cluster:
+    async with Cluster(3, zookeeper=f"{zookeeper}/copy", properties=properties) as cluster:
         await cluster.wait_for_controller()
         for topic in (INPUT, OUTPUT):
             await cluster.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
@@ -177,9 +177,9 @@ async def test_a_copy_is_exactly_once(tmp_path: Path, tools: Tools) -> None:
     }  # fmt: skip
 
 
-async def test_the_first_producer_is_fenced_by_the_second() -> None:
+async def test_the_first_producer_is_fenced_by_the_second(zookeeper: str) -> None:
     in_thread = trio.to_thread.run_sync
-    async with Cluster(1, properties=PROPERTIES) as cluster:
+    async with Cluster(1, zookeeper=f"{zookeeper}/fence", properties=PROPERTIES) as cluster:
         await cluster.wait_for_controller()
         await cluster.create_topic(OUTPUT, partitions=PARTITIONS, replication_factor=1)
         bootstrap = cluster.bootstrap_servers()
