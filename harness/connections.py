@@ -73,6 +73,8 @@ class Link:
         self._after_next: list[bytes] = []
         #: a rule lets nothing pass any more
         self._is_half_open = False
+        #: so many seconds later this end learns that the peer has closed, and the peer that this end has
+        self._slow_close_s = self.slow_close_s = 0.0
         #: held by who writes frames that somebody looks at: rules reply while another task sends
         self._writing: trio.Lock | None = None
         self._tap: ConnectionTap | None = None
@@ -116,6 +118,7 @@ class Link:
                 data = await self._stream.receive_some(_CHUNK_BYTES)
                 self.last_received = trio.current_time()
                 if not data:
+                    await trio.sleep(self._slow_close_s)
                     self._record_rest()
                     return None
                 self._buffer.receive_data(data)
@@ -279,6 +282,10 @@ class Link:
 
     async def _follow(self, passage: Passage, *, incoming: bool) -> None:
         """Do what rules have decided. Raises trio.BrokenResourceError where they end the connection."""
+        if incoming:
+            self._slow_close_s = passage.slow_close or self._slow_close_s
+        else:
+            self.slow_close_s = passage.slow_close or self.slow_close_s
         if passage.ending is CLOSE:
             if not incoming and passage.cut:
                 await self._send_now(passage.frames, cut=passage.cut)

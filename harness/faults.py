@@ -68,6 +68,8 @@ class Rule(Selection):
     reset                   the connection breaks instead
     close_after             the connection breaks once so many bytes of matching frames have passed
     half_open               the connection stays open, and nothing passes on it any more
+    slow_close              when the frame's sender closes the connection, the other end learns of it so many seconds
+                            later; of a node's own end, on responses, only through `kce.Proxy`
     """
 
     version: int | None = None
@@ -98,6 +100,7 @@ class Rule(Selection):
     reset: bool = False
     close_after: int | None = None
     half_open: bool = False
+    slow_close: float = 0
 
     #: how many frames matched, and on how many it acted
     matched: int = field(default=0, init=False)
@@ -110,7 +113,7 @@ class Rule(Selection):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise HarnessError(f"Rule({name}={value}): must be above 0")
-        for name in ("delay", "jitter", "truncate", "corrupt", "close_after"):
+        for name in ("delay", "jitter", "truncate", "corrupt", "close_after", "slow_close"):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise HarnessError(f"Rule({name}={value}): must not be below 0")
@@ -198,6 +201,7 @@ class Rule(Selection):
             passage.frames *= 2
         passage.after_next |= self.reorder
         passage.segments = self.segments or passage.segments
+        passage.slow_close = max(passage.slow_close, self.slow_close)
         if self.reset:
             passage.ending, passage.cut = CLOSE, 0
         elif self.close_after is not None and self._bytes + size >= self.close_after:

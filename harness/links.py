@@ -132,7 +132,8 @@ class Passage:
     """The fate of one frame; rules change it.
 
     ``frames`` are forwarded in its place, in ``segments`` of so many bytes, or after the next frame of the connection.
-    ``reply`` is a response to the requester. ``cut`` is how many bytes still pass before the end.
+    ``reply`` is a response to the requester. ``cut`` is how many bytes still pass before the end. ``slow_close`` is how
+    many seconds after its sender has closed the connection the other end learns of it.
     """
 
     frames: list[bytes]
@@ -141,6 +142,7 @@ class Passage:
     after_next: bool = False
     ending: Ending | None = None
     cut: int | None = None
+    slow_close: float = 0
 
 
 class Interceptor(Protocol):

@@ -250,6 +250,7 @@ class _Front:
             if expected and (header := answered_request(frame, expected)) is not None:
                 frame = await self._proxy.replace_addresses(header, frame)
             await client.send(frame)
+        await trio.sleep(client.slow_close_s)
 
 
 async def _until_it_ends(direction: Coroutine[object, object, None], both: trio.CancelScope) -> None:

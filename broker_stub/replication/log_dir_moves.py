@@ -62,17 +62,15 @@ class LogDirMoves:
         return ErrorCode.NONE
 
     def _alter(self, topic_partition: TopicPartition, path: str) -> None:
-        future = self._logs.future
+        future, hosted = self._logs.future, self._hosted()
         future.check_name(topic_partition)
         directory = future.directory(path)
-        if topic_partition in self._hosted().offline_partitions:
+        if topic_partition in hosted.offline_partitions:
             raise KafkaStorageError(f"{topic_partition} is offline")
-        known = future.logs.get(topic_partition)
+        known, partition = future.logs.get(topic_partition), hosted.partitions.get(topic_partition)
         if known is not None and known.context is not directory:
             future.remove(topic_partition)
-            self._forget(topic_partition)
         future.prefer(topic_partition, directory)
-        partition = self._hosted().partitions.get(topic_partition)
         if partition is None or partition.log is None:
             raise Refused(ErrorCode.REPLICA_NOT_AVAILABLE)
         if partition.log.context is not directory and topic_partition not in future.logs:
@@ -144,8 +142,7 @@ class LogDirMoves:
             elif found.epoch == epoch:
                 target = found.end_offset
             else:
-                own = future.end_offset_of(found.epoch)
-                target = min(found.end_offset, own.end_offset) if own.end_offset != UNDEFINED else found.end_offset
+                target = min(found.end_offset, future.end_offset_of(found.epoch).end_offset)
             if not future.truncate_to(target):
                 break
         self._compared[partition] = current.truncations
@@ -165,7 +162,7 @@ class LogDirMoves:
 
     def _swap(self, partition: Partition, current: Log, future: Log) -> None:
         latest = current.latest_epoch
-        if latest is not None and latest != future.latest_epoch:  # of a leader without records since
+        if latest is not None:  # the future log lacks that of a leader without records since
             future.assign_epoch(latest)
         partition.replace_log(self._logs.swap(partition.topic_partition))
         self._forget(partition.topic_partition)

@@ -17,7 +17,7 @@ from kce.harness.running import command, find_cluster
 
 #: fields that have no option: functions, and what is an option of its own
 _WITHOUT_OPTION = ("where", "change", "is_request", "api")
-_NUMBERS = {"delay": float, "jitter": float, "bandwidth": float, "probability": float}
+_NUMBERS = {"delay": float, "jitter": float, "bandwidth": float, "probability": float, "slow_close": float}
 _TEXTS = ("listener", "client_id", "topic", "controller_epoch", "broker_epoch", "error")
 
 

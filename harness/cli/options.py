@@ -55,6 +55,13 @@ def http_port_option(function: F) -> F:
     )(function)  # fmt: skip
 
 
+def json_option(function: F) -> F:
+    return click.option(
+        "--json", "as_json", is_flag=True,
+        help="When ready, print what --ready-file has as one line of JSON, and all else on stderr.",
+    )(function)  # fmt: skip
+
+
 def settings_options(function: F) -> F:
     """Add the options that ``node_settings`` reads."""
     function = click.option(

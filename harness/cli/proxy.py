@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from rich.table import Table
 
 from kce.captures.record.wireshark import write_beside
 from kce.harness import interrupts
-from kce.harness.cli.options import http_port_option, plain_console
+from kce.harness.cli import detached
+from kce.harness.cli.detached import OPTION, DetachableCommand, detach_option
+from kce.harness.cli.options import http_port_option, json_option, plain_console
 from kce.harness.errors import HarnessError
 from kce.harness.guard import Guard
 from kce.harness.logs import log_to_stderr
@@ -30,6 +33,7 @@ Examples:
   kce proxy --to 127.0.0.1:9092                   every broker of the cluster gets a free port
   kce proxy --to broker-1:9092 --port 19092       ports 19092, 19093, ... in the order of broker ids
   kce proxy --to 127.0.0.1:9092 --record traffic.pcapng
+  kce proxy --to 127.0.0.1:9092 --wait --port 19092 && pytest; kce down
 
 \b
 While it runs, from another terminal:
@@ -46,7 +50,7 @@ Connections are plaintext, with or without SASL. With SASL, brokers are found wh
 """
 
 
-@click.command(epilog=EPILOG)
+@click.command(cls=DetachableCommand, epilog=EPILOG)
 @click.option(
     "--to", required=True, multiple=True, metavar="HOST:PORT",
     help="A broker of the cluster. Repeatable, for other listeners of the cluster.",
@@ -64,6 +68,9 @@ Connections are plaintext, with or without SASL. With SASL, brokers are found wh
     "--ready-file", type=click.Path(path_type=Path, dir_okay=False),
     help="Write all addresses to this JSON file when ready.",
 )  # fmt: skip
+@json_option
+@detach_option("proxy")
+@click.option(OPTION, "background", type=click.Path(path_type=Path, file_okay=False), hidden=True)
 def proxy(
     to: tuple[str, ...],
     port: int | None,
@@ -72,13 +79,21 @@ def proxy(
     http_port: int | None,
     name: str | None,
     ready_file: Path | None,
+    as_json: bool,
+    detach: bool,
+    background: Path | None,
 ) -> int:
-    """Run a proxy in front of a Kafka cluster until Ctrl-C. Everything listens on 127.0.0.1.
+    """Run a proxy in front of a Kafka cluster until Ctrl-C, SIGTERM or `kce down`. Everything listens on 127.0.0.1.
+
+    The exit code is 0 then; it is 1 if the proxy cannot start, 2 for wrong usage. With --wait it runs in the
+    background: 0 means that the proxy is ready.
 
     Requests and responses pass as they are, until a fault acts on them (`kce fault`).
     """
     if wireshark and record is None:
         raise click.UsageError("--wireshark needs --record")
+    if detach and background is None:
+        return detached.show(detached.start(), as_json)
     if name is not None and (taken := named(name)) is not None:
         raise HarnessError(f"pid {taken['pid']} has the name {name} already")
     ports = () if port is None else range(port, port + MOST_BROKERS)
@@ -87,6 +102,7 @@ def proxy(
         made = Proxy(*to, ports=ports, record=record, history=False)
         interrupts.run(
             _serve, made, guard, _Target(made, to), (name, http_port), ready_file, record if wireshark else None,
+            as_json, background,
             on_signal=lambda: click.echo("Stopping ...", err=True),
         )  # fmt: skip
     return 0
@@ -124,17 +140,26 @@ async def _serve(
     known_as: tuple[str | None, int | None],
     ready_file: Path | None,
     capture: Path | None,
+    as_json: bool,
+    background: Path | None,
 ) -> None:
-    """Runs until it is cancelled. ``known_as``: a name, and an HTTP port. Raises HarnessError."""
-    console = plain_console()
+    """Runs until it is cancelled. ``known_as``: a name, and an HTTP port. ``background``: the folder with the output of
+    a proxy in the background. Raises HarnessError."""
+    console = plain_console(stderr=as_json or background is not None)
     supervisor = Supervisor(target, guard, lambda text: console.print(f"{time.strftime('%H:%M:%S')} {text}"), *known_as)
+    if background is not None:
+        guard.remove(background)
+        supervisor.commands.process["output"] = str(detached.output_of(background))
     try:
         async with made, trio.open_nursery() as nursery:
             await nursery.start(supervisor.run)
             supervisor.publish(ready_file)
             if capture is not None:
                 write_beside(capture, [port for _, (_, port) in made.brokers.values()])
-            _show(console, supervisor.commands.describe())
+            described = supervisor.commands.describe()
+            _show(console, described)
+            if as_json or background is not None:
+                click.echo(json.dumps(described))
             await trio.sleep_forever()
     finally:
         supervisor.retract(ready_file)
@@ -148,4 +173,6 @@ def _show(console: Console, described: dict[str, Any]) -> None:
     console.print(f"Bootstrap     {described['bootstrap_servers']}")
     if "http" in described:
         console.print(f"HTTP          {described['http']['url']}, token {described['http']['token']}")
-    console.print("Ctrl-C stops the proxy.")
+    if "output" in described:
+        console.print(f"Output        {described['output']}")
+    console.print(f"{'`kce down`' if 'output' in described else 'Ctrl-C'} stops the proxy.")

@@ -20,8 +20,8 @@ from rich.table import Table
 from kce.captures.record.wireshark import write_beside
 from kce.harness import interrupts
 from kce.harness.cli import detached
-from kce.harness.cli.detached import OPTION, DetachableCommand
-from kce.harness.cli.options import http_port_option, node_settings, plain_console, settings_options
+from kce.harness.cli.detached import OPTION, DetachableCommand, detach_option
+from kce.harness.cli.options import http_port_option, json_option, node_settings, plain_console, settings_options
 from kce.harness.cluster import Cluster
 from kce.harness.cluster_config import CONTROL, DATA
 from kce.harness.commands import ClusterTarget
@@ -90,14 +90,8 @@ While it runs, from another terminal:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write all addresses to this JSON file when ready.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True,
-    help="When ready, print what --ready-file has as one line of JSON, and all else on stderr.",
-)  # fmt: skip
-@click.option(
-    "-d", "--detach", "--wait", "detach", is_flag=True,
-    help="Return when the cluster is ready; it runs in the background until `kce down`.",
-)  # fmt: skip
+@json_option
+@detach_option("cluster")
 @click.option(OPTION, "background", type=click.Path(path_type=Path, file_okay=False), hidden=True)
 @http_port_option
 @settings_options
@@ -132,7 +126,7 @@ def up(
     if wireshark and options["record"] is None:
         raise click.UsageError("--wireshark needs --record")
     if detach and background is None:
-        return _started(detached.start(), as_json)
+        return detached.show(detached.start(), as_json)
     if name is not None and (taken := named(name)) is not None:
         raise HarnessError(f"the cluster of pid {taken['pid']} has the name {name} already")
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
@@ -151,16 +145,6 @@ def up(
         interrupts.run(_serve, cluster, known_as, status, on_signal=lambda: status.print("Stopping ..."))
     for problem in cluster.record_problems:
         status.print(f"recording: {problem}", style="yellow", markup=False)
-    return 0
-
-
-def _started(ready: detached.Ready | int, as_json: bool) -> int:
-    """Show what a cluster in the background has said."""
-    if isinstance(ready, int):
-        return ready
-    click.echo(ready.text, nl=False, err=as_json)
-    if as_json:
-        click.echo(json.dumps(ready.described))
     return 0
 
 

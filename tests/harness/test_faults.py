@@ -183,6 +183,18 @@ async def test_a_half_open_connection_stays_open_and_carries_nothing() -> None:
         assert scope.cancelled_caught
 
 
+@pytest.mark.parametrize(("rule", "expected"), [(Rule(slow_close=5), 5), (Rule(slow_close=5, api="Fetch"), 0)])
+async def test_the_end_of_a_connection_is_learnt_late(rule: Rule, expected: float) -> None:
+    async with pair() as p:
+        p.links.add(rule)
+        await send(p, 1)
+        assert await p.accepted.receive() == request(1)
+        closed = trio.current_time()
+        await p.dialled.aclose()
+        assert await p.accepted.receive() is None
+        assert trio.current_time() - closed == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("fields", "error"),
     [

@@ -93,6 +93,19 @@ async def test_rules_act_on_requests_to_one_broker() -> None:
         assert len(proxy.history.events(api="Metadata", is_request=False)) == 2  # node 2 never saw the request
 
 
+async def test_a_client_learns_late_that_the_broker_has_closed() -> None:
+    async with proxied() as (cluster, proxy, world):
+        await proxy.add_rule(Rule(is_request=False, slow_close=50))
+        link = await NodeLinks(world.observer(), Links(), -1).dial(*fronts(proxy)[2], to=-1, listener="")
+        await NodeClient(link, "test").request(METADATA, 12)
+        await cluster.kill(2)
+        killed = trio.current_time()
+        with pytest.raises(ConnectionLost):
+            await link.receive_frame()
+        assert 50 <= trio.current_time() - killed < 51
+        await link.aclose()
+
+
 async def test_a_rule_that_does_not_fire_fails() -> None:
     async with proxied() as (_, proxy, _):
         with pytest.raises(AssertionError, match="did not fire"):

@@ -13,9 +13,13 @@ import pytest
 import trio
 
 from kce import wire
-from kce.broker_stub.errors import BrokerFailure
+from kce.broker_stub.errors import BrokerFailure, OffsetOutOfRange
+from kce.broker_stub.log import FetchedRecords, Log
+from kce.broker_stub.replication.log_dir_moves import LogDirMoves
+from kce.broker_stub.replication.throttle import ReplicationQuota
 from kce.harness.world.memory_disk import MemoryDisk
 from kce.wire import ErrorCode
+from tests.broker_stub.log.support import Context, a_log, append
 from tests.broker_stub.log.support import everything as everything_in
 from tests.broker_stub.logs import MemoryLogManager
 from tests.broker_stub.replication.support import A0, Leader, RecordNode, a_node, batch, values_of
@@ -399,3 +403,179 @@ async def test_the_quota_spreads_a_move_over_time(autojump_clock: object) -> Non
         began = trio.current_time()
         await moved(node)
         assert 4 < trio.current_time() - began < 11
+
+
+async def test_others_run_between_steps(autojump_clock: object) -> None:
+    async with node_with_two() as node:
+        await node.lead()
+        for i in range(20):
+            await node.produce(batch(b"%d" % i))
+        node.replication.log_dir_moves._max_bytes = 1
+        assert await alter(node, "/b") == 0
+        seen = {0}
+        while (future := node.record_logs.future.logs.get(A0)) is not None:
+            seen.add(future.log_end_offset)
+            await trio.lowlevel.checkpoint()
+        assert len(seen) >= 10
+
+
+async def test_nothing_is_copied_beyond_the_quota_within_one_round(autojump_clock: object) -> None:
+    async with node_with_two() as node:
+        await node.lead()
+        await node.produce(batch(b"0"))
+        hold(node)
+        assert await alter(node, "/b") == 0
+        node.replication.log_dir_moves._step(node.replicas.partitions[A0])
+        assert node.record_logs.future.logs[A0].log_end_offset == 0
+
+
+async def test_an_error_ends_the_attempts_until_the_role_changes(autojump_clock: object) -> None:
+    """What could not be appended does not count as copied."""
+    async with node_with_two() as node:
+        await node.lead()
+        await node.produce(batch(b"0"))
+        attempts: list[int] = []
+
+        def fails(current: Log, future: Log) -> None:
+            attempts.append(future.log_end_offset)
+            raise OffsetOutOfRange("it is gone")
+
+        moves = node.replication.log_dir_moves
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(moves, "_copy", fails)
+            assert await alter(node, "/b") == 0
+            await trio.sleep(5)
+            assert attempts == [0]
+        assert A0 in node.record_logs.future.logs
+        await node.lead(epoch=1, partition_epoch=1)
+        await moved(node)
+        assert node.log.context.path == "/b"
+        assert (moves._failed, moves._compared) == (set(), {})
+
+
+@pytest.mark.parametrize("is_empty", [True, False])
+async def test_what_was_not_appended_does_not_count_as_copied(is_empty: bool) -> None:
+    current, future, quota = a_log(), a_log(Context(path="/b")), ReplicationQuota(10, 1)
+    append(current, b"0")
+    quota.rate = 0
+
+    def fails(*args: object, **more: object) -> FetchedRecords:
+        if is_empty:
+            return FetchedRecords(current.end)
+        raise OffsetOutOfRange("wrong")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Log, "read" if is_empty else "append_as_follower", fails)
+        with pytest.raises(OffsetOutOfRange, match="nothing at offset 0" if is_empty else "wrong"):
+            only_copying(quota)._copy(current, future)
+    assert (future.log_end_offset, quota.is_exceeded) == (0, False)
+
+
+def only_copying(quota: ReplicationQuota, max_bytes: int = 1000) -> LogDirMoves:
+    nothing: Any = None
+    return LogDirMoves(nothing, nothing, nothing, quota, max_bytes)
+
+
+def copy_of(*epochs: int, high_watermark: int = 0) -> Log:
+    """A log with a record of each leader epoch."""
+    made = a_log(Context())
+    for i, epoch in enumerate(epochs):
+        made.append_as_follower(batch(b"%d" % i, base_offset=i, leader_epoch=epoch))
+    made.set_high_watermark(high_watermark)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("current", "future", "high_watermark", "left"),
+    [
+        ((3, 3, 3), (3, 3), 0, 2),
+        ((3, 3), (3, 3, 3), 0, 2),
+        # an epoch that the log does not have: what the one before it has in both
+        ((3, 3, 6), (3, 5, 5), 0, 1),
+        ((3, 6, 6), (3, 3, 3, 5), 0, 1),
+        ((3, 3, 6), (5, 5), 0, 0),
+        # one that is later than all of the log's: what is acknowledged
+        ((3, 3, 3), (7, 7), 1, 1),
+        ((3, 3, 3), (3, 7, 7), 2, 2),
+        ((3,), (3, 7, 7), 2, 1),
+    ],
+)
+def test_what_the_future_log_may_keep(
+    current: tuple[int, ...], future: tuple[int, ...], high_watermark: int, left: int
+) -> None:  # rule B5.25
+    copy = copy_of(*future, high_watermark=high_watermark)
+    only_copying(ReplicationQuota(1, 1))._truncate(copy_of(*current), copy)
+    assert copy.log_end_offset == left
+
+
+def test_without_epochs_what_is_acknowledged_stays_after_a_truncation() -> None:
+    moves = only_copying(ReplicationQuota(1, 1))
+    current, future = a_log(Context()), a_log(Context())
+    for made in (current, future):
+        for i in range(4):
+            made.append_as_follower(batch(b"%d" % i, base_offset=i, magic=1))
+    future.set_high_watermark(2)
+    moves._truncate(current, future)
+    assert future.log_end_offset == 4
+    current.truncate_to(3)
+    current.append_as_follower(batch(b"other", base_offset=3, magic=1))
+    moves._truncate(current, future)
+    assert future.log_end_offset == 2
+    current.truncate_to(1)
+    moves._truncate(current, future)
+    assert future.log_end_offset == 1
+
+
+def test_without_epochs_what_is_longer_is_cut() -> None:
+    current, future = a_log(Context()), a_log(Context())
+    current.append_as_follower(batch(b"0", magic=1))
+    for i in range(2):
+        future.append_as_follower(batch(b"%d" % i, base_offset=i, magic=1))
+    only_copying(ReplicationQuota(1, 1))._truncate(current, future)
+    assert future.log_end_offset == 1
+
+
+# the logs that are on their way
+
+
+async def test_a_preference_is_for_a_log_that_is_not_there_yet() -> None:
+    async with a_node(log_dirs=("/a", "/b", "/c")) as node:
+        await node.lead()
+        logs = node.record_logs.future
+        a, b, c = (logs.directory(f"{path}/") for path in ("/a", "/b", "/c"))
+        logs.prefer(A0, a)
+        assert logs.take_preferred(A0) is None
+        logs.prefer(A0, c)
+        assert [logs.take_preferred(A0), logs.take_preferred(A0)] == [c, None]
+        logs.prefer(A0, b)
+        logs.create(A0, b)
+        assert logs.take_preferred(A0) is None
+        logs.prefer(A0, b)
+        assert logs.take_preferred(A0) is None
+        assert (logs.in_directory(a), logs.in_directory(b)) == ({}, {A0: logs.logs[A0]})
+        logs.remove(A0)
+        logs.remove(A0)
+        logs.create(A0, c)  # nobody preferred it
+        logs.failed(b)
+        assert logs.logs.keys() == {A0}
+        logs.failed(c)
+        assert logs.logs == {}
+
+
+async def test_a_preferred_directory_that_fails_is_not_used() -> None:
+    async with node_with_two() as node:
+        logs = node.record_logs.future
+        logs.prefer(A0, logs.directory("/b"))
+        node.record_logs.fail("/b")
+        assert logs.take_preferred(A0) is None
+
+
+async def test_what_is_wrong_first_is_answered() -> None:
+    async with node_with_two() as node:
+        await node.lead()
+        assert await alter(node, "/nowhere", topic="t" * 249) == ErrorCode.INVALID_TOPIC_EXCEPTION
+        node.record_logs.fail("/a")
+        node.replicas.mark_offline(A0)
+        assert await alter(node, "/nowhere") == ErrorCode.LOG_DIR_NOT_FOUND
+        assert await alter(node, "/b") == ErrorCode.KAFKA_STORAGE_ERROR
+        assert node.record_logs.future.take_preferred(A0) is None

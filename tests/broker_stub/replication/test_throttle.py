@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -105,6 +106,54 @@ async def test_the_rate_is_that_of_a_window(autojump_clock: MockClock) -> None:
     assert quota.is_exceeded  # 1400 in 9.12 s without the first second's 101
     await trio.sleep(9.2)
     assert not quota.is_exceeded  # the window is over for all but the last
+
+
+async def test_samples_are_counted_and_forgotten(autojump_clock: MockClock) -> None:
+    quota = ReplicationQuota(2, 4)
+    began = trio.current_time()
+
+    def measured() -> float:
+        return quota._measured(trio.current_time())
+
+    assert measured() == 0
+    for at, size in ((0, 100), (4, 50), (6, 25), (7.9, 5)):
+        await trio.sleep_until(began + at)
+        quota.record(size)
+    assert measured() == pytest.approx(180 / 7.9)
+    await trio.sleep_until(began + 8)  # the first sample is over
+    assert measured() == 80 / 4
+    await trio.sleep_until(began + 10)
+    assert measured() == pytest.approx(80 / 6)
+    await trio.sleep_until(began + 12)
+    assert measured() == 0
+    quota.rate = 1
+    quota.record(4)
+    assert (quota.is_exceeded, quota.delay()) == (False, 0)
+    quota.record(1)
+    assert (quota.is_exceeded, quota.delay()) == (True, 0.4)
+
+
+def test_what_a_broker_is_configured_to() -> None:
+    quotas = ReplicationQuotas(
+        config(
+            1,
+            replication_quota_window_num="3",
+            replication_quota_window_size_seconds="4",
+            alter_log_dirs_replication_quota_window_num="5",
+            alter_log_dirs_replication_quota_window_size_seconds="6",
+        )
+    )
+    every = (quotas.leader, quotas.follower, quotas.log_dirs)
+    assert [(quota._samples, quota._sample_seconds) for quota in every] == [(3, 4), (3, 4), (5, 6)]
+    quotas.broker_config_changed(
+        {
+            "leader.replication.throttled.rate": "7", "follower.replication.throttled.rate": "8",
+            "replica.alter.log.dirs.io.max.bytes.per.second": "9",
+        }
+    )  # fmt: skip
+    assert [quota.rate for quota in every] == [7, 8, 9]
+    quotas.broker_config_changed({"follower.replication.throttled.rate": "10"})
+    assert [quota.rate for quota in every] == [math.inf, 10, math.inf]
 
 
 async def test_without_a_rate_nothing_is_exceeded(autojump_clock: MockClock) -> None:

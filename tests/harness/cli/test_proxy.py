@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from kce.captures.exchanges.decode import Decoder
 from kce.captures.files.pcap import CaptureFile
 from tests.harness.cli.support import background, kce, up
 from tests.harness.conftest import Here
+from tests.harness.processes import family, wait_gone
 
 
 def bearer(ready: dict[str, Any]) -> dict[str, str]:
@@ -59,10 +62,32 @@ def test_a_proxy_in_front_of_a_cluster(env: dict[str, str], here: Here, tmp_path
             assert (taken.returncode, "has the name front already" in taken.stderr) == (1, True)
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0
+        used_by_a_script(env, cluster["nodes"][1]["listeners"]["DATA"])
     assert not ready_file.exists()
     assert Path(f"{record}.lua").exists()
     with CaptureFile(record) as capture:
         assert "Metadata" in {m.api_name for m in Decoder(capture).messages() if isinstance(m, messages.Request)}
+
+
+def used_by_a_script(env: dict[str, str], broker: str) -> None:
+    """`kce proxy --wait` returns when clients can connect, and `kce down` ends it."""
+    begun = kce("proxy", "--wait", "--json", "--to", broker, "--name", "behind", env=env)
+    assert begun.returncode == 0, begun.stderr
+    assert "`kce down` stops the proxy." in begun.stderr
+    ready = json.loads(begun.stdout)
+    everyone = family(ready["pid"])
+    try:
+        assert AdminClient({"bootstrap.servers": ready["bootstrap_servers"]}).list_topics(timeout=30).brokers
+        ended = kce("down", "--cluster", "behind", env=env)
+        assert (ended.returncode, ended.stdout) == (0, "behind has ended\n")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(ready["pid"], signal.SIGKILL)
+    assert wait_gone(everyone) == []
+    assert not Path(ready["output"]).parent.exists()
+    failed = kce("proxy", "--wait", "--to", "127.0.0.1:1", env=env)
+    assert (failed.returncode, failed.stdout) == (1, "")
+    assert failed.stderr.startswith("kce: no broker at 127.0.0.1:1: ")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,206 @@
+"""What of a log may be compacted, which log is next, and which segments become one (rule B6.22).
+
+Covers: broker_stub/log/cleaner.py.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from kce.broker_stub.log import Log
+from kce.broker_stub.log.cleaner import Cleanable, Cleaner, _Changed, _Pass, cleanable, groups
+from kce.wire.vocabulary import TopicPartition
+from tests.broker_stub.log.support import NOW_MS, PARTITION, Context, a_log, append, batch, config
+
+COMPACT = {"cleanup_policy": "compact", "segment_bytes": "150", "min_cleanable_dirty_ratio": "0.5"}
+
+
+def a_compacted_log(**more: object) -> Log:
+    """Segments of one or two records, a second apart."""
+    made = a_log(Context(), **{**COMPACT, **more})
+    for i in range(8):
+        append(made, b"%d" % i, key=b"k", timestamp=NOW_MS + 1000 * i)
+    made.set_high_watermark(8)
+    return made
+
+
+@pytest.mark.parametrize(("dirty", "is_due", "is_worthwhile"), [
+    (50, False, False), (51, False, True), (50, True, True), (1, True, True), (0, True, False),
+])  # fmt: skip
+def test_what_is_worthwhile(dirty: int, is_due: bool, is_worthwhile: bool) -> None:
+    one = Cleanable(a_compacted_log(), 0, 8, 100 - dirty, dirty, is_due)
+    assert (one.dirty_ratio, one.is_worthwhile) == (dirty / 100, is_worthwhile)
+
+
+def test_nothing_has_no_dirty_share() -> None:
+    assert Cleanable(a_compacted_log(), 0, 0, 0, 0, is_due=True).dirty_ratio == 0
+
+
+def test_what_was_compacted_is_clean() -> None:
+    log = a_compacted_log()
+    bases = [segment.base_offset for segment in log.segments]
+    sizes = [segment.size for segment in log.segments]
+    assert len(bases) == 4
+    log.increment_log_start_offset(1)
+
+    def found(last_clean: int | None) -> tuple[int, int, int, int]:
+        one = cleanable(log, last_clean, NOW_MS)
+        assert one.log is log
+        return one.first_dirty, one.end, one.clean_bytes, one.dirty_bytes
+
+    everything = (1, bases[3], sizes[0], sum(sizes[:3]))
+    assert found(None) == everything
+    assert found(0) == everything  # before the log starts
+    assert found(9) == everything  # beyond its end
+    assert found(bases[1]) == (bases[1], bases[3], sizes[0], sizes[1] + sizes[2])
+    assert found(8) == (bases[3], bases[3], sum(sizes[:3]), 0)
+
+
+def test_what_waits_for_too_long_is_due() -> None:
+    log = a_compacted_log(max_compaction_lag_ms="60000")
+    assert not cleanable(log, None, NOW_MS + 60_000).is_due
+    assert cleanable(log, None, NOW_MS + 60_001).is_due
+    second = log.segments[1].base_offset
+    assert not cleanable(log, second, NOW_MS + 60_001).is_due
+    assert not cleanable(log, 8, NOW_MS + 10**9).is_due
+
+
+def test_what_is_young_stays() -> None:
+    log = a_compacted_log(min_compaction_lag_ms="1")
+    bases = [segment.base_offset for segment in log.segments]
+    oldest = log.segments[0].largest_timestamp_ms
+    assert cleanable(log, None, oldest).end == 0
+    assert cleanable(log, None, oldest + 1).end == bases[1]
+    assert cleanable(log, bases[1], oldest + 1).end == bases[1]
+    assert cleanable(log, None, NOW_MS + 10**6).end == bases[3]
+
+
+def test_which_segments_become_one() -> None:
+    def segment(size: int, entries: int, next_offset: int) -> Any:
+        return SimpleNamespace(
+            size=size, index=range(entries), next_offset=lambda: next_offset,
+            can_hold=lambda offset: offset <= 1000,
+        )  # fmt: skip
+
+    settings = config(segment_bytes="100", segment_index_bytes="24")
+    cases = [
+        ([(60, 0, 5), (40, 0, 6), (1, 0, 7)], [2, 1]),
+        ([(0, 2, 5), (0, 1, 6), (0, 1, 7)], [2, 1]),
+        ([(0, 0, 999), (0, 0, 1000), (0, 0, 1001)], [2, 1]),
+        ([(500, 0, 5), (500, 0, 6)], [1, 1]),
+        ([], []),
+    ]
+    for segments, sizes in cases:
+        assert [len(group) for group in groups([segment(*one) for one in segments], settings)] == sizes
+
+
+# which log is next
+
+
+def cleaned(cleaner: Cleaner) -> list[Log]:
+    async def run() -> list[Log]:
+        found: list[Log] = []
+        while (one := await cleaner.clean_next()) is not None:
+            assert len(found) < 10
+            found.append(one)
+        return found
+
+    return trio.run(run)
+
+
+def a_cleaner(logs: dict[TopicPartition, Log], **more: Any) -> Cleaner:
+    return Cleaner(logs, lambda: NOW_MS + 10_000, 1 << 20, **more)
+
+
+def test_only_compacted_logs_with_files_are_looked_at() -> None:
+    empty = Log(Context(), PARTITION, config(**COMPACT), is_new=True)
+    others = {PARTITION: empty}
+    assert cleaned(a_cleaner(others)) == []
+    deleted = {PARTITION: a_compacted_log(cleanup_policy="delete")}
+    assert cleaned(a_cleaner(deleted)) == []
+    moving = {PARTITION: a_compacted_log()}
+    assert cleaned(a_cleaner(moving, moving={PARTITION})) == []
+
+
+def test_a_log_that_is_forgotten_is_compacted_anew() -> None:
+    logs = {PARTITION: a_compacted_log()}
+    cleaner = a_cleaner(logs)
+    assert cleaned(cleaner) == [logs[PARTITION]]
+    end = logs[PARTITION].segments.active.base_offset
+    assert cleaner.ends == {PARTITION: end}
+    cleaner.forget(PARTITION)
+    cleaner.forget(PARTITION)
+    assert (cleaner.ends, cleaner._truncations) == ({}, {})
+    other = a_compacted_log()
+    other.truncations = 5
+    logs[PARTITION] = other
+    assert cleaned(cleaner) == [other]
+
+
+def test_what_was_compacted_before_a_truncation_is_not_clean() -> None:
+    logs = {PARTITION: a_compacted_log()}
+    cleaner = a_cleaner(logs)
+    log = logs[PARTITION]
+    cleaned(cleaner)
+    assert cleaner._end_of_last_pass(log) == log.segments.active.base_offset
+    log.truncate_to(3)
+    assert cleaner._end_of_last_pass(log) is None
+
+
+def test_an_uncleanable_log_is_tried_once() -> None:
+    """Its messages are of an old format."""
+    log = a_log(Context(), **COMPACT)
+    for i in range(8):
+        log.append_as_follower(batch(b"%d" % i, key=b"k", base_offset=i, magic=1))
+    log.set_high_watermark(8)
+    logs = {PARTITION: log}
+    cleaner = a_cleaner(logs)
+    assert cleaned(cleaner) == [log]
+    assert cleaner.ends == {}
+    cleaner.forget(PARTITION)
+    assert cleaned(cleaner) == [log]
+
+
+def test_others_run_after_a_hundred_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[TopicPartition] = []
+    pauses: list[int] = []
+    idle = a_compacted_log(cleanup_policy="delete")
+    logs = {TopicPartition("a", i): idle for i in range(201)}
+
+    class Seen:
+        @property
+        def is_compact(self) -> bool:
+            looked_at.append(PARTITION)
+            return False
+
+    idle.config = Seen()  # type: ignore[assignment]
+
+    async def checkpoint() -> None:
+        pauses.append(len(looked_at))
+
+    async def run() -> None:
+        monkeypatch.setattr(trio.lowlevel, "checkpoint", checkpoint)
+        assert await a_cleaner(logs).clean_next() is None
+        monkeypatch.undo()
+
+    trio.run(run)
+    assert pauses == [0, 100, 200]
+
+
+@pytest.mark.parametrize(("buffer_bytes", "capacity"), [(240, 9), (1 << 20, 39321)])
+def test_how_many_keys_have_room(buffer_bytes: int, capacity: int) -> None:
+    assert Cleaner({}, lambda: 0, buffer_bytes)._capacity == capacity
+
+
+def test_a_pass_ends_when_one_of_its_segments_is_gone() -> None:
+    log = a_compacted_log()
+    pass_, segments = _Pass(log, {PARTITION: log}, ()), list(log.segments)
+    pass_._check(segments)
+    log.segments.remove_first(1)
+    pass_._check(segments[1:])
+    with pytest.raises(_Changed):
+        pass_._check(segments)
