@@ -5,7 +5,7 @@ It serves the APIs in the table of `handlers.kafka_apis`, keeps records and repl
     config                     the broker's configuration, under Kafka's names
       config_entries           values of settings and their sources, for DescribeConfigs
       config_operations        changes of settings, for AlterConfigs and IncrementalAlterConfigs
-      group_config             the settings of the group coordinator
+      group_config             the settings of the group coordinator; transaction_config
     reactor/                   sockets, queues and tasks; independent of the APIs
     handlers/                  one module per API, and the table of handlers
     replica_manager            fences the three control requests; hosts partitions
@@ -15,7 +15,9 @@ It serves the APIs in the table of `handlers.kafka_apis`, keeps records and repl
     replication/               what clients and followers do with a log; fetchers, ISR
     purgatory/                 requests that wait
     groups/                    the coordinator of consumer groups
+    transactions/              the coordinator of transactions
       internal_topics          the topics of coordinators, and the partition of a key; internal_topic_creator
+      internal_log             their partitions among the broker's logs; versioned_records: keys and values
     topic_configs              the settings of topics' logs
     disk                       the disk, as Protocols
     alter_partition_manager    sends the proposals, one request in flight

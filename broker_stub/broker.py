@@ -54,6 +54,10 @@ from kce.broker_stub.reactor import SocketServer
 from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.replication import Replication
 from kce.broker_stub.replication.throttle import ReplicationQuotas
+from kce.broker_stub.transactions.coordinator import TransactionCoordinator
+from kce.broker_stub.transactions.manager import TransactionManager
+from kce.broker_stub.transactions.markers import MarkerSender
+from kce.broker_stub.transactions.storage import ReplicatedTransactionLog
 from kce.broker_stub.zk_alter_partition_manager import ZkAlterPartitionManager
 from kce.wire.configuration import ConfigError, Properties
 from kce.wire.transport import Dial
@@ -101,10 +105,12 @@ class Broker:
         allocate_producer_ids: Allocate | None = None,
         replication_quotas: ReplicationQuotas | None = None,
         offsets_partitions: int | None = None,
+        transaction_partitions: int | None = None,
     ) -> None:
         """``log_manager``: it is loaded, and its owner runs it.
 
-        ``offsets_partitions``: how many `__consumer_offsets` has; None if it does not exist yet (rule G1.3).
+        ``offsets_partitions``, ``transaction_partitions``: how many `__consumer_offsets` and `__transaction_state`
+        have; None if the topic does not exist yet (rules G1.3, T1.2).
 
         ``isr_store`` is needed for an `inter.broker.protocol.version` before AlterPartition (rule 9.60).
         ``allocate_producer_ids`` is used with one that does not let the controller allocate them.
@@ -176,7 +182,21 @@ class Broker:
             self.replication.timer,
             random,
         )
-        self.replica_manager.coordinators = self.groups
+        self.transactions = TransactionCoordinator(
+            config.transactions,
+            TransactionManager(
+                config.transactions,
+                ReplicatedTransactionLog(
+                    config.transactions, self.replication.data_plane, lambda: self.replica_manager
+                ),
+                log_manager.now_ms,
+                transaction_partitions or config.transactions.transaction_state_log_num_partitions,
+                config.request_timeout_ms,
+            ),
+            MarkerSender(config, self.metadata_cache, dial),
+            self.producer_ids,
+        )
+        self.replica_manager.coordinators = (self.groups, self.transactions)
         admin = admin or NoStore()
         self._log_dir_events = log_dir_events
         services = Services(
@@ -197,7 +217,10 @@ class Broker:
             log_dir_moves=self.replication.log_dir_moves,
             leader_quota=self.replication.quotas.leader,
             groups=self.groups,
-            internal_topics=InternalTopicCreator(config.groups, self.metadata_cache, admin, self._spawn),
+            transactions=self.transactions,
+            internal_topics=InternalTopicCreator(
+                config.groups, config.transactions, self.metadata_cache, admin, self._spawn
+            ),
             prepare_topics=prepare_topics,
             spawn=self._spawn,
         )
@@ -266,6 +289,8 @@ class Broker:
                 nursery.start_soon(self.alter_partition_manager.run)
                 nursery.start_soon(self.replication.run)
                 nursery.start_soon(self.groups.manager.run)
+                nursery.start_soon(self.transactions.manager.run)
+                nursery.start_soon(self.transactions.markers.run)
                 await self.socket_server.run(task_status)
                 nursery.cancel_scope.cancel()
         finally:
@@ -299,7 +324,7 @@ class Broker:
             if self.state is BrokerState.RUNNING and self.config.controlled_shutdown_enable:
                 self.state = BrokerState.PENDING_CONTROLLED_SHUTDOWN
                 await self._controlled_shutdown.run(self.broker_epoch)
-            self.groups.is_active = False  # rule G13.11
+            self.transactions.is_active = self.groups.is_active = False  # rules G13.11, T13.7
             if self.state is not BrokerState.NOT_RUNNING:
                 self.state = BrokerState.SHUTTING_DOWN
             await self.socket_server.shutdown(drain_seconds)

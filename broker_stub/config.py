@@ -18,6 +18,7 @@ from typing import Final
 
 from kce.broker_stub.connection_limits import ConnectionLimits
 from kce.broker_stub.group_config import GroupConfig
+from kce.broker_stub.transaction_config import TransactionConfig
 from kce.wire.configuration import ConfigError, Properties, list_of
 from kce.wire.metadata_version import MetadataVersion
 from kce.wire.vocabulary import SECURITY_PROTOCOLS, Endpoint
@@ -78,6 +79,7 @@ class BrokerConfig:
     replica_selector_class: str | None  # None: clients read from leaders
     replica_socket_timeout_ms: int
     groups: GroupConfig
+    transactions: TransactionConfig
     originals: Mapping[str, str]  # the properties as given
 
     @property
@@ -145,6 +147,7 @@ class BrokerConfig:
             replica_selector_class=read.text("replica.selector.class"),
             replica_socket_timeout_ms=read.integer("replica.socket.timeout.ms"),
             groups=GroupConfig.from_properties(read),
+            transactions=TransactionConfig.from_properties(read),
             originals=dict(properties),
         )
 

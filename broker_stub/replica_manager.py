@@ -49,7 +49,7 @@ class IsrPolicy(Protocol):
 
 
 class LeadershipListener(Protocol):
-    """The coordinators, which keep what they know in partitions. No method awaits."""
+    """A coordinator, which keeps what it knows in partitions. No method awaits."""
 
     def became_leader(self, partition: TopicPartition, leader_epoch: int) -> None:
         """This broker leads the partition, and did not before (rule G13.1)."""
@@ -59,19 +59,6 @@ class LeadershipListener(Protocol):
 
     def partitions_deleted(self, partitions: Sequence[TopicPartition]) -> None:
         """The controller is deleting them, wherever they are (rule G13.5)."""
-
-
-class NoCoordinators:
-    """Nobody listens."""
-
-    def became_leader(self, partition: TopicPartition, leader_epoch: int) -> None:
-        pass
-
-    def resigned(self, partition: TopicPartition, leader_epoch: int | None) -> None:
-        pass
-
-    def partitions_deleted(self, partitions: Sequence[TopicPartition]) -> None:
-        pass
 
 
 class ReplicaManager:
@@ -84,7 +71,6 @@ class ReplicaManager:
         log_manager: LogManager,
         isr_policy: IsrPolicy,
         on_log_dir_failure: Callable[[], None] = lambda: None,
-        coordinators: LeadershipListener | None = None,
     ) -> None:
         """``on_log_dir_failure`` notifies the controller that replicas went offline with their log directory."""
         self.broker_id = broker_id
@@ -95,7 +81,7 @@ class ReplicaManager:
         self._log_manager = log_manager
         self._isr_policy = isr_policy
         self._on_log_dir_failure = on_log_dir_failure
-        self.coordinators = coordinators or NoCoordinators()
+        self.coordinators: tuple[LeadershipListener, ...] = ()
 
     def become_leader_or_follower(self, request: LeaderAndIsrRequest, correlation_id: int) -> LeaderAndIsrResult:
         """Raises ValueError for a request that contradicts itself (rule 13.11)."""
@@ -172,9 +158,11 @@ class ReplicaManager:
                 continue
             self._isr_policy.partition_changed(partition)
             if partition.is_leader and not was_leader:
-                self.coordinators.became_leader(topic_partition, partition.leader_epoch)
+                for coordinator in self.coordinators:
+                    coordinator.became_leader(topic_partition, partition.leader_epoch)
             elif not partition.is_leader:
-                self.coordinators.resigned(topic_partition, partition.leader_epoch)
+                for coordinator in self.coordinators:
+                    coordinator.resigned(topic_partition, partition.leader_epoch)
         if failed:
             self._on_log_dir_failure()  # rule 9.68
 
@@ -234,7 +222,8 @@ class ReplicaManager:
         except Exception as e:  # noqa: BLE001 - rule 9.32: any error becomes this partition's code
             self._warn("The log of %s cannot be deleted: %s", topic_partition, e)
             return error_code(e)
-        self.coordinators.resigned(topic_partition, state.leader_epoch if state.leader_epoch >= 0 else None)
+        for coordinator in self.coordinators:
+            coordinator.resigned(topic_partition, state.leader_epoch if state.leader_epoch >= 0 else None)
         return ErrorCode.NONE
 
     def maybe_update_metadata_cache(self, request: UpdateMetadataRequest, correlation_id: int) -> ErrorCode:
@@ -253,7 +242,8 @@ class ReplicaManager:
         )  # fmt: skip
         self._isr_policy.metadata_changed(self.controller_epoch)
         if deleted:
-            self.coordinators.partitions_deleted(deleted)
+            for coordinator in self.coordinators:
+                coordinator.partitions_deleted(deleted)
         return ErrorCode.NONE
 
     def mark_offline(self, topic_partition: TopicPartition) -> None:

@@ -75,8 +75,9 @@ class ClusterConfig:
             "inter.broker.listener.name": DATA,
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "auto.leader.rebalance.enable": "false",  # leaders move on command only
-            # as in the file of Kafka's distribution: groups work on few nodes, and at once
-            "offsets.topic.replication.factor": str(max(1, min(3, len(self.node_ids) - len(self.controllers)))),
+            # as in the file of Kafka's distribution: groups and transactions work on few nodes, and at once
+            "offsets.topic.replication.factor": str(self._internal_replicas),
+            "transaction.state.log.replication.factor": str(self._internal_replicas),
             "group.initial.rebalance.delay.ms": "0",
             **self.properties,
             **self.nodes.get(node_id, {}),
@@ -95,6 +96,10 @@ class ClusterConfig:
             if key in given:
                 given[key] = given[key].replace("{id}", str(node_id))
         return given
+
+    @property
+    def _internal_replicas(self) -> int:
+        return max(1, min(3, len(self.node_ids) - len(self.controllers)))
 
     def zookeeper_client(self, zookeeper_connect: str) -> ZooKeeperClientConfig:
         """The cluster's own connection: like its nodes', but with its own session timeout. Raises ConfigError."""

@@ -17,7 +17,7 @@ import trio
 
 from kce.broker_stub import BindError, Broker, BrokerConfig
 from kce.broker_stub.errors import BrokerFailure
-from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC
+from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kce.broker_stub.log.manager import LogManager, LogManagerConfig
 from kce.broker_stub.metrics import broker_metrics
 from kce.broker_stub.replication.throttle import ReplicationQuotas
@@ -238,7 +238,8 @@ class Node:
                 prepare_topics=reader.prepare,
                 replication_quotas=self._quotas,
                 random=self.world.random("fetch sessions"),
-                offsets_partitions=await self._offsets_partitions(zk),
+                offsets_partitions=await _partition_count(zk, GROUP_METADATA_TOPIC),
+                transaction_partitions=await _partition_count(zk, TRANSACTION_STATE_TOPIC),
             )
             for lag in self.lags:
                 self.broker.replication.lag(*lag, True)
@@ -269,10 +270,6 @@ class Node:
             log.info("node %d is up: %s", self.id, ", ".join(self.addresses().values()))
             self.is_up = True
             task_status.started()
-
-    async def _offsets_partitions(self, zk: KafkaZkClient) -> int | None:
-        found = (await zk.get_topic_assignments([GROUP_METADATA_TOPIC])).get(GROUP_METADATA_TOPIC)
-        return None if found is None else len(found.partitions)
 
     async def _load_logs(self, nursery: trio.Nursery) -> LogManager:
         """Without log directories records are kept in memory, until the node ends. Raises BrokerFailure."""
@@ -457,3 +454,8 @@ class Node:
         if self.store is not None:
             self.store.abandon()
         self.cancel()
+
+
+async def _partition_count(zk: KafkaZkClient, topic: str) -> int | None:
+    found = (await zk.get_topic_assignments([topic])).get(topic)
+    return None if found is None else len(found.partitions)

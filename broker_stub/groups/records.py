@@ -5,23 +5,18 @@ Each begins with an int16: of a key it is the type of the record, of a value its
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-import construct
-
-from kce.wire import errors
-from kce.wire.codec import REFUSALS, codec_for
+from kce.broker_stub.versioned_records import decode, decode_value, encode, version_of
 from kce.wire.metadata_version import MetadataVersion
-from kce.wire.primitives import BYTES, INT32, INT64, STRING, explain
-from kce.wire.schema import Struct, field, struct_for
+from kce.wire.primitives import BYTES, INT32, INT64, STRING
+from kce.wire.schema import Struct, field
 from kce.wire.schema import struct as table
 from kce.wire.vocabulary import NO_EPOCH, TopicPartition
 
 NO_TIMESTAMP: Final = -1
 
-_VERSION: Final = struct.Struct(">h")
 #: types of records, and the version that is written
 _OFFSET_TYPES: Final = (0, 1)
 _OFFSET: Final = 1
@@ -105,27 +100,24 @@ class CommittedOffset:
     expire_timestamp: int | None = None
 
 
-S = TypeVar("S", bound=Struct)
-
-
 def offset_key(group: str, partition: TopicPartition) -> bytes:
     """Raises EncodeError."""
-    return _encode(OffsetCommitKey(group=group, topic=partition.topic, partition=partition.partition), _OFFSET)
+    return encode(OffsetCommitKey(group=group, topic=partition.topic, partition=partition.partition), _OFFSET)
 
 
 def group_key(group: str) -> bytes:
     """Raises EncodeError."""
-    return _encode(GroupMetadataKey(group=group), _GROUP)
+    return encode(GroupMetadataKey(group=group), _GROUP)
 
 
 def read_key(data: bytes) -> OffsetKey | GroupKey | UnknownKey:
     """Raises DecodeError."""
-    version = _version_of(data, "a key")
+    version = version_of(data, "a key")
     if version in _OFFSET_TYPES:
-        key = _decode(OffsetCommitKey, data, version)
+        key = decode(OffsetCommitKey, data, version)
         return OffsetKey(key.group, TopicPartition(key.topic, key.partition))
     if version == _GROUP:
-        return GroupKey(_decode(GroupMetadataKey, data, version).group)
+        return GroupKey(decode(GroupMetadataKey, data, version).group)
     return UnknownKey(version)
 
 
@@ -142,12 +134,12 @@ def write_offset(committed: CommittedOffset, ibp: MetadataVersion) -> bytes:
         commit_timestamp=committed.commit_timestamp,
         expire_timestamp=NO_TIMESTAMP if expires is None else expires,
     )
-    return _encode(value, version)
+    return encode(value, version)
 
 
 def read_offset(data: bytes) -> CommittedOffset:
     """Raises DecodeError."""
-    value = _decode_value(OffsetCommitValue, data)
+    value = decode_value(OffsetCommitValue, data, _LAST_VALUE_VERSION, _FIRST_FLEXIBLE_VALUE)
     return CommittedOffset(
         offset=value.offset,
         commit_timestamp=value.commit_timestamp,
@@ -159,51 +151,14 @@ def read_offset(data: bytes) -> CommittedOffset:
 
 def write_group(value: GroupMetadataValue, ibp: MetadataVersion) -> bytes:
     """Rule G9.6. Raises EncodeError."""
-    return _encode(value, sum(ibp >= since for since in (_IBP_0_10_1, _IBP_2_1_IV0, _IBP_2_3)))
+    return encode(value, sum(ibp >= since for since in (_IBP_0_10_1, _IBP_2_1_IV0, _IBP_2_3)))
 
 
 def read_group(data: bytes) -> GroupMetadataValue:
     """Raises DecodeError. In version 0 rebalance timeouts are 0: see ``has_rebalance_timeouts``."""
-    return _decode_value(GroupMetadataValue, data)
+    return decode_value(GroupMetadataValue, data, _LAST_VALUE_VERSION, _FIRST_FLEXIBLE_VALUE)
 
 
 def has_rebalance_timeouts(data: bytes) -> bool:
     """Whether the value of a group has them; else the session timeouts are used (rule G9.6)."""
-    return _version_of(data, "a group") > 0
-
-
-def _version_of(data: bytes, what: str) -> int:
-    if len(data) < _VERSION.size:
-        raise errors.Truncated(f"{what} of {len(data)} bytes, shorter than its version")
-    version: int = _VERSION.unpack_from(data)[0]
-    return version
-
-
-def _decode_value(cls: type[S], data: bytes) -> S:
-    version = _version_of(data, cls.__name__)
-    if not 0 <= version <= _LAST_VALUE_VERSION:  # rule G9.8
-        raise errors.UnsupportedVersion(f"{cls.__name__} has versions 0-{_LAST_VALUE_VERSION}, not {version}")
-    return _decode(cls, data, version, flexible=version >= _FIRST_FLEXIBLE_VALUE)
-
-
-def _decode(cls: type[S], data: bytes, version: int, *, flexible: bool = False) -> S:
-    try:
-        return codec_for(cls, version, flexible).decode(data, _VERSION.size)[0]  # type: ignore[no-any-return]
-    except REFUSALS:
-        pass
-    try:
-        struct_for(cls, version, flexible).parse(data[_VERSION.size :])
-    except construct.ConstructError as e:
-        kind, reason, where = explain(e)
-        raise kind(f"{cls.__name__} {version}: {reason} at {where}") from None
-    raise errors.DecodeError(f"{cls.__name__} {version}: cannot be read")
-
-
-def _encode(value: Struct, version: int) -> bytes:
-    pieces = [_VERSION.pack(version)]
-    name = type(value).__name__
-    try:
-        codec_for(type(value), version, False).encode(value, pieces.append)
-    except REFUSALS as e:
-        raise errors.EncodeError(f"{name} {version}: {e or 'a value does not fit'}") from None
-    return b"".join(pieces)
+    return version_of(data, "a group") > 0

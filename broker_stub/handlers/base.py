@@ -25,6 +25,7 @@ from kce.broker_stub.replica_manager import ReplicaManager
 from kce.broker_stub.replication.data_plane import DataPlane
 from kce.broker_stub.replication.log_dir_moves import LogDirMoves
 from kce.broker_stub.replication.throttle import ReplicationQuota
+from kce.broker_stub.transactions.coordinator import TransactionCoordinator
 from kce.wire import ErrorCode
 from kce.wire.steps import Steps
 
@@ -57,6 +58,7 @@ class Services:
     #: of what followers fetch here
     leader_quota: ReplicationQuota
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     internal_topics: InternalTopicCreator
     #: starts a background task of the broker
     spawn: Callable[[Callable[[], Awaitable[None]]], None]

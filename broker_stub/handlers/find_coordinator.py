@@ -1,7 +1,7 @@
-"""FindCoordinator (key 10), versions 0-6, from the metadata cache (rules G1.3-G1.11).
+"""FindCoordinator (key 10), versions 0-6, from the metadata cache (rules G1.3-G1.11, T1.3).
 
 The coordinator is the leader of the key's partition of an internal topic. Without that topic the error is
-COORDINATOR_NOT_AVAILABLE, and the topic of groups is created.
+COORDINATOR_NOT_AVAILABLE, and it is created.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from kce.broker_stub.errors import InvalidRequest
 from kce.broker_stub.handlers.base import Handler, Services, answering
-from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, partition_for
+from kce.broker_stub.internal_topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from kce.broker_stub.reactor import RequestContext
 from kce.wire import Coordinator, ErrorCode, FindCoordinatorRequest, FindCoordinatorResponse
 from kce.wire.vocabulary import TopicPartition
@@ -40,8 +40,8 @@ def _coordinator(key: str, key_type: int, services: Services, listener: str) -> 
     if not partitions:
         services.internal_topics.create(topic)
         return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    is_group = topic == GROUP_METADATA_TOPIC
-    number = services.groups.manager.partition_of(key) if is_group else partition_for(key, len(partitions))
+    coordinator = services.groups if topic == GROUP_METADATA_TOPIC else services.transactions
+    number = coordinator.manager.partition_of(key)
     state = snapshot.partition(TopicPartition(topic, number))
     endpoint = None if state is None else snapshot.endpoint(state.leader, listener)
     if state is None or endpoint is None:

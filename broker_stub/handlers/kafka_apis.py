@@ -10,6 +10,8 @@ from kce import wire
 from kce.broker_stub.errors import error_code
 from kce.broker_stub.finalized_features import FinalizedFeatureCache
 from kce.broker_stub.handlers import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     alter_replica_log_dirs,
     api_versions,
@@ -23,7 +25,9 @@ from kce.broker_stub.handlers import (
     describe_groups,
     describe_log_dirs,
     describe_producers,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     forwarded,
@@ -35,6 +39,7 @@ from kce.broker_stub.handlers import (
     leave_group,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -43,8 +48,10 @@ from kce.broker_stub.handlers import (
     produce,
     stop_replica,
     sync_group,
+    txn_offset_commit,
     update_features,
     update_metadata,
+    write_txn_markers,
 )
 from kce.broker_stub.handlers.base import Handler, Services
 from kce.broker_stub.handlers.served_apis import ServedApis
@@ -95,6 +102,13 @@ HANDLERS: Final[tuple[Handler[Any], ...]] = (
     list_groups.HANDLER,
     describe_groups.HANDLER,
     delete_groups.HANDLER,
+    add_partitions_to_txn.HANDLER,
+    add_offsets_to_txn.HANDLER,
+    end_txn.HANDLER,
+    write_txn_markers.HANDLER,
+    txn_offset_commit.HANDLER,
+    describe_transactions.HANDLER,
+    list_transactions.HANDLER,
     *forwarded.HANDLERS,
 )
 

@@ -43,8 +43,10 @@ _WITHOUT_LOG_START: Final = frozenset(
 
 
 def handle(request: Request, message: ProduceRequest, services: Services) -> None:
-    """Raises InvalidRequest."""
+    """Raises Refused."""
     context = request.context
+    if message.transactional_id is None and _is_transactional(message):  # rules B3.1, T14.4
+        raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     refused: dict[TopicPartition, tuple[Produced, ErrorCode]] = {}
     records: dict[TopicPartition, Buffer] = {}
     for topic in message.topic_data:
@@ -68,6 +70,19 @@ def handle(request: Request, message: ProduceRequest, services: Services) -> Non
         services.data_plane.append(records, message.acks, message.timeout_ms, respond)
     else:
         respond({})
+
+
+def _is_transactional(message: ProduceRequest) -> bool:
+    """Whether the first batch for any partition is; what cannot be read is not."""
+    for topic in message.topic_data:
+        for data in topic.partition_data:
+            try:
+                first = next(iter(read_headers(data.records or b"")), None)
+            except CorruptRecord:
+                continue
+            if first is not None and first[1].is_transactional:
+                return True
+    return False
 
 
 def _checked(
@@ -96,8 +111,6 @@ def _check_shape(records: Buffer, api_version: int) -> None:
             raise Refused(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
     except CorruptRecord as e:
         raise CorruptMessage(str(e)) from None
-    if headers[0].is_transactional:  # rule B3.1: there is no transaction coordinator
-        raise Refused(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 def response(

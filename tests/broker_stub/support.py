@@ -33,6 +33,10 @@ from kce.broker_stub.replica_manager import IsrPolicy, ReplicaManager
 from kce.broker_stub.replication.isr import ItemSubmitter
 from kce.broker_stub.replication.replication import Replication
 from kce.broker_stub.replication.throttle import ReplicationQuotas
+from kce.broker_stub.transactions.coordinator import TransactionCoordinator
+from kce.broker_stub.transactions.manager import TransactionManager
+from kce.broker_stub.transactions.markers import MarkerSender
+from kce.broker_stub.transactions.storage import ReplicatedTransactionLog
 from kce.harness.connections import Link, NodeLinks
 from kce.harness.links import Links
 from kce.harness.world import Connected, RealWorld
@@ -260,7 +264,23 @@ class Node:
             self.replication.timer,
             Random(2),
         )
-        self.replicas.coordinators = self.groups
+        self.producer_ids = ProducerIdManager(
+            ControllerProducerIds(broker_id, lambda: self.broker_epoch, channel or NoChannel()).allocate, self._spawn
+        )
+        transactions = self.config.transactions
+        self.transactions = TransactionCoordinator(
+            transactions,
+            TransactionManager(
+                transactions,
+                ReplicatedTransactionLog(transactions, self.replication.data_plane, lambda: self.replicas),
+                self.logs.now_ms,
+                transactions.transaction_state_log_num_partitions,
+                self.config.request_timeout_ms,
+            ),
+            MarkerSender(self.config, self.cache, dial or no_dial),
+            self.producer_ids,
+        )
+        self.replicas.coordinators = (self.groups, self.transactions)
         admin = admin or NoStore()
         self.services = Services(
             config=self.config,
@@ -272,10 +292,7 @@ class Node:
             controller=controller or NoController(),
             admin=admin,
             broker_epoch=lambda: self.broker_epoch,
-            producer_ids=ProducerIdManager(
-                ControllerProducerIds(broker_id, lambda: self.broker_epoch, channel or NoChannel()).allocate,
-                self._spawn,
-            ),
+            producer_ids=self.producer_ids,
             mutation_quotas=ControllerMutationQuotas(
                 self.quotas, self.config.controller_quota_window_num, self.config.controller_quota_window_size_seconds
             ),
@@ -283,7 +300,8 @@ class Node:
             log_dir_moves=self.replication.log_dir_moves,
             leader_quota=self.replication.quotas.leader,
             groups=self.groups,
-            internal_topics=InternalTopicCreator(groups, self.cache, admin, self._spawn),
+            transactions=self.transactions,
+            internal_topics=InternalTopicCreator(groups, transactions, self.cache, admin, self._spawn),
             spawn=self._spawn,
         )
         self.apis = KafkaApis(self.services)

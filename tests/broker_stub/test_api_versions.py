@@ -20,7 +20,7 @@ KAFKA_RANGES = {
     32: (0, 4), 33: (0, 2), 37: (0, 3), 43: (0, 2), 44: (0, 1), 45: (0, 0), 46: (0, 0), 56: (0, 3), 60: (0, 1),
     57: (0, 1), 8: (0, 9), 9: (0, 9), 11: (0, 9), 12: (0, 4), 13: (0, 5), 14: (0, 5), 15: (0, 5), 16: (0, 5),
     34: (0, 2), 42: (0, 2), 47: (0, 0),
-    67: (0, 0),
+    24: (0, 5), 25: (0, 4), 26: (0, 4), 27: (0, 1), 28: (0, 4), 65: (0, 0), 66: (0, 1), 67: (0, 0),
 }  # fmt: skip
 
 
@@ -111,7 +111,7 @@ async def test_valid_software_names_are_stored_with_the_connection(text) -> None
 @pytest.mark.parametrize(
     ("api_key", "version", "reason"),
     [
-        (25, 4, "AddOffsetsToTxn is not served by this broker"),
+        (38, 3, "CreateDelegationToken is not served by this broker"),
         (68, 0, "ConsumerGroupHeartbeat is not served"),  # rule B1.62
         (52, 0, "Vote is not served"),
         (4, 8, "only versions 0-7"),

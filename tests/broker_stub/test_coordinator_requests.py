@@ -1,4 +1,4 @@
-"""FindCoordinator and InitProducerId (rules G1.1-G1.10, B3.57-B3.61)."""
+"""FindCoordinator and InitProducerId (rules G1.1-G1.10, T1.1-T1.4, B3.57-B3.59, T4.1)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from kce.wire import ErrorCode
 from tests.broker_stub.support import Node, umr_broker, umr_state, update_metadata
 
 OFFSETS = "__consumer_offsets"
+TRANSACTIONS = "__transaction_state"
 
 
 @pytest.mark.parametrize(
@@ -101,9 +102,7 @@ async def test_the_first_look_up_creates_the_topic(autojump_clock: trio.testing.
                 (found,) = (await node.ask(wire.FindCoordinatorRequest(coordinator_keys=("g",)), 4)).coordinators
                 assert (found.error_code, found.node_id, found.host, found.port) == (15, -1, "", -1)
             await trio.sleep(2)
-        await node.ask(wire.FindCoordinatorRequest(coordinator_keys=("t",), key_type=1), 4)
-        await trio.sleep(2)
-    assert len(topics.asked) == 3, "no topic of transactions, because nothing serves them yet"
+    assert len(topics.asked) == 3
     ((topic,), brokers) = topics.asked[-1]
     assert (topic.name, topic.num_partitions, topic.replication_factor) == (OFFSETS, 7, 2)
     configs = {config.name: config.value for config in topic.configs}
@@ -111,14 +110,52 @@ async def test_the_first_look_up_creates_the_topic(autojump_clock: trio.testing.
     assert brokers == {1: None, 2: "r"}
 
 
+async def test_a_look_up_creates_the_topic_of_transactions(
+    autojump_clock: trio.testing.MockClock,
+) -> None:  # rule T1.4
+    topics = Topics(wire.CreatableTopicResult(name=TRANSACTIONS))
+    settings = {
+        "transaction.state.log.num.partitions": "7", "transaction.state.log.replication.factor": "2",
+        "transaction.state.log.segment.bytes": "1234", "transaction.state.log.min.isr": "3",
+    }  # fmt: skip
+    async with trio.open_nursery() as nursery:
+        node = Node(nursery=nursery, admin=topics, **settings)
+        for _ in range(2):
+            request = wire.FindCoordinatorRequest(coordinator_keys=("t",), key_type=1)
+            (found,) = (await node.ask(request, 4)).coordinators
+            assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    (((topic,), _),) = topics.asked
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == (TRANSACTIONS, 7, 2)
+    assert {config.name: config.value for config in topic.configs} == {
+        "cleanup.policy": "compact", "compression.type": "uncompressed", "unclean.leader.election.enable": "false",
+        "min.insync.replicas": "3", "segment.bytes": "1234",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("transactional_id", "partition"),
+    [("foobar", 13), ("barfoo", 13), ("known", 27), ("txn1", 35), ("test-txn", 31), ("a", 47), ("b", 48)],
+)
+async def test_a_transactional_id_belongs_to_the_partition_of_its_hash(
+    transactional_id: str, partition: int
+) -> None:  # rule T1.1
+    node = Node()
+    states = [umr_state(number, leader=2 if number == partition else 1) for number in range(50)]
+    node.cache.update(update_metadata(*states, topic=TRANSACTIONS, alive=(umr_broker(1), umr_broker(2))))
+    request = wire.FindCoordinatorRequest(coordinator_keys=(transactional_id,), key_type=1)
+    (found,) = (await node.ask(request, 4)).coordinators
+    assert (found.error_code, found.node_id) == (ErrorCode.NONE, 2)
+
+
 async def test_key_types() -> None:  # rules G1.5, G1.6
     node = node_with_coordinators()
+    node.cache.update(update_metadata(umr_state(0, leader=7), topic=TRANSACTIONS, alive=(1,)))
 
     async def codes(kind: int, version: int) -> set[int]:
         request = wire.FindCoordinatorRequest(coordinator_keys=("c",), key_type=kind)
         return {c.error_code for c in (await node.ask(request, version)).coordinators}
 
-    assert await codes(1, 5) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}  # no __transaction_state
+    assert await codes(1, 5) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}  # its leader is not alive
     assert await codes(2, 5) == {ErrorCode.INVALID_REQUEST}
     assert await codes(2, 6) == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
     assert await codes(3, 6) == {ErrorCode.INVALID_REQUEST}
@@ -162,13 +199,13 @@ async def test_producer_ids_come_from_blocks(
 @pytest.mark.parametrize(
     ("message", "error"),
     [
-        (wire.InitProducerIdRequest(transactional_id="t"), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+        (wire.InitProducerIdRequest(transactional_id="t"), ErrorCode.INVALID_TRANSACTION_TIMEOUT),
+        (wire.InitProducerIdRequest(transactional_id="t", transaction_timeout_ms=1), ErrorCode.NOT_COORDINATOR),
         (wire.InitProducerIdRequest(transactional_id=""), ErrorCode.INVALID_REQUEST),
         (wire.InitProducerIdRequest(transactional_id=None, producer_id=3), ErrorCode.INVALID_REQUEST),
+        (wire.InitProducerIdRequest(transactional_id="t", producer_epoch=3), ErrorCode.INVALID_REQUEST),
     ],
 )
-async def test_transactional_ids_get_a_fatal_error(
-    message: wire.Message, error: ErrorCode
-) -> None:  # B3.58, B3.60, B3.61
+async def test_refused_ids(message: wire.Message, error: ErrorCode) -> None:  # rules B3.58, T4.1
     answer = await Node().ask(message, 5)
     assert (answer.error_code, answer.producer_id, answer.producer_epoch) == (error, -1, -1)

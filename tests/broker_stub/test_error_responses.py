@@ -84,6 +84,15 @@ NOT_ELECTED: Final = tuple(
 )
 CONFIGS: Final = tuple(wire.DescribeConfigsResource(resource_type=t, resource_name=n) for t, n in ((2, "a"), (4, "1")))
 
+ADDED = (wire.AddPartitionsToTxnTopic(name="a", partitions=(0, 3)),)
+NOT_ADDED = (
+    wire.AddPartitionsToTxnTopicResult(
+        name="a",
+        results_by_partition=tuple(
+            wire.AddPartitionsToTxnPartitionResult(partition_index=i, partition_error_code=ERROR) for i in (0, 3)
+        ),
+    ),
+)
 ERRORS: Final = [
     (
         wire.MetadataRequest(
@@ -446,6 +455,79 @@ ERRORS: Final = [
             )
         ),
     ),
+    (
+        wire.AddPartitionsToTxnRequest(v3_and_below_topics=ADDED),
+        (0, 3),
+        wire.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=NOT_ADDED),
+    ),
+    (
+        wire.AddPartitionsToTxnRequest(transactions=(wire.AddPartitionsToTxnTransaction(topics=ADDED),)),
+        (4, 5),
+        wire.AddPartitionsToTxnResponse(error_code=ERROR),
+    ),
+    (wire.AddOffsetsToTxnRequest(), (0, 4), wire.AddOffsetsToTxnResponse(error_code=ERROR)),
+    (wire.EndTxnRequest(), (0, 4), wire.EndTxnResponse(error_code=ERROR)),
+    (
+        wire.WriteTxnMarkersRequest(
+            markers=tuple(
+                wire.WritableTxnMarker(
+                    producer_id=producer, topics=(wire.WritableTxnMarkerTopic(name="a", partition_indexes=numbers),)
+                )
+                for producer, numbers in ((7, (0, 3)), (8, (1,)), (7, (2,)))
+            )
+        ),
+        (0, 1),
+        wire.WriteTxnMarkersResponse(
+            markers=tuple(
+                wire.WritableTxnMarkerResult(
+                    producer_id=producer,
+                    topics=(
+                        wire.WritableTxnMarkerTopicResult(
+                            name="a",
+                            partitions=tuple(
+                                wire.WritableTxnMarkerPartitionResult(partition_index=number, error_code=ERROR)
+                                for number in numbers
+                            ),
+                        ),
+                    ),
+                )
+                for producer, numbers in ((7, (0, 3, 2)), (8, (1,)))
+            )
+        ),
+    ),
+    (
+        wire.TxnOffsetCommitRequest(
+            topics=(
+                wire.TxnOffsetCommitRequestTopic(
+                    name="a",
+                    partitions=tuple(wire.TxnOffsetCommitRequestPartition(partition_index=i, committed_metadata="")
+                                     for i in (0, 3)),
+                ),
+            )
+        ),
+        (0, 4),
+        wire.TxnOffsetCommitResponse(
+            topics=(
+                wire.TxnOffsetCommitResponseTopic(
+                    name="a",
+                    partitions=tuple(
+                        wire.TxnOffsetCommitResponsePartition(partition_index=i, error_code=ERROR) for i in (0, 3)
+                    ),
+                ),
+            )
+        ),
+    ),
+    (
+        wire.DescribeTransactionsRequest(transactional_ids=("t", "u")),
+        (0,),
+        wire.DescribeTransactionsResponse(
+            transaction_states=tuple(
+                wire.DescribeTransactionsResponseTransactionState(transactional_id=name, error_code=ERROR)
+                for name in ("t", "u")
+            )
+        ),
+    ),
+    (wire.ListTransactionsRequest(), (0, 1), wire.ListTransactionsResponse(error_code=ERROR)),
 ]  # fmt: skip
 
 

@@ -57,8 +57,8 @@ BAD = [
         marks=pytest.mark.kafka("SS-7"),
     ),
     pytest.param(
-        wire.frame(struct.pack(">hhih", 25, 4, 1, -1)),
-        "AddOffsetsToTxn 4: AddOffsetsToTxn is not served",
+        wire.frame(struct.pack(">hhih", 38, 3, 1, -1)),
+        "CreateDelegationToken 3: CreateDelegationToken is not served",
         id="not served",
     ),
     pytest.param(

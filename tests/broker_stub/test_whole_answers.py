@@ -343,7 +343,9 @@ async def test_produce_refuses_records() -> None:  # rules B3.1, B3.9, B3.29
             ErrorCode.INVALID_RECORD, error_message="version 9 takes one batch of magic 2"
         )
         transactional = produced(7, 0, 1, transactional=True)
-        assert await answered(transactional) == bad(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        assert await answered(transactional) == bad(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, log_start_offset=-1
+        )
         await node.ask(update_metadata(umr_state(0), topic="__consumer_offsets", topic_id=ID_B))
         assert await answered(one, topic="__consumer_offsets") == bad(
             ErrorCode.INVALID_TOPIC_EXCEPTION, log_start_offset=-1
@@ -481,7 +483,7 @@ async def test_init_producer_id() -> None:  # rules B3.57 to B3.61
         ]  # fmt: skip
         invalid = refusal(ErrorCode.INVALID_REQUEST)
         assert [await ask(producer_id=5), await ask(producer_epoch=3), await ask(transactional_id="")] == [invalid] * 3
-        assert await ask(transactional_id="t") == refusal(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        assert await ask(transactional_id="t") == refusal(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
 
 
 async def test_changed_settings() -> None:  # rules B7.27, B7.28

@@ -137,6 +137,15 @@ reserved.broker.max.id int 1000 0.. static described broker
 security.inter.broker.protocol string PLAINTEXT PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL static described broker
 socket.listen.backlog.size int 50 1.. static described broker
 socket.request.max.bytes int 104857600 1.. static described broker
+transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 1.. static hidden broker
+transaction.max.timeout.ms int 900000 1.. static described broker
+transaction.remove.expired.transaction.cleanup.interval.ms int 3600000 1.. static hidden broker
+transaction.state.log.load.buffer.size int 5242880 1.. static hidden broker
+transaction.state.log.min.isr int 2 1.. static hidden broker
+transaction.state.log.num.partitions int 50 1.. static described broker
+transaction.state.log.replication.factor short 3 1.. static described broker
+transaction.state.log.segment.bytes int 104857600 1.. static hidden broker
+transactional.id.expiration.ms int 604800000 1.. static hidden broker
 zookeeper.clientCnxnSocket string - org.apache.zookeeper.ClientCnxnSocketNetty|org.apache.zookeeper.ClientCnxnSocketNIO static hidden zookeeper
 zookeeper.connect string - any static described zookeeper
 zookeeper.connection.timeout.ms int - 1.. static described zookeeper
@@ -348,16 +357,7 @@ ssl.truststore.location string - any broker hidden
 ssl.truststore.password password - any broker hidden
 ssl.truststore.type string JKS any broker hidden
 telemetry.max.bytes int 1048576 1.. static hidden
-transaction.abort.timed.out.transaction.cleanup.interval.ms int 10000 1.. static hidden
-transaction.max.timeout.ms int 900000 1.. static described
 transaction.partition.verification.enable boolean true any cluster described
-transaction.remove.expired.transaction.cleanup.interval.ms int 3600000 1.. static hidden
-transaction.state.log.load.buffer.size int 5242880 1.. static hidden
-transaction.state.log.min.isr int 2 1.. static hidden
-transaction.state.log.num.partitions int 50 1.. static described
-transaction.state.log.replication.factor short 3 1.. static described
-transaction.state.log.segment.bytes int 104857600 1.. static hidden
-transactional.id.expiration.ms int 604800000 1.. static hidden
 unclean.leader.election.interval.ms long 300000 1.. static hidden
 unstable.api.versions.enable boolean false any static hidden
 unstable.feature.versions.enable boolean false any static hidden

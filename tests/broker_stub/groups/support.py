@@ -18,7 +18,7 @@ from kce.broker_stub.groups.joining import Join
 from kce.broker_stub.groups.manager import GroupManager, Producer
 from kce.broker_stub.groups.member import Client, JoinResult, SyncResult
 from kce.broker_stub.groups.records import CommittedOffset, read_key
-from kce.broker_stub.groups.storage import OnAppended
+from kce.broker_stub.internal_log import OnAppended
 from kce.broker_stub.purgatory import Timer
 from kce.wire import ErrorCode, MemberIdentity
 from kce.wire.configuration import Properties

@@ -1,0 +1,114 @@
+"""AddPartitionsToTxn (key 24), versions 0-5: 0-3 of clients, 4-5 of brokers (rules T5.1 to T5.6, T10.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from kce.broker_stub.handlers.base import Handler, Services, respond_to
+from kce.broker_stub.handlers.transactions import check_supported, known_to
+from kce.broker_stub.internal_topics import INTERNAL_TOPICS
+from kce.broker_stub.reactor import Request, RequestContext
+from kce.wire import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+    ErrorCode,
+)
+from kce.wire.vocabulary import TopicPartition, by_topic
+
+_FIRST_VERSION_OF_BROKERS: Final = 4
+_FENCED_SINCE: Final = 2
+_Answered = Callable[[AddPartitionsToTxnTransaction, Mapping[TopicPartition, ErrorCode]], None]
+
+
+def handle(request: Request, message: AddPartitionsToTxnRequest, services: Services) -> None:
+    """Raises Refused."""
+    check_supported(services)
+    version = request.context.header.api_version
+    is_client = version < _FIRST_VERSION_OF_BROKERS
+    transactions = (_of_client(message),) if is_client else message.transactions
+    results: list[AddPartitionsToTxnResult] = []
+
+    def answered(transaction: AddPartitionsToTxnTransaction, codes: Mapping[TopicPartition, ErrorCode]) -> None:
+        topics = _results({partition: known_to(code, version, _FENCED_SINCE) for partition, code in codes.items()})
+        results.append(AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=topics))
+        if len(results) == len(transactions):
+            respond_to(request, response)
+
+    def response() -> AddPartitionsToTxnResponse:
+        if is_client:
+            return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)
+        return AddPartitionsToTxnResponse(results_by_transaction=tuple(results))
+
+    if not transactions:  # rule T5.5
+        respond_to(request, response)
+    for transaction in transactions:
+        _ask(transaction, answered, services, is_client=is_client)
+
+
+def _of_client(message: AddPartitionsToTxnRequest) -> AddPartitionsToTxnTransaction:
+    return AddPartitionsToTxnTransaction(
+        transactional_id=message.v3_and_below_transactional_id,
+        producer_id=message.v3_and_below_producer_id,
+        producer_epoch=message.v3_and_below_producer_epoch,
+        verify_only=False,
+        topics=message.v3_and_below_topics,
+    )
+
+
+def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+
+
+def _ask(
+    transaction: AddPartitionsToTxnTransaction, answered: _Answered, services: Services, *, is_client: bool
+) -> None:
+    partitions = _partitions(transaction.topics)
+    refused = {}
+    for partition in partitions:
+        if is_client and partition.topic in INTERNAL_TOPICS:  # rule T1.5
+            refused[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif services.metadata_cache.snapshot.partition(partition) is None:
+            refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if refused:  # rule T5.3
+        answered(transaction, {p: refused.get(p, ErrorCode.OPERATION_NOT_ATTEMPTED) for p in partitions})
+        return
+    name, producer_id, epoch = transaction.transactional_id, transaction.producer_id, transaction.producer_epoch
+    coordinator = services.transactions
+    if transaction.verify_only:
+        answered(transaction, coordinator.verify_partitions(name, producer_id, epoch, partitions))
+        return
+    coordinator.add_partitions(
+        name, producer_id, epoch, partitions, lambda code: answered(transaction, dict.fromkeys(partitions, code))
+    )
+
+
+def _results(codes: Mapping[TopicPartition, ErrorCode]) -> tuple[AddPartitionsToTxnTopicResult, ...]:
+    return tuple(
+        AddPartitionsToTxnTopicResult(
+            name=topic,
+            results_by_partition=tuple(
+                AddPartitionsToTxnPartitionResult(partition_index=number, partition_error_code=code)
+                for number, code in of_topic.items()
+            ),
+        )
+        for topic, of_topic in by_topic(codes).items()
+    )
+
+
+def error_response(
+    message: AddPartitionsToTxnRequest, context: RequestContext, error: ErrorCode
+) -> AddPartitionsToTxnResponse:
+    """Rule T14.3."""
+    if context.header.api_version >= _FIRST_VERSION_OF_BROKERS:
+        return AddPartitionsToTxnResponse(error_code=error)
+    codes = dict.fromkeys(_partitions(message.v3_and_below_topics), error)
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_results(codes))
+
+
+HANDLER: Final = Handler(AddPartitionsToTxnRequest, handle, error_response)

@@ -1,0 +1,60 @@
+"""DescribeTransactions (key 65), version 0 (rules T11.1, T11.2)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kce.broker_stub.errors import Refused
+from kce.broker_stub.handlers.base import Handler, Services, answering
+from kce.broker_stub.reactor import RequestContext
+from kce.wire import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    DescribeTransactionsResponseTopicData,
+    DescribeTransactionsResponseTransactionState,
+    ErrorCode,
+)
+from kce.wire.vocabulary import by_topic
+
+
+def respond(
+    message: DescribeTransactionsRequest, context: RequestContext, services: Services
+) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=tuple(_described(name, services) for name in message.transactional_ids)
+    )
+
+
+def _described(transactional_id: str, services: Services) -> DescribeTransactionsResponseTransactionState:
+    try:
+        values = services.transactions.describe(transactional_id).values
+    except Refused as e:
+        return _refused(transactional_id, e.code)
+    topics = by_topic(dict.fromkeys(sorted(values.partitions)))
+    return DescribeTransactionsResponseTransactionState(
+        transactional_id=transactional_id,
+        transaction_state=values.state.label,
+        transaction_timeout_ms=values.timeout_ms,
+        transaction_start_time_ms=values.start_ms,
+        producer_id=values.producer_id,
+        producer_epoch=values.producer_epoch,
+        topics=tuple(
+            DescribeTransactionsResponseTopicData(topic=topic, partitions=tuple(numbers))
+            for topic, numbers in topics.items()
+        ),
+    )
+
+
+def _refused(transactional_id: str, error: ErrorCode) -> DescribeTransactionsResponseTransactionState:
+    return DescribeTransactionsResponseTransactionState(transactional_id=transactional_id, error_code=error)
+
+
+def error_response(
+    message: DescribeTransactionsRequest, context: RequestContext, error: ErrorCode
+) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=tuple(_refused(name, error) for name in message.transactional_ids)
+    )
+
+
+HANDLER: Final = Handler(DescribeTransactionsRequest, answering(respond), error_response)

@@ -1,0 +1,91 @@
+"""TxnOffsetCommit (key 28), versions 0-4 (section 7b of the group rules)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from kce.broker_stub.groups.coordinator import Committer
+from kce.broker_stub.groups.manager import Producer
+from kce.broker_stub.groups.records import CommittedOffset
+from kce.broker_stub.handlers.base import Handler, Services, respond_to
+from kce.broker_stub.handlers.transactions import check_supported
+from kce.broker_stub.reactor import Request, RequestContext
+from kce.wire import (
+    ErrorCode,
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from kce.wire.vocabulary import TopicPartition, by_topic
+
+_LOAD_IN_PROGRESS_SINCE: Final = 2
+
+
+def handle(request: Request, message: TxnOffsetCommitRequest, services: Services) -> None:
+    """Rule G7.17. Raises Refused, EncodeError."""
+    check_supported(services)
+    snapshot = services.metadata_cache.snapshot
+    now_ms = services.groups.manager.now_ms()
+    refused: dict[TopicPartition, ErrorCode] = {}
+    offsets: dict[TopicPartition, CommittedOffset] = {}
+    for partition, entry in _entries(message):
+        if snapshot.partition(partition) is None:
+            refused[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            offsets[partition] = CommittedOffset(
+                offset=entry.committed_offset,
+                commit_timestamp=now_ms,
+                metadata=entry.committed_metadata or "",
+                leader_epoch=entry.committed_leader_epoch,
+            )
+
+    def respond(committed: Mapping[TopicPartition, ErrorCode]) -> None:
+        codes = {p: _known_to(code, request.context.header.api_version) for p, code in committed.items()}
+        respond_to(request, lambda: _response({**refused, **codes}))
+
+    if offsets:
+        committer = Committer(message.generation_id, message.member_id, message.group_instance_id)
+        producer = Producer(message.producer_id, message.producer_epoch)
+        services.groups.commit(message.group_id, committer, offsets, respond, producer)
+    else:
+        respond({})
+
+
+def _known_to(code: ErrorCode, api_version: int) -> ErrorCode:
+    is_old = api_version < _LOAD_IN_PROGRESS_SINCE
+    is_loading = code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return ErrorCode.COORDINATOR_NOT_AVAILABLE if is_old and is_loading else code
+
+
+def _entries(message: TxnOffsetCommitRequest) -> Iterator[tuple[TopicPartition, TxnOffsetCommitRequestPartition]]:
+    for topic in message.topics:
+        for entry in topic.partitions:
+            yield TopicPartition(topic.name, entry.partition_index), entry
+
+
+def _response(codes: Mapping[TopicPartition, ErrorCode]) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=tuple(
+            TxnOffsetCommitResponseTopic(
+                name=topic,
+                partitions=tuple(
+                    TxnOffsetCommitResponsePartition(partition_index=number, error_code=code)
+                    for number, code in of_topic.items()
+                ),
+            )
+            for topic, of_topic in by_topic(codes).items()
+        )
+    )
+
+
+def error_response(
+    message: TxnOffsetCommitRequest, context: RequestContext, error: ErrorCode
+) -> TxnOffsetCommitResponse:
+    """The error for every partition."""
+    return _response({partition: error for partition, _ in _entries(message)})
+
+
+HANDLER: Final = Handler(TxnOffsetCommitRequest, handle, error_response)

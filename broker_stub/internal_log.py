@@ -1,0 +1,81 @@
+"""The partitions of an internal topic among a broker's logs, as a coordinator uses them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
+
+from kce.broker_stub.errors import ApiException
+from kce.broker_stub.log import Appended, Isolation, Origin
+from kce.broker_stub.replication.data_plane import DataPlane, HostedPartitions, Produced
+from kce.wire import ErrorCode
+from kce.wire.record import RecordBatch
+from kce.wire.records import read_records, spans
+from kce.wire.vocabulary import TopicPartition
+
+log = logging.getLogger(__name__)
+
+#: first offset of the batch, -1 if it is unknown; and what became of it
+OnAppended: TypeAlias = Callable[[int, ErrorCode], None]
+
+
+class InternalTopicLog:
+    """Partitions are named by number. ``load_buffer_size``: bytes that are read at once, more for a larger batch."""
+
+    def __init__(
+        self, topic: str, load_buffer_size: int, data_plane: DataPlane, hosted: Callable[[], HostedPartitions]
+    ) -> None:
+        self._topic = topic
+        self._load_buffer_size = load_buffer_size
+        self._data_plane = data_plane
+        self._hosted = hosted
+
+    def _named(self, partition: int) -> TopicPartition:
+        return TopicPartition(self._topic, partition)
+
+    def is_online(self, partition: int) -> bool:
+        hosted = self._hosted().partitions.get(self._named(partition))
+        return hosted is not None and hosted.log is not None
+
+    def append_and_wait(
+        self, partition: int, records: bytes, acks: int, timeout_ms: int, on_appended: OnAppended
+    ) -> None:
+        """``on_appended`` is called when the required replicas have it, before this returns or later."""
+        topic_partition = self._named(partition)
+
+        def respond(results: Mapping[TopicPartition, tuple[Produced, ErrorCode]]) -> None:
+            produced, code = results[topic_partition]
+            first_offset = produced.first_offset if isinstance(produced, Appended) else -1
+            try:
+                on_appended(first_offset, code)
+            except Exception:  # whoever advanced the high watermark is not concerned
+                log.exception("the end of an append to %s could not be processed", topic_partition)
+
+        self._data_plane.append({topic_partition: records}, acks, timeout_ms, respond, origin=Origin.COORDINATOR)
+
+    def append_without_waiting(self, partition: int, records: bytes) -> None:
+        """Raises ApiException."""
+        failures: list[ApiException] = []
+
+        def respond(results: Mapping[TopicPartition, tuple[Produced, ErrorCode]]) -> None:
+            failures.extend(produced for produced, _ in results.values() if isinstance(produced, ApiException))
+
+        self._data_plane.append({self._named(partition): records}, 0, 0, respond, origin=Origin.COORDINATOR)
+        if failures:
+            raise failures[0]
+
+    def read(self, partition: int) -> Iterator[RecordBatch]:
+        """From start to end, as long as it is led here (rules G9.14, T9.13). Raises ApiException, CorruptRecord."""
+        hosted = self._data_plane.partition(self._named(partition))
+        offset = hosted.leader_log().log_start_offset
+        while hosted.is_leader and hosted.log is not None and offset < hosted.log.log_end_offset:
+            found = hosted.log.read(offset, self._load_buffer_size, Isolation.LOG_END, at_least_one=True)
+            data = memoryview(found.records)
+            before = offset
+            for span in spans(data):
+                for batch in read_records(data[span.start : span.end]).batches:
+                    yield batch
+                    offset = batch.last_offset + 1
+            if offset == before:
+                return
