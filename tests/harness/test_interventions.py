@@ -197,6 +197,7 @@ async def test_one_direction_between_two_nodes() -> None:
     async with cluster_with_topic(**{"request.timeout.ms": "3000"}) as cluster:
         controller = await cluster.wait_for_controller()
         source, to = controller.id, controller.id % 3 + 1
+        await cluster.create_topic("followed", assignment={0: [source, to]})
         await cluster.cut_link(source, to)
         await cluster.cut_link(source, to)  # once
         cluster.history.clear()

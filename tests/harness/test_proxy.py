@@ -154,7 +154,11 @@ async def test_a_dead_brokers_connections_end_and_a_new_one_serves_again() -> No
         with pytest.raises(ConnectionLost):
             await metadata(world, fronts(proxy)[2])
         await cluster.restart(2)
-        assert (await metadata(world, fronts(proxy)[2])).brokers
+
+        async def knows_brokers() -> bool:  # it has had an UpdateMetadata
+            return bool((await metadata(world, fronts(proxy)[2])).brokers)
+
+        await cluster.wait_until(knows_brokers, "node 2 to know the brokers")
 
 
 async def test_the_traffic_is_recorded(tmp_path: Path) -> None:
